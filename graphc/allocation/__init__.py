@@ -1,1 +1,1 @@
-"""From a graph in its order to a place for every value: layouts, storages, blocks, offsets."""
+"""Memory allocation for a graph in a given order: layouts, storages, blocks and offsets."""

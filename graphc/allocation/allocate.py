@@ -1,25 +1,24 @@
-"""From a graph in its order to its memory plan.
+"""Memory planning of a graph in a given order.
 
-The arena is [state | slots | rest]. Slots, where copies overlap with steps, hold the next feeds of
-inputs, and of a graph that changes no state the last outputs. In the rest every value has a place
-for its lifetime, by these steps, each of which reads only what those before it found (V values, E
-edges, S storages):
+The arena is `[state | slots | rest]`. If copies overlap with steps, slots hold the next feeds of
+inputs and, if the graph changes no state, the last outputs. In the rest, every value has an offset
+for its live range. Planning takes five steps, each using only the results of earlier ones (V
+values, E edges):
 
-1. Lifetimes (`liveness`): of each value the step that writes it and the last
-   that reads it. O(V + E).
-2. Layouts (`layout`): which values do not lie row-major, by what the target prefers. O(V + E).
+1. Live ranges (`liveness`): the producer and the last consumer of each value. O(V + E).
+2. Layouts (`layout`): the values that are not row-major, by the target's preferences. O(V + E).
 3. Storages (`inplace`): values that view, replace or may overwrite one another share bytes. An
-   operand may be overwritten where its counter is 1, Fig. 2 of the paper. O(V + E).
-4. Parts (`zero_copy`): values that are computed inside the concatenation that reads them, chosen
-   on storages in which nothing is overwritten. Step 3 is then done with these parts and without
-   any, and the storages that need fewer bytes at one step are taken.
-5. Places (`placing`): an offset for every storage and workspace, by a strategy that sees nothing
-   but (first step, last step, bytes) of each. Near linear, but for the search of `packed`, and for
+   operand may be overwritten if its counter is 1 (Chen et al., 2016, Fig. 2). O(V + E).
+4. Parts (`zero_copy`): values computed inside the concatenation that reads them, chosen on storages
+   without overwriting. Step 3 then runs with and without these parts, and the storages with the
+   lower peak are used.
+5. Offsets (`placing`): an offset for every storage and workspace, by a strategy that sees only
+   (first step, last step, bytes) of each. Near linear, except for the search of `packed` and for
    `coloring`.
 
-Invariant: two storages whose lifetimes overlap have no byte in common; within a storage, what an op
-writes lies over what it reads only where the op allows it. `graphc.plans.check_plan` proves both of
-every plan, and shares none of this code.
+Invariant: two storages with overlapping live ranges have no byte in common. Within a storage, an op
+overwrites an operand only if it permits that. `graphc.plans.check_plan` proves both for every plan,
+and shares none of this code.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ from graphc.target import CPU_TARGET, Target
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of the arena and of the feature maps by the paper's measure."""
+    """Bytes of the arena, and of the feature maps by the paper's measure."""
 
     arena_bytes: int
     feature_map_bytes: int
@@ -66,7 +65,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The tenants of the arena behind the states, and their offsets and height from there."""
+    """The tenants of the arena after states and slots, with their offsets and arena size there."""
 
     tenants: list[Tenant]
     offsets: list[int]
@@ -74,9 +73,9 @@ class Places:
 
 
 class Allocation:
-    """What follows from a graph in its order, a target and an alignment, each part worked out once.
+    """An allocation of a graph in its order, for a target and an alignment.
 
-    Planners ask for the parts that they need; `plan` puts them together. Deterministic.
+    Each part is computed once, when a planner needs it; `plan` combines them. Deterministic.
     """
 
     def __init__(
@@ -92,16 +91,18 @@ class Allocation:
         self.has_slots = has_slots
         self._places: dict[Allocate, Places] = {}
         self._known_workspaces: dict[tuple[str, int, int], tuple[object, object, int]] = {}
-        """Bytes by op, attributes and output types. Nodes that share these two objects are copies
-        of one node, so their inputs are of the same types; both are held here, so that nothing else
-        gets their addresses."""
+        """Workspace bytes by op name and the ids of attributes and output types.
+
+        Nodes that share both objects are copies of one node, so their inputs have the same types.
+        The entry keeps references to both, so that no other object gets the same id.
+        """
         self._tenants: dict[bool, list[Tenant]] = {}
-        """What needs a place, by whether anything is overwritten."""
+        """Tenants with (True) and without (False) overwriting."""
 
     def of(self, graph: Graph) -> Allocation:
-        """The allocation of `graph` for the same target and alignment, with slots as here.
+        """Return the allocation of `graph` for the same target, alignment and slots.
 
-        It is this one, with all that is worked out, if `graph` is the graph of this one.
+        Returns this allocation, with its computed parts, if `graph` is its own graph.
         """
         if graph is self.graph:
             return self
@@ -110,30 +111,32 @@ class Allocation:
         return found
 
     def in_order(self, nodes: Iterable[Node]) -> Allocation:
-        """The allocation of the graph's nodes in another order: values lie as they do in this one,
-        since how they lie follows from what is read alone."""
+        """Return the allocation of the same nodes in another order.
+
+        Strides are shared, since layouts depend only on data dependences.
+        """
         found = self.of(self.graph.in_order(nodes))
         found.strides = self.strides
         return found
 
     @cached_property
     def live(self) -> Liveness:
-        """Lifetimes of all values."""
+        """Live ranges of all values."""
         return liveness(self.graph)
 
     @cached_property
     def strides(self) -> dict[Value, tuple[int, ...]]:
-        """Byte strides of the values that do not lie row-major."""
+        """Byte strides of the values that are not row-major."""
         return layouts(self.graph, self.target)
 
     @cached_property
     def separate(self) -> Storages:
-        """Storages where nothing is overwritten but states."""
+        """Storages without overwriting, except of states."""
         return assign_storages(self.graph, self.live, self.strides, overwrite=False)
 
     @cached_property
     def merged(self) -> Storages:
-        """Storages where values overwrite operands, and parts lie inside concatenations."""
+        """Storages with overwriting, and with parts inside concatenations unless the peak grows."""
         copied = assign_storages(self.graph, self.live, self.strides, overwrite=True)
         if all(node.op.gathers is None for node in self.graph.nodes):
             return copied
@@ -148,20 +151,20 @@ class Allocation:
         return copied
 
     def storages(self, strategy: Allocate) -> Storages:
-        """The storages that a strategy finds places for."""
+        """Return the storages that a strategy places."""
         return self.separate if strategy == "none" else self.merged
 
     @cached_property
     def state_bytes(self) -> int:
-        """The bytes of the state region, which is the start of the arena."""
+        """The bytes of the state region at the start of the arena."""
         return sum(self._aligned(state.type.bytes) for state in self.graph.states)
 
     def fixed_bytes(self, storages: Storages) -> int:
-        """The bytes of states and slots, which come first and never serve anything else."""
+        """Return the bytes of states and slots, which come first and are never shared."""
         return self.state_bytes + sum(self._aligned(size) for *_, size in self._slots(storages))
 
     def _slots(self, storages: Storages) -> list[tuple[Value, Way, int]]:
-        """The values that have a slot, and the bytes from their first to their last element."""
+        """Return the values with a slot, and their bytes from first to last element."""
         if not self.has_slots:
             return []
         graph, placements = self.graph, storages.placements
@@ -170,27 +173,27 @@ class Allocation:
             strides = placements[value].strides or contiguous_strides(value.type)
             return span_bytes(value.type, Layout(0, strides))
 
-        # The outputs of a step that changes states are taken before the next one begins.
+        # The outputs of a step that changes states are copied out before the next step begins.
         outputs = () if graph.effects else dict.fromkeys(graph.outputs.values())
         slots: list[tuple[Value, Way, int]] = [(each, "in", size(each)) for each in graph.inputs]
         return [*slots, *((each, "out", size(each)) for each in outputs)]
 
     @cached_property
     def live_bytes(self) -> int:
-        """The most bytes live at one node where everything that may share bytes does."""
+        """The peak live bytes if all values that may share bytes do."""
         tenants = self.tenants("packed")
         fixed = self.fixed_bytes(self.storages("packed"))
         return fixed + peak_bytes((t.first, t.last, t.bytes) for t in tenants)
 
     def arena_bytes(self, strategy: Allocate) -> int:
-        """The bytes of the whole arena under a strategy."""
+        """Return the bytes of the whole arena under a strategy."""
         return self.fixed_bytes(self.storages(strategy)) + self.placed(strategy).height
 
     def feature_map_bytes(self, strategy: Allocate) -> int:
-        """The bytes of feature maps under a strategy, by the paper's measure.
+        """Return the bytes of feature maps under a strategy, by the paper's measure.
 
-        It counts the storages of no state, input, output or workspace, nor of what is gathered from
-        states, nor of what updates read.
+        Excludes states, inputs, outputs, workspaces, values gathered from states, and operands of
+        updates.
         """
         storages = self.storages(strategy)
         excluded = {storages.placements[value].buffer for value in self.graph.outputs.values()}
@@ -206,7 +209,7 @@ class Allocation:
         return PLACERS[strategy](tenants)[1]
 
     def sizes(self, strategy: Allocate) -> Sizes:
-        """The sizes of a strategy's plan, without the plan."""
+        """Return the sizes of a strategy's plan, without the plan."""
         return Sizes(self.arena_bytes(strategy), self.feature_map_bytes(strategy))
 
     def plan(
@@ -216,10 +219,11 @@ class Allocation:
         costs: CostModel | None = None,
         places: Places | None = None,
     ) -> MemoryPlan:
-        """The plan under one strategy. `recompute` names the policy that made the graph.
+        """Return the plan under a strategy.
 
-        `costs` says what recomputation costs, by default the roofline of the target's device;
-        `places` are others for the strategy's tenants than its own.
+        `recompute` names the policy that made the graph. `costs` is the cost model of
+        recomputation, by default the roofline of the target's device. `places` replaces the
+        strategy's offsets.
         """
         started = time.perf_counter()
         storages = self.storages(strategy)
@@ -245,7 +249,7 @@ class Allocation:
         )
 
     def workspace_bytes(self, node: Node, storages: Storages) -> int:
-        """The bytes that a node needs beside its values where these lie as in `storages`."""
+        """Return the workspace of a node in bytes, for the strides of its values in `storages`."""
         strided = storages.strided
         if any(v in strided for v in node.inputs) or any(v in strided for v in node.outputs):
             return self._workspace_bytes(node, strided)
@@ -262,14 +266,14 @@ class Allocation:
         return align(size, self.alignment)
 
     def placed(self, strategy: Allocate) -> Places:
-        """The places that a strategy finds."""
+        """Return the offsets that a strategy finds."""
         if strategy not in self._places:
             tenants = self.tenants(strategy)
             self._places[strategy] = Places(tenants, *PLACERS[strategy](tenants))
         return self._places[strategy]
 
     def _storage_tenants(self, storages: Storages) -> list[Tenant]:
-        """One tenant for each storage that is no state's, by first step as storages are."""
+        """Return a tenant for each storage without a state, ordered by first step like storages."""
         return [
             Tenant(storage.first, storage.last, self._aligned(storage.bytes), storage)
             for storage in storages.storages
@@ -277,7 +281,7 @@ class Allocation:
         ]
 
     def tenants(self, strategy: Allocate) -> list[Tenant]:
-        """All tenants but states, by first step; the outputs of a step before its workspace."""
+        """Return all tenants by first step; the outputs of a step come before its workspace."""
         overwrites = strategy != "none"
         if overwrites not in self._tenants:
             storages = self.storages(strategy)
@@ -292,9 +296,9 @@ class Allocation:
     def _buffers(
         self, storages: Storages, places: Places
     ) -> tuple[tuple[Buffer, ...], dict[Node, Buffer]]:
-        """The plan's buffers, and of each node with a workspace the buffer of that.
+        """Return the buffers of the plan, and the workspace buffers by node.
 
-        Buffers of storages come first, in their order, then workspaces in the order of nodes.
+        The buffers of storages come first, in their order, then workspaces in the order of nodes.
         """
         offset_of = {
             tenant.owner.index if isinstance(tenant.owner, Storage) else tenant.owner: offset
@@ -322,7 +326,7 @@ class Allocation:
         return tuple(buffers), workspaces
 
     def _slot_buffers(self, storages: Storages, index: int) -> tuple[Slot, ...]:
-        """The slots, side by side behind the states; `index` is the number of the first buffer."""
+        """Return the slots, which follow the states, with buffers numbered from `index`."""
         lifetime, offset = Lifetime(0, len(self.graph.nodes) + 1), self.state_bytes
         slots = []
         for number, (value, way, size) in enumerate(self._slots(storages), index):
@@ -334,7 +338,7 @@ class Allocation:
 def _with_origins(
     placements: dict[Value, Placement], buffers: Sequence[Buffer]
 ) -> dict[Value, Placement]:
-    """The placements, with `reuse` for `new` where a buffer is recycled."""
+    """Return the placements, with `reuse` in place of `new` if a buffer is recycled."""
     recycled = _recycled_buffers(buffers)
     return {
         value: replace(place, how="reuse")
@@ -345,7 +349,7 @@ def _with_origins(
 
 
 def _recycled_buffers(buffers: Sequence[Buffer]) -> set[int]:
-    """The indices of buffers that lie on bytes which an earlier buffer had."""
+    """Return the indices of buffers that overlap bytes of an earlier buffer."""
     ends = [buffer.offset + buffer.bytes for buffer in buffers]
     marks = np.unique([buffer.offset for buffer in buffers] + ends)
     used = np.zeros(len(marks), bool)

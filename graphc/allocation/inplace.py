@@ -1,29 +1,29 @@
-"""Storages: which values share bytes because one views or overwrites the other.
+"""Storages: sets of values that share bytes because one views or overwrites the other.
 
 The rule is that of Fig. 2 in "Training Deep Nets with Sublinear Memory Cost" (Chen et al., 2016).
-There c(x) counts the operations that still have to read x, and an operation may write over its
-operand x when it is the only one left, c(x) = 1. Values in one storage S have one counter here, so
-a view that is still read protects what it views. At step t the output y of node n is written over
-the operand x in S if and only if
+There c(x) counts the operations that still have to read x. An operation may overwrite its operand x
+if it is the last one: c(x) = 1. Here, all values in a storage S share one counter, so a view with
+further uses protects the viewed value. At step t, the output y of node n overwrites the operand x
+in S if and only if
 
     n's op permits y over x           (`Op.may_overwrite`, best operand first)
     c(S) = 1                          no step after t reads any value in S
     shape, bytes and layout of x and y are equal, and x fills S
-    S begins with no input and no state, and no other output of n has taken it
-    n reads nothing else in S         two operands in one storage may lie in different elements
+    the root of S is no input and no state, and no other output of n has taken S
+    n reads nothing else in S         two operands in one storage may have different offsets
 
-Counters are not counted down: S.last is one past the last reader of all values in S so far, with
-graph outputs read one step past the last node, and c(S) = 1 at step t is S.last = t + 1.
+Counters are not decremented. `S.last` is one past the last use of all values in S so far; graph
+outputs are used one step past the last node. c(S) = 1 at step t means `S.last` = t + 1.
 
-Invariant: at step t, S.last > t + 1 if and only if a later step reads a value of S. What joins S
-after t does so by viewing or overwriting a value in S, so it is made by a reader of S behind t, and
-that read is in S.last already; the storage of a concatenation that holds parts has its lifetime
-from the start. Once y is written over x, the readers of y extend S.last.
+Invariant: at step t, `S.last` > t + 1 if and only if a later step reads a value of S. A value that
+joins S after t views or overwrites a value in S. So its producer is a use of S after t, which
+`S.last` already includes. The storage of a concatenation with parts has its full live range from
+the start. Once y overwrites x, the uses of y extend `S.last`.
 
-An output that replaces a state always has the state's storage; a part of a concatenation, and a
-concatenation that holds parts, have theirs from `zero_copy` and overwrite nothing. O(V + E) for
-V values and E edges. Which storages then share a block of the arena, the figure's recycled tags,
-is another question: see `sharing` and `placing`.
+An output that replaces a state always has the state's storage. Parts of concatenations, and
+concatenations with parts, get their storage from `zero_copy` and overwrite nothing. O(V + E) for V
+values and E edges. `sharing` and `placing` decide which storages share a block of the arena (the
+recycled tags of the figure).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def assign_storages(
     overwrite: bool,
     parts: Parts = NO_PARTS,
 ) -> Storages:
-    """Merge views and states always, and operands that may be overwritten where `overwrite` holds.
+    """Assign values to storages: merge views and states, and with `overwrite` also operands.
 
-    `strides` says of values with a storage of their own how they lie, where that is not row-major;
-    `parts` which values are computed inside a concatenation. Inputs are never overwritten: a feed's
-    bytes are the feed's until its last reader.
+    `strides` has the strides of values with their own storage that are not row-major. `parts` has
+    the values computed inside a concatenation. Inputs are never overwritten: a feed keeps its bytes
+    until its last use.
     """
     own = {value: Layout(0, each) for value, each in strides.items()}
     assignment = _Assignment(live, parts, own)
@@ -80,20 +80,20 @@ def assign_storages(
 
 
 class _Assignment:
-    """Storages and placements so far, in the order in which nodes run."""
+    """The storages and placements so far, extended in the order of the nodes."""
 
     def __init__(self, live: Liveness, parts: Parts, own: Mapping[Value, Layout]) -> None:
         self.live = live
         self.parts = parts
         self.own = own
-        """The layouts, in storages of their own, of values that are not row-major."""
+        """The layouts of values that are not row-major, in their own storages."""
         self.wholes: dict[Value, int] = {}
-        """The storage of each concatenation that holds its parts, once there is one."""
+        """The storage of each concatenation with parts, once it has been opened."""
         self.storages: list[Storage] = []
         self.placements: dict[Value, Placement] = {}
 
     def open(self, value: Value, how: How) -> None:
-        """Give the value a storage of its own."""
+        """Give the value its own storage."""
         first, last = self.live.born[value], self.live.dies[value] + 1
         if isinstance(value, State):
             first, last = 0, self.live.end + 1
@@ -101,18 +101,18 @@ class _Assignment:
         self.placements[value] = _placement(index, self.own.get(value), how)
 
     def bytes_of(self, value: Value) -> int:
-        """The bytes from end to end of a value in a storage of its own."""
+        """Return the bytes that a value spans in its own storage."""
         layout = self.own.get(value)
         return value.type.bytes if layout is None else span_bytes(value.type, layout)
 
     def open_storage(self, root: Value, size: int, first: int, last: int) -> int:
-        """Add a storage that is alive on steps [first, last), and return its index."""
+        """Add a storage that is live on steps `[first, last)`, and return its index."""
         index = len(self.storages)
         self.storages.append(Storage(index, size, first, last, root))
         return index
 
     def place(self, value: Value) -> None:
-        """Put a value into the storage of a concatenation, as a part of it or as the whole."""
+        """Place a value in the storage of a concatenation, as a part or as the whole."""
         part = self.parts.places.get(value)
         whole = part.whole if part else value
         if whole not in self.wholes:
@@ -126,14 +126,14 @@ class _Assignment:
         )
 
     def join(self, value: Value, other: Value, layout: Layout | None, how: How) -> None:
-        """Put a value into the storage of another one, which then lives for its readers too."""
+        """Place a value in the storage of another one, which extends its live range."""
         index = self.placements[other].buffer
         storage = self.storages[index]
         storage.last = max(storage.last, self.live.dies[value] + 1)
         self.placements[value] = _placement(index, layout, how, other)
 
     def views(self, node: Node) -> bool:
-        """Place the outputs of a view op inside its operand, if strides allow it."""
+        """Place the outputs of a view op inside its operand; return False if strides forbid it."""
         viewed = node.viewed
         if viewed is None:
             return False
@@ -149,7 +149,7 @@ class _Assignment:
     def overwritten(
         self, node: Node, step: int, value: Value, name: str, taken: set[int]
     ) -> Value | None:
-        """The operand whose bytes `value` may take, if any."""
+        """Return the operand that `value` may overwrite, or None."""
         permitted = node.op.may_overwrite.get(name, ())
         inputs = node.named_inputs() if permitted else {}
         for candidate in permitted:
@@ -160,9 +160,9 @@ class _Assignment:
         return None
 
     def is_free(self, node: Node, step: int, operand: Value, value: Value, taken: set[int]) -> bool:
-        """Whether `value` may be written over an operand that the op permits: the rule above.
+        """Return True if `value` may overwrite an operand that the op permits, by the rule above.
 
-        `taken` holds the storages that other outputs of the node are written over.
+        `taken` has the storages that other outputs of the node overwrite.
         """
         placement = self.placements[operand]
         storage = self.storages[placement.buffer]
@@ -171,7 +171,7 @@ class _Assignment:
             and operand.type.bytes == value.type.bytes
             and self.bytes_of(value) == storage.bytes
             and placement.layout == self.own.get(value)
-            and storage.last == step + 1  # this node is the last reader: counter 1
+            and storage.last == step + 1  # this node is the last use: counter 1
             and not isinstance(storage.root, State | Input)
             and placement.buffer not in taken
             and all(

@@ -1,9 +1,10 @@
-"""The strategies: offsets of what needs a place, by steps and bytes alone.
+"""Allocation strategies: offsets of storages and workspaces, by live ranges and sizes only.
 
-``none`` and ``inplace`` put every storage apart, ``sharing`` recycles blocks (Fig. 2), ``coloring``
-finds such blocks by the graph of conflicts, ``packed`` chooses an offset for each. Under all but
-the last, workspaces have one common place behind the values, as the paper's system had; ``packed``
-gives each a place for the one step that it lives.
+``none`` and ``inplace`` give each storage its own bytes. ``sharing`` recycles blocks (Chen et al.,
+2016, Fig. 2), ``coloring`` finds such blocks by the interference graph, and ``packed`` chooses an
+offset for each storage. Workspaces share one block after the values, as in the paper's system;
+``packed`` gives each its own offset for the one step that it is live, unless ``sharing`` has the
+smaller arena.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from graphc.plans.memory_plan import Allocate
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """What needs a place on steps [first, last): a storage, or the workspace of one node."""
+    """A storage or a workspace of a node that needs an offset for steps `[first, last)`."""
 
     first: int
     last: int
@@ -32,25 +33,25 @@ class Tenant:
 
 
 Placer = Callable[[Sequence[Tenant]], tuple[list[int], int]]
-"""Offsets of tenants that are given in order of `first`, and the height."""
+"""A function from tenants, in order of `first`, to their offsets and the height."""
 
 
 def _side_by_side(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Offsets where every storage has bytes of its own, one behind another."""
+    """Place each storage in its own bytes, one after another."""
     return _with_common_workspace(tenants, lambda sizes: list(range(len(sizes))))
 
 
 def _recycled(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Offsets where storages share recycled blocks, as in Fig. 2."""
+    """Place storages in recycled blocks, as in Fig. 2 (Chen et al., 2016)."""
     return _with_common_workspace(tenants, share)
 
 
 def _with_common_workspace(
     tenants: Sequence[Tenant], choose_blocks: Callable[[list[tuple[int, int, int]]], list[int]]
 ) -> tuple[list[int], int]:
-    """Offsets of blocks that `choose_blocks` gives storages, and one workspace behind them.
+    """Place storages in the blocks of `choose_blocks`, and one workspace after them.
 
-    Each block is as large as its largest tenant, and the workspace as that of the neediest node.
+    Each block has the size of its largest tenant, the workspace that of its largest user.
     """
     values = [t for t in tenants if isinstance(t.owner, Storage)]
     blocks = choose_blocks([(t.first, t.last, t.bytes) for t in values])
@@ -68,12 +69,12 @@ def _with_common_workspace(
 
 
 def _colored(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Offsets where storages share the blocks of a colouring."""
+    """Place storages in the blocks of a graph coloring."""
     return _with_common_workspace(tenants, color)
 
 
 def _packed(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Offsets that a search for a low packing chose; never above those of recycled blocks."""
+    """Place tenants by a packing search, or in recycled blocks if these are lower."""
     columns = np.array([(t.first, t.last, t.bytes) for t in tenants], np.int64).reshape(-1, 3)
     packing = pack(*columns.T, effort=NORMAL)
     if not packing.is_optimal:

@@ -1,4 +1,4 @@
-"""Storages: bytes that values share, before they have a place in the arena."""
+"""Storages: bytes that values share, before they get an offset in the arena."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphc.plans.memory_plan import Placement, strided
 
 @dataclass(slots=True)
 class Storage:
-    """Bytes that values share, alive on steps [first, last); `root` is the first of them."""
+    """Bytes shared by values, live on steps `[first, last)`; `root` is the first value."""
 
     index: int
     bytes: int
@@ -23,9 +23,9 @@ class Storage:
 
 @dataclass(frozen=True)
 class Storages:
-    """All storages of a graph, and where in them each value lies.
+    """All storages of a graph, and the placement of each value in them.
 
-    A storage becomes the buffer of the same number, so a value has its `Placement` here already.
+    A storage becomes the buffer with the same number, so each `Placement` is already final.
     """
 
     storages: list[Storage]
@@ -33,9 +33,9 @@ class Storages:
 
     @cached_property
     def strided(self) -> dict[Value, tuple[int, ...]]:
-        """Values that do not lie in one piece, row-major, and their strides in bytes."""
+        """The byte strides of values that are not contiguous and row-major."""
         return strided(self.placements)
 
     def peak_bytes(self) -> int:
-        """The most bytes live at one step."""
+        """Return the peak live bytes."""
         return peak_bytes((s.first, s.last, s.bytes) for s in self.storages)

@@ -1,31 +1,33 @@
-"""Concatenations without copies: parts are computed straight into their place.
+"""Concatenations without copies: a greedy choice of parts that are computed in place.
 
-Problem: a concatenation y of x1, ..., xk copies bytes that could have been written into y at once.
-If a part xi lies inside y, its own storage is saved, but the storage of y is then alive from the
-first part on, and until the last reader of a part. Which parts should lie inside?
+A concatenation y of x1, ..., xk copies bytes that could have been written into y directly. If a
+part xi is inside y, its own storage is saved. But the storage of y is then live from the first
+part on, and until the last use of a part. This module chooses the parts to place inside.
 
-A part can be placed where it fills its storage, as the value that this was made for or as a
-row-major view of all of that; where the storage is no state's or input's and lies in no other
-concatenation; where y reads it once; and where the kernel that writes it, and all that read it or a
-view of it, take the strides that it has inside y, with its axes in the same order in memory
-(`_Choosing.move`).
+A part can be placed under these conditions (`_Choosing.move`):
 
-The choice is greedy. Concatenations are visited from the last to the first: a concatenation that is
-itself a part has its place before its own parts are looked at, so these lie in the outermost whole,
-and a whole never becomes a part. At each one, all parts that can be placed are tried together, and
-if that does not pay, each alone. Parts are placed where that lowers the most bytes live at one of
-the steps that they or the whole live on; or, with the same most, the sum over these steps. A bucket
-of gradients, which ranks exchange, is alive for long and would seldom gain by that: its parts are
-placed wherever the peak of the whole graph stays, since what is not copied is time saved.
+- It fills its storage: as the root of the storage, or as a row-major view of the whole root.
+- The root is no state and no input, and is in no other concatenation.
+- y reads the part once.
+- The kernels that write it, and those that read it or a view of it, accept its strides inside y.
+- Its axes have the same order in memory inside y.
 
-Invariant: `profile[t]` has the bytes live at step t with the parts chosen so far in their wholes.
-Each choice lowers (most, sum) on the steps it touches, or keeps to the peak of all steps, and
-changes no other, so the peak of the whole graph never grows. Nothing is overwritten in this model,
-though, and a part cannot overwrite an operand; so `Allocation.merged` compares the storages with
-parts to those without.
+The choice is greedy. Concatenations are visited from the last to the first. So a concatenation that
+is itself a part is placed before its own parts, which then go into the outermost whole, and a whole
+never becomes a part. At each concatenation, all possible parts are tried together, and if that does
+not pay, each alone. Parts are placed if that lowers the peak over the steps from the first to the
+last of the parts and the whole; or, for an equal peak, the sum over these steps. A bucket of
+gradients for a collective is live for long and would seldom qualify. Its parts are placed if the
+peak of the whole graph does not grow, since each avoided copy saves time.
 
-Cost: O(P (N + R)) for P operands of concatenations, N steps, and R readers of an operand's storage;
-the N are additions in NumPy. The paper has no such rule.
+Invariant: `profile[t]` has the bytes live at step t with the parts chosen so far. Each choice
+lowers (peak, sum) on the steps that it touches, or stays within the peak of all steps. It changes
+no other step, so the peak of the whole graph never grows. This model ignores overwriting, and a
+part cannot overwrite an operand. Therefore `Allocation.merged` compares the storages with and
+without parts.
+
+Cost: O(P (N + R)) for P operands of concatenations, N steps, and R uses of an operand's storage.
+The N are additions in NumPy. The paper has no such rule.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from graphc.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where a value lies: in the storage of the concatenation `whole`, which lies in no other."""
+    """The location of a value in the storage of `whole`, a concatenation that is no part itself."""
 
     whole: Value
     reader: Value
@@ -53,9 +55,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The values that lie in a slice of a concatenation, and the steps [first, last) of each whole.
+    """The values placed inside concatenations.
 
-    `places` holds the parts, `lifetimes` the concatenations that hold them.
+    `places` has the parts. `lifetimes` has the steps `[first, last)` of each whole.
     """
 
     places: dict[Value, Part]
@@ -67,9 +69,8 @@ def choose_parts(
 ) -> Parts:
     """Choose the values that are computed inside a concatenation.
 
-    `fills_buckets` says whether buckets are filled without copies even where that keeps them alive
-    for longer. `separate` holds the storages of the graph with views merged and nothing
-    overwritten.
+    With `fills_buckets`, buckets are filled without copies even if that extends their live range.
+    `separate` has the storages of the graph with views merged and without overwriting.
     """
     choosing = _Choosing(graph, separate, target, fills_buckets)
     for node in reversed(graph.nodes):
@@ -81,16 +82,16 @@ def choose_parts(
 
 
 def is_bucket(graph: Graph, node: Node) -> bool:
-    """Whether a concatenation is read by exchanges between ranks alone."""
+    """Return True for a concatenation whose only consumers are collectives."""
     uses = graph.uses[node.output] if node.op.gathers is not None else []
     return bool(uses) and all(graph.nodes[step].op.sends for step in uses)
 
 
 @dataclass(slots=True)
 class _Block:
-    """A storage with its bytes and steps, as far as parts have extended these.
+    """A storage with its bytes and its steps, which parts may extend.
 
-    `residents` are the value that it was made for, and the views of that.
+    `residents` has the root of the storage, then its views.
     """
 
     bytes: int
@@ -105,14 +106,14 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A block that can lie inside another, and the layout of its first resident there."""
+    """A block that can be placed inside another, and the layout of its first resident there."""
 
     block: int
     layout: Layout
 
 
 class _Choosing:
-    """The greedy choice: the parts so far, and the bytes live at each step with them in place."""
+    """A greedy choice: the parts so far, and the bytes live at each step with these parts."""
 
     def __init__(
         self, graph: Graph, separate: Storages, target: Target, fills_buckets: bool
@@ -132,12 +133,12 @@ class _Choosing:
         """Bytes live at each step."""
 
     def block_of(self, value: Value) -> _Block:
-        """The block of the value's storage before anything is a part."""
+        """Return the block of the value's storage in `separate`."""
         return self.blocks[self.separate.placements[value].buffer]
 
     def visit(self, node: Node) -> None:
-        """Place all parts of a concatenation that can be placed, or each that pays on its own."""
-        # A concatenation that is a part itself lies in `whole`, and so will its parts.
+        """Place all possible parts of a concatenation if that pays, else those that pay alone."""
+        # If the concatenation is a part itself, its parts go into the same `whole`.
         y = node.output
         outside = self.places.get(y)
         whole_layout = outside.layout if outside else self.layout_of(y)
@@ -155,7 +156,7 @@ class _Choosing:
                     self.place(move, Part(whole, y, move.layout))
 
     def move(self, node: Node, value: Value, layout: Layout) -> _Move | None:
-        """How a part's storage would lie inside that of `node`'s output, if it can."""
+        """Return the move of a part's storage into that of `node`'s output, or None."""
         placement = self.separate.placements[value]
         block = self.blocks[placement.buffer]
         owner = block.residents[0]
@@ -168,7 +169,7 @@ class _Choosing:
             or not same_order(value.type, self.layout_of(value).strides, layout.strides)
         ):
             return None
-        if value is not owner:  # a view of all of it, row-major as it is
+        if value is not owner:  # a row-major view of the whole root, which is row-major, too
             places = placement.layout, self.separate.placements[owner].layout
             if places != (None, None) or outer_axes(value.type, layout.strides):
                 return None
@@ -177,23 +178,23 @@ class _Choosing:
         return _Move(placement.buffer, layout) if fits else None
 
     def layout_of(self, value: Value) -> Layout:
-        """Where a value lies in its storage before anything is a part."""
+        """Return the layout of a value in `separate`."""
         layout = self.separate.placements[value].layout
         return layout or Layout(0, contiguous_strides(value.type))
 
     def may_write(self, value: Value, layout: Layout) -> bool:
-        """Whether the kernel that computes a value can write it where it lies so."""
+        """Return True if the producer's kernel can write a value with this layout."""
         name = value.producer.op.output_name(value.index)
         return self.takes(value.producer, name, value, layout)
 
     def takes(self, node: Node, name: str, value: Value, layout: Layout) -> bool:
-        """Whether the kernel of a node takes a value that lies so, in not too many pieces."""
+        """Return True if a node's kernel accepts this layout and it has few contiguous pieces."""
         return self.target.is_in_few_pieces(value.type, layout.strides) and self.target.takes_part(
             node, name, value.type, layout
         )
 
     def may_read_all(self, residents: Iterable[Value], layout: Layout) -> bool:
-        """Whether views of a value, and all readers, are content with another layout of it."""
+        """Return True if all views and consumers of a value accept another layout of it."""
         layouts: dict[Value, Layout] = {}
         for value in residents:
             source = self.separate.placements[value].over
@@ -211,15 +212,17 @@ class _Choosing:
         )
 
     def may_read(self, node: Node, value: Value, layout: Layout) -> bool:
-        """Whether a node can read a value that lies so; a view can, and its readers are asked."""
+        """Return True if a node accepts the layout; views do, since their consumers are checked."""
         if self.separate.placements[node.outputs[0]].how == "view":
             return True
         names = {node.op.input_name(i) for i, v in enumerate(node.inputs) if v is value}
         return all(self.takes(node, name, value, layout) for name in names)
 
     def pays(self, node: Node, outer: _Block, inner: list[_Block]) -> bool:
-        """Whether placing lowers the peak of the steps that it touches, or else their sum; for a
-        bucket of gradients whether it keeps to the peak of all steps."""
+        """Return True if placing lowers (peak, sum) on the steps that it touches.
+
+        For a bucket of gradients, return True if it stays within the peak of all steps.
+        """
         first = min(block.first for block in (outer, *inner))
         last = max(block.last for block in (outer, *inner))
         before = self.profile[first:last]
@@ -231,7 +234,7 @@ class _Choosing:
         return (int(after.max()), int(after.sum())) < (int(before.max()), int(before.sum()))
 
     def place(self, move: _Move, part: Part) -> None:
-        """Put a block into its whole: its bytes go, and those of the whole are live for both."""
+        """Place a block inside its whole, whose live range then covers both."""
         outer, inner = self.block_of(part.whole), self.blocks[move.block]
         self.places[inner.residents[0]] = part
         for block in (outer, inner):

@@ -18,7 +18,7 @@ from graphc.remat.solver import Schedule, Solver
 from graphc.scheduling.problem import Problem
 
 POINTS = 24
-"""Number of capacities between the ends of a frontier."""
+"""Number of capacities on a frontier, including both ends."""
 
 
 class TorchPlanner:
