@@ -1,13 +1,12 @@
-"""Storages share blocks by colouring the graph of their conflicts.
+"""Block sharing by greedy coloring of the interference graph.
 
-This is the costly way that the paper and MXNet's note on memory name beside counters: storages that
-are alive at one step conflict, each is given a colour that none it conflicts with has, and a colour
-is a block as large as its largest storage. Colours are networkx's greedy ones, for two orders: by
-falling number of conflicts (Welsh and Powell, 1967), and by saturation, the one with most colours
-around it next (Brélaz, 1979). The order in which fewer bytes are needed counts.
+The paper and MXNet's note on memory name this costly alternative to counters. Storages that are
+live at the same step interfere and get different colors. A color is a block of the size of its
+largest storage. networkx colors greedily in two orders: by falling degree (Welsh and Powell, 1967)
+and by saturation (DSATUR; Brélaz, 1979). The coloring that needs fewer bytes is used.
 
-It knows sizes only when it is done, and looks at all pairs: a baseline for tables, not a strategy
-to use.
+Coloring ignores sizes and looks at all pairs, so it serves as a baseline in tables and is not
+recommended for use.
 """
 
 from __future__ import annotations
@@ -21,19 +20,21 @@ if TYPE_CHECKING:
     import networkx
 
 MOST_COLORED = 2000
-"""Of more storages there are millions of conflicts, which networkx holds as dictionaries."""
+"""Limit on storages; beyond it networkx would store millions of edges as dictionaries."""
 
 MOST_SATURATED = 500
-"""Of more storages only the first order is tried: the second looks at all that are left each time,
-which would take minutes."""
+"""Limit on storages for DSATUR, which scans all uncolored storages at each step.
+
+Above it, DSATUR would take minutes, so only the order by degree is tried.
+"""
 
 
 class ColoringError(OptionError):
-    """There are more storages than a colouring is made of."""
+    """An error: too many storages to color."""
 
 
 def color(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
-    """The block of each (first, last, bytes), half open, given in order of `first`.
+    """Return the block of each half-open (first, last, bytes), given in order of `first`.
 
     Raises `ColoringError` for more than `MOST_COLORED`.
     """
@@ -53,7 +54,7 @@ def color(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
 
 
 def _conflicts(tenants: Sequence[tuple[int, int, int]]) -> networkx.Graph[int]:
-    """Which of them are alive at one step."""
+    """Return the interference graph: edges join tenants that are live at the same step."""
     import networkx
 
     graph: networkx.Graph[int] = networkx.Graph()
@@ -67,7 +68,7 @@ def _conflicts(tenants: Sequence[tuple[int, int, int]]) -> networkx.Graph[int]:
 
 
 def _bytes(tenants: Sequence[tuple[int, int, int]], blocks: Sequence[int]) -> int:
-    """The bytes of all blocks."""
+    """Return the sum of the sizes of all blocks."""
     sizes: dict[int, int] = {}
     for (*_, size), block in zip(tenants, blocks, strict=True):
         sizes[block] = max(sizes.get(block, 0), size)

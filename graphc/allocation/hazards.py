@@ -1,7 +1,7 @@
-"""What has to wait for what: nodes that touch the same bytes, and one of them writes.
+"""Dependences between nodes: read-after-write, write-after-read and write-after-write.
 
-A plan is for one order. Nodes may run side by side as long as everything that reads or writes bytes
-keeps its order with what writes them: then the bits are those of the plan.
+A plan is for one order. Nodes may run concurrently as long as these dependences hold. The results
+are then bitwise those of the plan.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from graphc.ir.graph import Graph, Node, Value
 from graphc.plans.memory_plan import MemoryPlan, Placement
 
 Resource = tuple[int, Value | None]
-"""What nodes wait for: a buffer, or the part of a concatenation in it."""
+"""A unit of dependence: a buffer, or the part of a concatenation in it."""
 
 
 @dataclass(slots=True)
 class _Accesses:
-    """The work that wrote a resource last, and the works that have read it since."""
+    """The last node that wrote a resource, and the nodes that have read it since."""
 
     writer: int | None = None
     readers: list[int] = field(default_factory=list)
@@ -31,31 +31,35 @@ class _Accesses:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the values of a graph lie, and the workspaces of its nodes: in a plan's buffers, or in
-    storages that are given bytes of their own."""
+    """Locations of the values and workspaces of a graph.
+
+    They are in a plan's buffers, or in storages with other offsets.
+    """
 
     graph: Graph
     placements: Mapping[Value, Placement]
     spans: Sequence[tuple[int, int]]
-    """The first byte of each buffer, and the one behind its last."""
+    """The byte range of each buffer: its first byte and one past its last."""
     workspaces: Mapping[Node, int]
-    """The numbers of buffers that are workspaces."""
+    """The number of the workspace buffer of each node."""
 
     @classmethod
     def of(cls, plan: MemoryPlan) -> Addresses:
-        """That of a plan."""
+        """Return the addresses of a plan."""
         spans = [(buffer.offset, buffer.offset + buffer.bytes) for buffer in plan.buffers]
         rooms = {node: buffer.index for node, buffer in plan.workspaces.items()}
         return cls(plan.graph, plan.placements, spans, rooms)
 
     def runs(self, node: Node) -> bool:
-        """Whether a step does anything for a node, which it does not for views."""
+        """Return True if the node does any work; views do none."""
         return any(self.placements[value].how != "view" for value in node.outputs)
 
 
 def hazards(places: Addresses) -> list[tuple[int, ...]]:
-    """For each node the earlier ones that it must come after, because they touch the same bytes
-    and one of the two writes them. What other hazards imply may be left out; views have none."""
+    """Return for each node the earlier nodes that it depends on (RAW, WAR or WAW).
+
+    Dependences that others imply may be left out. Views have none.
+    """
     tracker = _Tracker(places)
     return [
         tracker.visit(number, node) if places.runs(node) else ()
@@ -72,7 +76,7 @@ class _Tracker:
         self.lows, self.highs = (np.searchsorted(marks, ends).tolist() for ends in spans.T)
         self.owners = np.full(len(marks), -1)
         self.before: dict[int, set[int]] = {}
-        """Who touched the bytes of a buffer before it was met."""
+        """The nodes that touched the bytes of a buffer under earlier buffers."""
         self.roots: dict[Value, Value] = {}
 
     def visit(self, number: int, node: Node) -> tuple[int, ...]:
@@ -94,8 +98,7 @@ class _Tracker:
         return tuple(sorted(found - {number}))
 
     def open(self, buffer: int) -> None:
-        """Note who touched the bytes of a buffer that is met for the first time, under earlier
-        ones."""
+        """Record, on first use of a buffer, the nodes that touched its bytes before."""
         if buffer in self.accesses:
             return
         self.accesses[buffer] = {}
@@ -106,7 +109,7 @@ class _Tracker:
         self.before[buffer] = {number for access in last for number in access.all()}
 
     def touched(self, value: Value) -> list[_Accesses]:
-        """The resources that a value lies in."""
+        """Return the resources that a value is in."""
         buffer = self.placements[value].buffer
         self.open(buffer)
         own = self.accesses[buffer]
@@ -118,21 +121,25 @@ class _Tracker:
         return [own[resource]] if is_part else list(own.values())
 
     def untouched(self, buffer: int) -> _Accesses:
-        """A new resource of a buffer: what touched the whole of it, and its bytes before, has
-        touched it."""
+        """Return a new resource of a buffer.
+
+        It starts with the accesses to the whole buffer and the earlier ones to its bytes.
+        """
         found = self.accesses[buffer].get((buffer, None), _Accesses())
         return _Accesses(found.writer, [*found.readers, *self.before[buffer]])
 
     def root(self, value: Value) -> Value:
-        """The value whose bytes a view lies in, or an overwriting output took: of parts within
-        parts the outermost."""
+        """Return the value whose bytes a view or an overwriting output uses.
+
+        For parts within parts, this is the outermost part.
+        """
         chain = []
         while value not in self.roots:
             placement = self.placements[value]
             chain.append(value)
             source = placement.over
             if placement.how == "part" and source is not None:
-                # A part stands for itself, unless what it is a part of lies in another part.
+                # A part is its own root, unless its concatenation is itself a part.
                 source = source if self.placements[source].how == "part" else None
             if placement.how == "view" and value.node is not None:
                 source = value.node.viewed

@@ -1,13 +1,14 @@
-"""Layout: which values do not lie row-major in memory.
+"""Choice of memory layouts: strides of the values that are not row-major.
 
-Shapes and axes mean the same everywhere, (batch, channels, height, width); how a value lies is said
-by its strides alone. For a GPU and for native kernels the feature maps of convolutional networks
-lie with the channels innermost, and for a GPU so do the weights of convolutions, their gradients
-and their moments. For a GPU the rows of 16-bit products are padded, so that tensor cores can read
-them: logits of 50,257 words lie 50,264 apart.
+Shapes and axes always mean (batch, channels, height, width); only strides express a layout. For
+GPUs and native kernels, feature maps of convolutional networks are channels-last. For GPUs, so are
+the weights of convolutions, their gradients and their moments. For GPUs, the rows of 16-bit
+products are padded so that tensor cores can read them: rows of 50,257 logits have a stride of
+50,264 elements.
 
-What a value's layout follows from is the same for a node and its copies, and under every strategy:
-its type, its op, and how the operands lie. So a copy lies as its original, and bits agree.
+A layout depends only on the type, the op and the layouts of the operands. These are the same for a
+node and its copies, and under every strategy. So a copy has the layout of its original, and the
+results are bitwise equal.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ Strides = tuple[int, ...]
 
 
 def layouts(graph: Graph, target: Target) -> dict[Value, Strides]:
-    """The byte strides of the values that are not to lie row-major; views lie where they lie.
+    """Return the byte strides of the values that are not row-major, except views.
 
-    There are none where the target has no preference.
+    The result is empty if the target has no preference.
     """
     preferences: list[_Preference] = []
     chosen = _Chosen(target)
@@ -55,7 +56,7 @@ def layouts(graph: Graph, target: Target) -> dict[Value, Strides]:
 
 
 class _Chosen:
-    """The strides of values so far, in the order in which nodes run."""
+    """The strides chosen so far, extended in the order of the nodes."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -63,12 +64,12 @@ class _Chosen:
         self.viewed: dict[Value, Strides] = {}
 
     def strides_of(self, value: Value) -> Strides:
-        """Where a value lies."""
+        """Return the byte strides of a value."""
         found = self.own.get(value) or self.viewed.get(value)
         return found or contiguous_strides(value.type)
 
     def views(self, node: Node) -> bool:
-        """Whether the outputs lie in what the node views, which says how they do."""
+        """Record the strides of outputs inside the viewed operand; return False if that is impossible."""
         viewed = node.viewed
         inside = None if viewed is None else node.op.view(node, Layout(0, self.strides_of(viewed)))
         if inside is None:
@@ -77,7 +78,7 @@ class _Chosen:
         return True
 
     def outputs(self, node: Node, preferences: Sequence[_Preference]) -> None:
-        """Choose strides of what a node computes."""
+        """Choose the strides of the outputs of a node."""
         operands = [(value.type, self.strides_of(value)) for value in node.inputs]
         replaced = node.replaced
         for value in node.outputs:
@@ -95,20 +96,25 @@ class _Chosen:
 
 _Operands = Sequence[tuple[TensorType, Strides]]
 _Preference = Callable[[Node, TensorType, _Operands], Strides | None]
-"""The strides that an output of that type had better have, by the node, and the types and strides
-of its operands; None where it may as well lie row-major."""
+"""A function from a node, an output type and the operands to preferred strides.
+
+None means row-major.
+"""
 
 
 def _channels_last(node: Node, type: TensorType, operands: _Operands) -> Strides | None:
-    """Maps lie with their channels innermost."""
+    """Return channels-last strides for feature maps."""
     if not _differs(type) or not (node.op.on_maps or _any_channels_last(operands)):
         return None
     return channels_last_strides(type)
 
 
 def _heads_inside(node: Node, type: TensorType, operands: _Operands) -> Strides | None:
-    """What fused attention writes lies as its operands do: where those are parts of one projection,
-    with the heads of a position side by side, the next product reads it as it lies."""
+    """Return the strides of an output of fused attention, with the axis order of its operands.
+
+    If the operands are parts of one projection, the heads of a position are adjacent in memory.
+    The next product then reads the output without a copy.
+    """
     if not isinstance(node.op, TiledAttention) or type.rank != 4:
         return None
     _, heads, rows, width = type.shape
@@ -120,10 +126,13 @@ def _heads_inside(node: Node, type: TensorType, operands: _Operands) -> Strides 
 
 
 def _padded(node: Node, type: TensorType, operands: _Operands) -> Strides | None:
-    """What products and elementwise ops write of 16-bit numbers, what products of these write going
-    forward, such as logits, and what has the shape of such an operand.
+    """Return padded strides for these outputs, else None:
 
-    A float32 gradient that products of 16-bit numbers give a weight lies as the weight does.
+    - outputs with the shape of a padded operand,
+    - 16-bit outputs of 16-bit products, elementwise ops and casts,
+    - outputs of 16-bit products in the forward pass, such as logits.
+
+    A float32 weight gradient of 16-bit products has the layout of the weight.
     """
     strides = padded_strides(type)
     if strides == contiguous_strides(type):
@@ -142,17 +151,17 @@ def _is_padded(type: TensorType, strides: Strides) -> bool:
 
 
 def has_convolutions(graph: Graph) -> bool:
-    """Whether maps lie channels-last in this graph."""
+    """Return True if the graph has convolutions, so that feature maps are channels-last."""
     return any(node.op.convolves for node in graph.nodes)
 
 
 def _differs(type: TensorType) -> bool:
-    """Whether channels-last and row-major are two things for this type."""
+    """Return True if channels-last and row-major strides differ for this type."""
     return type.rank == 4 and type.shape[1] > 1 and type.shape[2] * type.shape[3] > 1
 
 
 def _any_channels_last(operands: Iterable[tuple[TensorType, Strides]]) -> bool:
-    """Whether an operand has its channels innermost in memory, and each element only once."""
+    """Return True if an operand is channels-last without broadcast (zero) strides."""
     return any(
         _differs(type)
         and all(stride for stride, extent in zip(strides, type.shape, strict=True) if extent > 1)

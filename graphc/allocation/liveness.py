@@ -1,4 +1,4 @@
-"""Lifetimes: when each value is written, and when it is read for the last time."""
+"""Live ranges: the steps of the producer and of the last use of each value."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from graphc.ir.graph import Graph, Value
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """Lifetimes of all values: `born` is the step that writes one, `dies` that of its last reader.
+    """Live ranges of all values.
 
-    Steps count nodes. Sources are born at step 0, before its node runs. Graph outputs die at `end`,
-    one past the last step: they are copied out after it.
+    `born` is the step of the producer, `dies` the step of the last consumer. Steps count nodes.
+    Sources are born at step 0, before its node runs. Graph outputs die at `end`, one past the last
+    step, since they are copied out after it.
     """
 
     born: dict[Value, int]
@@ -22,7 +23,7 @@ class Liveness:
 
 
 def liveness(graph: Graph) -> Liveness:
-    """Compute the lifetimes of all values of a graph in its order."""
+    """Return the live ranges of all values of a graph in its order."""
     end = len(graph.nodes)
     born: dict[Value, int] = dict.fromkeys(graph.sources, 0)
     for step, node in enumerate(graph.nodes):
@@ -35,7 +36,7 @@ def liveness(graph: Graph) -> Liveness:
 
 
 def peak_bytes(lifetimes: Iterable[tuple[int, int, int]]) -> int:
-    """The most bytes live at one time, for half-open (first, last, bytes)."""
+    """Return the peak live bytes of half-open (first, last, bytes)."""
     change: dict[int, int] = {}
     for first, last, size in lifetimes:
         change[first] = change.get(first, 0) + size

@@ -1,8 +1,9 @@
-"""Storages share recycled blocks: the tags of Fig. 2, with a size-matched choice.
+"""Block sharing by best fit: the recycled tags of Chen et al. (2016, Fig. 2), matched by size.
 
-Nodes are visited in order. A storage takes the smallest free block that holds it (up to
-`MATCH_RANGE` times its size), else the largest smaller one, which grows, else a new one. A block
-is free again after its storage's last reader. Every block is as large as its largest tenant.
+Storages are visited in order of their first step. A storage takes the smallest free block that fits
+it (up to `MATCH_RANGE` times its size), else the largest smaller block, which grows, else a new
+one. A block is free again after the last use of its storage. Every block has the size of its
+largest tenant.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import bisect
 from collections.abc import Sequence
 
 MATCH_RANGE = 16
-"""A block this many times too large is left for someone else, as in MXNet's planner."""
+"""A block more than this many times too large is not taken, as in MXNet's planner."""
 
 
 FreeBlock = tuple[int, int, int]
-"""(bytes, when it was freed, tag): of equal sizes the longest free one goes first."""
+"""A free block: its bytes, its position in the order of freeing, and its tag.
+
+Of equal blocks that fit, the one freed first is taken.
+"""
 
 
 def share(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
-    """The block of each (first, last, bytes), half open, given in order of `first`.
+    """Return the block of each half-open (first, last, bytes), given in order of `first`.
 
-    Blocks are numbered from 0; each is to be as large as its largest tenant.
+    Blocks are numbered from 0; each needs the size of its largest tenant.
     """
     tags = [0] * len(tenants)
     sizes: list[int] = []
@@ -43,7 +47,7 @@ def share(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
 
 
 def _choose(free: list[FreeBlock], size: int) -> int | None:
-    """Take the best matching block from the free list; None where no free block matches."""
+    """Take the best matching block from the free list; None if no free block matches."""
     at = bisect.bisect_left(free, (size, -1, -1))
     if at < len(free) and free[at][0] <= size * MATCH_RANGE:
         return free.pop(at)[2]

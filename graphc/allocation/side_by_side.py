@@ -1,9 +1,9 @@
-"""Which stream runs what: list schedules (Graham, 1966) of nodes that wait for one another.
+"""Stream schedules: list schedules (Graham, 1966) of dependent nodes on several streams.
 
-A schedule is partial: on each stream nodes run in order, and a node waits for some on other
-streams. `Schedule.before` says of each node how far every stream has come for certain when it
-starts, as a clock with one hand a stream (Mattern, 1989): node a runs before node b in every legal
-order if and only if a's stream has come past a for b.
+A schedule is a partial order: nodes on a stream run in order, and a node may wait for nodes on
+other streams. `Schedule.before` has a vector clock (Mattern, 1989) for each node: the last node of
+every stream that is certain to have run when the node starts. Node a runs before node b in every
+legal order if and only if the clock of b has reached a on the stream of a.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from dataclasses import dataclass
 from graphc.plans.streams import StreamSlot
 
 NOBODY = -1
-"""The hand of a clock for a stream on which nothing has run for certain."""
+"""The clock entry of a stream on which no node is certain to have run."""
 
 Needs = Sequence[Sequence[int]]
-"""Of each node, by number, the earlier ones that it must come after."""
+"""The earlier nodes that each node, by number, depends on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Slots by the number of the node, None for views; the seconds of all; and of each node the
-    last one of every stream that has run for certain when it starts."""
+    """A schedule of nodes on streams.
+
+    `slots` are by node number, None for views. `seconds` is the time of the whole schedule.
+    `before` has for each node the last node of every stream that is certain to have run when it
+    starts.
+    """
 
     slots: list[StreamSlot | None]
     seconds: float
@@ -32,10 +36,13 @@ class Schedule:
 
 
 def scheduled(needs: Needs, seconds: Sequence[float | None], count: int) -> Schedule:
-    """Nodes in their order, each on the stream where it can start first; None are views."""
+    """Return a list schedule of nodes in order, each on the stream where it can start first.
+
+    `seconds` is None for views.
+    """
     free, done = [0.0] * count, [0.0] * len(needs)
     known = [[NOBODY] * count for _ in range(count)]
-    """The last node of every stream that a stream has waited for, for each stream."""
+    """The vector clock of each stream: the last node of every stream that it has waited for."""
     before: list[list[int]] = [[] for _ in needs]
     behind: list[list[int]] = [[] for _ in needs]
     slots: list[StreamSlot | None] = [None] * len(needs)
@@ -64,8 +71,10 @@ def scheduled(needs: Needs, seconds: Sequence[float | None], count: int) -> Sche
 
 
 def longest_paths_first(needs: Needs, seconds: Sequence[float | None], count: int) -> list[int]:
-    """An order of all nodes in which, of those that are ready when a stream is, the one goes first
-    that the longest chain of others waits for."""
+    """Return an order of all nodes by list scheduling with critical-path priorities.
+
+    When a stream is free, the ready node with the longest path of dependent nodes goes first.
+    """
     rank = [own or 0.0 for own in seconds]
     readers: list[list[int]] = [[] for _ in needs]
     for number in range(len(needs) - 1, -1, -1):
@@ -93,16 +102,21 @@ def longest_paths_first(needs: Needs, seconds: Sequence[float | None], count: in
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Neighbours that share a launch are one to a schedule: the `heads` of all nodes, which are
-    their own where they stand alone, and the last node behind each head."""
+    """Groups of neighboring nodes that share a launch and are scheduled as one.
+
+    `heads` has the first node of the group of each node, which is the node itself if it is alone.
+    `tails` has the last node of each group by its head.
+    """
 
     heads: list[int]
     tails: dict[int, int]
 
     @classmethod
     def of(cls, needs: Needs, keys: Sequence[Hashable | None]) -> Launches:
-        """Neighbours of one key that do not wait for each other; None shares no launch, and what
-        `keys` leaves out, as it does nothing, parts none."""
+        """Group neighbors with equal keys that do not depend on each other.
+
+        A node with key None is alone. Nodes with key `VIEW` do no work and do not split a group.
+        """
         heads: list[int] = []
         tails: dict[int, int] = {}
         head, last = 0, None
@@ -119,14 +133,14 @@ class Launches:
         return cls(heads, tails)
 
     def needs(self, needs: Needs) -> list[list[int]]:
-        """What the heads wait for; the others wait for nothing."""
+        """Return the dependences of the groups at their heads; other nodes get none."""
         found: list[set[int]] = [set() for _ in needs]
         for number, needed in enumerate(needs):
             found[self.heads[number]].update(self.heads[other] for other in needed)
         return [sorted(each - {number}) for number, each in enumerate(found)]
 
     def seconds(self, seconds: Sequence[float | None]) -> list[float | None]:
-        """Those of launches, by their heads: as long as the longest of them."""
+        """Return the seconds of each launch at its head: the maximum over its nodes."""
         found: list[float | None] = [None] * len(seconds)
         for number, own in enumerate(seconds):
             head = self.heads[number]
@@ -135,7 +149,10 @@ class Launches:
         return found
 
     def apart(self, schedule: Schedule) -> Schedule:
-        """The schedule of all nodes, by that of the heads: who waits for one waits for its last."""
+        """Expand a schedule of the heads to all nodes.
+
+        A node that waits for a head waits for the last node of its group.
+        """
         slots, before, previous = list(schedule.slots), list(schedule.before), NOBODY
         for number, head in enumerate(self.heads):
             slot = schedule.slots[head]
@@ -150,7 +167,7 @@ class Launches:
         return Schedule(slots, schedule.seconds, before)
 
     def in_order(self, order: Sequence[int]) -> list[int]:
-        """An order of heads, and of what does nothing, with all nodes in it."""
+        """Expand an order of heads and views to all nodes."""
         behind: dict[int, list[int]] = {}
         for number, head in enumerate(self.heads):
             behind.setdefault(head, []).append(number)
@@ -158,4 +175,4 @@ class Launches:
 
 
 VIEW = object()
-"""The key of nodes for which a step does nothing."""
+"""The key of views, which do no work."""

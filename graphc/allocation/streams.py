@@ -1,14 +1,14 @@
-"""Plans whose nodes run on several streams: bytes against width.
+"""Plans for several streams: a trade-off of arena bytes and concurrency.
 
-MXNet's note on memory names the two ways, "allocation for parallel operations". Values share bytes
-as on one stream, and what meets on the same bytes waits; or values that may be alive together in
-some legal order lie apart, which takes more bytes and fewer waits. Between the two, only values up
-to some size lie apart.
+MXNet's note on memory names two ways under "allocation for parallel operations". In the first,
+values share bytes as on one stream, and nodes that touch the same bytes wait. In the second, values
+that may be live together in some legal order get separate bytes. That takes more bytes and fewer
+waits. Between the two, only values up to some size get separate bytes.
 
-Who may be alive together follows from a schedule in which all values lie apart. A storage ends
-before another one begins if whatever touches it has run for certain when the first that touches the
-other starts. What then waits for what, in the plan that is made, follows from its bytes alone
-(hazards.py), so no plan depends on that schedule for its bits.
+The values that may be live together follow from a schedule in which all values have separate bytes.
+A storage ends before another one begins under one condition: all nodes that touch the first are
+certain to have run when the first node that touches the other starts. The dependences of the final
+plan follow from its bytes alone (hazards.py), so its results do not depend on that schedule.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from graphc.plans.streams import StreamChoice, Streams
 from graphc.target import Target
 
 LEAST_SECONDS = 2e-6
-"""A kernel that does next to nothing."""
+"""Minimum time of a kernel."""
 
 MOST_TENANTS = 8000
-"""Of more values than these, all share bytes as on one stream: all pairs are looked at."""
+"""Above this many tenants, values share bytes as on one stream, since all pairs are compared."""
 
 PARTS_APART = (1.0, 0.95, 0.9, 0.8, 0.6, 0.3)
-"""Which part of the values lie apart, the smallest first, in the ways that are tried."""
+"""Fractions of the tenants that get separate bytes, taken from the smallest tenants up."""
 
 BEFORE_ALL, BEHIND_ALL = NOBODY - 1, 2**62
-"""When inputs are written, and outputs read: outside of the step."""
+"""Clock values before and after all nodes: inputs are written and outputs read there."""
 
 
 @dataclass(frozen=True)
 class _Way:
-    """Places for the tenants of an allocation, and the schedule that their bytes allow."""
+    """Offsets for the tenants of an allocation, and the schedule that they allow."""
 
     allocation: Allocation
     places: Places
     schedule: Schedule
     seconds: list[float | None]
-    """Those of launches, by the first node of each."""
+    """The seconds of each launch, at its first node."""
 
     @cached_property
     def choice(self) -> StreamChoice:
@@ -73,12 +73,12 @@ class _Way:
 
     @property
     def feature_map_bytes(self) -> int:
-        """Those of the paper's measure, which counts values as on one stream."""
+        """Bytes of feature maps by the paper's measure, which counts values as on one stream."""
         return self.allocation.feature_map_bytes("packed")
 
 
 def on_streams(plan: MemoryPlan, costs: CostModel, count: int) -> MemoryPlan:
-    """The plan on `count` streams, its bytes as they are: what meets on the same bytes waits."""
+    """Return the plan on `count` streams with its offsets; nodes on the same bytes wait."""
     places = Addresses.of(plan)
     needs, seconds = hazards(places), _seconds(places, costs)
     launches = _launches(places, needs, plan.target)
@@ -98,12 +98,11 @@ def planned_on_streams(
     goal: Goal,
     reorders: bool,
 ) -> MemoryPlan:
-    """The fastest plan on `count` streams, by the cost model, within the goal's bytes of arena, or
-    without any within those that one stream takes. A goal's bytes of feature maps hold, too. On one
-    stream it is the allocation's own plan.
+    """Return the fastest plan on `count` streams, by the cost model, within the goal's budgets.
 
-    Only ``packed`` pays bytes for width; unless it `reorders`, nodes keep their order. Raises
-    `BudgetError` where nothing fits.
+    Without an arena budget, the limit is the arena of one stream. On one stream, returns the
+    allocation's own plan. Only ``packed`` spends bytes on concurrency. Nodes keep their order
+    unless `reorders`. Raises `BudgetError` if nothing fits.
     """
     if count == 1 or strategy != "packed":
         plan = allocation.plan(strategy, recompute, costs)
@@ -129,7 +128,7 @@ def planned_on_streams(
 
 
 def _frontier(ways: list[_Way]) -> list[_Way]:
-    """The ways that no other one beats, by rising bytes and falling seconds."""
+    """Return the Pareto-optimal ways, by rising bytes and falling seconds."""
     found: list[_Way] = []
     for way in sorted(ways, key=lambda way: (way.choice.arena_bytes, way.choice.seconds)):
         if not found or way.choice.seconds < found[-1].choice.seconds:
@@ -151,7 +150,7 @@ def _streams(
 
 
 def _seconds(places: Addresses, costs: CostModel) -> list[float | None]:
-    """Those of each node; None for views, for which a step does nothing."""
+    """Return the seconds of each node; None for views, which do no work."""
     return [
         max(LEAST_SECONDS, costs.seconds(node)) if places.runs(node) else None
         for node in places.graph.nodes
@@ -159,7 +158,7 @@ def _seconds(places: Addresses, costs: CostModel) -> list[float | None]:
 
 
 def _launches(places: Addresses, needs: Needs, target: Target) -> Launches:
-    """Neighbours that a target may launch together."""
+    """Return the groups of neighbors that the target may launch together."""
     nodes = places.graph.nodes
     keys = [target.launch_key(node) if places.runs(node) else VIEW for node in nodes]
     return Launches.of(needs, keys)
@@ -168,14 +167,16 @@ def _launches(places: Addresses, needs: Needs, target: Target) -> Launches:
 def _scheduled(
     needs: Needs, seconds: list[float | None], launches: Launches, count: int
 ) -> Schedule:
-    """A schedule of all nodes, with those of one launch behind each other."""
+    """Return a schedule of all nodes, with the nodes of a launch one after another."""
     together = launches.seconds(seconds)
     return launches.apart(scheduled(launches.needs(needs), together, count))
 
 
 def _ways(allocation: Allocation, costs: CostModel, count: int, reorders: bool) -> Iterator[_Way]:
-    """All that is tried, the bytes of one stream first: in the order of the graph, and if it
-    `reorders` with the longest paths first."""
+    """Yield all candidates, first the one with the bytes of one stream.
+
+    Candidates use the order of the graph, and with `reorders` also critical-path order.
+    """
     by_graph = _Width(allocation, costs, count)
     yield from by_graph.ways()
     if not reorders:
@@ -186,7 +187,7 @@ def _ways(allocation: Allocation, costs: CostModel, count: int, reorders: bool) 
 
 
 class _Width:
-    """The ways to place the values of a graph in its order."""
+    """Candidate offsets for the values of a graph in its order."""
 
     def __init__(self, allocation: Allocation, costs: CostModel, count: int) -> None:
         self.allocation, self.count = allocation, count
@@ -198,11 +199,11 @@ class _Width:
         places = self._addresses(apart.tolist(), int(self.sizes.sum()))
         self.seconds = _seconds(places, costs)
         self.needs: Needs = hazards(places)
-        """What nodes wait for where all values lie apart."""
+        """Dependences of the nodes if all values have separate bytes."""
         self.launches = _launches(places, self.needs, allocation.target)
 
     def ways(self) -> Iterator[_Way]:
-        """As on one stream, then with more and more values apart."""
+        """Yield the way of one stream, then ways with fewer and fewer values in separate bytes."""
         yield self._way(self.allocation.placed("packed"))
         if len(self.tenants) > MOST_TENANTS or not len(self.sizes):
             return
@@ -220,7 +221,7 @@ class _Width:
             yield self._way(Places(self.tenants, offsets, height))
 
     def longest_paths_first(self) -> Graph:
-        """The graph in the order of such a schedule, or itself where that is the same."""
+        """Return the graph in critical-path order, or the graph itself if that is its order."""
         positions = self.graph.position
         needs = [
             {*needed, *(positions[v.node] for v in node.inputs if v.node is not None)}
@@ -242,7 +243,7 @@ class _Width:
         return _Way(self.allocation, places, schedule, launches.seconds(self.seconds))
 
     def _addresses(self, offsets: list[int], height: int) -> Addresses:
-        """Where all lies; states, which have bytes of their own, behind the tenants."""
+        """Return the addresses of all storages and workspaces; states follow the tenants."""
         spans = []
         for storage in self.storages.storages:
             spans.append((height, height + storage.bytes))
@@ -257,8 +258,11 @@ class _Width:
         return Addresses(self.graph, self.storages.placements, spans, workspaces)
 
     def _conflicts(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Which tenants are alive at one step in the order of the graph, and which of the others no
-        schedule keeps apart where all values lie apart."""
+        """Return two relations of tenants as matrices.
+
+        The first has pairs that are live at the same step in the order of the graph. The second has
+        pairs that the schedule with separate bytes does not order.
+        """
         first = np.array([tenant.first for tenant in self.tenants])
         last = np.array([tenant.last for tenant in self.tenants])
         together = (first[:, np.newaxis] < last) & (first < last[:, np.newaxis])
@@ -269,8 +273,11 @@ class _Width:
         return together, ~(ends_first | ends_first.T)
 
     def _clocks(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """By tenant and stream: the last node that has run for certain when any starts that touches
-        the tenant, and the last that touches it."""
+        """Return vector clocks of the begin and end of each tenant, by tenant and stream.
+
+        `begin` has the last node that is certain to have run when any node that touches the tenant
+        starts. `end` has the last node that touches it.
+        """
         schedule = _scheduled(self.needs, self.seconds, self.launches, self.count)
         shape = (len(self.tenants), self.count)
         begin, end = np.full(shape, BEHIND_ALL, np.int64), np.full(shape, NOBODY, np.int64)
