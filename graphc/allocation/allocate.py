@@ -65,7 +65,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The tenants of the arena after states and slots, with their offsets and arena size there."""
+    """The tenants of the arena after states and slots; offsets and height count from there."""
 
     tenants: list[Tenant]
     offsets: list[int]

@@ -69,7 +69,7 @@ class _Chosen:
         return found or contiguous_strides(value.type)
 
     def views(self, node: Node) -> bool:
-        """Record the strides of outputs inside the viewed operand; return False if that is impossible."""
+        """Record the strides of outputs inside a viewed operand; return False without a view."""
         viewed = node.viewed
         inside = None if viewed is None else node.op.view(node, Layout(0, self.strides_of(viewed)))
         if inside is None:

@@ -25,7 +25,7 @@ class Storage:
 class Storages:
     """All storages of a graph, and the placement of each value in them.
 
-    A storage becomes the buffer with the same number, so each `Placement` is already final.
+    A storage becomes the buffer with the same number, so values already have their `Placement`.
     """
 
     storages: list[Storage]

@@ -1,4 +1,4 @@
-"""First lines of commands: if plans fit into the memory of their device."""
+"""Messages on device memory: if plans fit, and the budget that makes them fit."""
 
 from __future__ import annotations
 

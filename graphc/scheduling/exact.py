@@ -11,10 +11,10 @@ expanded once in O(steps), so the search gives up after a given number of sets.
 
 A step is run at once, without trying others, if it does not increase the live bytes and does not
 exceed the peak so far. This loses no optimum. Take an order that runs the step later, and move it
-to the front. The steps in between then see at most the live bytes that they saw before, since the
-step frees at least as much once more consumers have run. Their operands die no later, so they
-overwrite as much. A chain of such steps costs one set per step, which makes windows of training
-graphs fast.
+to the front. A step frees at least as much once more consumers have run, so it does not increase
+the live bytes of any later set. The steps in between thus see at most the live bytes that they saw
+before. Their operands die no later, so they overwrite as much. A chain of such steps costs one set
+per step, which makes windows of training graphs fast.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ value is live if one of its consumers has been taken and its producer has not. S
 of its inputs that are not live yet, and frees its outputs.
 
 In both directions, a step that does not increase the live bytes is taken as soon as it fits. This
-loses no schedule. Take an order that takes the step later, and move it to the front. The steps in
-between then see at most the live bytes that they saw before, since the step frees at least as much
-once more steps have been taken. Forwards this is because more consumers have run. Backwards it is
-because more of the step's inputs are already live.
+loses no schedule. Take an order that takes the step later, and move it to the front. A step frees
+at least as much once more steps have been taken: forwards because more consumers have run,
+backwards because more of its inputs are already live. The steps in between thus see at most the
+live bytes that they saw before.
 
 The reach of a step is the bytes that it needs above the live bytes while it runs. Its growth is the
 bytes that it adds. Both only fall while the step waits: forwards when it becomes the last consumer

@@ -1,10 +1,10 @@
 """Local search that solves windows of an order around its peak exactly.
 
 A window is a range of consecutive steps of the order. Values that none of its steps touches
-contribute a constant to its live bytes. So a window is a small problem of precedence.py. It has the
-values of its own steps, those that are live after it in `live_out`, and a base that gives its first
-step the same live bytes as in the whole order. exact.py finds an order with a peak below that of
-the whole order, or none. The steps then go back to the same positions. Steps outside the window
+contribute a constant to its live bytes. So a window is a small problem of precedence.py with the
+values of its own steps. Those that are live after the window are in `live_out`. The base gives its
+first step the same live bytes as in the whole order. exact.py finds an order with a peak below that
+of the whole order, or none. The steps then go back to the same positions. Steps outside the window
 see the same live values as before.
 
 Windows are chosen around the peak: first 12 steps, then 24, with the peak in the middle or a
