@@ -1,63 +1,25 @@
 """Plans by budget: bytes that hold, work that is bounded on both sides, and errors that help."""
 
-import functools
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given as each_of
 from hypothesis import strategies as st
 from properties.strategies import examples, networks
+from remat.networks import MODELS, least_bytes, parameters, plan, planned
 
 import graphc as g
 from graphc import pipeline
 from graphc.allocation.allocate import Allocation
 from graphc.errors import BudgetError, OptionError
 from graphc.ir.builder import trace
-from graphc.models import bert, densenet121, gpt2, lstm, preact_resnet, resnet, unet, vgg16
+from graphc.models import lstm
 from graphc.options import PlanOptions, RecomputeOptions
 from graphc.pipeline import Compilation, planner, run, traced
 from graphc.plans.check_plan import check_plan
 from graphc.plans.goal import Goal
-from graphc.remat.points import between, knee_of
 from graphc.remat.training_graph import TrainingGraph
 
-MIB = 2**20
-MODELS = {
-    "preact_resnet": lambda: preact_resnet(20, batch=4, image=16),
-    "resnet": lambda: resnet(50, batch=1, image=64, classes=10),
-    "densenet121": lambda: densenet121(batch=8, image=32, growth=8, blocks=(3, 4, 3)),
-    "unet": lambda: unet(batch=1, image=64, width=8),
-    "gpt2": lambda: gpt2(layers=2, width=32, heads=2, seq_len=64, batch=4, vocab=50),
-    "bert": lambda: bert(layers=3, width=32, heads=2, seq_len=48, batch=4, vocab=50, masked=7),
-    "lstm": lambda: lstm(seq_len=4, batch=16, layers=2, hidden=16, inputs=8, classes=10),
-    "vgg16": lambda: vgg16(batch=4, image=64, classes=10, width=8, hidden=16),
-    "longer lstm": lambda: lstm(seq_len=12, batch=16, layers=2, hidden=16, inputs=8, classes=10),
-    "deeper gpt2": lambda: gpt2(layers=4, width=32, heads=2, seq_len=64, batch=4, vocab=50),
-    "deeper preact_resnet": lambda: preact_resnet(29, batch=4, image=16),
-}
-
-
-def parameters(quick, slow):
-    """Parameters, the second ones at night alone."""
-    return [*quick, *(pytest.param(name, marks=pytest.mark.slow) for name in slow)]
-
-
 QUICK = ("gpt2",)
-
-
-def planned(name, **options):
-    return g.plan(MODELS[name](), optimizer=g.optim.SGD(), **options)
-
-
-plan = functools.cache(planned)
-
-
-@functools.cache
-def least_bytes(name, **options):
-    with pytest.raises(BudgetError) as caught:
-        plan(name, **(options or {"budget": 1}))
-    return caught.value.least_bytes
 
 
 @pytest.mark.parametrize("name", parameters(QUICK, [name for name in MODELS if name not in QUICK]))
@@ -88,53 +50,6 @@ def test_feature_map_budgets_hold(name):
         found = plan(name, feature_map_budget=int(part * most))
         assert found.feature_map_bytes <= part * most
         assert 0 < found.certificate.extra_time_bound <= found.recomputation.extra_time_fraction
-
-
-@pytest.mark.parametrize("name", parameters(("gpt2",), ("unet", "resnet", "deeper gpt2")))
-def test_more_work_allows_fewer_bytes(name):
-    sizes = []
-    for part in (0.0, 0.02, 0.1, 0.33):
-        found = plan(name, max_extra_flops=part)
-        assert found.recomputation.extra_flops_fraction <= part
-        sizes.append(found.arena_bytes)
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-1] < plan(name, reorder=False).arena_bytes
-    assert sizes[0] <= plan(name).arena_bytes
-
-
-LIMITS = [
-    # network, MiB of feature maps within one more forward pass, within 3 % more flops
-    pytest.param(lambda: resnet(50), 700, 1500, marks=pytest.mark.slow),
-    pytest.param(lambda: resnet(200), 1050, 4300, marks=pytest.mark.slow),
-    pytest.param(lambda: resnet(1001), 2200, 20000, marks=pytest.mark.slow),
-    pytest.param(lambda: lstm(64), 90, 520, marks=pytest.mark.slow),
-    pytest.param(lambda: lstm(128), 125, 1000, marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize(("build", "forward", "little"), LIMITS)
-def test_the_paper_networks_within_extra_flops(build, forward, little):
-    for part, mebibytes in ((0.33, forward), (0.03, little)):
-        found = g.plan(build(), optimizer=g.optim.SGD(), feature_map_budget=mebibytes * MIB)
-        assert found.feature_map_bytes <= mebibytes * MIB
-        assert found.recomputation.extra_flops_fraction <= part
-
-
-AT_MXNETS = [
-    # network, MiB of MXNet's plan (reference planner, square root of n), extra flops
-    (lambda: resnet(50), 1250, 0.03),
-    pytest.param(lambda: resnet(200), 1957, 0.09, marks=pytest.mark.slow),
-    pytest.param(lambda: resnet(1001), 4148, 0.22, marks=pytest.mark.slow),
-    pytest.param(lambda: lstm(64), 518, 0.02, marks=pytest.mark.slow),
-    pytest.param(lambda: lstm(128), 701, 0.05, marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize(("build", "mebibytes", "flops"), AT_MXNETS)
-def test_the_paper_networks_at_the_memory_of_mxnets_plan(build, mebibytes, flops):
-    found = g.plan(build(), optimizer=g.optim.SGD(), feature_map_budget=mebibytes * MIB)
-    assert found.feature_map_bytes <= mebibytes * MIB
-    assert found.recomputation.extra_flops_fraction <= flops
 
 
 def largest_at_peak(found):
@@ -248,37 +163,6 @@ def test_kept_values_are_never_made_again():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lstm", "resnet"])
-def test_the_knee_and_the_frontier(name):
-    knee = plan(name, recompute="optimal", reorder=False)
-    assert knee.certificate.goal == "knee of the curve"
-    points = g.frontier(MODELS[name](), optimizer=g.optim.SGD(), reorder=False)
-    plain = plan(name, reorder=False)
-    assert points[-1].arena_bytes == plain.arena_bytes
-    assert points[0].arena_bytes == least_bytes(name, budget=1, reorder=False)
-    for before, after in itertools.pairwise(points):
-        assert before.arena_bytes < after.arena_bytes
-        assert before.extra_time_fraction > after.extra_time_fraction
-        assert before.extra_time_bound <= before.extra_time_fraction
-    # at the knee most of the bytes are saved for little of the time
-    saved = (plain.arena_bytes - knee.arena_bytes) / (plain.arena_bytes - points[0].arena_bytes)
-    spent = knee.recomputation.extra_time_fraction / points[0].extra_time_fraction
-    assert saved > 2 * spent
-
-
-@pytest.mark.slow
-def test_the_knee_where_an_order_saves_as_much():
-    """Nothing is computed again for what the order saves alone."""
-    kept = plan("resnet", recompute="optimal", reorder=False)
-    assert plan("resnet").arena_bytes < kept.arena_bytes
-    found = plan("resnet", recompute="optimal")
-    assert found.recomputation.nodes == 0
-    ends = g.frontier(MODELS["resnet"](), optimizer=g.optim.SGD())
-    assert ends[-1].arena_bytes == found.arena_bytes
-    assert ends[0].arena_bytes == least_bytes("resnet")
-
-
-@pytest.mark.slow
 def test_costs_decide_what_is_made_again():
     """Where a convolution is free, it is what is made again."""
     costs = g.profile(plan("preact_resnet"), repeat=1)
@@ -337,33 +221,6 @@ def test_no_bytes_at_all_end_in_an_error(allocate, budget):
     for option in ("budget", "feature_map_budget"):
         with pytest.raises(BudgetError):
             plan("gpt2", allocate=allocate, **{option: budget})
-
-
-@pytest.mark.parametrize("allocate", parameters(["packed"], ["none", "inplace", "sharing"]))
-def test_more_flops_never_cost_bytes(allocate):
-    plain = plan("preact_resnet", allocate=allocate).arena_bytes
-    for options in ({"max_extra_flops": 0.1}, {"recompute": "optimal"}):
-        assert plan("preact_resnet", allocate=allocate, **options).arena_bytes <= plain
-
-
-@pytest.mark.parametrize(
-    ("curve", "knee"),
-    [
-        ([(100, 0.0), (60, 1.0), (40, 3.0), (30, 10.0)], 40),
-        ([(100, 0.0), (60, 1.0), (40, 4.0), (30, 10.0)], 60),
-        ([(100, 0.0), (90, 0.1), (30, 10.0)], 90),
-    ],
-)
-def test_the_knee_is_the_point_farthest_from_the_chord(curve, knee):
-    """Distances from the line between both ends, by hand: (100, 0) to (30, 10)."""
-    assert knee_of(curve, 100) == knee
-
-
-def test_budgets_of_a_frontier_lie_between_the_least_and_the_most():
-    """The mean of equal steps in bytes and of equal steps in their logarithm."""
-    parts = [i / 15 for i in range(1, 15)]
-    expected = [int((1000 + 3000 * p + 1000 * 4.0**p) / 2) for p in parts]
-    assert list(between(1000, 4000, 16)) == expected
 
 
 @pytest.mark.parametrize("network", [MODELS["lstm"], MODELS["unet"]])

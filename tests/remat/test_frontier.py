@@ -1,0 +1,79 @@
+"""The knee and the frontier of the curve of bytes against time, and plans within extra flops."""
+
+import itertools
+
+import pytest
+from remat.networks import MODELS, least_bytes, parameters, plan
+
+import graphc as g
+from graphc.remat.points import between, knee_of
+
+
+@pytest.mark.parametrize("name", parameters(("gpt2",), ("unet", "resnet", "deeper gpt2")))
+def test_more_work_allows_fewer_bytes(name):
+    sizes = []
+    for part in (0.0, 0.02, 0.1, 0.33):
+        found = plan(name, max_extra_flops=part)
+        assert found.recomputation.extra_flops_fraction <= part
+        sizes.append(found.arena_bytes)
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < plan(name, reorder=False).arena_bytes
+    assert sizes[0] <= plan(name).arena_bytes
+
+
+@pytest.mark.parametrize("allocate", parameters(["packed"], ["none", "inplace", "sharing"]))
+def test_more_flops_never_cost_bytes(allocate):
+    plain = plan("preact_resnet", allocate=allocate).arena_bytes
+    for options in ({"max_extra_flops": 0.1}, {"recompute": "optimal"}):
+        assert plan("preact_resnet", allocate=allocate, **options).arena_bytes <= plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lstm", "resnet"])
+def test_the_knee_and_the_frontier(name):
+    knee = plan(name, recompute="optimal", reorder=False)
+    assert knee.certificate.goal == "knee of the curve"
+    points = g.frontier(MODELS[name](), optimizer=g.optim.SGD(), reorder=False)
+    plain = plan(name, reorder=False)
+    assert points[-1].arena_bytes == plain.arena_bytes
+    assert points[0].arena_bytes == least_bytes(name, budget=1, reorder=False)
+    for before, after in itertools.pairwise(points):
+        assert before.arena_bytes < after.arena_bytes
+        assert before.extra_time_fraction > after.extra_time_fraction
+        assert before.extra_time_bound <= before.extra_time_fraction
+    # at the knee most of the bytes are saved for little of the time
+    saved = (plain.arena_bytes - knee.arena_bytes) / (plain.arena_bytes - points[0].arena_bytes)
+    spent = knee.recomputation.extra_time_fraction / points[0].extra_time_fraction
+    assert saved > 2 * spent
+
+
+@pytest.mark.slow
+def test_the_knee_where_an_order_saves_as_much():
+    """Nothing is computed again for what the order saves alone."""
+    kept = plan("resnet", recompute="optimal", reorder=False)
+    assert plan("resnet").arena_bytes < kept.arena_bytes
+    found = plan("resnet", recompute="optimal")
+    assert found.recomputation.nodes == 0
+    ends = g.frontier(MODELS["resnet"](), optimizer=g.optim.SGD())
+    assert ends[-1].arena_bytes == found.arena_bytes
+    assert ends[0].arena_bytes == least_bytes("resnet")
+
+
+@pytest.mark.parametrize(
+    ("curve", "knee"),
+    [
+        ([(100, 0.0), (60, 1.0), (40, 3.0), (30, 10.0)], 40),
+        ([(100, 0.0), (60, 1.0), (40, 4.0), (30, 10.0)], 60),
+        ([(100, 0.0), (90, 0.1), (30, 10.0)], 90),
+    ],
+)
+def test_the_knee_is_the_point_farthest_from_the_chord(curve, knee):
+    """Distances from the line between both ends, by hand: (100, 0) to (30, 10)."""
+    assert knee_of(curve, 100) == knee
+
+
+def test_budgets_of_a_frontier_lie_between_the_least_and_the_most():
+    """The mean of equal steps in bytes and of equal steps in their logarithm."""
+    parts = [i / 15 for i in range(1, 15)]
+    expected = [int((1000 + 3000 * p + 1000 * 4.0**p) / 2) for p in parts]
+    assert list(between(1000, 4000, 16)) == expected
