@@ -6,7 +6,7 @@ From state L one may
 
     compute v   to L with the outputs of v, at cost(v), if L has all inputs of v and the nodes
                 that v runs after, and the bytes of L, of the outputs and of the workspace fit
-    evict x     to L without value x for free, unless x is live out
+    evict x     to L without value x for free, unless the node of x is pinned
 
 An input that an output overwrites is evicted by the computation itself: each set of such inputs is
 a choice of its own, and their bytes are not counted twice. The optimum is a shortest path
@@ -38,6 +38,8 @@ def is_small(problem: Problem) -> bool:
 
 def cheapest(problem: Problem, budget: int) -> list[int] | None:
     """Return an optimal schedule of nodes, or None if none fits the budget."""
+    if problem.fixed_bytes > budget:
+        return None
     states = _States(problem, budget)
     best: dict[int, float] = {0: 0.0}
     previous: dict[int, tuple[int, int | None]] = {}
@@ -83,9 +85,10 @@ class _States:
         self.size = {bit: problem.bytes[value] for value, bit in self.bit.items()}
         tracked = enumerate(_tracked(problem), len(values))
         self.ran = {node: 1 << index for index, node in tracked}
-        live_out = self._bits(problem.live_out)
-        self.evictable = [bit for bit in self.size if not bit & live_out]
-        self.goal = live_out | sum(self.ran[n] for n in problem.pinned if not problem.values[n])
+        self.fixed = {value for node in problem.pinned for value in problem.values[node]}
+        self.evictable = [self.bit[value] for value in values if value not in self.fixed]
+        self.goal = self._bits(problem.live_out)
+        self.goal |= sum(self.ran[node] for node in problem.pinned if not problem.values[node])
         self.computations = [c for node in problem.needed for c in self._ways(node)]
         # Bytes follow from the set alone, whatever path led to it.
         self.bytes = {0: problem.fixed_bytes}
@@ -116,7 +119,7 @@ class _States:
         needs = self._bits(problem.inputs[node])
         needs |= sum(self.ran[first] for first in problem.after[node] if first in self.ran)
         refuses = own if node in problem.once else 0
-        operands = sorted({operand for _, operand in problem.overwrites[node]} - problem.live_out)
+        operands = sorted({operand for _, operand in problem.overwrites[node]} - self.fixed)
         for count in range(len(operands) + 1):
             for dying in itertools.combinations(operands, count):
                 size = problem.workspace[node] - self._overwritten(node, dying)

@@ -93,11 +93,11 @@ class Problem:
 
     @cached_property
     def needed(self) -> tuple[int, ...]:
-        """Nodes that an output or a pinned node depends on, in order."""
+        """Nodes that an output or a pinned node depends on by data or by `after`, in order."""
         needed = {*self.pinned, *(self.producer[value] for value in self.outputs)}
         for node in reversed(range(len(self))):
             if node in needed:
-                needed.update(self.sources[node])
+                needed.update(self.sources[node], self.after[node])
         return tuple(node for node in range(len(self)) if node in needed)
 
     def name(self, value: int) -> str:
@@ -164,10 +164,7 @@ class Problem:
         """Pairs of steps, the first of which must run before the second by `after`."""
         step = {node: index for index, node in enumerate(self.needed)}
         return tuple(
-            (step[first], step[node])
-            for node in self.needed
-            for first in self.after[node]
-            if first in step
+            (step[first], step[node]) for node in self.needed for first in self.after[node]
         )
 
 
@@ -226,7 +223,7 @@ class _Nodes:
         if (total := sum(self.bytes) + sum(workspaces)) >= MOST_BYTES:
             READER.fail("nodes", f"all their bytes together are below {MOST_BYTES}", total)
         budget, boundary = given.get("budget"), given.get("boundary")
-        return Problem(
+        found = Problem(
             ids=tuple(node["id"] for node in self.entries),
             cost=tuple(node["cost"] for node in self.entries),
             values=tuple(self.values),
@@ -241,6 +238,9 @@ class _Nodes:
             budget=None if budget is None else _size(budget, "budget"),
             boundary=None if boundary is None else self.find("boundary", boundary),
         )
+        if not found.needed:
+            READER.fail("nodes", "an output or a pinned node is expected", self.entries[0])
+        return found
 
     def pinned(self) -> Iterator[int]:
         for position, node in enumerate(self.entries):

@@ -58,7 +58,6 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
     ends: dict[tuple[int, int], int] = {}
     last_made: dict[int, int] = {}
     done: set[int] = set()
-    needed = set(problem.needed)
     for step, node in enumerate(sequence):
         if not 0 <= node < len(problem):
             raise ProblemError(f"step {step} names node {node}, which does not exist")
@@ -71,7 +70,7 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
                 )
             ends[last_made[value], value] = step
         for first in problem.after[node]:
-            if first in needed and first not in done:
+            if first not in done:
                 raise ProblemError(
                     f"step {step} computes node {name} before node {problem.ids[first]}, after "
                     "which it runs"
@@ -83,11 +82,11 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
         for value in problem.values[node]:
             last_made[value] = step
             ends[step, value] = step
+    for node in sorted(problem.pinned - done):
+        raise ProblemError(f"node {problem.ids[node]} is pinned, but not computed")
     for value in sorted(problem.live_out):
         if value not in last_made:
-            raise ProblemError(
-                f"node {problem.name(value)} is an output or pinned, but not computed"
-            )
+            raise ProblemError(f"node {problem.name(value)} is an output, but not computed")
         ends[last_made[value], value] = len(sequence)
     return ends
 

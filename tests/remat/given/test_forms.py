@@ -45,7 +45,11 @@ def random_forms(count, seed):
             }
         )
         values += [[i, k] for k in range(len(sizes))]
+    # Further outputs that others read, and pinned nodes: both stay, but only the second at once.
     given = {"nodes": nodes, "outputs": [values[-1]]}
+    given["outputs"] += [value for value in values[:-1] if rng.random() < 0.25]
+    for node in nodes:
+        node["pinned"] = bool(rng.random() < 0.15)
     if seed % 2:
         given["boundary"] = count - 2
     return parse_problem(given)
@@ -63,7 +67,7 @@ def legal(problem, length):
                 continue
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(24))
 def test_the_optimum_is_that_of_all_schedules(seed):
     problem = random_forms(4, seed)
     assert is_small(problem)
@@ -97,6 +101,28 @@ def test_the_checker_and_the_planners_count_the_same_bytes(seed):
         except ProblemError:
             continue
         assert peak == problem.steps.peak([index[node] for node in sequence])
+
+
+def test_outputs_may_be_evicted_and_recomputed():
+    nodes = [
+        {"id": i, "cost": 1, "bytes": size, "inputs": [i - 1] if i else []}
+        for i, size in enumerate((10, 1, 10, 1))
+    ]
+    problem = parse_problem({"nodes": nodes, "outputs": [0, 3]})
+    assert solve(problem, 12).sequence == (0, 1, 2, 3, 0)
+
+
+def test_nodes_without_outputs_run_if_they_are_pinned():
+    nodes = [{"id": 0, "cost": 1, "bytes": 4}]
+    nodes.append({"id": 1, "cost": 2, "bytes": [], "inputs": [0], "pinned": True})
+    problem = parse_problem({"nodes": nodes, "outputs": [0]})
+    assert solve(problem, 4).sequence == (0, 1)
+    with pytest.raises(ProblemError, match="node 1 is pinned, but not computed"):
+        replay(problem, [0])
+    nodes[0]["bytes"], nodes[1]["pinned"] = [], False
+    nodes[1]["inputs"] = []
+    with pytest.raises(ProblemError, match="an output or a pinned node is expected"):
+        parse_problem({"nodes": nodes})
 
 
 def network_as_data():
@@ -160,6 +186,8 @@ def test_control_edges_are_kept():
     with pytest.raises(ProblemError, match="before node 1, after which it runs"):
         replay(problem, [0, 2, 1])
     assert cheapest(problem, 13) == [0, 1, 2]
+    # Node 1 runs for node 2 alone, without any output.
+    assert parse_problem({"nodes": nodes, "outputs": [2]}).needed == (0, 1, 2)
     nodes[2].pop("after")
     free = parse_problem({"nodes": nodes, "outputs": [1, 2]})
     assert replay(free, [0, 2, 1]).cost == 3
