@@ -87,7 +87,8 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
     with collection_paused():
         compilation = Compilation(options)
         plans = planner(run(traced(options), before("recompute"), compilation), compilation)
-        bound = plans.bound_bytes
+        found = plans.frontier()
+        bound = min(plans.bound_bytes, found[0].arena_bytes)
         return [
             FrontierPoint(
                 point.arena_bytes,
@@ -97,7 +98,7 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
                 plans.extra_time_bound(point.arena_bytes, maps_only=False),
                 bound,
             )
-            for point in plans.frontier()
+            for point in found
         ]
 
 

@@ -12,7 +12,7 @@ has been decided. For a budget of B bytes the search does the following:
        for up to four schedules, or eight if none of the first four fits
 
 The policies of Chen et al. (2016) are candidates if they fit and cost less. Arenas are not smooth,
-so a larger budget may give a slightly slower plan (docs/recomputation.md states by how much). If
+so a larger budget may give a slightly slower plan (docs/recomputation.md). If
 nothing fits, the error names the least arena found; as a budget, it works.
 
 `max_extra_flops` requests the fewest bytes within an amount of recomputed work. Without any goal,
@@ -54,8 +54,8 @@ TIGHTER = 0.998
 """Factor by which a capacity shrinks at least after an arena above the budget."""
 
 HARD, LARGER = 0.03, 1.1
-"""Extra time above which a second schedule is reordered, for a capacity larger by the factor that
-an order may save."""
+"""Extra time above which a second schedule is reordered, and the factor of its capacity. Policies
+are tried up to the same factor above the budget, since a better order may lower their peak."""
 
 LEAST_TRIALS = 2
 """Schedules near the lowest peak that are packed to find the least arena."""
@@ -119,7 +119,7 @@ class Search:
             found = self.solver.best(starts, int(capacity))
             if found is None:
                 break
-            starts = [found.sequence, *starts[1:][-1:]]
+            starts = [found.sequence, *starts[1:]]
             size, point = self._packed(found, budget)
             if point is None:
                 above += 1  # packing is not monotone, so the corrections grow
@@ -207,24 +207,24 @@ class BudgetPlanner:
 
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
         """Return the graph with its copies, and a certificate; raises `BudgetError`."""
-        least, trials = self.bound_bytes, self.evaluations
-        trials.trials = Trials(str(goal), goal.budget, bound_bytes=least)
+        least, evaluations = self.bound_bytes, self.evaluations
+        evaluations.trials = Trials(str(goal), goal.budget, bound_bytes=least)
         if goal.budget is not None:
             bound = self.extra_time_bound(goal.budget, maps_only=False)
-            trials.trials.time_bound = bound
+            evaluations.trials.time_bound = bound
             point = self.within(goal.budget, maps_only=False)
         elif (most := goal.feature_map_budget) is not None:
             bound = self.extra_time_bound(most, maps_only=True)
-            trials.trials = Trials(str(goal), most, True, time_bound=bound)
+            evaluations.trials = Trials(str(goal), most, True, time_bound=bound)
             point = self.within(most, maps_only=True)
-            ordered = self.evaluations.ordered(point)
+            ordered = evaluations.ordered(point)
             point = ordered if ordered.feature_map_bytes <= most else point
         else:
             part = goal.max_extra_flops
             point = self.knee() if part is None else self.least_with(part)
             bound = self.extra_time_bound(point.arena_bytes, maps_only=False)
         # A plan without recomputation may have other fused groups than the bounds assume.
-        least = min(least, self.evaluations.allocation_of(point.graph).live_bytes)
+        least = min(least, evaluations.allocation_of(point.graph).live_bytes)
         return point.graph, Certificate(str(goal), least, min(bound, point.extra_time))
 
     def within(self, budget: int, maps_only: bool) -> Point:
@@ -243,14 +243,18 @@ class BudgetPlanner:
         if least.bytes(maps_only) > budget:
             found = self.allocation.of(least.graph).plan(self.strategy, "optimal")
             size = least.bytes(maps_only)
-            raise does_not_fit(budget, found, size, self.bound_bytes, maps_only)
+            bound = least_bytes(self._search(maps_only).training.bounding_steps)
+            # The least plan may have larger fused groups than the bound assumes.
+            raise does_not_fit(budget, found, size, min(bound, size), maps_only)
         return least
 
     def _searched(self, budget: int, maps_only: bool) -> Point | None:
         """Search the order of the cheapest schedule, then the other orders until one fits."""
         started: list[tuple[float, int, Search, Schedule]] = []
         for number, search in enumerate(self._orders(maps_only)):
-            schedule = search.solver.schedule(budget) or self._above(search, budget)
+            schedule = search.solver.schedule(budget)
+            if schedule is None and not maps_only:
+                schedule = self._above(search, budget)
             if schedule is not None:
                 started.append((search.extra_time(schedule), number, search, schedule))
         for _, _, search, schedule in sorted(started, key=lambda each: each[:2]):

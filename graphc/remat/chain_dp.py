@@ -125,13 +125,6 @@ class Spans:
                 self.need[first, cut], self.cost[first, cut] = peak, cost
                 self.crossing_bytes[first, cut] = chain.new_bytes(first, cut)
 
-    def least_peak(self) -> int:
-        """Return the bytes that the most demanding region needs in every schedule."""
-        return max(
-            min([self.lazy[first][0], *(option.region_peak for _, option in options)])
-            for first, options in enumerate(self.options)
-        )
-
     def divisor(self) -> int:
         """Return the greatest common divisor of all bytes that are compared."""
         sizes = {option.saved_bytes for options in self.options for _, option in options}

@@ -13,7 +13,7 @@ from graphc.remat.reorder import with_least_peak
 from graphc.remat.trials import Trials
 
 ORDER_SAVES = 1.5
-"""Factor by which another order may lower the live bytes."""
+"""Factor of the live bytes beyond which no other order is expected to help."""
 
 
 class Evaluations:
@@ -68,12 +68,14 @@ class Evaluations:
             return point if point.bytes(maps_only) <= budget else None
         if self.allocation_of(graph).live_bytes > ORDER_SAVES * budget:
             return None
-        for each in dict.fromkeys((graph, self.reordered(graph))):
-            if self.allocation_of(each).live_bytes <= budget:
-                point = self.point(each)
-                if point.arena_bytes <= budget:
-                    return point
-        return None
+        return self._fitting(graph, budget) or self._fitting(self.reordered(graph), budget)
+
+    def _fitting(self, graph: Graph, budget: int) -> Point | None:
+        """Return the point of a graph in its own order if it is within the budget."""
+        if self.allocation_of(graph).live_bytes > budget:
+            return None
+        point = self.point(graph)
+        return point if point.arena_bytes <= budget else None
 
     def best(self, graph: Graph, maps_only: bool) -> Point:
         """Return the point of a variant, in the node order with the smaller arena.

@@ -226,12 +226,11 @@ class Solver:
 
     def _least_of_dp(self) -> Schedule | None:
         """Return the schedule at the least feasible level of the smallest feasible tables."""
-        most = self.no_recompute.peak_bytes
-        capacities = [most]
-        while capacities[-1] // 2 > self.floor:
-            capacities.append(capacities[-1] // 2)
-        for capacity in reversed(capacities):
-            tables = [self._table(n, capacity, True) for n in range(len(self.spans))]
+        free = [self._most_free]
+        while free[-1] // 2 > self.floor - self.problem.fixed_bytes:
+            free.append(free[-1] // 2)
+        for most in reversed(free):
+            tables = [self._table(n, most, True) for n in range(len(self.spans))]
             if not tables or any(math.isinf(t.cost(t.scale.count - 1)) for t in tables):
                 continue
             least = max(table.least_bytes for table in tables)
@@ -239,16 +238,21 @@ class Solver:
             return None if found is None else self.measured(found)
         return None
 
-    def _table_bytes(self, capacity: int) -> int:
-        """Return the bytes of the smallest table that reaches a capacity."""
-        most = self.no_recompute.peak_bytes
-        while most >= 2 * max(capacity, 1):
+    def _table_bytes(self, free: float) -> int:
+        """Return the bytes of the smallest table that reaches `free` bytes."""
+        most = self._most_free
+        while most >= 2 * max(free, 1):
             most //= 2
         return most
 
+    @property
+    def _most_free(self) -> int:
+        """The peak without recomputation, less the fixed bytes."""
+        return max(self.no_recompute.peak_bytes - self.problem.fixed_bytes, 1)
+
     def _best_table(self, number: int, capacity: int, free: float) -> FirstPass:
         """Return a table, with reruns of ranges only if a schedule without them is expensive."""
-        most = self._table_bytes(capacity)
+        most = self._table_bytes(capacity - self.problem.fixed_bytes)
         single = self._table(number, most, False)
         if single.cost(single.scale.within(free)) <= RERUN_FROM * self._forward_cost:
             return single
@@ -257,8 +261,6 @@ class Solver:
     def _table(self, number: int, most: int, reruns: bool) -> FirstPass:
         key = (number, most, reruns)
         if key not in self._tables:
-            spans, capacity = self.spans[number], max(most - self.problem.fixed_bytes, 1)
-            self._tables[key] = FirstPass(
-                spans, Reruns(spans, capacity) if reruns else None, capacity
-            )
+            spans = self.spans[number]
+            self._tables[key] = FirstPass(spans, Reruns(spans, most) if reruns else None, most)
         return self._tables[key]
