@@ -5,8 +5,9 @@ numba. A loop is compiled by its first call, which takes seconds the first time 
 little work `suited` returns the plain function. numba itself is imported by the first compiled
 call.
 
-Machine code is stored in the user's cache, in a folder named after the modules of this package.
-numba's index refers to classes by module, so an index of another package layout would not load.
+Machine code is stored in the user's cache, in a folder named after the sources of all loops.
+numba's index refers to classes by module and name, and its machine code includes called loops of
+other modules, so neither is valid once one of these sources changes.
 """
 
 from __future__ import annotations
@@ -110,20 +111,18 @@ def cache_folder() -> Path | None:
     """Create and return the folder for machine code; None if it is not writable."""
     try:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(home) / "graphc" / f"loops-{_layout()}"
+        folder = Path(home) / "graphc" / f"loops-{_digest(Path(__file__).parent)}"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):
         return None
     return folder if os.access(folder, os.W_OK) else None
 
 
-def _layout() -> str:
-    """Return a digest of the names of this package's modules."""
-    root = Path(__file__).parent
-    names = sorted(
-        os.path.relpath(os.path.join(folder, name), root)
-        for folder, _, files in os.walk(root)
-        for name in files
-        if name.endswith(".py")
-    )
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+def _digest(package: Path) -> str:
+    """Return a digest of the modules of a package that define loops."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        source = path.read_bytes()
+        if b"@compiled" in source:
+            digest.update(path.relative_to(package).as_posix().encode() + b"\0" + source + b"\0")
+    return digest.hexdigest()[:16]

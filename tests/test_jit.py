@@ -40,6 +40,20 @@ def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
     assert jit.cache_folder() is None
 
 
+def test_the_cache_belongs_to_the_sources_of_all_loops(tmp_path):
+    """numba loads no index whose classes have been renamed, and does not notice changed callees."""
+    loop, other = tmp_path / "loop.py", tmp_path / "other.py"
+    loop.write_text("@compiled\ndef f(x): return x")
+    other.write_text("def g(x): return x")
+    first = jit._digest(tmp_path)
+    other.write_text("def g(x): return x + 1")
+    assert jit._digest(tmp_path) == first
+    loop.write_text("@compiled\ndef f(x): return x + 1")
+    second = jit._digest(tmp_path)
+    loop.rename(tmp_path / "renamed.py")
+    assert len({first, second, jit._digest(tmp_path)}) == 3
+
+
 def test_both_forms_of_loops_that_call_loops_agree():
     @jit.compiled
     def double(x):

@@ -55,7 +55,7 @@ class BoundaryCut:
     def _with(self, saved_limit: int) -> list[int]:
         """Return the run that saves the best set within `saved_limit`, besides `_read`."""
         run = self.run
-        kept = self._choice.within(saved_limit, PRICES).values | self._read
+        kept = self._choice.cheapest_within(saved_limit, PRICES).values | self._read
         again = self.chain.lazily(range(run.boundary, run.stop), set(kept))
         return [*range(run.start, run.boundary), *again]
 

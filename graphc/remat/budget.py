@@ -109,7 +109,7 @@ class Search:
         positions = [self._origins[n] if n in self._origins else own[n] for n in found.nodes]
         return self.solver.measured(self.training.without_views(positions))
 
-    def within(self, schedule: Schedule, budget: int) -> Point | None:
+    def packed_within(self, schedule: Schedule, budget: int) -> Point | None:
         """Return the fastest packed schedule found within a budget, starting from `schedule`."""
         starts, capacity = self._starts(schedule, budget)
         best, above = None, 0
@@ -230,7 +230,7 @@ class BudgetPlanner:
     def within(self, budget: int, maps_only: bool) -> Point:
         """Return the point of least extra time found within `budget`; raises `BudgetError`."""
         for graph in self._groupings:
-            point = self.evaluations.within(graph, budget, maps_only)
+            point = self.evaluations.point_within(graph, budget, maps_only)
             if point is not None:
                 return point if maps_only else self.evaluations.ordered(point)
         best = self._searched(budget, maps_only)
@@ -258,7 +258,7 @@ class BudgetPlanner:
             if schedule is not None:
                 started.append((search.extra_time(schedule), number, search, schedule))
         for _, _, search, schedule in sorted(started, key=lambda each: each[:2]):
-            found = search.within(schedule, budget)
+            found = search.packed_within(schedule, budget)
             if found is not None:
                 return found
         return None

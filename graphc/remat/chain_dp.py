@@ -151,7 +151,7 @@ class Scale:
         """Return the nearest level, for saved bytes, whose rounding errors would add up."""
         return round(size / self.bytes)
 
-    def within(self, size: float) -> int:
+    def level_within(self, size: float) -> int:
         """Return the largest level of at most `size` bytes, or -1."""
         return max(-1, min(self.count - 1, int(size / self.bytes + 1e-9)))
 
@@ -197,8 +197,8 @@ class Reruns:
             for lasts, others in self._stretches(stop):
                 need = max(held, self._take_need(option, others))
                 if need < levels:
-                    behind = table[stop, lasts, need - held : levels - held] + price
-                    np.minimum(rows[lasts, need:], behind, out=rows[lasts, need:])
+                    rest = table[stop, lasts, need - held : levels - held] + price
+                    np.minimum(rows[lasts, need:], rest, out=rows[lasts, need:])
         for cut in range(first + 1, len(self.chain) - 1):
             held = scale.nearest(int(spans.crossing_bytes[first, cut]))
             # Split: `rows[cut - 1]` is complete, since all its own cuts are smaller.
@@ -206,8 +206,8 @@ class Reruns:
             for lasts, others in self._stretches(cut):
                 need = max(held, scale.need(int(spans.need[first, cut]) + others))
                 if need < levels:
-                    behind = table[cut, lasts, need - held : levels - held] + before[need:]
-                    np.minimum(rows[lasts, need:], behind, out=rows[lasts, need:])
+                    rest = table[cut, lasts, need - held : levels - held] + before[need:]
+                    np.minimum(rows[lasts, need:], rest, out=rows[lasts, need:])
 
     def _take_need(self, option: SpanOption, others: int) -> int:
         return self.scale.need(max(option.forward_peak + others, option.region_peak))
@@ -270,19 +270,19 @@ class FirstPass:
         for stop, option in self.spans.options[first]:
             held, need = self._take(stop, option)
             if need < levels:
-                behind = self.rows[stop, need - held : levels - held] + self.spans.price(
+                rest = self.rows[stop, need - held : levels - held] + self.spans.price(
                     option.recompute_cost
                 )
-                np.minimum(row[need:], behind, out=row[need:])
+                np.minimum(row[need:], rest, out=row[need:])
         for cut in self._cuts(first):
             held, need = self._split(first, cut)
             if need < levels:
-                behind = self.rows[cut, need - held : levels - held]
+                rest = self.rows[cut, need - held : levels - held]
                 assert self.reruns is not None, "splits are for reruns"
                 again = self.reruns.table[first, cut - 1]
                 # A range that is infinite with all bytes free is infinite at every level.
                 if np.isfinite(again[-1]):
-                    np.minimum(row[need:], behind + again[self.coarse[need:]], out=row[need:])
+                    np.minimum(row[need:], rest + again[self.coarse[need:]], out=row[need:])
 
     def _cuts(self, first: int) -> range:
         return range(first + 1, len(self.chain) if self.reruns is not None else 0)

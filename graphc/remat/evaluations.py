@@ -57,7 +57,7 @@ class Evaluations:
         self.trials.tell(self._points[graph])
         return self._points[graph]
 
-    def within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
+    def point_within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
         """Return the point of a graph, or of a better order, within the budget, or None.
 
         A graph is packed only if its live bytes fit. It is reordered only if it does not fit as it

@@ -76,11 +76,11 @@ def evict(steps: Problem, sequence: Sequence[int], capacity: int) -> list[int] |
             return None
         measured, stretches = _measured(network, found, excess)
         drop = suited(drop_half, len(steps))
-        effort, again, places = drop(network, measured, stretches, capacity, effort)
-        if not len(again) or len(found) + len(again) > LONGEST * len(steps):
+        effort, recomputed, places = drop(network, measured, stretches, capacity, effort)
+        if not len(recomputed) or len(found) + len(recomputed) > LONGEST * len(steps):
             return None
-        order = np.lexsort((again, places))
-        found = np.insert(found, places[order], again[order])
+        order = np.lexsort((recomputed, places))
+        found = np.insert(found, places[order], recomputed[order])
     return (
         [int(step) for step in found] if steps.peak(found) <= capacity + steps.fixed_bytes else None
     )
@@ -97,10 +97,10 @@ def _measured(network: Network, sequence: Integers, excess: Integers) -> tuple[M
     events = suited(_events, len(network.cost))
     first_event, at, makes, read, change = events(network.table, sequence)
     # `change` starts one position early, for the bytes live before the first step.
-    behind = np.cumsum(change)[1:]
+    live_after = np.cumsum(change)[1:]
     nothing = np.full(len(at), -1, np.int64)
     never = np.full(len(at), NEVER, np.int64)
-    measured = Measured(first_event, at, makes, read, excess, behind, nothing, never)
+    measured = Measured(first_event, at, makes, read, excess, live_after, nothing, never)
     value = np.repeat(np.arange(len(first_event) - 1), np.diff(first_event))
     may_go = network.table.is_droppable & (network.table.bytes > 0)
     # The first event of a droppable value produces it, so each use ends a stretch that the event

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphc.jit import compiled
-from graphc.remat.repeats import Again, nothing_again, run_again, runs_at, with_room
+from graphc.remat.repeats import Recomputed, enlarged, is_recomputed_at, none_recomputed, record
 from graphc.scheduling.profile import Booleans, Floats, Integers, StepArrays
 
 LONGEST_CHAIN = 80
@@ -52,9 +52,9 @@ class Measured(NamedTuple):
     """A sequence: bytes, and events by value and position; `first_event` indexes them by value.
 
     `read` is the index in `table.inputs` that an event reads, or -1 if it produces the value.
-    `excess` and `behind` are the bytes above the limit during each position and live after it; both
-    are updated. So are two arrays by the event that begins a stretch: `dropped`, the place where
-    the value is recomputed or -1, and `needed`, the first place of a chain that reads it.
+    `excess` has the bytes above the limit during each position, `live_after` those live after it.
+    Both are updated. So are two arrays by the event that begins a stretch: `dropped`, the place
+    where the value is recomputed or -1, and `needed`, the first place of a chain that reads it.
     """
 
     first_event: Integers
@@ -62,7 +62,7 @@ class Measured(NamedTuple):
     makes: Booleans
     read: Integers
     excess: Integers
-    behind: Integers
+    live_after: Integers
     dropped: Integers
     needed: Integers
 
@@ -97,7 +97,7 @@ def drop_half(
     """
     table = network.table
     marks = _no_marks(table)
-    again = nothing_again(len(table.cost))
+    recomputed = none_recomputed(len(table.cost))
     count = 0
     sibling_first, siblings = _siblings(table, stretches)
     heap = [(stretches.bound[index], index) for index in range(len(stretches.end))]
@@ -109,7 +109,7 @@ def drop_half(
         value, end = stretches.value[index], stretches.end[index]
         if measured.dropped[end - 1] >= 0:
             continue
-        score, place = _best(network, measured, again, marks, value, end)
+        score, place = _best(network, measured, recomputed, marks, value, end)
         effort -= 1
         if place < 0:
             continue
@@ -120,9 +120,9 @@ def drop_half(
         chain = marks.chain[:length]
         if not _fits(table, measured, marks, np.sort(chain), value, place, capacity):
             continue
-        if count + length > len(again.step):
-            again = with_room(again)
-        count = run_again(again, count, chain, place)
+        if count + length > len(recomputed.step):
+            recomputed = enlarged(recomputed)
+        count = record(recomputed, count, chain, place)
         excess -= _drop(table, measured, marks, chain, value, end, place)
         producer = table.producer[value]
         for operand in table.inputs[table.first_input[producer] : table.first_input[producer + 1]]:
@@ -134,12 +134,12 @@ def drop_half(
                 ):
                     # Its producer may be recomputed by now, and then costs nothing more.
                     score, place = _best(
-                        network, measured, again, marks, stretches.value[other], other_end
+                        network, measured, recomputed, marks, stretches.value[other], other_end
                     )
                     effort -= 1
                     if place >= 0:
                         heapq.heappush(heap, (score, other))
-    return effort, again.step[:count], again.place[:count]
+    return effort, recomputed.step[:count], recomputed.place[:count]
 
 
 @compiled
@@ -174,7 +174,7 @@ def _siblings(table: StepArrays, stretches: Stretches) -> tuple[Integers, Intege
 
 @compiled
 def _best(
-    network: Network, measured: Measured, again: Again, marks: Marks, value: int, end: int
+    network: Network, measured: Measured, recomputed: Recomputed, marks: Marks, value: int, end: int
 ) -> tuple[float, int]:
     """Return the least score of a stretch and its place, or a place of -1 if there is none."""
     table, known = network.table, measured.read[end]
@@ -192,22 +192,24 @@ def _best(
     until = min(last, measured.needed[end - 1])
     score, place = np.inf, -1
     if last <= until:
-        score = _score(network, measured, again, marks.chain[:length], value, start, last)
+        score = _score(network, measured, recomputed, marks.chain[:length], value, start, last)
         place = last if score < np.inf else -1
     # The most expensive step of the chain is free where it runs for another value: right after its
     # last occurrence before the use, and wherever it is recomputed.
-    run = again.latest[dearest]
+    run = recomputed.latest[dearest]
     other = _stands_before(table, measured, dearest, last) + 1
     while other >= 0:
         if start + 1 < other <= until and other != last:
             length = _chain(network, measured, marks, marks.other, value, other)
             if length > 0:
-                found = _score(network, measured, again, marks.other[:length], value, start, other)
+                found = _score(
+                    network, measured, recomputed, marks.other[:length], value, start, other
+                )
                 if found < score or (found == score and found < np.inf and other < place):
                     score, place = found, other
         other = -1
         if run >= 0:
-            other, run = again.place[run], again.before[run]
+            other, run = recomputed.place[run], recomputed.previous[run]
     return score, place
 
 
@@ -215,7 +217,7 @@ def _best(
 def _score(
     network: Network,
     measured: Measured,
-    again: Again,
+    recomputed: Recomputed,
     chain: Integers,
     value: int,
     start: int,
@@ -229,7 +231,7 @@ def _score(
         return np.inf
     cost = 0.0
     for step in chain:
-        if not runs_at(again, step, place):
+        if not is_recomputed_at(recomputed, step, place):
             cost += network.cost[step]
     return cost / gain
 
@@ -312,7 +314,7 @@ def _fits(
         for each in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
             marks.value[each], marks.last_use[each] = mark, index
     # The stretch to be dropped reaches or crosses this place.
-    level = measured.behind[place - 1] - table.bytes[value]
+    level = measured.live_after[place - 1] - table.bytes[value]
     most = capacity + measured.excess[place]  # later drops remove the present excess
     for index in range(len(order)):
         step = order[index]
@@ -362,5 +364,5 @@ def _drop(
         less = min(measured.excess[position], size)
         measured.excess[position] -= less
         gone += less
-    measured.behind[start : place - 1] -= size
+    measured.live_after[start : place - 1] -= size
     return gone

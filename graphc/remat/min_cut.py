@@ -179,7 +179,7 @@ class Choice:
             else:
                 less = between
 
-    def within(self, limit: int, most: int) -> SavedSet:
+    def cheapest_within(self, limit: int, most: int) -> SavedSet:
         """Return the cheapest corner of at most `limit` bytes found by `most` cuts, or that of the
         fewest bytes if none fits."""
         whole, least = self.outermost

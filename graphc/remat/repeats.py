@@ -9,56 +9,56 @@ import numpy as np
 from graphc.jit import compiled
 from graphc.scheduling.profile import Integers
 
-ROOM = 256
+INITIAL_SIZE = 256
 """Initial capacity, in recomputed steps."""
 
 
-class Again(NamedTuple):
-    """Recomputed steps: `step` at `place`, linked per step from `latest` back along `before`."""
+class Recomputed(NamedTuple):
+    """Recomputed steps: `step` at `place`, linked per step from `latest` back along `previous`."""
 
     latest: Integers
     step: Integers
     place: Integers
-    before: Integers
+    previous: Integers
 
 
 @compiled
-def nothing_again(count: int) -> Again:
+def none_recomputed(count: int) -> Recomputed:
     """Return an empty record for `count` steps."""
-    return Again(
+    return Recomputed(
         np.full(count, -1, np.int64),
-        np.empty(ROOM, np.int64),
-        np.empty(ROOM, np.int64),
-        np.empty(ROOM, np.int64),
+        np.empty(INITIAL_SIZE, np.int64),
+        np.empty(INITIAL_SIZE, np.int64),
+        np.empty(INITIAL_SIZE, np.int64),
     )
 
 
 @compiled
-def runs_at(again: Again, step: int, place: int) -> bool:
+def is_recomputed_at(recomputed: Recomputed, step: int, place: int) -> bool:
     """Return whether a step is recomputed at a place."""
-    run = again.latest[step]
-    while run >= 0 and again.place[run] != place:
-        run = again.before[run]
+    run = recomputed.latest[step]
+    while run >= 0 and recomputed.place[run] != place:
+        run = recomputed.previous[run]
     return bool(run >= 0)
 
 
 @compiled
-def with_room(again: Again) -> Again:
+def enlarged(recomputed: Recomputed) -> Recomputed:
     """Return the record with twice the capacity."""
-    step, place, before = (
-        np.concatenate((again.step, np.empty_like(again.step))),
-        np.concatenate((again.place, np.empty_like(again.place))),
-        np.concatenate((again.before, np.empty_like(again.before))),
+    step, place, previous = (
+        np.concatenate((recomputed.step, np.empty_like(recomputed.step))),
+        np.concatenate((recomputed.place, np.empty_like(recomputed.place))),
+        np.concatenate((recomputed.previous, np.empty_like(recomputed.previous))),
     )
-    return Again(again.latest, step, place, before)
+    return Recomputed(recomputed.latest, step, place, previous)
 
 
 @compiled
-def run_again(again: Again, count: int, chain: Integers, place: int) -> int:
+def record(recomputed: Recomputed, count: int, chain: Integers, place: int) -> int:
     """Record a chain at a place, and return the number of recomputed steps."""
     for step in chain:
-        if not runs_at(again, step, place):
-            again.step[count], again.place[count] = step, place
-            again.before[count], again.latest[step] = again.latest[step], count
+        if not is_recomputed_at(recomputed, step, place):
+            recomputed.step[count], recomputed.place[count] = step, place
+            recomputed.previous[count], recomputed.latest[step] = recomputed.latest[step], count
             count += 1
     return count

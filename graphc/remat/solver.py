@@ -207,7 +207,7 @@ class Solver:
         parts = []
         for number, spans in enumerate(self.spans):
             table = self._best_table(number, capacity, free)
-            level = table.scale.within(free)
+            level = table.scale.level_within(free)
             if math.isinf(table.cost(level)):
                 return None
             parts.append(emit(spans.chain, table.actions(level)))
@@ -254,7 +254,7 @@ class Solver:
         """Return a table, with reruns of ranges only if a schedule without them is expensive."""
         most = self._table_bytes(capacity - self.problem.fixed_bytes)
         single = self._table(number, most, False)
-        if single.cost(single.scale.within(free)) <= RERUN_FROM * self._forward_cost:
+        if single.cost(single.scale.level_within(free)) <= RERUN_FROM * self._forward_cost:
             return single
         return self._table(number, most, True)
 

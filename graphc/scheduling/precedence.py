@@ -161,7 +161,7 @@ class Precedence:
             for first in firsts
         )
 
-    def within(self, chosen: Sequence[int], beyond: Iterable[int], base: int) -> Precedence:
+    def restricted(self, chosen: Sequence[int], beyond: Iterable[int], base: int) -> Precedence:
         """Return the `chosen` steps as a separate problem, in the given order.
 
         `beyond` lists those of their values that are live after them. `base` counts the bytes of

@@ -78,5 +78,5 @@ def _window(
         or any(r not in inside and r not in earlier for r in problem.consumers[value])
     }
     # The base is the bytes of other values, which are live throughout: the difference at the start.
-    inner = problem.within(window, beyond, 0)
-    return problem.within(window, beyond, level - inner.profile(range(len(window)))[0])
+    inner = problem.restricted(window, beyond, 0)
+    return problem.restricted(window, beyond, level - inner.profile(range(len(window)))[0])

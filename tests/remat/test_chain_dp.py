@@ -33,7 +33,7 @@ def test_the_arrays_of_a_small_chain_is_never_below_the_optimum_and_meets_it(lay
         optimum = np.inf
         if cheapest_of_all is not None:
             optimum = replay(problem, cheapest_of_all).cost - base.cost
-        costs.append((table.cost(table.scale.within(capacity)), optimum))
+        costs.append((table.cost(table.scale.level_within(capacity)), optimum))
     assert all(cost >= optimum for cost, optimum in costs)
     assert [np.isinf(cost) for cost, _ in costs] == [np.isinf(optimum) for _, optimum in costs]
     upper = costs[-((layers + 1) // 2) :]
@@ -47,7 +47,7 @@ def test_the_actions_of_a_table_cost_what_it_says_and_fit(length):
     table = arrays_of(steps, length + 1)
     (run,) = steps.runs
     for checkpoints in range(1, length + 1):
-        level = table.scale.within(checkpoints + 1)
+        level = table.scale.level_within(checkpoints + 1)
         sequence = emit(table.chain, table.actions(level))
         assert sorted(set(sequence)) == list(range(run.stop))
         assert table.cost(level) == steps.extra_cost(sequence)
@@ -59,7 +59,7 @@ def test_levels_round_needs_up_and_what_is_held_to_the_nearest():
     exact = Scale(1000, 10, 256)
     assert (exact.bytes, exact.count) == (10, 101)
     assert [exact.need(size) for size in (0, 1, 10, 11)] == [0, 1, 1, 2]
-    assert [exact.within(size) for size in (0, 9, 10, 1000, 5000)] == [0, 0, 1, 100, 100]
+    assert [exact.level_within(size) for size in (0, 9, 10, 1000, 5000)] == [0, 0, 1, 100, 100]
     coarse = Scale(1_000_000, 1, 100)
     assert (coarse.bytes, coarse.count) == (10_000, 101)
     assert [coarse.nearest(size) for size in (4_000, 6_000, 14_000)] == [0, 1, 1]

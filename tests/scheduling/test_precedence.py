@@ -82,7 +82,7 @@ def test_a_part_of_an_order_is_a_problem_of_its_own(seed):
     outside = {v for v in range(len(steps.bytes)) if steps.producer[v] < 0}
     read = {v for s in range(low, count) for v in steps.inputs[s]} | steps.live_out
     base = problem.base + sum(steps.bytes[v] for v in (earlier | outside) - touched if v in read)
-    inner = problem.within(chosen, later, base)
+    inner = problem.restricted(chosen, later, base)
     for order in itertools.islice(itertools.permutations(range(len(chosen))), 200):
         if inner.is_legal(order):
             whole = [*range(low), *(chosen[index] for index in order), *range(high, count)]
