@@ -16,8 +16,8 @@ so a larger budget may give a slightly slower plan (docs/recomputation.md). If
 nothing fits, the error names the least arena found; as a budget, it works.
 
 `max_extra_flops` requests the fewest bytes within an amount of recomputed work. Without any goal,
-the capacity is the knee of the curve that local search estimates. Bounds hold for every order and
-every packing (lower_bound.py on `bounding_steps`).
+the capacity is the knee of the curve that eviction and filling estimate. Bounds hold for every
+order and every packing (lower_bound.py on `bounding_steps`).
 """
 
 from __future__ import annotations

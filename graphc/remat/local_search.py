@@ -5,7 +5,8 @@ Alternating them escapes the local optima of either. Within a larger capacity `f
 expensive recomputation, then `evict` returns to the capacity by other recomputation. The cheaper
 of the two schedules is kept, until no relaxed capacity helps.
 
-An iteration fills twice and evicts once. `effort` bounds the steps of all iterations.
+An iteration fills twice and evicts once. `effort` bounds the product of iterations and steps,
+so larger problems than that have no local search.
 """
 
 from __future__ import annotations

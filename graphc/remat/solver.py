@@ -4,7 +4,7 @@ For a capacity of M bytes the candidates are
 
     dp              the dynamic program over a chain of blocks (chain_dp.py), for M to 1.3 M
     cut             a minimum cut at each forward/backward boundary (boundary_cut.py), for M
-    no_recompute    every step once, if no forward pass is a chain
+    no_recompute    every step once, if no gradient uses a droppable forward value
 
 Each candidate is evicted until its peak is at most M (evict.py) and then filled, so that spare
 capacity saves recomputation (fill.py). The cheapest is improved by iterated local search
@@ -14,8 +14,8 @@ The dynamic program looks far ahead, but rounds bytes to levels and assumes that
 narrow somewhere. Local search counts exact bytes on any graph, but makes one change at a time.
 Either one alone loses several points of step time on some networks (docs/internals/remat.md).
 
-Tables of the dynamic program are built for the peak without recomputation divided by 1, 2, 4, ...
-A capacity uses the smallest table that reaches it, and so at least half of the table's levels.
+Tables of the dynamic program are built for the free bytes without recomputation divided by 1, 2,
+4, ... A capacity uses the smallest table that reaches it, and so at least half of its levels.
 
 A schedule depends only on the problem and the capacity, never on earlier requests. The solver keeps
 all of them, so one solver serves a search over capacities. Nothing here is proven optimal;
@@ -49,7 +49,7 @@ RERUN_FROM = 0.05
 """Extra cost, as a fraction of a forward pass, above which ranges of a chain may be rerun."""
 
 EFFORT = 15_000
-"""Steps of all schedules that local search evaluates for one capacity."""
+"""Iterations of local search for one capacity, times the steps of the problem."""
 
 BISECTIONS = 7
 """Capacities tried in a bisection for few bytes."""
@@ -143,7 +143,7 @@ class Solver:
         return best
 
     def curve(self) -> list[tuple[int, float]]:
-        """Estimate (bytes, extra cost) at decreasing capacities, by local search alone."""
+        """Estimate (bytes, extra cost) at decreasing capacities, by eviction and filling alone."""
         most = self.no_recompute.peak_bytes
         points = [(most, 0.0)]
         ratio = max(self.floor, 1) / max(most, 1)
