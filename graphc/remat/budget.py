@@ -116,6 +116,8 @@ class Search:
         for number in range(MOST_CORRECTIONS):
             if number >= CORRECTIONS and best is not None:
                 break
+            count = CORRECTIONS if number < CORRECTIONS else MOST_CORRECTIONS
+            self.evaluations.trials.part = f"schedule {number + 1} of at most {count}"
             found = self.solver.best(starts, int(capacity))
             if found is None:
                 break

@@ -31,6 +31,8 @@ class Trials:
     fewest_bytes: int | None = None
     least_time: float | None = None
     """The least extra time of the plans within the budget."""
+    part: str = ""
+    """The part of the search that is under way, such as ``schedule 2 of 4``."""
 
     def tell(self, point: Point) -> None:
         """Count a plan and report the best one so far."""
@@ -40,7 +42,8 @@ class Trials:
         if self.budget is not None and size <= self.budget:
             time = point.extra_time
             self.least_time = time if self.least_time is None else min(time, self.least_time)
-        report(f"{self.asked}: {self._best()}, trial {self.number}")
+        part = f" ({self.part})" if self.part else ""
+        report(f"{self.asked}: {self._best()}, trial {self.number}{part}")
 
     def _best(self) -> str:
         if self.least_time is not None:

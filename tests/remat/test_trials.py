@@ -29,6 +29,7 @@ def test_the_last_report_of_a_budget_is_its_plan_and_its_bound():
     plan, heard = reports_of(budget=whole * 3 // 4)
     extra, bound = plan.recomputation.extra_time_fraction, plan.certificate.extra_time_bound
     assert f": {extra:+.1%} time, at least {bound:+.1%}, trial {len(heard)}" in heard[-1]
+    assert any("(schedule 1 of at most 4)" in line for line in heard)
     best = [float(re.search(r"([+\d.]+)% time", line)[1]) for line in heard if "% time" in line]
     assert best == sorted(best, reverse=True)
 
