@@ -1,5 +1,7 @@
 """Problems to plan: chains with their backward pass, and random graphs."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from graphc.remat.given.problem import parse_problem
@@ -75,6 +77,16 @@ def random_training(layers, seed):
             }
         )
     return parse_problem({"nodes": nodes, "outputs": [len(nodes) - 1]})
+
+
+def with_boundary(problem, boundary):
+    """The steps of a problem with the forward/backward boundary at a step."""
+    return replace(problem.steps, runs=(Run(0, boundary, len(problem.steps)),))
+
+
+def plan_seconds(node):
+    """A cost of a node: its flops, and one for a launch."""
+    return float(node.op.cost(node).flops + 1)
 
 
 def random_steps(count, seed, runs=1):

@@ -1,10 +1,14 @@
 """What is kept at the turn: on equal layers, on random passes, on layers over time."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from remat.problems import random_steps, random_training, training_chain
+from remat.problems import (
+    plan_seconds,
+    random_steps,
+    random_training,
+    training_chain,
+    with_boundary,
+)
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
@@ -18,44 +22,40 @@ from graphc.remat.training_graph import TrainingGraph
 from graphc.scheduling.problem import Problem, Run
 
 
-def with_turn(problem, boundary):
-    return replace(problem.steps, runs=(Run(0, boundary, len(problem.steps)),))
-
-
-def live_at_turn(steps, sequence, boundary):
+def live_at_boundary(steps, sequence, boundary):
     return int(steps.levels(sequence)[sequence.index(boundary)]) + steps.fixed_bytes
 
 
 def test_of_equal_layers_the_late_ones_are_kept():
     layers = 12
     problem = training_chain(layers)
-    steps = with_turn(problem, layers)
+    steps = with_boundary(problem, layers)
     cut = BoundaryCut(Chain(steps, steps.runs[0]))
-    once = live_at_turn(steps, list(range(len(steps))), layers)
+    once = live_at_boundary(steps, list(range(len(steps))), layers)
     for fewer in range(1, layers - 2):
         sequence = cut.sequence(once - 100 * fewer)
         again = [step for step in range(layers) if sequence.count(step) == 2]
         # The first is asked for by the gradient of the second, which comes last.
         assert again == list(range(fewer))
-        assert live_at_turn(steps, sequence, layers) == once - 100 * fewer
+        assert live_at_boundary(steps, sequence, layers) == once - 100 * fewer
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_turn_is_within_the_limit_and_costs_fall_with_it(seed):
     layers = 20
     problem = random_training(layers, seed)
-    steps = with_turn(problem, layers)
+    steps = with_boundary(problem, layers)
     cut = BoundaryCut(Chain(steps, steps.runs[0]))
     boundary = cut._boundary
-    least = live_at_turn(steps, cut.sequence(0), boundary)
-    most = live_at_turn(steps, list(range(len(steps))), boundary)
+    least = live_at_boundary(steps, cut.sequence(0), boundary)
+    most = live_at_boundary(steps, list(range(len(steps))), boundary)
     assert least < most
     costs = []
     for capacity in np.linspace(least, most, 7).astype(int):
         sequence = cut.sequence(int(capacity))
         measured = replay(problem, [problem.needed[step] for step in sequence])
         assert measured.peak_bytes == steps.peak(sequence)
-        assert live_at_turn(steps, sequence, boundary) <= capacity
+        assert live_at_boundary(steps, sequence, boundary) <= capacity
         assert all(sequence.count(step) <= 2 for step in range(layers))
         costs.append(steps.extra_cost(sequence))
     assert costs == sorted(costs, reverse=True)
@@ -97,12 +97,12 @@ def test_what_is_made_again_from_outside_gains_nothing():
         runs=(Run(0, 2, 4),),
     )
     once = list(range(4))
-    assert live_at_turn(steps, once, 2) == 61
+    assert live_at_boundary(steps, once, 2) == 61
     cut = BoundaryCut(Chain(steps, steps.runs[0]))
     assert cut.sequence(61) == once
     # To make it again holds what it is of, which is more.
     assert cut.sequence(40) == [0, 1, 2, 0, 3]
-    assert live_at_turn(steps, [0, 1, 2, 0, 3], 2) == 71
+    assert live_at_boundary(steps, [0, 1, 2, 0, 3], 2) == 71
 
 
 def test_layers_over_time_are_cheaper_from_it_than_from_the_chain():
@@ -117,7 +117,3 @@ def test_layers_over_time_are_cheaper_from_it_than_from_the_chain():
         costs = [steps.extra_cost(solver.fitted(each, capacity)) for each in (chain, cut)]
         cheaper += costs[1] < 0.97 * costs[0]
     assert cheaper
-
-
-def plan_seconds(node):
-    return float(node.op.cost(node).flops + 1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from remat.chains import reversal_chain, revolve
-from remat.problems import random_problem, training_chain
+from remat.problems import plan_seconds, random_problem, training_chain, with_boundary
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
@@ -16,7 +16,6 @@ from graphc.remat.given import replay
 from graphc.remat.given.problem import parse_problem
 from graphc.remat.solver import Solver
 from graphc.remat.training_graph import TrainingGraph
-from graphc.scheduling.problem import Run
 
 pytestmark = pytest.mark.usefixtures("little")
 
@@ -29,14 +28,10 @@ def problem_of(sizes, costs, inputs, outputs):
     return parse_problem({"nodes": nodes, "outputs": outputs})
 
 
-def steps_with_turn(problem, boundary):
-    return replace(problem.steps, runs=(Run(0, boundary, len(problem.steps)),))
-
-
 def test_the_cheaper_of_two_values_is_made_again():
     """Nodes 0 and 1 are read at the end as well; in between there is a wide one."""
     problem = problem_of([10, 10, 50, 1, 1], [3, 7, 1, 1, 1], [[], [], [0, 1], [2], [0, 1, 3]], [4])
-    steps = steps_with_turn(problem, 4)
+    steps = with_boundary(problem, 4)
     once = list(range(5))
     assert steps.peak(once) == 71  # behind the wide one, while node 3 reads it
     assert evict(steps, once, 71) == once
@@ -51,7 +46,7 @@ def test_values_of_one_product_are_made_again_behind_one_repeat():
     costs = [100, 1, 1, 1, 1, 1, 1, 1]
     inputs = [[], [0], [0], [0], [3], [1, 4], [2, 5], [3, 6]]
     problem = problem_of(sizes, costs, inputs, [7])
-    steps = steps_with_turn(problem, 5)
+    steps = with_boundary(problem, 5)
     once = list(range(8))
     assert steps.peak(once) == 131
     found = evict(steps, once, 120)
@@ -82,7 +77,7 @@ def test_what_is_found_is_legal_and_fits():
     for seed in range(30):
         problem = random_problem(40, seed)
         boundary = 3 * len(problem.steps) // 4
-        steps = steps_with_turn(problem, boundary)
+        steps = with_boundary(problem, boundary)
         once = list(range(len(steps)))
         for limit in np.linspace(problem.bound_bytes, steps.peak(once), 6).astype(int):
             found = evict(steps, once, int(limit))
@@ -103,7 +98,7 @@ def test_makers_of_outputs_and_effects_run_once():
     """A training chain, one of whose activations is an output or may be made once: what stands in
     for it is another one."""
     problem = training_chain(9)
-    plain = steps_with_turn(problem, 9)
+    plain = with_boundary(problem, 9)
     limit = (plain.peak(range(len(plain))) + problem.bound_bytes) // 2
     free = evict(plain, range(len(plain)), limit)
     assert free is not None
@@ -123,7 +118,7 @@ def test_forward_steps_are_made_again_before_the_turn():
     problem = problem_of(
         [20, 1, 60, 60, 1, 1], [5, 1, 1, 1, 1, 1], [[], [0], [1], [2], [3, 0], [4, 0]], [5]
     )
-    steps = steps_with_turn(problem, 5)
+    steps = with_boundary(problem, 5)
     assert steps.peak(range(6)) == 140
     found = evict(steps, range(6), 125)
     assert found == [0, 1, 2, 3, 0, 4, 5]
@@ -133,7 +128,7 @@ def test_forward_steps_are_made_again_before_the_turn():
 def test_little_that_is_made_once_stays_for_what_reads_it_again(seed_bytes, is_found):
     """Node 0 draws the seed of node 1, which is read at the end as well."""
     sizes, inputs = [seed_bytes, 60, 90, 1, 1], [[], [0], [], [2], [1, 3]]
-    steps = steps_with_turn(problem_of(sizes, [1] * 5, inputs, [4]), 4)
+    steps = with_boundary(problem_of(sizes, [1] * 5, inputs, [4]), 4)
     steps = replace(steps, once=frozenset({0}))
     assert steps.peak(range(5)) == 151
     found = evict(steps, range(5), 97)
@@ -143,7 +138,7 @@ def test_little_that_is_made_once_stays_for_what_reads_it_again(seed_bytes, is_f
 def test_what_is_dropped_makes_room_for_itself():
     """Where node 0 is made again its old bytes are gone: it is not there twice."""
     sizes, inputs = [60, 1, 90, 1, 1], [[], [], [1], [2], [0, 3]]
-    steps = steps_with_turn(problem_of(sizes, [1] * 5, inputs, [4]), 4)
+    steps = with_boundary(problem_of(sizes, [1] * 5, inputs, [4]), 4)
     assert steps.peak(range(5)) == 151
     # At node 4 there are 62 bytes, of which 60 are node 0's own.
     assert evict(steps, range(5), 95) == [0, 1, 2, 3, 0, 4]
@@ -184,7 +179,3 @@ def test_skip_connections_go_below_what_chains_reach():
             less += 1
     assert less >= 2
     assert solver.schedule(int(0.99 * low)) is not None
-
-
-def plan_seconds(node):
-    return float(node.op.cost(node).flops + 1)
