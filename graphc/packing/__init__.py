@@ -1,4 +1,4 @@
-"""Offsets in one arena for buffers with fixed lifetimes; docs/packing.md tells how it works."""
+"""Offset assignment in one arena for buffers with fixed live ranges; see docs/packing.md."""
 
 from graphc.packing.pack import NORMAL, THOROUGH, pack
 from graphc.packing.problem import Packing

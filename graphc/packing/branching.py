@@ -1,10 +1,8 @@
-"""Where the search of search.py branches next, and into what.
+"""Branching rule of the exact search in `graphc.packing.search`.
 
-A decision takes one outermost section of a valley: one of the buffers that may rest on its floor
-does, or all of them leave it for something that ends higher. The words are those of search.py.
-
-Numba keeps the machine code of `search` by the date of search.py alone, which has to be touched
-where something changes here.
+A decision takes one of the two end sections of a valley. Either one of the buffers that may rest on
+its floor does, or all of them leave the floor for a support that ends higher. Terms are defined in
+`graphc.packing.search`.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from graphc.packing.tables import (
 
 @compiled
 def _choices(section: int, floor: int, buffers: Table, sections: Table, members: Integers) -> int:
-    """How many buffers of a section can rest on its floor."""
+    """Return the number of buffers of a section that can rest on its floor."""
     count = 0
     for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
         buffer = members[entry]
@@ -42,7 +40,8 @@ def _choices(section: int, floor: int, buffers: Table, sections: Table, members:
 
 @compiled
 def most_constrained(capacity: int, buffers: Table, sections: Table, members: Integers) -> int:
-    """The outermost section of a valley with the fewest choices, then with the least to spare."""
+    """Return the end section of a valley with the fewest choices; ties go to the least spare
+    bytes."""
     count = len(sections) - 1
     fewest, least_spare, chosen = FAR, FAR, 0
     wall, begin = FAR, 0
@@ -50,16 +49,16 @@ def most_constrained(capacity: int, buffers: Table, sections: Table, members: In
         floor, end = sections[begin, LEVEL], begin + 1
         while end < count and sections[end, LEVEL] == floor:
             end += 1
-        # Strictly, as runs are as long as they can be; where nothing is to come the floor is FAR,
-        # which is a wall to others and no valley itself.
+        # Comparisons are strict because runs are maximal. A section without unplaced buffers has
+        # the floor `FAR`: it is a wall for others and not a valley.
         if floor < wall and (end == count or floor < sections[end, LEVEL]):
             for section in range(begin, end, max(1, end - 1 - begin)):  # the first and the last
                 spare = capacity - sections[section, REST] - floor
                 choices = _choices(section, floor, buffers, sections, members)
-                # `leave` is a choice too, where it is not ruled out at once.
+                # `leave` counts as a choice unless it is ruled out immediately.
                 if spare > 0:
                     choices += 1
-                # A section without any choice ends this branch, so it is best found first.
+                # A section without choices ends this branch, so it is best found first.
                 if choices < fewest or (choices == fewest and spare < least_spare):
                     fewest, least_spare, chosen = choices, spare, section
         wall, begin = floor, end
@@ -70,14 +69,15 @@ def most_constrained(capacity: int, buffers: Table, sections: Table, members: In
 def list_choices(
     section: int, buffers: Table, sections: Table, members: Integers, choices: Integers, begin: int
 ) -> int:
-    """Write what can rest on the floor into `choices` from `begin`, by rank; returns the end."""
+    """Write the buffers that can rest on the floor to `choices` from `begin`, by rank; return the
+    end."""
     end, floor = begin, sections[section, LEVEL]
     for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
         buffer = members[entry]
         is_low = buffers[buffer, LEAST] == floor and buffers[buffer, SOLID] == floor
         if is_low and not buffers[buffer, PLACED]:
             place = end
-            # An insertion sort: few rest on one floor, and nothing has to be allocated.
+            # Insertion sort: few buffers rest on one floor, and it allocates nothing.
             while place > begin and buffers[choices[place - 1], RANK] > buffers[buffer, RANK]:
                 choices[place] = choices[place - 1]
                 place -= 1
@@ -90,9 +90,10 @@ def list_choices(
 def lowest_support(
     section: int, buffers: Table, sections: Table, neighbours: Integers, members: Integers
 ) -> int:
-    """The lowest end of what may lie under the buffers that leave the floor of a section.
+    """Return the lowest end of a buffer that may support those that leave the floor of a section.
 
-    Under the lowest of them lies none of them: it either misses the section or lies higher.
+    The lowest of them is not supported by another of them: each other one either misses the section
+    or starts higher.
     """
     lowest, floor = FAR, sections[section, LEVEL]
     for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
@@ -101,7 +102,7 @@ def lowest_support(
             continue
         for edge in range(buffers[buffer, NEIGHBOURS], buffers[buffer + 1, NEIGHBOURS]):
             other = neighbours[edge]
-            # In this section it leaves the floor with the others; in another it may lie under them.
+            # In this section it leaves the floor with the others; in another it may support them.
             is_here = buffers[other, FIRST] <= section < buffers[other, LAST]
             leaves_too = buffers[other, LEAST] == floor and is_here
             if not buffers[other, PLACED] and not leaves_too:

@@ -1,9 +1,10 @@
-"""Offsets for buffers that conflict as a graph says, where lifetimes are no intervals.
+"""Packing by an interference graph, for live ranges that are not intervals.
 
-Streams run nodes side by side, so who lives with whom is a partial order's matter. Buffers are
-placed one after another in several orders, each in the lowest or the tightest gap that those which
-it conflicts with leave it; the best packing is then improved by moving the buffers at its top to
-the front of its order, as long as that helps. O(n²) for n buffers each time.
+With several streams, a partial order decides which buffers interfere. Buffers are placed one after
+another in several orders. Each gets the lowest or the smallest gap between the placed buffers it
+interferes with. The best packing is then improved: the buffers at its top move to the front of its
+order, until `ROUNDS` rounds in a row bring no lower packing. One placement of n buffers takes
+O(n²).
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from graphc.jit import compiled
 from graphc.packing.problem import Flags, Integers
 
 ROUNDS = 60
-"""How often the top is moved to the front without a lower packing before the search ends."""
+"""Rounds without a lower packing after which the search ends."""
 
 
 @compiled
 def _place(order: Integers, size: Integers, conflict: Flags, tightest: bool) -> Integers:
-    """The offset of each buffer, given one after another."""
+    """Place buffers in the given order and return their offsets."""
     count = len(order)
     offsets, placed = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for done in range(count):
         index = order[done]
         floor, best, room_there, found = 0, 0, 0, False
-        for row in range(done):  # those placed, by their start
+        for row in range(done):  # placed buffers, by start
             other = placed[row]
             if conflict[index, other]:
                 room = offsets[other] - floor
@@ -49,8 +50,11 @@ def _place(order: Integers, size: Integers, conflict: Flags, tightest: bool) -> 
 def pack_by_conflicts(
     size: Sequence[int], conflict: npt.NDArray[np.bool_], duration: Sequence[int]
 ) -> tuple[list[int], int]:
-    """Offsets and height for sizes in bytes; `conflict`, (buffers, buffers), is symmetric and says
-    which of them have no byte in common. Durations only make orders to try. Deterministic."""
+    """Return offsets and height in bytes for buffers of `size` bytes.
+
+    `conflict`, of shape (buffers, buffers), is symmetric: two buffers that conflict share no byte.
+    `duration` only affects the orders that are tried. The result is deterministic.
+    """
     sizes, durations = np.array(size, np.int64), np.array(duration, np.int64)
     if not len(sizes):
         return [], 0

@@ -1,4 +1,4 @@
-"""The errors where a capacity does not hold: they tell when too much is live, and what is large."""
+"""Errors for exceeded capacities: they report the peak step and the largest buffers there."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from graphc.errors import CapacityError
 from graphc.packing.given import Buffers
 
 LISTED = 6
-"""Buffers and times that a message names."""
+"""The maximum number of buffers and spans in a message."""
 
 
 def check_bound(buffers: Buffers, bound: int, capacity: int) -> None:
-    """Raise `CapacityError` if more than the capacity is live at one time, or pinned above it."""
+    """Raise `CapacityError` if the peak live bytes or a pinned buffer's end exceed the capacity."""
     if bound <= capacity:
         return
     spans, peak = _above(buffers, capacity)
@@ -43,7 +43,7 @@ def check_bound(buffers: Buffers, bound: int, capacity: int) -> None:
 
 
 def check_height(buffers: Buffers, height: int, proven: int, capacity: int) -> None:
-    """Raise `CapacityError` if the best packing found is above the capacity."""
+    """Raise `CapacityError` if the best packing found exceeds the capacity."""
     if height <= capacity:
         return
     _, peak = _above(buffers, capacity)
@@ -69,7 +69,8 @@ def check_height(buffers: Buffers, height: int, proven: int, capacity: int) -> N
 
 
 def _above(buffers: Buffers, capacity: int) -> tuple[tuple[tuple[int, int], ...], int]:
-    """Spans of time [begin, end) with more live than the capacity, and the time with the most."""
+    """Return the spans `[begin, end)` in which live bytes exceed the capacity, and the peak
+    time."""
     times, places = np.unique(np.concatenate((buffers.lower, buffers.upper)), return_inverse=True)
     change = np.zeros(len(times), np.int64)
     np.add.at(change, places, np.concatenate((buffers.size, -buffers.size)))
@@ -80,7 +81,7 @@ def _above(buffers: Buffers, capacity: int) -> tuple[tuple[tuple[int, int], ...]
 
 
 def _largest_at(buffers: Buffers, time: int) -> tuple[int, ...]:
-    """Indices of the largest buffers that are live at a time."""
+    """Return the indices of the largest buffers that are live at a time."""
     live = np.flatnonzero((buffers.lower <= time) & (time < buffers.upper))
     order = live[np.argsort(-buffers.size[live], kind="stable")]
     return tuple(order[:LISTED].tolist())

@@ -1,8 +1,8 @@
-"""Buffers as CSV files, in the format of MiniMalloc: ``id,lower,upper,size[,offset]``.
+"""Buffers as CSV files in the format of MiniMalloc: ``id,lower,upper,size[,offset]``.
 
-Columns stand in any order under a header, and other columns are passed over. A buffer is live on
-the half-open [lower, upper). An offset in a file to be packed pins that buffer; an empty one does
-not.
+A header names the columns, in any order; other columns are ignored. A buffer is live on the
+half-open interval `[lower, upper)`. In an input file, an offset pins its buffer; an empty offset
+does not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from graphc.packing.problem import Integers
 NEEDED = ("id", "lower", "upper", "size")
 LARGEST = 2**62
 SHOWN = 80
-"""Characters of a file that a message quotes."""
+"""The maximum number of characters that a message quotes from a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,17 @@ class BufferTable:
 
 
 def read_buffers(path: str) -> BufferTable:
-    """Read a file; raises `PackingError` with line and column, the rule and what breaks it."""
+    """Read a file of buffers.
+
+    Raises `PackingError` with line and column, the rule, and the text that breaks it.
+    """
     try:
         content = Path(path).read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise PackingError(f"cannot read {path!r}: {reason}") from None
     try:
-        # Lines end in the ways of all systems, also within a quoted cell.
+        # Accept the line endings of all systems, also within a quoted cell.
         text = io.StringIO(content.decode("utf-8-sig"), newline=None).read()
     except UnicodeDecodeError as error:
         before, wrong = error.object[: error.start], error.object[error.start : error.end]
@@ -63,7 +66,7 @@ def read_buffers(path: str) -> BufferTable:
 
 
 def write_offsets(path: str, table: BufferTable, offsets: Integers) -> None:
-    """Write the buffers with their offsets; the file is complete or not there."""
+    """Write the buffers with their offsets, atomically."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*NEEDED, "offset"])
@@ -84,7 +87,7 @@ class _Reader:
         )
 
     def line(self) -> str:
-        """The line that was read last."""
+        """Return the line that was read last."""
         return self.text.split("\n")[self.rows.line_num - 1]
 
     def run(self) -> BufferTable:
@@ -117,7 +120,7 @@ class _Reader:
         return BufferTable(tuple(ids), tuple(lower), tuple(upper), tuple(size), pinned)
 
     def header(self) -> dict[str, int]:
-        """Read the header; returns where the columns stand."""
+        """Read the header; return the position of each column."""
         names = [name.strip() for name in next(self.rows, [])]
         missing = [name for name in NEEDED if name not in names]
         if missing:
@@ -136,7 +139,7 @@ class _Reader:
         return {name: names.index(name) for name in known}
 
     def number(self, column: str, cell: str, least: int = -LARGEST + 1) -> int:
-        """A whole number from `least` up, written in decimal digits."""
+        """Return the decimal integer of a cell; fail if it is below `least`."""
         digits = cell.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
             self.fail(column, "it must be a whole number of at most 19 digits", cell)
@@ -147,5 +150,5 @@ class _Reader:
 
 
 def _shortened(text: str) -> str:
-    """A text in quotes, without what is too long to be looked at."""
+    """Return a quoted text, cut after `SHOWN` characters."""
     return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r} and more"

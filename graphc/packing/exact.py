@@ -1,10 +1,10 @@
-"""What the exact search needs to know of a problem, and how often it starts anew.
+"""Tables and restarts for the exact search in `graphc.packing.search`.
 
-search.py takes lists of who lives with whom, which are made once a problem in quadratic time. Each
-restart has an order of buffers of its own and a limit of decisions, 1000 (or two a buffer, if that
-is more) times the next number of Luby's sequence. That is within a logarithmic factor of the best
-limits that one could know beforehand, for searches whose luck lies in the order (Luby, Sinclair and
-Zuckerman, 1993).
+The search takes adjacency lists of overlapping live ranges. They are built once per problem, in
+quadratic time. Each restart has its own order of buffers and its own limit of decisions. The limit
+is 1,000, or two per buffer if that is more, times the next number of the Luby sequence. For
+searches whose duration depends on the order, this is within a logarithmic factor of the best limits
+known in advance (Luby, Sinclair and Zuckerman, 1993).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from graphc.packing.tables import (
 )
 
 DECISIONS = 1000
-"""Decisions of the shortest search."""
+"""The decision limit of the shortest search."""
 
 
 class Outcome(Enum):
-    """The ways in which a search ends."""
+    """The result of a search."""
 
     FOUND = 1
     NONE_EXISTS = 0
@@ -41,7 +41,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How a search ended, the offsets where it found some, and its work."""
+    """The outcome of a search, its work, and the offsets if it found a packing."""
 
     outcome: Outcome
     offsets: Integers
@@ -49,7 +49,7 @@ class Found:
 
 
 class ExactSearch:
-    """Searches for packings of one problem; a pinned buffer bounds all that live with it."""
+    """Searches for packings of one problem; pinned buffers are obstacles for those they overlap."""
 
     def __init__(self, problem: PackingProblem) -> None:
         self.problem = problem
@@ -68,7 +68,7 @@ class ExactSearch:
             ]
         )
         pinned = np.flatnonzero(problem.is_pinned)
-        # By offset, so that a buffer settles among its pins in one walk over them.
+        # Pins are sorted by offset, so that one walk finds the place of a buffer among them.
         pinned = pinned[np.argsort(problem.offset[pinned], kind="stable")]
         pins = _Lists(
             [
@@ -87,7 +87,8 @@ class ExactSearch:
         self._buffers[:, NEIGHBOURS], self._buffers[:, PINS] = neighbours.starts, pins.starts
 
     def search(self, order: Integers, capacity: int, number: int) -> Found:
-        """Look for a height of at most `capacity`; the `number` of the restart gives its limit."""
+        """Search for a packing of height at most `capacity`; the restart `number` sets its
+        limit."""
         from graphc.packing.search import search
 
         problem, free = self.problem, self.free
@@ -99,7 +100,7 @@ class ExactSearch:
             self._members,
             self._pins,
             capacity,
-            # With fewer decisions than buffers no search could place all of them.
+            # With fewer decisions than buffers, no search could place them all.
             max(DECISIONS, 2 * len(free)) * luby(number + 1),
         )
         found = problem.offset.copy()
@@ -108,7 +109,7 @@ class ExactSearch:
 
 
 class _Lists:
-    """Lists one behind the other: `entries` of list i lie at [starts[i], starts[i + 1])."""
+    """Concatenated lists: list i is `entries[starts[i] : starts[i + 1]]`."""
 
     def __init__(self, lists: list[Integers]) -> None:
         self.entries = np.concatenate([np.zeros(0, np.int64), *lists])
@@ -117,10 +118,13 @@ class _Lists:
 
 
 def luby(number: int) -> int:
-    """The sequence 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ... of Luby, Sinclair and Zuckerman (1993)."""
+    """Return an element of the Luby sequence 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ..., counted from 1.
+
+    See Luby, Sinclair and Zuckerman (1993).
+    """
     power = number.bit_length()
     while number != 2**power - 1:
-        # Between two of its new powers the sequence repeats itself from the beginning.
+        # After each new power of two, the sequence restarts from the beginning.
         number -= 2 ** (power - 1) - 1
         power = number.bit_length()
     return int(2 ** (power - 1))

@@ -1,21 +1,22 @@
-"""Pieces that fit together exactly, like those of a jigsaw puzzle, become larger pieces.
+"""Joins pieces that fit together exactly, like those of a jigsaw puzzle.
 
-In time and bytes a buffer is a rectangle. Where an arena is full at every time, what is born at a
-time fills just what dies then, so equal sizes there are hardly chance. Three shapes are put
-together, and each is a rectangle again:
+A buffer is a rectangle in time and bytes. If an arena is full at every time, the buffers born at a
+time fill exactly the bytes of those that die then. Equal sizes are then hardly a coincidence. Three
+shapes are joined, each into a larger rectangle:
 
-- *In time*: one dies when another of the same size is born, and hands its bytes on.
-- *A pile*: two live equally long. As short lives often do, they must also be as large together as
-  one or two others that end, or begin, where they begin, or end.
-- *A wheel* of five, which no straight cut through a rectangle makes::
+- *In time*: one piece dies when another of the same size is born, and passes its bytes on.
+- *A pile*: two pieces have equal live ranges. Short live ranges often coincide. So their total
+  size must also equal that of one or two pieces that die where both are born, or are born where
+  both die.
+- *A wheel* of five, which no straight cut divides::
 
-      | d d d c c |        a and e end when b begins, and are as large as b;
-      | d d d b b |        c and e begin when d ends, and are as large as d;
+      | d d d c c |        a and e end when b begins; their sizes add up to that of b;
+      | d d d b b |        c and e begin when d ends; their sizes add up to that of d;
       | d d e b b |        a and d begin together, b and c end together.
-      | a a a b b |        (Here e lives shortly, where a, b, c and d surround it.)
+      | a a a b b |        (e has a short live range, surrounded by a, b, c and d.)
 
-Lists that are long are compared in full only with their newest entries, so that a time with many
-pieces is not looked at in quadratic work for each change.
+Long lists are compared in full only with their newest entries. Otherwise a time with many pieces
+would take quadratic work for each change.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from graphc.packing.pieces import (
 from graphc.packing.problem import Integers
 
 NEWEST = 48
-"""So many entries of a long list are compared with all others."""
+"""The number of entries of a long list that are compared with all others."""
 
 
 @compiled
 def _is_tried(pieces: Pieces, one: int, other: int) -> bool:
-    """Whether a fit is taken: what was taken apart before is, the oftener, the less likely."""
+    """Return True if a fit is accepted: the more often its pieces were split, the less likely."""
     failures = pieces.failures[one] + pieces.failures[other]
     if failures == 0:
         return True
     counters = pieces.counters
-    # The generator of the C standard's example: 31 bits, so that products stay below 2**63.
+    # The example generator of the C standard: 31 bits, so that products stay below 2**63.
     counters[RANDOM] = (counters[RANDOM] * 1103515245 + 12345) & 0x7FFFFFFF
     return bool((counters[RANDOM] >> 8) % (failures + 1) == 0)
 
@@ -55,7 +56,7 @@ def _is_tried(pieces: Pieces, one: int, other: int) -> bool:
 def _in_time(pieces: Pieces, dying: Integers, deaths: int, born: Integers, births: int) -> None:
     for i in range(deaths):
         a = dying[i]
-        # Of two long lists, only pairs with one of the newest.
+        # For two long lists, compare only pairs that include one of the newest entries.
         for j in range(births if i < NEWEST else min(births, NEWEST)):
             b = born[j]
             if pieces.size[a] == pieces.size[b] and pieces.is_whole[b]:
@@ -68,7 +69,7 @@ def _in_time(pieces: Pieces, dying: Integers, deaths: int, born: Integers, birth
 
 @compiled
 def _terms(pieces: Pieces, wanted: int, others: Integers, count: int) -> int:
-    """Of how many of the others, one or two, a size is the sum; 0 if of neither."""
+    """Return 1 or 2 if so many of the others sum to the wanted size, else 0."""
     size = pieces.size
     pieces.counters[WORK] += count
     for i in range(count):
@@ -89,7 +90,7 @@ def _terms(pieces: Pieces, wanted: int, others: Integers, count: int) -> int:
 def _piles(
     pieces: Pieces, end: Integers, mine: Integers, count: int, others: Integers, other_count: int
 ) -> None:
-    """Pile those of one list whose other `end` is the same too, if the other list has the sum."""
+    """Pile up entries of a list with the same other `end`, if the other list contains their sum."""
     for i in range(min(count, NEWEST)):
         a = mine[i]
         pieces.counters[WORK] += count
@@ -99,14 +100,14 @@ def _piles(
                 continue
             size = pieces.size[a] + pieces.size[b]
             terms = _terms(pieces, size, others, other_count)
-            # With many sizes, one is the sum of some two others by chance.
+            # Among many sizes, a size is often the sum of some two others by chance.
             if terms == 1 or (terms == 2 and _is_tried(pieces, a, b)):
                 put_together(pieces, a, b, NONE, NONE, NONE, size, terms == 2)
 
 
 @compiled
 def _wheels(pieces: Pieces, dying: Integers, deaths: int, born: Integers, births: int) -> None:
-    """Look for wheels around what is born at a time, or dies then."""
+    """Search for wheels around the pieces that are born or die at a time."""
     other_dying, other_born = pieces.near[2], pieces.near[3]
     for i in range(min(births, NEWEST)):
         _wheel_around(pieces, born[i], dying, deaths, born, births)
@@ -121,7 +122,7 @@ def _wheels(pieces: Pieces, dying: Integers, deaths: int, born: Integers, births
 def _wheel_around(
     pieces: Pieces, e: int, dying: Integers, deaths: int, born: Integers, births: int
 ) -> None:
-    """Look for the wheel in whose middle a piece is, among what dies and is born with it."""
+    """Search for a wheel with piece `e` in the middle, among the lists of the time of its birth."""
     size, is_whole = pieces.size, pieces.is_whole
     if not is_whole[e]:
         return
@@ -143,7 +144,7 @@ def _wheel_around(
 
 @compiled
 def _close_wheel(pieces: Pieces, c: int, d: int, e: int) -> bool:
-    """Look for the two pieces that a wheel lacks, where its middle ends; whether it is closed."""
+    """Search for the two missing pieces at the time the middle dies; return True if found."""
     first, last, size = pieces.first, pieces.last, pieces.size
     if last[c] <= last[e]:
         return False
@@ -167,7 +168,7 @@ def _close_wheel(pieces: Pieces, c: int, d: int, e: int) -> bool:
 
 @compiled
 def settle(pieces: Pieces, limit: int) -> None:
-    """Put together what fits until every time has been looked at, or `limit` work is done."""
+    """Join pieces that fit until the queue of times is empty or `limit` work is done."""
     counters = pieces.counters
     dying, born = pieces.near[0], pieces.near[1]
     while counters[QUEUED] > 0 and counters[WORK] < limit:

@@ -1,4 +1,4 @@
-"""Buffers as a user gives them: checked, rounded up, counted in units."""
+"""User-provided buffers: validated, rounded up to the alignment, and scaled to units."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from graphc.errors import PackingError, whole_number
 from graphc.packing.problem import Flags, Integers, PackingProblem
 
 Naming = Callable[[int], str]
-"""What messages call a buffer, by its index."""
+"""A function from a buffer's index to its name in messages."""
 
 LARGEST = 2**62
-"""All sizes together, and every end of a pinned buffer, stay below this many bytes."""
+"""The exclusive limit of the total of all sizes, and of the end of a pinned buffer, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Buffers in bytes: `size` rounded up to the alignment, `offset` where `is_pinned`.
+    """Buffers in bytes: `size` is rounded up to the alignment, `offset` is set where `is_pinned`.
 
-    `name_of` gives what messages call a buffer, by its index.
+    `name_of` returns the name of a buffer in messages, by its index.
     """
 
     lower: Integers
@@ -44,7 +44,7 @@ class Buffers:
         pinned: Mapping[int, int] | None,
         ids: Sequence[str] | None = None,
     ) -> Buffers:
-        """Check everything; raises `PackingError` that says what is wrong where."""
+        """Validate all arguments; raises `PackingError` with the position and the reason."""
         alignment = whole_number("alignment", alignment)
         if alignment >= LARGEST:
             raise PackingError(f"alignment must be below 2**62 bytes, got {alignment}")
@@ -73,7 +73,7 @@ class Buffers:
         return buffers
 
     def problem(self, chosen: Integers) -> tuple[PackingProblem, int]:
-        """The problem of some buffers, and the bytes of its unit."""
+        """Return the packing problem of the chosen buffers, and the bytes per unit."""
         size, offset, is_pinned = self.size[chosen], self.offset[chosen], self.is_pinned[chosen]
         unit = int(np.gcd.reduce(np.concatenate((size, offset[is_pinned])))) or 1
         problem = PackingProblem.of(
@@ -82,7 +82,7 @@ class Buffers:
         return problem, unit
 
     def _check_pins(self) -> None:
-        """Raise where two pinned buffers share bytes at one time; checked in order of birth."""
+        """Raise `PackingError` if two pinned buffers share bytes at one time; checked by birth."""
         pinned = np.flatnonzero(self.is_pinned & (self.size > 0))
         pinned = pinned[np.argsort(self.lower[pinned], kind="stable")]
         start, end = self.offset[pinned], self.offset[pinned] + self.size[pinned]
@@ -99,7 +99,7 @@ class Buffers:
                 )
 
     def told(self, index: int) -> str:
-        """A pinned buffer in words."""
+        """Describe a pinned buffer for a message."""
         start, size = int(self.offset[index]), int(self.size[index])
         return (
             f"buffer {self.name_of(index)}, live [{self.lower[index]}, {self.upper[index]}) at "
@@ -108,7 +108,7 @@ class Buffers:
 
 
 def _whole(name: str, column: npt.ArrayLike) -> Integers:
-    """A column of whole numbers as int64."""
+    """Return a column of integers as int64."""
     try:
         array = np.asarray(column)
     except ValueError:  # rows of unequal lengths
@@ -127,7 +127,7 @@ def _whole(name: str, column: npt.ArrayLike) -> Integers:
 
 
 def _odd_one(array: npt.NDArray[Any]) -> str:
-    """The first entry that is no whole number, in words."""
+    """Describe the first entry that is not an integer."""
     for index, entry in enumerate(array.tolist()):
         if isinstance(entry, bool) or not isinstance(entry, int):
             return f"{entry!r} for buffer {index}"

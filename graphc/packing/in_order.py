@@ -1,13 +1,14 @@
-"""Best fit and first fit in a given order: a gap among those that a buffer lives with.
+"""First fit and best fit in a given order, among the buffers with overlapping live ranges.
 
-Buffers are placed one after another, and never moved. Those that are placed stand in a list by
-their start, and one walk over it finds the gaps for the next: with `floor` the highest end so far
-of a neighbour (one that shares a section), a neighbour that starts at or above floor + size leaves
-a gap. First fit takes the lowest gap, best fit the smallest; without any, the buffer goes on top of
-its neighbours. Every step is O(buffers placed), so n buffers take O(n²) time, and O(n) memory.
+Buffers are placed one after another and never moved. Placed buffers are kept in a list sorted by
+start. One walk over the list finds the gaps for the next buffer. Only neighbors, buffers that share
+a section with it, count. Let `floor` be the highest end of a neighbor so far: a neighbor that
+starts at or above `floor` + size leaves a gap. First fit takes the lowest gap, best fit the
+smallest. Without a gap, the buffer goes on top of its neighbors. Each step takes O(placed buffers),
+so n buffers take O(n²) time and O(n) memory.
 
-By falling size this is the greedy by size of Pisarchyk and Lee (2020) for tensors; here that is one
-of several orders.
+By decreasing size, this is the greedy-by-size algorithm of Pisarchyk and Lee (2020) for tensors.
+Here that is one of several orders.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from graphc.packing.problem import Flags, Integers
 
 @compiled
 def _gap(placed: Integers, count: int, first: int, last: int, size: int, tightest: bool) -> int:
-    """Offset of the lowest gap that holds `size` in sections [first, last), or of a tightest one.
+    """Return the lowest offset with a gap of `size` in sections `[first, last)`, or a tightest one.
 
     Rows of `placed` are (first, last, start, end), by start.
     """
     floor, best, room_there, found = 0, 0, 0, False
     for row in range(count):
-        # Who shares no section may overlap in bytes, and is passed over.
+        # Buffers without a common section may overlap in bytes, so they are skipped.
         if placed[row, 0] < last and first < placed[row, 1]:
             room = placed[row, 2] - floor
-            # Of gaps equally tight the lowest, as the walk goes up.
+            # Among equally tight gaps the lowest wins, since the walk goes up.
             if room >= size and (not found or room < room_there):
                 best, room_there, found = floor, room, True
                 if not tightest:
                     return best
-            # Not the last end: who starts lower may end higher.
+            # The maximum is needed: a buffer that starts lower may end higher.
             floor = max(floor, placed[row, 3])
     return best if found else floor
 
@@ -49,10 +50,10 @@ def place_in_order(
     tightest: bool,
     offsets: Integers,
 ) -> int:
-    """Fill `offsets` and return the height, in quadratic work.
+    """Fill `offsets` and return the height, in quadratic time.
 
-    `first`, `last` and `size` have an entry a buffer, which lives in sections [first, last). Where
-    `is_pinned`, the offset is given; `order` has pinned buffers first.
+    `first`, `last` and `size` have one entry per buffer, which is live in sections `[first, last)`.
+    Where `is_pinned`, the offset is given; `order` has pinned buffers first.
     """
     placed = np.empty((len(order), 4), np.int64)
     height = 0
@@ -62,7 +63,7 @@ def place_in_order(
             offsets[index] = _gap(placed, count, first[index], last[index], size[index], tightest)
         offset = offsets[index]
         row = count
-        # The list stays sorted, which costs no more than the walk for the gap did.
+        # Insertion keeps the list sorted; it costs no more than the search for the gap.
         while row > 0 and placed[row - 1, 2] > offset:
             for column in range(4):
                 placed[row, column] = placed[row - 1, column]

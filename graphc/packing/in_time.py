@@ -1,9 +1,9 @@
-"""Best fit in the order of time, like an allocator that runs the program.
+"""Best fit in order of time, like an allocator at run time.
 
-Buffers are taken and given back as the program would; a buffer takes the smallest hole below the
-height that holds it, else the height grows, from the topmost hole on if there is one. Holes are
-merged when they come to touch. With h holes a buffer costs O(log h) to choose and O(h) to keep the
-list sorted, which is small, so the work is nearly linear.
+Buffers are allocated and freed in program order. A buffer takes the smallest hole below the height
+that fits. Otherwise the height grows, starting from the topmost hole if it reaches the height.
+Adjacent holes are merged. With h holes, a buffer costs O(log h) to choose a hole and O(h) to keep
+the list sorted. h is small, so the work is nearly linear.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from graphc.packing.problem import Integers, PackingProblem
 
 
 def pack_in_time(problem: PackingProblem) -> tuple[Integers, int]:
-    """Allocate and free in the order of time; a buffer takes the smallest hole that holds it.
+    """Allocate and free buffers in order of time, by best fit; return offsets and height.
 
-    Returns offsets and the height. Nothing may be pinned.
+    No buffer may be pinned.
     """
     holes = _Holes()
     offsets = np.zeros(len(problem), np.int64)
@@ -36,7 +36,7 @@ def pack_in_time(problem: PackingProblem) -> tuple[Integers, int]:
 
 
 class _Holes:
-    """Free space below the height: holes by size for the choice, by start and end for merging."""
+    """Free space below the height: by size for the choice, by start and end for merging."""
 
     def __init__(self) -> None:
         self.height = 0
@@ -53,7 +53,7 @@ class _Holes:
                 self.add(start + size, start + hole)
             return start
         start = self.start_of.get(self.height, self.height)
-        if start < self.height:  # the topmost hole grows
+        if start < self.height:  # extend the topmost hole
             self.remove(start, self.height)
         self.height = start + size
         return start

@@ -1,15 +1,16 @@
-"""What remains of a problem when pieces that fit together are one.
+"""Reduces a problem by joining pieces that fit together; ruin and recreate.
 
-`graphc.packing.fits` puts together what fits. Where that ends, pieces that live equally long are
-piled on a guess, the longest lives first, since short ones agree by chance. When nothing is left to
-guess, the guesses that led to nothing are taken apart, and all begins anew with other guesses.
-Where that makes the pieces no fewer, small pieces are taken apart, too, as some fitted by chance: a
-solution is ruined in part and built up again (Schrimpf et al., 2000). The fewest pieces are kept.
+`graphc.packing.fits` joins pieces that fit. When no more fit, pieces with equal live ranges are
+piled up as guesses. Long live ranges come first, since short ones coincide by chance. When nothing
+is left to guess, the unsuccessful guesses are taken apart and the process restarts with other
+guesses. If a restart gives no fewer pieces, small pieces are taken apart too, since some of them
+fitted by chance. This is ruin and recreate (Schrimpf et al., 2000). The state with the fewest
+pieces is kept.
 
-Of a million buffers cut from one rectangle a few hundred pieces remain, or a few thousand, as their
-sizes and times tell. They are packed like any buffers, and each part then lies at its place within
-its piece. For other problems the pieces are nothing but a proposal: a packing of them is one of the
-buffers, higher or lower.
+A million buffers cut from one rectangle reduce to a few hundred or a few thousand pieces, depending
+on their sizes and times. The pieces are packed like buffers, and each part has a fixed offset
+within its piece. For other problems, the pieces are only a heuristic: a packing of them is a valid
+packing of the buffers, possibly higher.
 """
 
 from __future__ import annotations
@@ -22,35 +23,37 @@ from graphc.packing.problem import Integers, PackingProblem
 from graphc.random_numbers import random_numbers
 
 GUESSED = 0.1
-"""Of all pairs that could be piled, the part that is at one time."""
+"""The fraction of all candidate pairs that is piled up at a time."""
 
 RUINED = (0.0, 0.0, 0.3, 1.0)
-"""Of the small pieces, the part that is taken apart without a guess in them: in turn, the longer
-there have not been fewer pieces."""
+"""The fraction of small pieces without a guess that is taken apart.
+
+The entries apply in turn, as restarts without fewer pieces accumulate.
+"""
 
 SMALL = 5
-"""Most buffers of a small piece."""
+"""The maximum number of buffers in a small piece."""
 
 PATIENCE = 50
-"""Times that all may begin anew without fewer pieces than ever before."""
+"""The maximum number of restarts without a new minimum of pieces."""
 
 LIMIT = (4 * 10**7, 6_000)
-"""Most comparisons: so many, and so many more a buffer."""
+"""The maximum number of comparisons: a constant, and a number per buffer."""
 
 SLICE = 2 * 10**7
-"""Comparisons between two looks at the effort."""
+"""The number of comparisons between two checks of the effort."""
 
 ROUND = 50
-"""Comparisons that a round of guesses is worth, a piece."""
+"""The cost of a round of guesses, in comparisons per piece."""
 
 COMPARISON = 2
-"""Units of work of one comparison."""
+"""The units of work per comparison."""
 
 
 class Joined:
-    """Pieces of a problem without pins: a problem of their own, and where the buffers lie in them.
+    """Pieces of a problem without pins: a reduced problem, and the buffers' offsets in the pieces.
 
-    Another seed leads to other guesses.
+    Different seeds lead to different guesses.
     """
 
     problem: PackingProblem
@@ -63,7 +66,7 @@ class Joined:
         self._keep(np.arange(len(problem)))
 
     def work(self) -> Iterator[int]:
-        """Look for fewer pieces; gives the units of work since it last did, often."""
+        """Search for fewer pieces; yield the units of work since the last yield, often."""
         limit = LIMIT[0] + LIMIT[1] * self._buffers
         fruitless = number = done = 0
         while True:
@@ -78,14 +81,15 @@ class Joined:
             if len(whole) < len(self.problem):
                 self._keep(whole)
                 fruitless = 0
-            # More than half are left at the first end: little fits. After a ruin that is rare.
+            # At the first restart, more than half of the buffers left means that little fits. After
+            # a ruin that is rare.
             is_hopeless = len(whole) > self._buffers / 2
             if done >= limit or len(whole) == 1 or fruitless > PATIENCE or is_hopeless:
                 return
             self._ruin(whole, number, RUINED[fruitless * len(RUINED) // (PATIENCE + 1)])
 
     def offsets(self, of_pieces: Integers) -> Integers:
-        """Offsets of the buffers from those of the pieces."""
+        """Return the offsets of the buffers, given those of the pieces."""
         from graphc.packing.pieces import spread
 
         found = np.zeros(len(self._first), np.int64)
@@ -94,7 +98,7 @@ class Joined:
         return found[: self._buffers]
 
     def _settle(self, limit: int) -> Generator[int, None, int]:
-        """Put together all that fits; gives units of work, returns comparisons."""
+        """Join all pieces that fit; yield units of work, return the number of comparisons."""
         from graphc.packing.fits import settle
         from graphc.packing.pieces import QUEUED, WORK
 
@@ -108,7 +112,7 @@ class Joined:
                 return done
 
     def _guess(self, whole: Integers, number: int) -> bool:
-        """Pile some of the pieces that live equally long; False where there are none."""
+        """Pile up some of the pieces with equal live ranges; return False if there are none."""
         from graphc.packing.pieces import pile_up
 
         pieces = self._pieces
@@ -126,7 +130,7 @@ class Joined:
         return True
 
     def _ruin(self, whole: Integers, number: int, part: float) -> None:
-        """Take apart what was guessed, and a part of the small pieces."""
+        """Take apart all guesses, and a fraction of the small pieces."""
         from graphc.packing.pieces import take_apart
 
         pieces = self._pieces

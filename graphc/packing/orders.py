@@ -1,4 +1,4 @@
-"""Orders of buffers: which is placed first, or tried first."""
+"""Orders in which buffers are placed or tried."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ KEYS = (
     ("area", "duration", "crowd"),
     ("size", "duration", "crowd"),
 )
-"""Large values first, the first key before the others: MiniMalloc's orders and those by one key.
-"""
+"""Sort keys, in decreasing order, most significant first: MiniMalloc's orders, and orders by each
+single key."""
 
 NOISE = (0.08, 0.25, 0.6)
-"""How far the first key of an order is changed at random, as a part of it."""
+"""The maximum relative perturbation of the first key of an order."""
 
 
 def columns_of(problem: PackingProblem) -> dict[str, Integers]:
-    """The keys of orders: size, duration, area, birth of each buffer, and the crowd that it is in.
+    """Return the sort keys of each buffer: size, duration, area, birth and crowd.
 
-    Durations are counted in sections, so that an order depends on who lives with whom alone.
+    `crowd` is the peak of live bytes during the buffer's live range. Durations are counted in
+    sections, so that an order depends only on which live ranges overlap.
     """
     duration = problem.last - problem.first
     return {
@@ -34,20 +35,20 @@ def columns_of(problem: PackingProblem) -> dict[str, Integers]:
         "duration": duration,
         "area": problem.size * duration,
         "crowd": problem.crowd,
-        # Keys are taken from large to small, births from early to late.
+        # Keys sort in decreasing order, births in increasing order.
         "birth": -problem.first,
     }
 
 
 def basic_orders(problem: PackingProblem) -> Iterator[Integers]:
-    """Orders by `KEYS`, then by birth."""
+    """Yield the orders by `KEYS`, then the order by birth."""
     columns = columns_of(problem)
     for keys in (*KEYS, ("birth", "duration", "size")):
         yield order_by([columns[key] for key in keys])
 
 
 def disturbed_orders(problem: PackingProblem) -> Iterator[Integers]:
-    """Orders by `KEYS`, at first as they are, then disturbed more and less, without an end."""
+    """Yield the orders by `KEYS` unchanged, then perturbed by more or less noise, without end."""
     columns = columns_of(problem)
     for keys in KEYS:
         yield order_by([columns[key] for key in keys])
@@ -57,19 +58,19 @@ def disturbed_orders(problem: PackingProblem) -> Iterator[Integers]:
             for keys in KEYS:
                 number += 1
                 factor = 1 + noise * random_numbers(len(problem), number)
-                # The first key only: the others break its ties, of which noise leaves few.
+                # Only the first key is perturbed: the others break ties, and noise leaves few ties.
                 key, *others = (columns[name] for name in keys)
                 yield order_by([key * factor, *others])
 
 
 def order_by(keys: list[np.ndarray[tuple[int, ...], np.dtype[np.number]]]) -> Integers:
-    """Buffers by falling keys, the first before the others; equal ones as they are given."""
-    # lexsort has its first key last.
+    """Return buffers by decreasing keys, most significant first; ties keep the given order."""
+    # `np.lexsort` takes the most significant key last.
     return np.lexsort([-key for key in reversed(keys)])
 
 
 def ranks(order: Integers) -> Integers:
-    """The place of each buffer in an order."""
+    """Return the position of each buffer in an order."""
     found = np.empty(len(order), np.int64)
     found[order] = np.arange(len(order))
     return found

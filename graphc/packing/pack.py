@@ -1,4 +1,4 @@
-"""Offsets for buffers with fixed lifetimes: the parts of a problem, each by its phases."""
+"""Offset assignment for buffers with fixed live ranges: independent parts, each in phases."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from graphc.packing.phases import Packer
 from graphc.packing.problem import Integers, Packing
 
 NORMAL = 3 * 10**8
-"""Effort for a plan: some tenths of a second where the bound is not reached."""
+"""Effort for a plan: some tenths of a second if the bound is not reached."""
 
 THOROUGH = 2 * 10**10
-"""Effort for a packing that is wanted as low as can be: up to about a minute."""
+"""Effort for the lowest packing: up to about a minute."""
 
 
 def pack(
@@ -32,19 +32,21 @@ def pack(
     effort: int = THOROUGH,
     ids: Sequence[str] | None = None,
 ) -> Packing:
-    """Give each buffer an offset so that none that are live together overlap, and all end low.
+    """Assign offsets so that no two buffers with overlapping live ranges overlap, minimizing
+    height.
 
-    `lower`, `upper` and `size` are whole numbers, one a buffer (shape ``[buffers]``): it is live on
-    the half-open [lower, upper) and takes `size` bytes, rounded up to `alignment`, at a multiple of
-    `alignment`. `pinned` maps buffers, by index, to offsets in bytes that they must have. `effort`
-    counts units of work; the result depends on it, but never on time or machine, and more effort
-    never gives a higher packing. Messages call buffers by their `ids`, or else by their indices.
+    `lower`, `upper` and `size` are integers, one per buffer (shape ``[buffers]``). A buffer is live
+    on the half-open interval `[lower, upper)`. It takes `size` bytes, rounded up to `alignment`, at
+    a multiple of `alignment`. `pinned` maps buffers, by index, to fixed offsets in bytes. `effort`
+    counts units of work. The result depends on the effort, but never on time or machine. More
+    effort never gives a higher packing. Messages name buffers by their `ids`, or by index without
+    `ids`.
 
-    The packing ends at the least height as soon as that is known. `graphc.packing.phases` names the
-    methods and where they come from.
+    The search stops as soon as the height is known to be minimal. `graphc.packing.phases` lists the
+    algorithms and their sources.
 
-    Raises `PackingError` for what cannot be packed, and `CapacityError` where the height found is
-    above `capacity` bytes.
+    Raises `PackingError` for invalid input, and `CapacityError` if the height found exceeds
+    `capacity` bytes.
     """
     effort = whole_number("effort", effort, 0)
     if capacity is not None:
@@ -71,9 +73,9 @@ def pack(
 
 
 def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Integers, int, int]:
-    """Pack apart what never lives together, always the highest part.
+    """Pack parts with disjoint live ranges separately, always the highest part next.
 
-    Returns offsets, what no packing is below, and the work done.
+    Returns offsets, a lower bound of the height, and the work done.
     """
     problem, offsets = whole.problem, whole.offsets.copy()
     ends = offsets + problem.size
@@ -87,7 +89,7 @@ def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Int
         packer = packers[index]
         if packer.height <= max(target, packer.bound):
             break
-        # To where another part is higher, and at least by one unit.
+        # The goal is the height of the next highest part, and at least one unit less than now.
         goal = min(-highest[0][0], packer.height - 1) if highest else target
         before = packer.work
         has_more = packer.improve(target, effort - work + before, wanted, goal)
@@ -101,7 +103,8 @@ def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Int
 
 
 def _packer_of(whole: Packer, group: Integers) -> Packer:
-    """A packer of some of the buffers that begins with how they lie; for all, the one they have."""
+    """Return a packer of a group, initialized with the current offsets; for all buffers,
+    `whole`."""
     if len(group) == len(whole.problem):
         return whole
     packer = Packer(whole.problem.part(group), whole.unit)
