@@ -1,27 +1,31 @@
-"""The phases of packing, cheapest first. Each ends where nothing lower is wanted or can exist.
+"""Phases of packing, cheapest first. Packing stops when the height is low enough or minimal.
 
-1. Best fit in the order of time, which needs no compiled code.
+1. Best fit in order of time, which needs no compiled code.
 2. Lowest place first (`fill_valleys`) in orders by size, duration, area, birth and crowd.
-3. Squeaky wheel: what ends above the target goes further to the front, and all is placed anew.
-   Joslin and Clements (1999); TVM's memory planner and XLA's repacker improve in this way.
-4. Best and first fit (`place_in_order`) in the same orders.
-5. What fits together exactly is joined, and the fewer pieces are packed by all of these methods.
-   Problems too large for phase 4 are joined before phase 2, and only if they are nearly full. If
-   they have few lifetimes, what lives equally long is stacked (`stacked.py`), before and after.
-6. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993),
-   every other time for a height between the best and the bound, in turn with pieces of other
-   guesses; for problems too large for it, more rounds of the squeaky wheel.
+3. Squeaky wheel optimization: buffers that end above the target move toward the front of the
+   order, and all buffers are placed again. See Joslin and Clements (1999); TVM's memory planner
+   and XLA's repacker do the same.
+4. Best fit and first fit (`place_in_order`) in the same orders.
+5. Pieces that fit together exactly are joined, and the fewer pieces are packed by all of these
+   algorithms. Problems too large for phase 4 are joined before phase 2, and only if the arena is
+   nearly full. If they have few distinct live ranges, buffers with equal live ranges are packed
+   as stacks (`stacked.py`), before and after joining.
+6. Exact search, restarted with perturbed orders and limits by the sequence of Luby et al. (1993).
+   Every second search is for a height between the best and the bound. Before it, joining with
+   new guesses and the squeaky wheel take turns. Problems too large for the search get more
+   rounds of the squeaky wheel instead.
 
-Phases 1, 2 and 4 place each buffer once, in O(n log n), about O(n log n) and O(n²); 3 repeats 2; 5
-is about linear, and 6 is exponential, each with a limit. A packing is only ever replaced by a lower
-one. The bound is the most that is live at one time, which most training steps reach in phase 1 or
-2; an exhausted search raises it, since it proves that a capacity is not enough.
+Phases 1, 2 and 4 place each buffer once, in O(n log n), about O(n log n) and O(n²). Phase 3 repeats
+phase 2. Phase 5 is about linear, and phase 6 is exponential; both have limits. A packing is only
+replaced by a lower one. The bound is the peak of live bytes, which most training steps reach in
+phase 1 or 2. An exhausted search raises the bound, since it proves that a capacity is not
+sufficient.
 
-Where something is pinned, the squeaky wheel places by best fit, there is no lowest place first, and
-nothing is joined or stacked.
+If a buffer is pinned, the squeaky wheel places by best fit. Lowest place first, joining and
+stacking are skipped.
 
-Effort is counted in units of work, about a nanosecond each, never in seconds: the same effort gives
-the same packing on every machine, and more effort none that is higher.
+Effort is counted in units of work of about a nanosecond, never in seconds. The same effort gives
+the same packing on every machine, and more effort never gives a higher one.
 """
 
 from __future__ import annotations
@@ -42,43 +46,48 @@ from graphc.progress import report
 from graphc.random_numbers import random_numbers
 
 ORDER_LIMIT = 8192
-"""Most buffers that are placed in quadratic work."""
+"""The maximum number of buffers that are placed in quadratic time."""
 
 SEARCH_LIMIT = 2048
-"""Most buffers that are searched exactly."""
+"""The maximum number of buffers for the exact search."""
 
 SQUEAKS = 40
 """Rounds of the squeaky wheel from one order."""
 
 VISIT = 16
-"""Units of work for one node that `fill_valleys` visits."""
+"""Units of work per node that `fill_valleys` visits."""
 
 CALL = 20_000
-"""Units of work for what stands around a kernel."""
+"""Units of work for the overhead of a call of a compiled loop."""
 
 REPORTED = 5 * 10**8
-"""Units of work between two reports, which is a second or two."""
+"""Units of work between two progress reports: one or two seconds."""
 
 FULL = 0.95
-"""The part of the bound that is live on average where a large problem is joined: there, what is
-born fills what dies."""
+"""The minimum average of live bytes, as a fraction of the bound, at which large problems are
+joined.
+
+Above it, the buffers born at a time fill the bytes of those that die.
+"""
 
 PIECE_WORK = (10**8, 10**5)
-"""Units of work with the pieces of one guess: so many, and so many more a buffer."""
+"""Units of work for the pieces of one set of guesses: a constant, and a number per buffer."""
 
 STACKED_WORK = 10**9
-"""Units of work with stacks before anything else: a second, as what they gain comes early."""
+"""Units of work with stacks before all other phases: one second, since their gains come early."""
 
 PARTS = (4, 16)
-"""A search for less goes a fourth or a sixteenth of the way to the bound, in turn: for half of it
-hardly any succeeds, and shorter steps gain less."""
+"""A search for a lower height aims 1/4 or 1/16 of the way to the bound, in turn.
+
+Hardly any search for half of the way succeeds, and shorter steps gain less.
+"""
 
 
 class Packer:
-    """Packs one problem and keeps the best that it has found.
+    """Packs one problem and keeps the best packing found.
 
-    `offsets` and `height` are the best packing; `bound` is what is proven that none is below. All
-    are in the problem's units, of `unit` bytes.
+    `offsets` and `height` are the best packing; `bound` is a proven lower bound of the height. All
+    are in the problem's units, of `unit` bytes each.
     """
 
     def __init__(self, problem: PackingProblem, unit: int = 1, may_join: bool = True) -> None:
@@ -92,11 +101,10 @@ class Packer:
         self._begin()
 
     def improve(self, target: int, effort: int, wanted: int, goal: int = 0) -> bool:
-        """Work until the height is `target` or `goal`, proven least, or `effort` is used up.
+        """Work until the height is `target` or `goal`, or proven minimal, or `effort` is used up.
 
-        What is looked for is the target, whatever the goal, and while the height is above it, what
-        is `wanted`. Another call goes on where the last one ended; there is nothing left to try
-        where it returns False.
+        Searches aim at the target, whatever the goal, and at `wanted` while the height is above it.
+        Another call continues where the last one ended. Returns False if nothing is left to try.
         """
         self.target, self.wanted = target, wanted
         while True:
@@ -113,7 +121,7 @@ class Packer:
                 return False
 
     def _begin(self) -> None:
-        """Make a first packing at little work."""
+        """Find a first packing with little work."""
         if self._pinned:
             self.offsets, self.height = self._in_order(self.problem.by_birth, True)
         else:
@@ -130,10 +138,10 @@ class Packer:
         if is_large and self.problem.live.mean() >= FULL * self.bound:
             yield from self._join(0)
         if found is not None:
-            # Where so many live together, lowest place first is quadratic in the buffers.
+            # With so many buffers live at once, lowest place first takes quadratic time.
             yield from self._instead(stacks, found.offsets)
             return
-        # The skyline of `fill_valleys` starts flat, so it knows no pins.
+        # The skyline of `fill_valleys` starts flat, so it does not support pins.
         if not self._pinned:
             for order in basic_orders(self.problem):
                 self.keep(*self._in_valleys(order))
@@ -149,14 +157,14 @@ class Packer:
         yield from self._search() if may_search else self._squeak(None)
 
     def _join(self, seed: int) -> Iterator[bool]:
-        """Join what fits together, and pack the pieces instead."""
+        """Join pieces that fit together, and pack the pieces instead."""
         if not self._may_join:
             return
         joined = Joined(self.problem, seed)
         for work in joined.work():
             self.work += work
             yield True
-        # Of what is not cut from one rectangle little fits, and most of that by chance.
+        # Buffers not cut from one rectangle rarely fit together, and mostly by chance.
         if len(joined.problem) > len(self.problem) / 2:
             self._may_join = False
             return
@@ -167,7 +175,11 @@ class Packer:
     def _instead(
         self, inner: Packer, offsets: Callable[[Integers], Integers], limit: float = math.inf
     ) -> Iterator[bool]:
-        """Pack what the buffers are parts of, which have these offsets then, to so much work."""
+        """Pack a problem of pieces or stacks and take over its offsets, up to `limit` units of
+        work.
+
+        `offsets` maps offsets of the inner problem to those of the buffers.
+        """
         done = inner.work
         for _ in inner.steps:
             self.work, done = self.work + inner.work - done, inner.work
@@ -175,19 +187,20 @@ class Packer:
             if inner.height < self.height:
                 self.keep(offsets(inner.offsets), inner.height)
             yield True
-            # That the pieces fit no lower proves nothing of the buffers.
+            # A lower bound for the pieces is not one for the buffers.
             if inner.height <= max(self.target, inner.bound) or inner.work >= limit:
                 return
 
     def _squeak(self, rounds: int | None) -> Iterator[bool]:
-        """What ends too high goes to the front by a random part of the way."""
-        # Each round would be quadratic.
+        """Move buffers that end above the target a random distance toward the front, and place
+        again."""
+        # Each round would take quadratic time.
         if self._pinned and len(self.problem) > ORDER_LIMIT:
             return
         orders = disturbed_orders(self.problem)
         done = 0
         while rounds is None or done < rounds:
-            # A fresh order after so many rounds: blame may go round in circles.
+            # Take a new order after `SQUEAKS` rounds: blame may move in circles.
             place = ranks(next(orders)).astype(np.float64)
             for _ in range(SQUEAKS):
                 done += 1
@@ -195,24 +208,26 @@ class Packer:
                 found = self._in_order(order, True) if self._pinned else self._in_valleys(order)
                 self.keep(*found)
                 yield True
-                # By up to 0.3 of all places, most of them by less: what is to blame is a guess.
+                # Move by up to 0.3 of all positions, mostly by less: which buffers are to blame is
+                # a guess.
                 blamed = np.flatnonzero(found[0] + self.problem.size > self.target)
                 jump = (1 + random_numbers(len(blamed), done)) / 2
                 place[blamed] -= 0.3 * len(place) * jump * jump
 
     def _search(self) -> Iterator[bool]:
-        """Restarted searches for the target and for less than the best, other ways in between."""
+        """Run restarted searches for the target and for less than the best, and heuristics in
+        between."""
         exact, squeaks = ExactSearch(self.problem), self._squeak(None)
-        # A seed that leaves too many pieces ends them all.
+        # A seed that leaves too many pieces ends all joining.
         seeds = itertools.takewhile(lambda _: self._may_join, itertools.count(1))
         joins = itertools.chain.from_iterable(map(self._join, seeds))
         ways = itertools.cycle((joins, squeaks))
         for number, order in enumerate(disturbed_orders(self.problem)):
-            # Each kind has Luby's sequence for itself, not every other limit of a common one.
+            # Each kind of search has its own Luby sequence, not every second limit of a common one.
             turn, asks_for_less = divmod(number, 2)
             if asks_for_less:
                 yield from itertools.islice(next(ways), SQUEAKS)
-            # The bound may have risen since, by a search that ended without a packing.
+            # The bound may have risen since, by a search that was exhausted without a packing.
             least = max(self.target, self.bound)
             capacity = self._less(least, turn) if asks_for_less else least
             found = exact.search(order, capacity, turn)
@@ -225,13 +240,13 @@ class Packer:
             yield True
 
     def _less(self, least: int, turn: int) -> int:
-        """A height below the best: what the caller wants, else a part of the way to the least."""
+        """Return a height below the best: `wanted` if possible, else part of the way to `least`."""
         if least < self.wanted < self.height:
             return self.wanted
         return self.height - max(1, (self.height - least) // PARTS[turn % len(PARTS)])
 
     def keep(self, offsets: Integers, height: int) -> None:
-        """Take a packing if it is lower."""
+        """Keep a packing if it is lower."""
         if height < self.height:
             self.offsets, self.height = offsets, height
 
@@ -257,7 +272,7 @@ class Packer:
 
         problem = self.problem
         offsets = problem.offset.copy()
-        # Pinned ones first, since they cannot give way; a stable sort keeps the order of the
+        # Pinned buffers come first, since they cannot move; a stable sort keeps the order of the
         # others.
         order = order[np.argsort(~problem.is_pinned[order], kind="stable")]
         height = place_in_order(

@@ -1,7 +1,7 @@
-"""Buffers, and the larger pieces that are put together of them, in lists by time.
+"""Pieces: buffers and rectangles joined from them, in linked lists by time.
 
-Each time has two lists, of the pieces that are born and that die then. A time is looked at again
-when one of its pieces has changed. `graphc.packing.fits` says what is put together.
+Each time has two lists: the pieces born then, and the pieces that die then. A time is queued again
+when one of its pieces changes. `graphc.packing.fits` decides which pieces are joined.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from graphc.jit import compiled
 from graphc.packing.problem import Flags, Integers, PackingProblem
 
 LONGEST = 4096
-"""Entries of a list that are looked at at all."""
+"""The maximum number of entries of a list that are examined."""
 
 PARTS = 5
-"""Most parts of a piece; NONE stands where there are fewer."""
+"""The maximum number of parts of a piece; missing parts are NONE."""
 
 NONE = -1
 
@@ -25,17 +25,18 @@ BORN, DYING = 0, 1
 """The two lists of each time."""
 
 QUEUE_START, QUEUED, FREE, RANDOM, WORK = range(5)
-"""Counters: the ring of times to look at, the numbers not in use, the last random number, and the
-comparisons made."""
+"""Indices of the counters: start and length of the ring of queued times, number of free piece
+numbers, last random number, and comparisons made."""
 
 
 class Pieces(NamedTuple):
-    """All pieces by number: first the buffers, then what is put together of them.
+    """All pieces by number: first the buffers, then the joined pieces.
 
-    `first`, `last`, `size`, `buffers` (of how many it is made), `is_whole` (no part of another),
-    `is_guess` and `failures` have an entry a piece, `parts` has rows of PARTS. `head[list, time]`,
-    `following[list, piece]` and `before` are the lists; `queue` and `is_queued` the times to look
-    at; `free` the numbers not in use; `near` has room for four lists.
+    `first`, `last`, `size`, `buffers` (the number of buffers in it), `is_whole` (not part of
+    another piece), `is_guess` and `failures` have one entry per piece; `parts` has rows of PARTS.
+    `head[list, time]`, `following[list, piece]` and `before` are the linked lists. `queue` and
+    `is_queued` are the times to examine; `free` contains unused piece numbers; `near` is scratch
+    space for four lists.
     """
 
     first: Integers
@@ -57,7 +58,7 @@ class Pieces(NamedTuple):
 
 
 def pieces_of(problem: PackingProblem, seed: int) -> Pieces:
-    """The buffers of a problem, nothing put together, and every time to be looked at."""
+    """Return the buffers of a problem as pieces, with nothing joined and all times queued."""
     count, times = len(problem), problem.sections + 1
     room = 2 * count + 1
     columns = np.zeros((3, room), np.int64)
@@ -98,7 +99,7 @@ def pieces_of(problem: PackingProblem, seed: int) -> Pieces:
 
 @compiled
 def _put(pieces: Pieces, which: int, time: int, piece: int) -> None:
-    """Put a piece in front of a list: it is the newest."""
+    """Insert a piece at the front of a list: it is the newest."""
     after = pieces.head[which, time]
     pieces.following[which, piece], pieces.before[which, piece] = after, NONE
     if after != NONE:
@@ -108,7 +109,7 @@ def _put(pieces: Pieces, which: int, time: int, piece: int) -> None:
 
 @compiled
 def _take(pieces: Pieces, which: int, time: int, piece: int) -> None:
-    """Take a piece out of a list."""
+    """Remove a piece from a list."""
     before, after = pieces.before[which, piece], pieces.following[which, piece]
     if before == NONE:
         pieces.head[which, time] = after
@@ -147,9 +148,10 @@ def _hide(pieces: Pieces, piece: int) -> None:
 def put_together(
     pieces: Pieces, a: int, b: int, c: int, d: int, e: int, size: int, is_guess: bool
 ) -> None:
-    """Make one piece of two, or of five, in the order in which `parts` has them.
+    """Join two pieces, or five, into one, in the order of `parts`.
 
-    Its life begins with `a` (or, of five, with `d`, which begins with it) and ends with `b`.
+    Its live range begins with that of `a` (in a wheel `d` begins with it) and ends with that of
+    `b`.
     """
     counters = pieces.counters
     counters[FREE] -= 1
@@ -170,7 +172,7 @@ def put_together(
 
 @compiled
 def take_apart(pieces: Pieces, chosen: Integers) -> None:
-    """Take pieces apart, and guesses that show then, and look at all their times again."""
+    """Split pieces, and guesses that surface, and queue all their times again."""
     waiting = np.empty(len(pieces.first), np.int64)
     count = len(chosen)
     waiting[:count] = chosen
@@ -194,7 +196,8 @@ def take_apart(pieces: Pieces, chosen: Integers) -> None:
 
 @compiled
 def pile_up(pieces: Pieces, one: Integers, other: Integers) -> None:
-    """Pile pieces that live equally long, on a guess; those that are no longer whole are left."""
+    """Pile up pairs of pieces with equal live ranges as guesses; skip pieces that are no longer
+    whole."""
     for place in range(len(one)):
         a, b = one[place], other[place]
         if pieces.is_whole[a] and pieces.is_whole[b]:
@@ -204,7 +207,7 @@ def pile_up(pieces: Pieces, one: Integers, other: Integers) -> None:
 
 @compiled
 def list_of(pieces: Pieces, which: int, time: int, found: Integers) -> int:
-    """Write a list, the newest first, and return its length."""
+    """Write a list to `found`, newest first, and return its length, at most `LONGEST`."""
     count, piece = 0, pieces.head[which, time]
     while piece != NONE and count < LONGEST:
         found[count] = piece
@@ -217,7 +220,7 @@ def list_of(pieces: Pieces, which: int, time: int, found: Integers) -> int:
 def spread(
     first: Integers, size: Integers, parts: Integers, offsets: Integers, whole: Integers
 ) -> None:
-    """Give the parts of each whole piece their offsets, from its own."""
+    """Derive the offsets of the parts of each whole piece from its own."""
     waiting = np.empty(len(first), np.int64)
     count = len(whole)
     waiting[:count] = whole

@@ -1,4 +1,4 @@
-"""The packing problem as its phases see it, and its answer."""
+"""The normalized packing problem, and its solution."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 class Packing:
     """An offset for each buffer.
 
-    `height` is where the highest buffer ends. `bound` is the most that is live at one time or the
-    end of a pinned buffer, and `proven` what no packing is below: that, or more by an exhausted
-    search. All are in bytes. `work` is how much of the effort was used.
+    `height` is the end of the highest buffer. `bound` is the peak of live bytes or the end of a
+    pinned buffer, whichever is larger. `proven` is a lower bound of all packings: `bound`, or more
+    after an exhausted search. All are in bytes. `work` is the part of the effort that was used.
     """
 
     offsets: Integers
@@ -29,22 +29,22 @@ class Packing:
 
     @property
     def is_optimal(self) -> bool:
-        """Whether no lower height exists."""
+        """True if no lower packing exists."""
         return self.height == self.proven
 
     @property
     def gap(self) -> float:
-        """How far the height is above the bound, as a part of the bound."""
+        """The distance of the height from the bound, relative to the bound."""
         return self.height / self.bound - 1 if self.bound else 0.0
 
 
 @dataclass(frozen=True)
 class PackingProblem:
-    """Buffers that live in sections [first, last) and have sizes in units.
+    """Buffers that are live in sections `[first, last)`, with sizes in units.
 
-    Sections are the times at which a different set of buffers is live and none of these sets lies
-    within a neighbour's. A unit is the largest number of bytes that divides all sizes and pinned
-    offsets. `offset` holds places where `is_pinned`, and zeros.
+    Sections are the times at which the set of live buffers changes and is contained in no
+    neighbor's set. A unit is the greatest common divisor of all sizes and pinned offsets, in bytes.
+    `offset` contains positions where `is_pinned`, and zeros elsewhere.
     """
 
     first: Integers
@@ -57,7 +57,7 @@ class PackingProblem:
     def of(
         cls, lower: Integers, upper: Integers, size: Integers, is_pinned: Flags, offset: Integers
     ) -> PackingProblem:
-        """The problem of lifetimes in times of any kind, which `sections_of` numbers."""
+        """Return the problem for live ranges in any time, which `sections_of` numbers."""
         first, last = sections_of(lower, upper)
         return cls(first, last, size, is_pinned, offset)
 
@@ -71,7 +71,7 @@ class PackingProblem:
 
     @cached_property
     def live(self) -> Integers:
-        """The units that are live in each section."""
+        """The live units in each section."""
         change = np.zeros(self.sections + 1, np.int64)
         np.add.at(change, self.first, self.size)
         np.add.at(change, self.last, -self.size)
@@ -79,13 +79,13 @@ class PackingProblem:
 
     @cached_property
     def bound(self) -> int:
-        """The most that is live in a section, or the end of the highest pinned buffer."""
+        """The peak of live units, or the end of the highest pinned buffer if that is larger."""
         ends = (self.offset + self.size)[self.is_pinned]
         return max(int(self.live.max(initial=0)), int(ends.max(initial=0)))
 
     @cached_property
     def crowd(self) -> Integers:
-        """The most that is live in any section of each buffer."""
+        """The peak of live units over the sections of each buffer."""
         return _maximum_over(self.live, self.first, self.last)
 
     @cached_property
@@ -95,11 +95,11 @@ class PackingProblem:
 
     @cached_property
     def births(self) -> Integers:
-        """The number of buffers that begin before each section; one entry more than sections."""
+        """The number of buffers born before each section; one entry more than sections."""
         return np.searchsorted(self.first[self.by_birth], np.arange(self.sections + 1))
 
     def apart(self) -> list[Integers]:
-        """Groups of buffers that never live together with one of another group."""
+        """Return groups of buffers such that live ranges of different groups never overlap."""
         crossing = np.zeros(self.sections + 1, np.int64)
         np.add.at(crossing, self.first + 1, 1)
         np.add.at(crossing, self.last, -1)
@@ -109,16 +109,16 @@ class PackingProblem:
         return np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(order) else []
 
     def part(self, chosen: Integers) -> PackingProblem:
-        """The problem of some of the buffers."""
+        """Return the problem restricted to some of the buffers."""
         first, last, size = self.first[chosen], self.last[chosen], self.size[chosen]
         return PackingProblem.of(first, last, size, self.is_pinned[chosen], self.offset[chosen])
 
 
 def sections_of(lower: Integers, upper: Integers) -> tuple[Integers, Integers]:
-    """For each lifetime [lower, upper) its first section and the one after its last.
+    """Return for each live range `[lower, upper)` its first section and the one after its last.
 
-    A section ends where a buffer dies after one was born since the section before. Two lifetimes
-    have a time in common if and only if they have a section in common.
+    A section ends at a death if a buffer was born since the previous section. Two live ranges
+    overlap if and only if they have a section in common.
     """
     times, places = np.unique(np.concatenate((lower, upper)), return_inverse=True)
     born, dies = places[: len(lower)], places[len(lower) :]
@@ -134,7 +134,7 @@ def sections_of(lower: Integers, upper: Integers) -> tuple[Integers, Integers]:
 
 
 def _maximum_over(level: Integers, first: Integers, last: Integers) -> Integers:
-    """The maxima over ranges, each of two runs whose lengths are the same power of two."""
+    """Return the maxima over ranges: each is covered by two ranges of equal power-of-two length."""
     found = np.zeros(len(first), np.int64)
     width, maxima = 1, level
     while width <= len(level):

@@ -1,38 +1,38 @@
-"""Exact search for a packing within a capacity, valley by valley.
+"""Exact search for a packing within a capacity, by branching on valleys.
 
-Buffers live in sections [first, last) and have sizes. Wanted are offsets such that buffers with a
-section in common do not overlap and every one ends at or below the capacity C. This is dynamic
-storage allocation, NP-complete (Garey and Johnson, 1979, SR2), so the search is depth first, with a
-limit on its decisions.
+Buffers are live in sections `[first, last)` and have sizes. The search assigns offsets such that
+buffers with a common section do not overlap and each ends at or below the capacity C. This is
+dynamic storage allocation, which is NP-complete (Garey and Johnson, 1979, SR2). So the search is
+depth first, with a limit on its decisions.
 
-Let every buffer of a packing sink until it lies on the bottom, on a pin or on another buffer. Only
-such packings have to be tried, and they are built from the bottom up. A state has for each buffer b
-that is not placed
+Let every buffer of a packing sink until it rests on the bottom, on a pin or on another buffer. Only
+such packings have to be tried. They are built from the bottom up. A state has, for each unplaced
+buffer b,
 
-    solid(b) ≤ least(b)     the lowest offset above all placed buffers and pins that live with b;
-                            the same, as far as decisions have raised it further
+    solid(b) ≤ least(b)     solid: the lowest offset above all placed buffers and pins that
+                            overlap b in time; least: the same, raised further by decisions
 
-and for each section s the floor level(s), the smallest `least` of its buffers that are to come, and
-rest(s), the sum of their sizes. It is given up where least(b) + size(b) > C for a buffer or
-level(s) + rest(s) > C for a section. That is so in MiniMalloc (Moffitt, 2023), where an order of
-buffers decides what is tried first, too.
+and for each section s the floor level(s), the smallest `least` of its unplaced buffers, and
+rest(s), the sum of their sizes. A state is pruned if least(b) + size(b) > C for a buffer or
+level(s) + rest(s) > C for a section. MiniMalloc (Moffitt, 2023) prunes in the same way, and an
+order of buffers also decides there which is tried first.
 
 The branching is that of exact strip packing. A valley is a run of sections with equal floors
-between higher ones. A buffer with `least` on its floor lives within it, for the walls are higher.
-In one of the two outermost sections of a valley, either
+between higher ones. A buffer with `least` on that floor is live only within the valley, since the
+walls are higher. In one of the two end sections of a valley, there are two kinds of choices:
 
-    rest      one of the buffers that live there and have `solid` on the floor lies on it, or
-    leave     none does. All of them lie on something that ends higher: `least` rises for all, to
-              the lowest end of a buffer to come that may lie under one of them
+    rest      one of the buffers that are live there and have `solid` on the floor rests on it;
+    leave     none does. All of them rest on something that ends higher: `least` rises for all to
+              the lowest end of an unplaced buffer that may support one of them.
 
-These exclude one another, so each packing whose buffers all lie as low as they can is reached by
-one path, and a search that ends without one proves that none exists. Of all such sections the one
-with the fewest choices is taken first, then the one with the least to spare: C - level(s) -
-rest(s), of which `leave` needs some.
+The choices exclude each other, so one path leads to each packing whose buffers all rest as low as
+they can. A search that ends without a packing proves that none exists. Among all end sections, the
+one with the fewest choices is taken first, then the one with the least spare bytes: C - level(s) -
+rest(s), some of which `leave` needs.
 
-To choose a section, a decision looks at all floors and at the members of outermost sections; to
-carry it out, at the neighbours of what it places or lifts and the members of their sections. It is
-undone from trails of what it changed, whose length bounds the memory.
+To choose a section, a decision reads all floors and the members of end sections. To execute it, it
+visits the neighbors of the placed or lifted buffers and the members of their sections. It is undone
+from trails of changes; their length bounds the memory.
 """
 
 from __future__ import annotations
@@ -60,21 +60,23 @@ from graphc.packing.tables import (
 )
 
 FOUND, NONE_EXISTS, LIMIT_REACHED = 1, 0, -1
-"""How a search ends."""
+"""The outcomes of a search."""
 
 DEPTH = 8
-"""Decisions on one path, for each buffer."""
+"""Decisions on one path, per buffer."""
 
 SECTION, NEXT, END, TRIED, LIFTS, RAISES = range(6)
-"""Columns of the path, a row a decision: its section; where in the list of choices the next one and
-the end are; the buffer that is tried, or -1; how long the two trails were before."""
+"""Columns of the path, one row per decision: its section; the position of the next choice in the
+list of choices, and the end of the list; the buffer being tried, or -1; and the lengths of the two
+trails before it."""
 
 
 @compiled
 def _settle(offset: int, size: int, pins: Table, start: int, stop: int) -> int:
-    """The lowest offset from `offset` up at which `size` fits between pins [start, stop)."""
+    """Return the lowest offset from `offset` up at which `size` fits between pins `[start,
+    stop)`."""
     for pin in range(start, stop):
-        # Pins ascend, so what was passed lies below for good and one walk is enough.
+        # Pins ascend, so passed pins stay below and one walk suffices.
         if offset < pins[pin, 1] and pins[pin, 0] < offset + size:
             offset = pins[pin, 1]
     return offset
@@ -84,15 +86,15 @@ def _settle(offset: int, size: int, pins: Table, start: int, stop: int) -> int:
 def _lift(
     buffer: int, offset: int, is_solid: bool, buffers: Table, pins: Table, lifted: Table, lifts: int
 ) -> int:
-    """Raise the least offset of a buffer, keeping what it was; returns the length of the trail."""
+    """Raise the least offset of a buffer and record the old values; return the trail's length."""
     start, stop = buffers[buffer, PINS], buffers[buffer + 1, PINS]
     offset = _settle(offset, buffers[buffer, SIZE], pins, start, stop)
-    # Taken back from the end of the trail, so a buffer that is lifted twice gets its oldest values.
+    # The trail is undone from its end, so a buffer lifted twice gets its oldest values back.
     least, solid = buffers[buffer, LEAST], buffers[buffer, SOLID]
     lifted[lifts, 0], lifted[lifts, 1], lifted[lifts, 2] = buffer, least, solid
     buffers[buffer, LEAST] = max(least, offset)
-    # A buffer that leaves has nothing under it yet: solid stays below least, and until something
-    # does lie there it may not rest.
+    # A buffer that leaves has no support yet: `solid` stays below `least`. It may not rest until a
+    # support is placed.
     if is_solid:
         buffers[buffer, SOLID] = max(solid, offset)
     return lifts + 1
@@ -109,14 +111,17 @@ def _fits(
     raised: Table,
     raises: int,
 ) -> tuple[bool, int]:
-    """Raise the floors of sections [begin, end); does what is still to come fit above them?"""
+    """Raise the floors of sections `[begin, end)`.
+
+    Returns True if the unplaced buffers fit above the floors, and the length of the trail.
+    """
     for section in range(begin, end):
         floor = FAR
         for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
             buffer = members[entry]
             if not buffers[buffer, PLACED] and buffers[buffer, LEAST] < floor:
                 floor = buffers[buffer, LEAST]
-        # A section whose floor is as it was cannot have come to overflow: rest only falls.
+        # A section with an unchanged floor cannot overflow now, since `rest` only decreases.
         if floor != sections[section, LEVEL]:
             raised[raises, 0], raised[raises, 1] = section, sections[section, LEVEL]
             raises += 1
@@ -137,11 +142,12 @@ def _rest(
     lifted: Table,
     lifts: int,
 ) -> tuple[bool, int, int, int]:
-    """Place a buffer as low as it may lie.
+    """Place a buffer at its least offset.
 
-    Returns whether its neighbours fit, which sections [begin, end) changed, and the trail's length.
+    Returns True if its neighbors still fit, the range of changed sections `[begin, end)`, and the
+    length of the trail.
     """
-    # On the floor, where least and solid are the same: it rests on something.
+    # On the floor, least and solid are equal: the buffer rests on something.
     top = buffers[buffer, LEAST] + buffers[buffer, SIZE]
     buffers[buffer, PLACED], buffers[buffer, OFFSET] = 1, buffers[buffer, LEAST]
     begin, end = buffers[buffer, FIRST], buffers[buffer, LAST]
@@ -152,7 +158,7 @@ def _rest(
         if not buffers[other, PLACED] and buffers[other, SOLID] < top:
             lifts = _lift(other, top, True, buffers, pins, lifted, lifts)
             begin, end = min(begin, buffers[other, FIRST]), max(end, buffers[other, LAST])
-            # The rest stays as it is: the decision is taken back as far as its trail goes.
+            # Stop here: the decision is undone as far as its trail goes.
             if buffers[other, LEAST] + buffers[other, SIZE] > capacity:
                 return False, begin, end, lifts
     return True, begin, end, lifts
@@ -170,16 +176,16 @@ def _leave(
     lifted: Table,
     lifts: int,
 ) -> tuple[bool, int, int, int]:
-    """Lift all buffers off the floor of a section; returns the same as `_rest`."""
+    """Lift all buffers off the floor of a section; return the same as `_rest`."""
     floor, begin, end = sections[section, LEVEL], section, section + 1
     spare = capacity - sections[section, REST] - floor
-    # Nothing may rest on the floor then, so at least one unit of this section would be lost.
+    # No buffer may rest on the floor then, so at least one unit of this section is wasted.
     if spare <= 0:
         return False, begin, end, lifts
     support = lowest_support(section, buffers, sections, neighbours, members)
-    # The next buffer of the section rests on the support; or, where pins have lifted some, it lies
-    # above the floor already. Without pins the search has not been seen to err, and plans rely on
-    # the work that it counts.
+    # The next buffer of the section rests on the support, or is above the floor already if pins
+    # have lifted some. Without pins no error of the search is known, and plans depend on its count
+    # of work.
     lowest = support
     if len(pins) > 0:
         for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
@@ -208,7 +214,8 @@ def _decide(
     members: Integers,
     choices: Integers,
 ) -> None:
-    """Begin a decision: choose its section and list what can rest there, from `begin` on."""
+    """Begin a decision: choose its section and list the buffers that can rest there, from
+    `begin`."""
     section = most_constrained(capacity, buffers, sections, members)
     decision[SECTION], decision[NEXT], decision[TRIED] = section, begin, -1
     decision[END] = list_choices(section, buffers, sections, members, choices, begin)
@@ -226,7 +233,7 @@ def _try(
     lifted: Table,
     lifts: int,
 ) -> tuple[bool, int, int, int]:
-    """Carry out what a decision tries; returns the same as `_rest` and `_leave`."""
+    """Execute the current choice of a decision; return the same as `_rest` and `_leave`."""
     buffer, section = decision[TRIED], decision[SECTION]
     if buffer >= 0:
         return _rest(buffer, capacity, buffers, sections, neighbours, pins, lifted, lifts)
@@ -243,7 +250,7 @@ def _take_back(
     raised: Table,
     raises: int,
 ) -> int:
-    """Undo what a decision has tried, by its row of the path; returns how many buffers it frees."""
+    """Undo the tried choice of a decision; return the number of buffers it frees."""
     for lift in range(lifts - 1, decision[LIFTS] - 1, -1):
         buffer = lifted[lift, 0]
         buffers[buffer, LEAST], buffers[buffer, SOLID] = lifted[lift, 1], lifted[lift, 2]
@@ -268,7 +275,8 @@ def _begin(
     lifted: Table,
     raised: Table,
 ) -> bool:
-    """Place nothing, with everything on the bottom or on its pins; whether that fits."""
+    """Reset the state, with all buffers on the bottom or on their pins; return True if that
+    fits."""
     buffers[:, PLACED:] = 0
     sections[:, REST:] = 0
     fits = True
@@ -291,9 +299,10 @@ def search(
     capacity: int,
     limit: int,
 ) -> tuple[int, int, int]:
-    """Look for a packing within `capacity`; return how it ended, decisions and work.
+    """Search for a packing within `capacity`; return the outcome, decisions and work.
 
-    A packing found is the column OFFSET. `pins` are bytes [start, end), ascending for each buffer.
+    The offsets of a packing found are in the column OFFSET. `pins` are bytes `[start, end)`,
+    ascending for each buffer.
     """
     left, floors = len(buffers) - 1, len(sections) - 1
     deepest, entries = DEPTH * left, DEPTH * len(members)
@@ -315,7 +324,7 @@ def search(
         else:
             left += _take_back(decision, buffers, sections, lifted, lifts, raised, raises)
             lifts, raises = decision[LIFTS], decision[RAISES]
-        if decision[NEXT] > decision[END]:  # `leave`, which is tried last at END, has been too
+        if decision[NEXT] > decision[END]:  # `leave`, tried last at END, has been tried too
             depth, is_new = depth - 1, False
             if depth < 0:
                 return (NONE_EXISTS if is_complete else LIMIT_REACHED), decisions, work
@@ -329,11 +338,12 @@ def search(
         fits, begin, end, lifts = _try(
             decision, capacity, buffers, sections, neighbours, members, pins, lifted, lifts
         )
-        # The members of all sections that changed, which is what a decision's time goes by.
+        # The cost of a decision is about the number of members of all changed sections.
         work += sections[end, MEMBERS] - sections[begin, MEMBERS]
         if fits:
             fits, raises = _fits(begin, end, capacity, buffers, sections, members, raised, raises)
-        # What is too deep for the trails is not followed, and then the end proves nothing.
+        # Branches too deep for the trails are not followed; the search then proves nothing at its
+        # end.
         is_new = fits and (
             depth < deepest
             and lifts + count < len(lifted)

@@ -1,10 +1,10 @@
-"""Buffers that live equally long, as stacks that are packed like one buffer each.
+"""Packs buffers with equal live ranges as stacks, one rectangle per stack.
 
-Where nearly all of many buffers share their lifetime with others, as blocks of a pool that are
-taken and given back in few stages, those of each lifetime are cut into stacks of about the same
-height. A packing of these is one of the buffers. Low stacks leave more choice, so they are as low
-as their number allows. Where lifetimes are nearly as many as stacks may be, these leave too little
-choice: what else there is packs lower.
+This applies if nearly all of many buffers share their live range with others, such as blocks of a
+pool that are allocated and freed in few stages. The buffers of each live range are cut into stacks
+of about equal height. A packing of the stacks is a packing of the buffers. Low stacks leave more
+choice, so they are as low as the maximum number of stacks allows. If there are nearly as many live
+ranges as stacks, these leave too little choice and other algorithms pack lower.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 from graphc.packing.problem import Flags, Integers, PackingProblem
 
 FINEST = 10
-"""Stacks are cut at multiples of the bound over 2 to this power, or to a lower one."""
+"""Stacks are cut at multiples of the bound divided by two to this power, or to a lower one."""
 
 ALIKE = 50
-"""Buffers of one lifetime, on average, from which on they are stacked."""
+"""The minimum average number of buffers per live range for stacking."""
 
 
 class Stacked:
-    """Stacks of a problem without pins: a problem of their own, and where the buffers lie in them.
+    """Stacks of a problem without pins: a reduced problem, and the buffers' offsets in the stacks.
 
-    `order` has buffers of one lifetime beside each other, and `begins` tells in it where a stack
+    `order` groups buffers by live range; `begins` flags the positions in it at which a stack
     begins.
     """
 
@@ -38,14 +38,15 @@ class Stacked:
         self._below = _below(begins, size)
 
     def offsets(self, of_stacks: Integers) -> Integers:
-        """Offsets of the buffers from those of the stacks."""
+        """Return the offsets of the buffers, given those of the stacks."""
         found = np.empty(len(self._order), np.int64)
         found[self._order] = of_stacks[self._stack] + self._below
         return found
 
 
 def stacked(problem: PackingProblem, most: int) -> Stacked | None:
-    """At most so many stacks, as low as can be; None where too few buffers live equally long."""
+    """Return at most `most` stacks, as low as possible; None if too few buffers share live
+    ranges."""
     order = np.lexsort((problem.size, problem.last, problem.first))
     first, last, size = problem.first[order], problem.last[order], problem.size[order]
     changes = (np.diff(first, prepend=-1) != 0) | (np.diff(last, prepend=-1) != 0)
@@ -57,13 +58,13 @@ def stacked(problem: PackingProblem, most: int) -> Stacked | None:
         begins: Flags = changes | (np.diff(below // max(1, height), prepend=-1) != 0)
         return begins
 
-    # At the bound, which no lifetime is above, there is one stack for each.
+    # At the bound, which no live range exceeds, each live range has one stack.
     cuts = (cut_at(problem.bound >> power) for power in range(FINEST, -1, -1))
     return Stacked(problem, order, next(cut for cut in cuts if np.count_nonzero(cut) <= most))
 
 
 def _below(begins: Flags, size: Integers) -> Integers:
-    """What lies below each buffer in its stack."""
+    """Return the size below each buffer in its stack."""
     ends = np.cumsum(size)
     starts: Integers = ends - size
     below: Integers = starts - starts[begins][np.cumsum(begins) - 1]

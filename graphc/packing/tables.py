@@ -1,6 +1,6 @@
-"""The columns of the tables that search.py and branching.py share: buffers and sections.
+"""Columns of the tables that search.py and branching.py share: buffers and sections.
 
-Machine code takes tables of whole numbers more readily than objects, so a column has a number.
+Compiled code handles integer tables better than objects, so each column has a number.
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from __future__ import annotations
 from graphc.packing.problem import Integers
 
 Table = Integers
-"""Whole numbers in rows and columns."""
+"""A matrix of integers."""
 
 FAR = 1 << 62
-"""Above every offset."""
+"""A number above every offset."""
 
 FIRST, LAST, SIZE, RANK, NEIGHBOURS, PINS, PLACED, OFFSET, LEAST, SOLID = range(10)
-"""Columns of buffers: sections [first, last), size, rank; where the lists of whom it lives with and
-of the bytes taken for it begin; and, changed by a search, whether and where it is placed, least and
-solid."""
+"""Columns of buffers: sections `[first, last)`, size, rank; the starts of the lists of neighbors
+and of pins; and, changed by a search, the placed flag, the offset, least and solid."""
 
 MEMBERS, REST, LEVEL = range(3)
-"""Columns of sections: where the list of their buffers begins; and, changed by a search, rest and
-level. Both tables have one row more, where the last lists end."""
+"""Columns of sections: the start of the list of members; and, changed by a search, rest and level.
+
+Both tables have one extra row, for the ends of the last lists.
+"""

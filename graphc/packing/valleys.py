@@ -1,19 +1,19 @@
-"""Lowest place first: the best-fit heuristic of strip packing, with fixed places in time.
+"""Lowest place first: the best-fit heuristic of strip packing, with fixed positions in time.
 
-The skyline says for each section how high it is filled. A valley is a run of equal sections between
-higher ones; the buffer of the best rank among those that live inside a valley goes onto its floor,
-and where none does, the floor rises to the lower wall. Burke, Kendall and Whitwell (2004) choose
-so for rectangles that can be moved, Sekiyama et al. (2018) for the lifetimes of tensors.
+The skyline is the fill height of each section. A valley is a run of equal sections between higher
+ones. Among the buffers that are live only inside a valley, the one with the best rank goes onto its
+floor. If there is none, the floor rises to the lower wall. Burke, Kendall and Whitwell (2004) use
+this rule for movable rectangles, Sekiyama et al. (2018) for live ranges of tensors.
 
-Offsets need not be searched, since a buffer is placed where it rests. What has to be found is the
-best rank among the buffers [first, last) within a valley [start, stop). Buffers stand by their
-first section, so those with first in the valley are a run of leaves of a tree, whose nodes hold the
-best rank and the least `last` below them; a descent passes over nodes with no buffer that ends by
-`stop` or none that beats the best so far. Placed buffers get the rank FAR.
+Offsets need no search, since a buffer is placed where it rests. The search is for the best rank
+among the buffers `[first, last)` within a valley `[start, stop)`. Buffers are sorted by first
+section, so those born in the valley are a range of leaves of a tree. The tree's nodes store the
+best rank and the least `last` below them. A descent skips nodes without a buffer that ends by
+`stop`, and nodes without a rank better than the best so far. Placed buffers get the rank FAR.
 
-The skyline is a list of runs, by their first section: placing parts a run into at most three,
-raising joins it with one or both neighbours. So n buffers in s sections take O(n + s) changes of
-the skyline and one descent each, mostly in O(log n), at worst in O(n).
+The skyline is a list of runs, by first section. Placing a buffer splits a run into at most three;
+raising joins it with one or both neighbors. So n buffers in s sections take O(n + s) changes of the
+skyline and one descent each, mostly in O(log n), at worst in O(n).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from graphc.jit import compiled
 from graphc.packing.problem import Integers
 
 FAR = 1 << 62
-"""Above every offset, rank and section."""
+"""A number above every offset, rank and section."""
 
 
 @compiled
 def _tree(column: Integers, order: Integers) -> Integers:
-    """A column in the order given as leaves of a binary tree, each node the least of its leaves.
+    """Return a minimum tree over a column in the given order: each node is the least of its leaves.
 
     The root is node 1, the children of node i are 2 i and 2 i + 1; missing leaves are FAR.
     """
@@ -46,7 +46,7 @@ def _tree(column: Integers, order: Integers) -> Integers:
 
 @compiled
 def _smaller_children(tree: Integers, node: int) -> None:
-    """Keep at every ancestor the smaller of its two children."""
+    """Update every ancestor of a node to the smaller of its two children."""
     while node > 1:
         node >>= 1
         tree[node] = min(tree[2 * node], tree[2 * node + 1])
@@ -56,10 +56,12 @@ def _smaller_children(tree: Integers, node: int) -> None:
 def _best_inside(
     ranks: Integers, lasts: Integers, start: int, stop: int, wall: int, stack: Integers
 ) -> tuple[int, int]:
-    """Leaf of the best rank at positions [start, stop) that ends by `wall`, or 0; nodes visited."""
+    """Return the leaf of the best rank at positions `[start, stop)` that ends by `wall`, or 0.
+
+    The second result is the number of visited nodes.
+    """
     leaves = len(ranks) // 2
-    # The few nodes that together cover just these leaves: from both ends up, each whose parent
-    # would cover more.
+    # Collect the maximal nodes that cover exactly these leaves, from both ends upward.
     low, high, waiting = start + leaves, stop + leaves, 0
     while low < high:
         if low & 1:
@@ -77,7 +79,7 @@ def _best_inside(
         waiting -= 1
         node = stack[waiting]
         visited += 1
-        # Nothing below it is better, or nothing below it ends in time.
+        # No leaf below is better, or none ends in time.
         if ranks[node] >= best or lasts[node] > wall:
             continue
         if node >= leaves:
@@ -85,7 +87,7 @@ def _best_inside(
             continue
         left = 2 * node
         better = left if ranks[left] < ranks[left + 1] else left + 1
-        # Its sibling waits below it: the better one is looked at first, and may rule the other out.
+        # The better child is on top of the stack: it is visited first and may rule out its sibling.
         # The numbers of two siblings add up to 4 node + 1.
         stack[waiting] = 4 * node + 1 - better
         stack[waiting + 1] = better
@@ -97,11 +99,11 @@ def _best_inside(
 def _raise_floor(
     start: int, left: int, right: int, end_of: Integers, before: Integers, level: Integers
 ) -> int:
-    """Raise a valley to its lower wall and join the run there; returns where that starts."""
-    # The lower wall is finite: between both ends of time any buffer would have fitted.
+    """Raise a valley to its lower wall and merge the runs; return the start of the merged run."""
+    # The lower wall is finite: between both ends of time, any buffer would have fitted.
     end = end_of[start]
     level[start] = min(left, right)
-    # Walls of one height both join the run, hence two questions and no `else`.
+    # If both walls have equal height, both join the run, hence two conditions and no `else`.
     if right <= left:
         end_of[start] = end_of[end]
         before[end_of[end]] = start
@@ -122,15 +124,15 @@ def fill_valleys(
     births: Integers,
     offsets: Integers,
 ) -> tuple[int, int]:
-    """Fill `offsets`; return the height and the work done.
+    """Fill `offsets`; return the height and the number of visited nodes.
 
-    `first`, `last`, `size` and `rank` have an entry a buffer; it lives in sections [first, last).
-    `by_birth` sorts buffers by `first`, and `births[s]` counts those of sections before s.
+    `first`, `last`, `size` and `rank` have one entry per buffer, which is live in sections `[first,
+    last)`. `by_birth` sorts buffers by `first`; `births[s]` counts those born before section s.
     """
     count, sections = len(size), len(births) - 1
     ranks, lasts = _tree(rank, by_birth), _tree(last, by_birth)
     leaves = len(ranks) // 2
-    # Runs of the skyline by their first section: where they end, where the one before starts.
+    # Runs of the skyline by first section: their ends, and the starts of the runs before them.
     end_of, before = np.zeros(sections + 1, np.int64), np.zeros(sections + 1, np.int64)
     level = np.zeros(sections + 1, np.int64)
     end_of[0] = sections
@@ -140,7 +142,7 @@ def fill_valleys(
         end, floor = end_of[start], level[start]
         left = level[before[start]] if start > 0 else FAR
         right = level[end] if end < sections else FAR
-        # Walk downhill, and strictly so: what is no valley has a lower neighbour.
+        # Walk strictly downhill: a run that is not a valley has a lower neighbor.
         if left < floor:
             start = before[start]
             continue
@@ -149,7 +151,7 @@ def fill_valleys(
             continue
         leaf, visited = _best_inside(ranks, lasts, births[start], births[end], end, stack)
         work += visited
-        if leaf == 0:  # which is no leaf, as the root is 1
+        if leaf == 0:  # 0 is not a leaf, as the root is 1
             start = _raise_floor(start, left, right, end_of, before, level)
             continue
         index = by_birth[leaf - leaves]
@@ -160,8 +162,8 @@ def fill_valleys(
         offsets[index], top = floor, floor + size[index]
         height = max(height, top)
         low, high = first[index], last[index]
-        # The run that is covered stands alone, or joins walls that are as high; what is left of the
-        # valley on either side are runs of their own.
+        # The covered run stays separate, or joins walls of equal height; the remaining parts of the
+        # valley on either side become runs.
         if high < end:
             end_of[high], before[end], level[high] = end, high, floor
         elif right == top:
