@@ -1,5 +1,6 @@
-"""Memory plans: the plan, its printed forms and file, what nodes cost, the independent checker."""
+"""Memory plans: the plan, its printed forms and file, the cost model, and the independent
+checker."""
 
-from graphc.plans import html_form, json_form, printout  # plans and graphs show themselves so
+from graphc.plans import html_form, json_form, printout  # registers printed forms
 
 __all__ = ["html_form", "json_form", "printout"]

@@ -1,8 +1,7 @@
-"""What a plan says of itself, computed again from its layout and its graph.
+"""Recomputes the figures stated in a plan from its layout and its graph.
 
-`check_plan` proves that a step corrupts nothing; this proves that the plan tells the truth: when
-bytes are free, what kind they are of, how a value came to its place, and sizes. It shares no code
-with the planners.
+`check_plan` proves that a step corrupts nothing. This module proves that the stated lifetimes,
+kinds, origins and sizes are correct. It shares no code with the planners.
 """
 
 from __future__ import annotations
@@ -21,14 +20,15 @@ from graphc.plans.streams import Streams
 CURE = "plan again, or correct the plan"
 
 SLACK = 1 + 1e-9
-"""Sums of seconds are rounded."""
+"""Tolerance for rounding in sums of seconds."""
 
 
 def check_figures(plan: MemoryPlan) -> None:
     """Raise `PlanError`, naming the culprits, unless lifetimes, kinds, origins and sizes are exact.
 
-    Figures that depend on a planner's choices or on measured times are held to bounds: the bytes of
-    feature maps, the arena under other strategies, proven bounds, and what recomputation adds.
+    Figures that depend on a planner's choices or on measured times are checked against bounds: the
+    bytes of feature maps, the arena under other strategies, proven bounds, and the cost of
+    recomputation.
     """
     _check_buffers(plan)
     _check_origins(plan)
@@ -44,10 +44,11 @@ def _stated(what: str, given: object, found: object, culprits: Sequence[str] = (
 
 
 def _check_buffers(plan: MemoryPlan) -> None:
-    """Lifetimes reach from the first write to the last read; a buffer is of its first value's kind
-    and no larger than what lives there.
+    """Check lifetimes, kinds and sizes of buffers.
 
-    Sources are there before the first step; outputs and states are read behind the last one.
+    A lifetime extends from the first write to the last read. A buffer has the kind of its first
+    value, and ends where its values end. Sources exist before the first step; outputs and states
+    are read after the last one.
     """
     names, outputs = plan.graph.names, set(plan.graph.outputs.values())
     for buffer in plan.buffers:
@@ -62,7 +63,7 @@ def _check_buffers(plan: MemoryPlan) -> None:
         spans = [_span(plan.graph, value, outputs) for value in values]
         whole = Lifetime(min(s.first for s in spans), max(s.last for s in spans))
         _stated(f"the lifetime {where}", buffer.lifetime, whole, who)
-        # Freed bytes are poisoned where that is asked for: they must be nobody else's.
+        # Freed bytes are poisoned on request, so a buffer must not extend beyond its values.
         filled = max(_end(value, plan.placements[value]) for value in values)
         _stated(f"the size {where}", buffer.bytes, filled, who)
     used = {buffer.index for buffer in plan.workspaces.values()}
@@ -78,7 +79,10 @@ def _check_buffers(plan: MemoryPlan) -> None:
 
 
 def _check_slots(plan: MemoryPlan) -> None:
-    """Each input has a slot of its own, and where no state changes each output, or nothing has."""
+    """Check that each input has its own slot, and so has each output if no state changes.
+
+    A plan may also have no slots.
+    """
     buffers = [buffer for buffer in plan.buffers if buffer.kind == "slot"]
     _stated("the buffers of slots", [slot.buffer for slot in plan.slots], buffers)
     if not plan.slots:
@@ -95,7 +99,7 @@ def _check_slots(plan: MemoryPlan) -> None:
 
 
 def _span(graph: Graph, value: Value, outputs: set[Value]) -> Lifetime:
-    """The steps from the one that writes a value to behind its last reader."""
+    """Return the steps from the one that writes a value to just after its last use."""
     end = len(graph.nodes) + 1
     if isinstance(value, State):
         return Lifetime(0, end)
@@ -106,13 +110,13 @@ def _span(graph: Graph, value: Value, outputs: set[Value]) -> Lifetime:
 
 
 def _end(value: Value, placement: Placement) -> int:
-    """The end of a value's last element, counted from the start of its buffer."""
+    """Return the end of a value's last element, relative to the start of its buffer."""
     strides = placement.strides or contiguous_strides(value.type)
     return placement.offset + span_bytes(value.type, Layout(placement.offset, strides))
 
 
 def _check_origins(plan: MemoryPlan) -> None:
-    """Placements say truly how each value came to its place, and what it lies over."""
+    """Check that placements state how each value got its bytes, and which value it overwrites."""
     recycled = _recycled(plan.buffers)
     for value, placement in plan.placements.items():
         name = plan.graph.names[value]
@@ -130,17 +134,18 @@ def _check_origins(plan: MemoryPlan) -> None:
 
 
 def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | None]:
-    """How the output of a node came to its place, and over which operand."""
+    """Return how a node's output got its bytes, and the value that it overwrites, views or
+    updates."""
     node = value.producer
     placement = plan.placements[value]
-    if placement.how == "view":  # check_plan has compared the two
+    if placement.how == "view":  # `check_plan` has compared the two
         return "view", node.viewed
     if value in node.replaced:
         return "state", node.replaced[value]
     wholes = _wholes(plan, value) if placement.how == "part" else []
     if wholes:
         return "part", placement.over if placement.over in wholes else wholes[0]
-    if node.op.gathers is not None:  # its operands lie in it, not it over them
+    if node.op.gathers is not None:  # operands are inside the output, not under it
         return fresh, None
     under = [v for v in node.inputs if plan.placements[v].buffer == placement.buffer]
     if under:
@@ -149,7 +154,7 @@ def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | No
 
 
 def _wholes(plan: MemoryPlan, value: Value) -> list[Value]:
-    """The outputs, in the same buffer, that a value or a view of it is a part of."""
+    """Return the concatenations in the same buffer that a value or a view of it is a part of."""
     buffer, wholes, pending = plan.placements[value].buffer, [], [value]
     while pending:
         part = pending.pop()
@@ -163,7 +168,7 @@ def _wholes(plan: MemoryPlan, value: Value) -> list[Value]:
 
 
 def _recycled(buffers: Sequence[Buffer]) -> set[int]:
-    """The indices of buffers on bytes that another had before, by first step, then number."""
+    """Return the indices of buffers on bytes used before, in order of first step, then index."""
     edges = {edge for b in buffers for edge in (b.offset, b.offset + b.bytes)}
     cell = {edge: index for index, edge in enumerate(sorted(edges))}
     touched = np.zeros(len(cell), bool)
@@ -177,7 +182,7 @@ def _recycled(buffers: Sequence[Buffer]) -> set[int]:
 
 
 def _check_sizes(plan: MemoryPlan) -> None:
-    """The stated bytes of arena and workspaces are exact; other sizes lie within their bounds."""
+    """Check the bytes of arena and workspaces exactly, and other sizes against bounds."""
     ends = (b.offset + align(b.bytes, plan.alignment) for b in plan.buffers)
     _stated("the arena's size", plan.arena_bytes, max(ends, default=0))
     for node, buffer in plan.workspaces.items():
@@ -209,8 +214,11 @@ def _check_sizes(plan: MemoryPlan) -> None:
 
 
 def _feature_maps(plan: MemoryPlan) -> list[Buffer]:
-    """Buffers that the paper's measure counts: neither state, gathered from states, input, output,
-    workspace, nor handed to an update."""
+    """Return the buffers that the paper's measure counts.
+
+    Excluded are states, values gathered from states, inputs, outputs, workspaces, slots, and
+    operands of updates.
+    """
     apart = {*plan.graph.outputs.values(), *plan.graph.sources}
     apart |= {value for node in plan.graph.effects for value in node.inputs}
     excluded = {plan.placements[value].buffer for value in apart}
@@ -228,7 +236,8 @@ def _most_live(plan: MemoryPlan, buffers: Sequence[Buffer]) -> int:
 
 
 def _check_streams(plan: MemoryPlan, streams: Streams) -> None:
-    """The frontier is one, the plan is on it, and width gains no more than there are streams."""
+    """Check the frontier of stream choices, that the plan is on it, and that the speedup is
+    possible."""
     pairs = [(choice.arena_bytes, choice.seconds) for choice in streams.choices]
     own = plan.arena_bytes, streams.seconds
     if own not in pairs or any(b[0] <= a[0] or b[1] >= a[1] for a, b in itertools.pairwise(pairs)):

@@ -1,20 +1,20 @@
-"""Where a plan puts values, by NumPy's own rules: bytes, pieces, views, parts.
+"""The location of values in memory by NumPy's own rules: bytes, pieces, views, parts.
 
-It belongs to the checker of plans and shares no code with the planners.
+This module belongs to the checker of plans and shares no code with the planners.
 
-A value is one piece of memory, or several where it is written between bytes of others: a part of a
-concatenation along an inner axis, say. A cell is a range of bytes between two neighbouring edges of
-pieces and workspaces. So pieces are unions of cells, and two values have a byte in common if and
-only if they have a cell in common. Values are cut into pieces only in buffers in which something is
-computed with gaps; elsewhere a value stands for all bytes from its first to its last.
+A value is one piece of memory, or several if it is interleaved with other bytes, such as a part of
+a concatenation along an inner axis. A cell is a range of bytes between two adjacent edges of pieces
+and workspaces. So pieces are unions of cells, and two values share a byte if and only if they share
+a cell. Values are cut into pieces only in buffers with computed values that have gaps. In other
+buffers, a value covers all bytes from its first to its last.
 
-With C edges a value's cells are found by searching its own among them: a slice for one piece,
-O(log C), found once, else an ascending index, O(pieces log C + cells). Values that lie alike share
-a pattern of pieces, and neighbours their edges: that keeps C small where many parts lie in one
+With C edges, binary search finds the cells of a value. One piece is a slice, in O(log C), found
+once. Several pieces are an ascending index, in O(pieces log C + cells). Values with equal layouts
+share a pattern of pieces, and neighbors share edges. That keeps C small if many parts are in one
 concatenation.
 
-Views are compared with what NumPy makes of an array with the same strides on 16 bytes that are
-never touched: its address and strides say where each element would lie.
+Views are compared with NumPy's views of an array with the same strides, on 16 bytes that are never
+accessed. Address and strides of the result give the position of each element.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from graphc.ir.graph import Graph, Node, State, Value
 from graphc.plans.memory_plan import MemoryPlan
 
 OUTLINE = bytearray(16)
-"""Memory for arrays whose elements are never touched, only their addresses."""
+"""Memory for arrays whose addresses are used but whose elements are never accessed."""
 
 
 def _row_major(value: Value) -> tuple[int, ...]:
     innermost_first = accumulate(reversed(value.shape), mul, initial=value.type.dtype.itemsize)
-    return tuple(innermost_first)[-2::-1]  # the last are the bytes of all
+    return tuple(innermost_first)[-2::-1]  # the last entry is the size of the whole array
 
 
 def numbers(cells: Any) -> Any:
-    """The numbers of the cells that an index of cells, a slice or an array, stands for."""
+    """Return the cell numbers that an index of cells, a slice or an array, selects."""
     return np.arange(cells.start, cells.stop) if isinstance(cells, slice) else cells
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Pieces of one size: where they start, counted from the first, ascending."""
+    """Pieces of equal size: their ascending starts, relative to the first."""
 
     offsets: Any
     bytes: int
 
 
 def _run(size: int, axes: Sequence[tuple[int, int]]) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """The bytes of one piece of an array, and the (stride, extent) axes that repeat it.
+    """Return the bytes of one piece of an array, and the (stride, extent) axes that repeat it.
 
-    `size` is that of an element; `axes` come innermost first.
+    `size` is the size of an element; `axes` are given innermost first.
     """
     inner = 0
     while inner < len(axes) and axes[inner][0] in (0, size):
@@ -66,7 +66,7 @@ def _run(size: int, axes: Sequence[tuple[int, int]]) -> tuple[int, tuple[tuple[i
 
 
 def _starts(axes: Sequence[tuple[int, int]]) -> Any:
-    """Offsets of the elements of an array with these strides and extents, innermost first."""
+    """Return the element offsets of an array with these strides and extents, innermost first."""
     offsets = np.zeros(1, np.int64)
     for stride, n in axes:
         offsets = np.add.outer(np.arange(n) * stride, offsets).ravel()
@@ -77,10 +77,10 @@ ONE_PIECE = np.zeros(1, np.int64)
 
 
 class PlacedValues:
-    """The bytes of all values of a plan, and the cells that these bytes are cut into.
+    """The bytes of all values of a plan, and the cells that they are divided into.
 
-    A cell is a range of bytes between two neighbouring edges of pieces or workspaces: cell i
-    reaches from `marks[i]` to `marks[i + 1]`.
+    A cell is a range of bytes between two adjacent edges of pieces or workspaces: cell i extends
+    from `marks[i]` to `marks[i + 1]`.
     """
 
     def __init__(self, plan: MemoryPlan) -> None:
@@ -98,7 +98,7 @@ class PlacedValues:
             for value in node.outputs
             if plan.placements[value].strides is not None and self.has_gaps(value)
         }
-        """Buffers with values that are written in pieces between one another."""
+        """Buffers with computed values that have gaps."""
         self.known: dict[tuple[tuple[int, int], ...], Any] = {}
         self.patterns = {value: self.pattern_of(value) for value in self.graph.values}
         self.marks = self.edges()
@@ -106,20 +106,20 @@ class PlacedValues:
         self.slices = self.cells_of_single_pieces()
 
     def edges(self) -> Any:
-        """The edges of all pieces and workspaces, ascending, each once."""
+        """Return the edges of all pieces and workspaces, ascending and distinct."""
         found: dict[tuple[int, int], Any] = {(0, 0): np.zeros(1, np.int64)}
         for value, pattern in self.patterns.items():
             start = self.spans[value][0]
-            for edge in (start, start + pattern.bytes):  # neighbours share theirs
+            for edge in (start, start + pattern.bytes):  # adjacent pieces share an edge
                 found[edge, id(pattern.offsets)] = pattern.offsets
         edges = [start + offsets for (start, _), offsets in found.items()]
         for buffer in self.plan.workspaces.values():
             edges.append(np.array([buffer.offset, buffer.offset + buffer.bytes], np.int64))
-        marks = np.sort(np.concatenate(edges), kind="stable")  # quick, as there are long runs
+        marks = np.sort(np.concatenate(edges), kind="stable")  # fast on long sorted runs
         return marks[np.diff(marks, prepend=-1) > 0]
 
     def span(self, value: Value) -> tuple[int, int]:
-        """The first byte of a value in the arena, and the end of its last element."""
+        """Return the first byte of a value in the arena, and the end of its last element."""
         placement = self.plan.placements[value]
         buffer = self.plan.buffers[placement.buffer]
         start = buffer.offset + placement.offset
@@ -138,18 +138,19 @@ class PlacedValues:
         return start, start + size
 
     def layout(self, value: Value) -> tuple[Any, ...]:
-        """What is equal for values whose elements lie at the same bytes."""
+        """Return a key that is equal for values whose elements are at the same bytes."""
         strides = self.plan.placements[value].strides or _row_major(value)
         steps = tuple(s for n, s in zip(value.shape, strides, strict=True) if n > 1)
         return self.spans[value], value.shape, steps
 
     def has_gaps(self, value: Value) -> bool:
-        """Whether bytes between the first and the last of a value are not its own."""
+        """Return True if some bytes between the first and the last of a value do not belong to
+        it."""
         start, end = self.spans[value]
         return end - start != value.type.bytes
 
     def pattern_of(self, value: Value) -> Pattern:
-        """The pieces of a value; one for all where nothing is written in between."""
+        """Return the pieces of a value; one piece if nothing is written between its elements."""
         placement, (start, end) = self.plan.placements[value], self.spans[value]
         if placement.strides is None or placement.buffer not in self.scattered:
             return Pattern(ONE_PIECE, end - start)
@@ -161,11 +162,11 @@ class PlacedValues:
         return Pattern(self.known[outer], size)
 
     def cell_range(self, start: int, end: int) -> slice:
-        """The cells between two edges."""
+        """Return the cells between two edges."""
         return slice(*np.searchsorted(self.marks, (start, end)).tolist())
 
     def cells_of_single_pieces(self) -> dict[Value, slice]:
-        """The cells of every value that is one piece, all searched for at once."""
+        """Return the cells of every value with one piece, by one batched search."""
         single = [value for value, pattern in self.patterns.items() if len(pattern.offsets) == 1]
         starts = np.array([self.spans[value][0] for value in single], np.int64)
         sizes = np.array([self.patterns[value].bytes for value in single], np.int64)
@@ -175,11 +176,11 @@ class PlacedValues:
         return dict(zip(single, map(slice, first, last), strict=True))
 
     def cells_of(self, value: Value) -> Any:
-        """The index of a value's cells, ascending: a slice for one piece, else an array."""
+        """Return the index of a value's cells, ascending: a slice for one piece, else an array."""
         if value in self.slices:
             return self.slices[value]
         (start, _), pattern = self.spans[value], self.patterns[value]
-        # The ranges [first, last) of all pieces, one behind the other.
+        # Concatenate the ranges `[first, last)` of all pieces.
         edges = (start, start + pattern.bytes)
         first, last = (np.searchsorted(self.marks, edge + pattern.offsets) for edge in edges)
         counts = last - first
@@ -187,7 +188,7 @@ class PlacedValues:
         return skipped + np.arange(len(skipped))
 
     def overlap(self, a: Value, b: Value) -> bool:
-        """Whether two values have a byte in common."""
+        """Return True if two values share a byte."""
         (low, high), (start, end) = self.spans[a], self.spans[b]
         if high <= start or end <= low:
             return False
@@ -196,7 +197,8 @@ class PlacedValues:
         return bool(taken[self.cells_of(b)].any())
 
     def outline(self, value: Value) -> tuple[Any, int]:
-        """An array like a value, never to be touched, and the address of its buffer's start."""
+        """Return an array like a value, never to be accessed, and the address of its buffer's
+        start."""
         place = self.plan.placements[value]
         array = np.ndarray(value.shape, value.type.dtype.numpy, OUTLINE, 0, (0,) * value.type.rank)
         strides = place.strides or _row_major(value)
@@ -204,7 +206,8 @@ class PlacedValues:
         return array, array.__array_interface__["data"][0] - place.offset
 
     def viewed(self, node: Node) -> Value | None:
-        """The operand that a node's outputs are placed as views of; None for computed outputs."""
+        """Return the operand that a node's outputs are placed as views of; None for computed
+        outputs."""
         source = node.viewed
         if source is None:
             return None
@@ -217,7 +220,7 @@ class PlacedValues:
         return source if are_views else None
 
     def is_writable(self, value: Value) -> bool:
-        """Whether a value has strides that its kernel takes, with no element over another."""
+        """Return True if a kernel can write a value's strides and none of its elements overlap."""
         strides, node = self.plan.placements[value].strides, value.node
         if strides is None:
             return True
@@ -233,7 +236,7 @@ class PlacedValues:
         return target.takes_strides(node, name, value.type, strides)
 
     def check_view(self, node: Node, source: Value) -> None:
-        """A view lies where NumPy's own rules put it inside what is viewed."""
+        """Check that a view is located where NumPy's rules place it inside its operand."""
         array, start = self.outline(source)
         try:
             parts = node.op.numpy_views(node, array)
@@ -254,7 +257,7 @@ class PlacedValues:
                 )
 
     def inside(self, node: Node) -> list[Value]:
-        """The operands that lie where a gathering node's output has them."""
+        """Return the operands placed exactly at their part of a concatenation's output."""
         (y,) = node.outputs
         array, start = self.outline(y)
         found: list[Value] = []

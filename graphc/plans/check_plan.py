@@ -1,28 +1,29 @@
-"""An independent checker of memory plans. It shares no code with the planners.
+"""Independent checker of memory plans, by replay. It shares no code with the planners.
 
-Problem: many values have the same bytes at different steps. Does each read find what was written
-for it? The checker does not compare lifetimes, which a planner may have got wrong; it replays one
-step of the graph over a model of the arena, and looks who wrote last.
+Problem: many values share bytes at different steps. Does each read find the bytes written for it?
+The checker does not compare lifetimes, since the planner may have computed them wrongly. It replays
+one step of the graph on a model of the arena and tracks the last writer of each byte.
 
-The arena is cut into cells (`check_places`): at every edge of a value or workspace there is a cut,
-so each of them covers whole cells, and all bytes of a cell always have one writer. Every write has
-a number, its content; `owners` says of each cell which content it holds. A view has the content of
-what it views, after NumPy's own rules have placed it there. A concatenation holds the contents of
-the parts that lie in it, and its own in the cells that it copies to: one number a cell.
+The arena is cut into cells (`check_places`) at every edge of a value or workspace. So each of them
+covers whole cells, and all bytes of a cell always have one writer. Every write gets a number, its
+content; `owners` stores the content of each cell. A view has the content of its operand, once
+NumPy's own rules have confirmed its position. A concatenation has the contents of the parts placed
+inside it, and its own content in the cells that it copies to: one number per cell.
 
-Invariant: before step t, `owners` has for each cell the content written there last by the sources
-and steps 0, ..., t - 1. A value may be read if and only if all its cells hold its content. So two
-values may lie over each other as they please, unless one is written between the write and a read of
-the other; this is just what a lifetime stands for, and needs none.
+Invariant: before step t, `owners` stores for each cell the content written there last by the
+sources and steps 0, ..., t - 1. A value may be read if and only if all its cells store its content.
+So two values may overlap unless one is written between the write and a read of the other. This is
+the condition that lifetimes express, checked without lifetimes.
 
-The replay does not see what happens while a kernel runs, nor after the step. So an output may lie
-over an operand only where the op says so and exactly over it; outputs and workspace of a node lie
-apart; and a state is written by nothing but its own update, since the next step reads it. Apart
-from the replay, stated lifetimes must cover all readers and writers, since a program may be told to
-poison bytes that are free.
+The replay does not cover the time while a kernel runs, nor the time after the step. So an output
+may overlap an operand only if the op allows it, and then only exactly. Outputs and workspace of a
+node are disjoint. A state is written only by its own update, since the next step reads it. In
+addition, stated lifetimes must cover all uses and writes, since a program can be configured to
+poison free bytes.
 
-Cost: for every operand and output as many cells as it covers, at most all C of them: O(E C), as
-operations of NumPy on slices. A value is seldom cut into more than a few.
+Each operand and output takes as many cells as it covers, at most all C of them. The total is O(E C)
+for E operands and outputs, as NumPy operations on slices. Few values are cut into more than a few
+cells.
 """
 
 from __future__ import annotations
@@ -40,30 +41,30 @@ from graphc.plans.check_streams import check_streams
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 
 NOBODY = -1
-"""The content of cells that hold no value: nothing was written there, or a workspace was."""
+"""The content of cells without a value: nothing was written there, or a workspace was."""
 
 
 def check_plan(plan: MemoryPlan) -> None:
     """Raise `PlanError`, with both culprits, if a step under this plan would corrupt a value.
 
-    Rejects overlap, illegal overwriting, misalignment, places outside the arena or their buffer,
-    lifetimes that end before the last reader, reads of something not computed, views that are none,
-    workspaces that are too small, an update that is run twice, and streams on which nodes that
-    touch the same bytes may change places.
+    Rejects overlap, illegal overwriting, misalignment, positions outside the arena or their buffer,
+    lifetimes that end before the last use, reads of values that are not computed, invalid views,
+    workspaces that are too small, an update that runs twice, and streams on which nodes that touch
+    the same bytes are not ordered.
     """
     _Replay(plan).run()
 
 
 class _Replay:
-    """One check of a plan: its statements, then a replay of one step over the cells."""
+    """One check of a plan: its stated figures, then a replay of one step over the cells."""
 
     def __init__(self, plan: MemoryPlan) -> None:
         self.plan = plan
         self.graph: Graph = plan.graph
         self.names = self.graph.names
         self.owner_of: dict[Value, Any] = {}
-        """The content that a value must be read as: a number, or one for each of its cells where
-        parts of a concatenation keep theirs. A view has the content of what it views."""
+        """The content that a read of a value must find: a number, or one per cell if parts of a
+        concatenation keep theirs. A view has the content of its operand."""
         self.contents: list[Value] = []
         """Content → the value written, or the state that this replaces."""
         self.writers: list[Value] = []
@@ -78,7 +79,7 @@ class _Replay:
             self.is_state[self.places.cells_of(state)] = True
 
     def run(self) -> None:
-        """Check what the plan states, then replay one step; raises `PlanError`."""
+        """Check the stated figures, then replay one step; raises `PlanError`."""
         self.check_buffers()
         self.check_slots()
         self.check_lifetimes()
@@ -97,7 +98,7 @@ class _Replay:
     # --- static statements ---
 
     def check_buffers(self) -> None:
-        """Every buffer is aligned and lies in the arena."""
+        """Check that every buffer is aligned and inside the arena."""
         for buffer in (*self.plan.buffers, *self.plan.workspaces.values()):
             who = f"buffer {buffer.index}"
             if buffer.offset % self.plan.alignment:
@@ -112,8 +113,11 @@ class _Replay:
                 )
 
     def check_slots(self) -> None:
-        """No value, workspace or other slot has a byte of a slot, which has all bytes of its value:
-        copies go there at any time."""
+        """Check that slots are large enough and disjoint from all values, workspaces and other
+        slots.
+
+        Copies write to slots at any time.
+        """
         slots, names = self.plan.slots, self.names
         spans = [(*span, names[value]) for value, span in self.places.spans.items()]
         rooms = [(f"the workspace of {n.label}", b) for n, b in self.plan.workspaces.items()]
@@ -132,7 +136,7 @@ class _Replay:
                 raise PlanError(f"the slot of {name} overlaps {other}", [name, other])
 
     def check_lifetimes(self) -> None:
-        """Every reader and writer of a value lies inside its buffer's stated lifetime."""
+        """Check that every use and write of a value is inside its buffer's stated lifetime."""
         end = len(self.graph.nodes)
         for step, node in enumerate(self.graph.nodes):
             for value in node.inputs + node.outputs:
@@ -143,7 +147,7 @@ class _Replay:
             self.check_alive(state, 0, end + 1, "the next step")
 
     def check_alive(self, value: Value, first: int, last: int, who: str) -> None:
-        """Raise `PlanError` unless steps [first, last) lie in the lifetime of a value's buffer."""
+        """Raise `PlanError` unless the buffer of a value is live during steps `[first, last)`."""
         lifetime = self.plan.buffers[self.plan.placements[value].buffer].lifetime
         if first < lifetime.first or last > lifetime.last:
             name = self.names[value]
@@ -168,7 +172,8 @@ class _Replay:
         self.expect(value, f"step {step} ({node.label}) reads it", node)
 
     def expect(self, value: Value, use: str, node: Node | None = None) -> None:
-        """Raise `PlanError` unless all cells of a value hold its content; `use` says who reads."""
+        """Raise `PlanError` unless all cells of a value store its content; `use` describes the
+        read."""
         name = self.names.get(value, repr(value))
         if value not in self.owner_of:
             raise PlanError(
@@ -191,7 +196,8 @@ class _Replay:
         return "\n" + text_window(self.graph, node)
 
     def execute(self, node: Node, step: int, updated: dict[Value, str]) -> None:
-        """Replay what a node writes; `updated` has the states replaced so far, and by what."""
+        """Replay the writes of a node; `updated` maps the states replaced so far to their new
+        values."""
         outputs = set(node.outputs)
         viewed = self.places.viewed(node)
         if viewed is not None:
@@ -212,7 +218,7 @@ class _Replay:
                 self.check_apart(node, value, region)
             cells = self.places.cell_range(*region)
             self.spare_states(cells, f"the workspace of {node.label}", "workspace", None)
-            self.owners[cells] = NOBODY  # a kernel leaves anything in its workspace
+            self.owners[cells] = NOBODY  # a kernel leaves arbitrary bytes in its workspace
         replaced = node.replaced
         for value in node.outputs:
             if value in replaced:
@@ -228,8 +234,8 @@ class _Replay:
             self.write(value, f"step {step} ({node.label})")
 
     def check_piece(self, value: Value) -> None:
-        """A value that is computed lies at addresses that its elements can have, with strides that
-        its kernel can write, and is not stated to be a view."""
+        """Check that a computed value is aligned to its elements, writable, and not stated as a
+        view."""
         placement, name = self.plan.placements[value], self.names[value]
         if placement.how == "view" or not self.places.is_writable(value):
             raise PlanError(
@@ -245,7 +251,7 @@ class _Replay:
             )
 
     def check_workspace(self, node: Node, room: Buffer | None) -> None:
-        """A node's workspace has at least the bytes that its kernel asks for."""
+        """Check that a node's workspace has at least the bytes that its kernel needs."""
         types = self.plan.target.workspace(node, self.plan.strided)
         needed = sum(align(type.bytes, self.plan.alignment) for type in types)
         has = 0 if room is None else room.bytes
@@ -257,7 +263,7 @@ class _Replay:
             )
 
     def content_of_view(self, value: Value, source: Value) -> Any:
-        """The content of a view: that of `source`, in the cells of the view."""
+        """Return the content of a view: that of `source`, in the cells of the view."""
         content = self.owner_of[source]
         if isinstance(content, int):
             return content
@@ -265,9 +271,10 @@ class _Replay:
         return content[np.searchsorted(of_source, of_value)]
 
     def gather(self, node: Node, step: int) -> bool:
-        """Put an output together whose parts lie inside it; False where none does.
+        """Replay a concatenation with parts placed inside its output; return False if there are
+        none.
 
-        A part in its place stays what it is; what is copied belongs to the output.
+        Parts in place keep their content; copied cells belong to the output.
         """
         (y,) = node.outputs
         inside = self.places.inside(node)
@@ -276,16 +283,18 @@ class _Replay:
         self.check_piece(y)
         held = [(self.places.cells_of(value), self.owner_of[value]) for value in inside]
         self.write(y, f"step {step} ({node.label})")
-        # Writing y gave all its cells one content; those of parts in place were not touched.
+        # Writing `y` gave all its cells one content; restore that of parts in place, which are not
+        # touched.
         for cells, content in held:
             self.owners[cells] = content
         self.owner_of[y] = self.owners[self.places.cells_of(y)].copy()
-        for value in node.inputs:  # what is copied may be a view of a part, but of no other bytes
+        for value in node.inputs:  # copied operands may only overlap parts in place
             self.expect(value, f"{node.label} has copied it", node)
         return True
 
     def check_overlaps(self, node: Node, value: Value, outputs: set[Value]) -> None:
-        """An output may lie over an operand only where the op says so, and exactly over it."""
+        """Check that an output overlaps only operands that the op allows, exactly, and no other
+        output."""
         position = node.outputs.index(value)
         name = node.op.output_name(position)
         allowed = set(node.op.may_overwrite.get(name, ()))
@@ -313,14 +322,14 @@ class _Replay:
                 )
 
     def check_apart(self, node: Node, value: Value, region: tuple[int, int]) -> None:
-        """A node's workspace, the bytes of `region`, overlaps no operand or output."""
+        """Check that a node's workspace, the bytes of `region`, overlaps no operand or output."""
         low, high = self.places.spans[value]
         if low < region[1] and region[0] < high:
             names = [self.names[value], f"workspace of {node.label}"]
             raise PlanError(f"{names[1]} overlaps {names[0]}{self.near(node)}", names)
 
     def spare_states(self, cells: Any, who: str, name: str, own: Value | None) -> None:
-        """A state may only be written by its own update."""
+        """Raise `PlanError` if a write would overwrite a state other than `own`."""
         if not self.is_state[cells].any():
             return
         for owner in np.unique(self.owners[cells]).tolist():

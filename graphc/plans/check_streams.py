@@ -1,17 +1,17 @@
-"""Whether a plan's streams keep every legal order of its nodes to the results of its own order.
+"""Checks by vector clocks that all orders a stream schedule allows have the plan's results.
 
-It belongs to the checker of plans and shares no code with the planners.
+This module belongs to the checker of plans and shares no code with the planners.
 
-Problem: a plan with streams fixes a partial order, by the order of each stream and by waits. There
-may be more legal orders than any check could replay. But if of any two nodes that touch a cell, one
-of which writes it, the partial order puts one behind the other as the plan's own order has them,
-then each read finds in every legal order what it finds in that one, which `check_plan` replays.
+Problem: a plan with streams fixes a partial order, by the order of each stream and by waits. It can
+allow more orders than any check could replay. Consider all pairs of nodes that touch a cell, at
+least one of which writes it. If the partial order keeps each pair in the plan's own order, each
+read finds the same content in every allowed order. `check_plan` replays the plan's own order.
 
-The partial order is kept as clocks, one hand a stream (Mattern, 1989): for each node the last node
-of every stream that has run for certain when it starts. Node a of stream s has run before node b if
-and only if hand s of b's clock is at a or behind it. The nodes are visited in the plan's order; of
-each cell the last writer is known, and the last reader since on every stream. That is enough: what
-comes behind a stream's last reader comes behind all its readers.
+The partial order is represented by vector clocks with one entry per stream (Mattern, 1989). The
+clock of a node stores the last node of every stream that is certain to have run when it starts.
+Node a of stream s precedes node b if and only if entry s of b's clock is at or after a. The nodes
+are visited in the plan's order. For each cell, the last writer is known, and the last reader since
+then on every stream. This suffices: a node after a stream's last reader is after all its readers.
 
 O(E C) for E operands and outputs that cover at most C cells, times the number of streams.
 """
@@ -33,8 +33,10 @@ NOBODY = -1
 
 
 def check_streams(plan: MemoryPlan, places: PlacedValues) -> None:
-    """Raise `PlanError`, with both culprits, where nodes that touch the same bytes may change
-    places, and where slots are no schedule of the plan's nodes."""
+    """Raise `PlanError`, with both culprits, if nodes that touch the same bytes are not ordered.
+
+    Also raises if the slots are not a valid schedule of the plan's nodes.
+    """
     if plan.streams is not None:
         _Clocks(plan, plan.streams, places).run()
 
@@ -47,15 +49,16 @@ class _Clocks:
         self.nodes = plan.graph.nodes
         count = self.check_count()
         self.ahead = np.full((count, count), NOBODY)
-        """Of each stream the last node of every stream that has run when its next one starts."""
+        """For each stream, the clock of its next node: the last node of every stream that precedes
+        it."""
         self.behind: dict[int, Any] = {}
-        """Node → the same for those that wait for it, with itself."""
+        """Node → the clock of nodes that wait for it, which includes the node itself."""
         self.writer = np.full(places.count, NOBODY)
         self.readers = np.full((places.count, count), NOBODY)
         self.stream_of = np.zeros(len(self.nodes), np.int64)
 
     def check_count(self) -> int:
-        """The number of streams, which is one that programs can have."""
+        """Return the number of streams, which must be one that programs support."""
         if not 1 <= self.streams.count <= MOST_STREAMS:
             raise PlanError(
                 f"a plan runs on 1 to {MOST_STREAMS} streams, got {self.streams.count}", []
@@ -63,7 +66,7 @@ class _Clocks:
         return self.streams.count
 
     def run(self) -> None:
-        """Check the slots of all nodes, and that none may change places with one it depends on."""
+        """Check the slots of all nodes, and that each node waits for all nodes it depends on."""
         for number, node in enumerate(self.nodes):
             slot = self.streams.slots.get(node)
             if self.places.viewed(node) is not None:
@@ -88,7 +91,7 @@ class _Clocks:
             self.ahead[slot.stream] = self.behind[number] = after
 
     def touch(self, number: int, node: Node, clock: Any) -> None:
-        """Check that a node comes behind all that it must, and enter what it reads and writes."""
+        """Check that a node follows all nodes it depends on, and record its reads and writes."""
         read = [self.places.cells_of(value) for value in node.inputs]
         written = self.written(node)
         for cells in (*read, *written):
@@ -102,8 +105,10 @@ class _Clocks:
             self.writer[cells], self.readers[cells] = number, NOBODY
 
     def written(self, node: Node) -> list[Any]:
-        """The cells that a node writes: those of its outputs, but for parts that lie in them, and
-        of its workspace."""
+        """Return the cells that a node writes.
+
+        These are the cells of its outputs, except parts placed inside them, and of its workspace.
+        """
         found = [self.places.cells_of(value) for value in node.outputs]
         if node.op.gathers is not None:
             inside = [numbers(self.places.cells_of(v)) for v in self.places.inside(node)]
@@ -115,7 +120,7 @@ class _Clocks:
         return found
 
     def expect(self, node: Node, others: Any, clock: Any, verb: str) -> None:
-        """Raise `PlanError` unless all those nodes have run when the clock is so."""
+        """Raise `PlanError` unless the clock proves that all nodes in `others` have run."""
         others = others[others != NOBODY]
         late = others[others > clock[self.stream_of[others]]]
         if late.size:

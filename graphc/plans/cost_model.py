@@ -1,4 +1,4 @@
-"""Seconds of nodes: measured where they were, else from flops and bytes by a device's roofline."""
+"""Cost model of nodes in seconds: measured times if available, else the roofline of a device."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from graphc.plans.memory_plan import MemoryPlan, Recomputation
 
 
 def seconds(node: Node, device: Device, tf32: bool = False) -> float:
-    """The seconds of a node by the roofline, the longer of computing and moving; 0 for a view and
-    for the end of a collective.
+    """Return the seconds of a node by the roofline: the maximum of compute and memory time.
 
-    Sums of products run at the rate of tensor cores where those take the operands; `tf32` says
-    whether they take float32."""
+    Views and ends of collectives take 0. Contractions run at the rate of tensor cores if those
+    accept the operands; `tf32` says whether they accept float32.
+    """
     viewed = node.viewed
     if viewed is not None:
         in_one_piece = Layout(0, contiguous_strides(viewed.type))
         if node.op.view(node, in_one_piece) is not None:
             return 0.0
-    if node.op.awaits:  # the result stays in its place in a plan that overwrites
+    if node.op.awaits:  # the result stays in place in a plan that overwrites
         return 0.0
     if node.op.sent_bytes(node):
         return exchange_seconds(node, links_of(device))
@@ -39,26 +39,27 @@ def seconds(node: Node, device: Device, tf32: bool = False) -> float:
 
 @dataclass(frozen=True)
 class CostModel:
-    """Seconds of a node on a device, from its peaks or from measurements.
+    """Seconds of a node on a device, from its peak rates or from measurements.
 
-    A node whose key was not measured takes its roofline times the median of measured over roofline:
-    of the same op, or, where that op was not measured, of all.
+    A node whose key was not measured takes its roofline time multiplied by a ratio. The ratio is
+    the median of measured over roofline time for the same op, or for all ops if that op was not
+    measured.
     """
 
     device: Device = CPU
     measured: MeasuredCosts | None = None
     tf32: bool = False
-    """Whether products may round float32 operands to 10 bits."""
+    """True if products may round float32 operands to 10 bits."""
 
     @classmethod
     def of(
         cls, plan: MemoryPlan, device: Device | None = None, measured: MeasuredCosts | None = None
     ) -> CostModel:
-        """The model of a plan's nodes, on the plan's device unless another one is given."""
+        """Return the cost model for a plan, on its own device unless another one is given."""
         return cls(device or plan.device, measured, plan.settings.get("precision") == "tf32")
 
     def seconds(self, node: Node) -> float:
-        """How long one run of the node's kernel takes."""
+        """Return the seconds of one run of the node's kernel."""
         if self.measured is None:
             return seconds(node, self.device, self.tf32)
         found = self._measured_seconds.get(node_key(node))
@@ -74,7 +75,7 @@ class CostModel:
 
     @cached_property
     def _ratios(self) -> Mapping[str, list[float]]:
-        """Measured over roofline by op, one number a key."""
+        """Measured over roofline time by op, one number per key."""
         ratios: dict[str, list[float]] = {}
         for entry in self.measured.measured if self.measured else ():
             roofline = self.device.seconds(entry.flops, entry.bytes)
@@ -88,7 +89,7 @@ class CostModel:
 
     @cached_property
     def _ratio(self) -> float:
-        """The median over all ops but views: that these take no time says nothing of kernels."""
+        """The median over all ops without views, whose zero times say nothing about kernels."""
         ratios = [ratio for found in self._ratios.values() for ratio in found if ratio]
         return median(ratios) if ratios else 1.0
 
@@ -102,7 +103,7 @@ class CostModel:
 
 
 def recomputation(graph: Graph, costs: CostModel) -> Recomputation:
-    """The work that mirrored copies of a graph add, as parts of that of the step without them."""
+    """Return the work that recomputed nodes add, relative to the step without them."""
     flops = extra_flops = 0
     seconds: list[float] = []
     again: list[float] = []
@@ -114,6 +115,6 @@ def recomputation(graph: Graph, costs: CostModel) -> Recomputation:
         else:
             flops += node_flops
             seconds.append(node_seconds)
-    # Rounded once, so that the order of nodes makes no difference.
+    # `fsum` rounds once, so the result does not depend on the order of nodes.
     part = math.fsum(again) / (math.fsum(seconds) or 1.0)
     return Recomputation(len(again), extra_flops / max(flops, 1), part)

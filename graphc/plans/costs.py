@@ -1,4 +1,4 @@
-"""Measured times of kernels, and the JSON file that keeps them.
+"""Measured times of kernels, and their JSON file.
 
     {"format": 1,
      "device": {"name": "cpu", "machine": "x86_64, 2 x ...", "numpy": "2.4.6",
@@ -6,7 +6,7 @@
      "measured": [{"key": "tanh(f32[64,10]) -> f32[64,10]", "op": "tanh", "seconds": 1.2e-05,
                    "count": 3, "flops": 6400, "bytes": 5120}, ...]}
 
-`graphc.runtime.profile` measures, `graphc.plans.cost_model` says what nodes cost by that.
+`graphc.runtime.profile` measures the times; `graphc.plans.cost_model` derives node costs from them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READER = JsonReader(OptionError, CURE)
 
 
 def node_key(node: Node) -> str:
-    """The key of nodes whose kernels take equally long: op, attributes and types."""
+    """Return the key of nodes whose kernels take equal time: op, attributes and types."""
     inputs = ", ".join(str(value.type) for value in node.inputs)
     outputs = ", ".join(str(type) for type in node.output_types)
     items = [
@@ -46,7 +46,8 @@ def node_key(node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The nodes of one key: how many a step had, the mean seconds of one, and the work of one."""
+    """The nodes with one key: their number in a step, the mean seconds of one, and the work of
+    one."""
 
     key: str
     op: str
@@ -59,28 +60,28 @@ class Measurement:
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """Times of one step's kernels; `device` says where they were measured, at least its name."""
+    """Kernel times of one step; `device` describes where they were measured, at least its name."""
 
     device: Mapping[str, str]
     measured: tuple[Measurement, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The object that a file holds."""
+        """Return the JSON object of the file."""
         measured = [asdict(entry) for entry in self.measured]
         return {"format": FORMAT, "device": dict(self.device), "measured": measured}
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; raises `OptionError` where that cannot be."""
+        """Write the file; raises `OptionError` if that fails."""
         text = json.dumps(self.as_json(), indent=1) + "\n"
         write_atomically(path, text.encode(), OptionError)
 
 
 Costs = str | os.PathLike[str] | Mapping[str, Any] | MeasuredCosts
-"""A file that `graphc profile` wrote, the object in it, or what `graphc.profile` returned."""
+"""A file written by `graphc profile`, its JSON object, or the result of `graphc.profile`."""
 
 
 def load_costs(given: Costs) -> MeasuredCosts:
-    """Measured costs, wherever they are; raises `OptionError` that says where what is wrong."""
+    """Return measured costs from any form; raises `OptionError` with the position of the error."""
     if isinstance(given, MeasuredCosts):
         return given
     if isinstance(given, Mapping):
@@ -101,7 +102,7 @@ def read_costs(path: str | os.PathLike[str]) -> MeasuredCosts:
 
 
 def parse_costs(given: object, where: str = "costs") -> MeasuredCosts:
-    """Measured costs from the object that a file holds; raises `OptionError`."""
+    """Return measured costs from the JSON object of a file; raises `OptionError`."""
     found = READER.objects(given, where, ("format", "device", "measured"))
     if found["format"] != FORMAT:
         READER.fail(f"{where}, format", f"{FORMAT} is expected", found["format"])
