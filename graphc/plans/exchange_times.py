@@ -1,16 +1,16 @@
-"""Seconds of exchanges between ranks, by latency α and bandwidth β of their links.
+"""Cost model of collectives, by latency α and bandwidth β of links.
 
-B bytes, N ranks, p passes of the bytes (2 for an all-reduce, which is a reduce-scatter and an
-all-gather; 1 for others):
+For B bytes, N ranks and p passes over the bytes (2 for an all-reduce, which is a reduce-scatter and
+an all-gather; 1 for others):
 
-    ring       p (N - 1) (α + B / (N β))                    bandwidth, of the slowest link
+    ring       p (N - 1) (α + B / (N β))                    bandwidth-optimal, on the slowest link
     tree       p (⌈log₂ N⌉ α + B / β)                       few messages
     machines   p (G - 1) (α + B / (G β)) within machines of G ranks, and then the lesser of the two
                above between N / G machines, for a G-th of the bytes: each rank of a machine has its
                own adapter
 
-An exchange takes the least of the three, which is what libraries aim at. Left out: contention, what
-copies and kernels of a library take, ranks that are late, and links that others use.
+A collective takes the minimum of the three, as libraries aim to. The model ignores contention,
+copies and kernels of a library, late ranks, and links shared with others.
 
 Rings: Patarasuk and Yuan (2009). Trees: Sanders, Speck and Träff (2009).
 """
@@ -25,7 +25,7 @@ from graphc.ir.links import Link, Links
 from graphc.ops.collective import Collective
 
 LARGE = 2**30
-"""Bytes of an exchange of which bandwidth decides."""
+"""Bytes of a collective whose duration is dominated by bandwidth."""
 
 
 def _ring(passes: float, size: float, ranks: int, link: Link) -> float:
@@ -54,18 +54,18 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 
 
 def least(passes: float, size: float, ranks: int, links: Links) -> float:
-    """The seconds by the best algorithm."""
+    """Return the seconds of the fastest algorithm."""
     return min(form(passes, size, ranks, links) for form in ALGORITHMS.values())
 
 
 def exchange_seconds(node: Node, links: Links, algorithm: Algorithm = least) -> float:
-    """The seconds that a collective takes."""
+    """Return the seconds of a collective."""
     assert isinstance(node.op, Collective)
     return algorithm(node.op.passes, node.op.longest(node), node.attributes.ranks, links)
 
 
 def all_reduce_link(ranks: int, links: Links) -> Link:
-    """A link that has the latency and the bandwidth of a whole all-reduce between the ranks."""
+    """Return a link with the latency and the bandwidth of a whole all-reduce between the ranks."""
     latency = least(2, 0, ranks, links)
     slope = least(2, LARGE, ranks, links) - latency
     return Link(latency, LARGE / slope if slope else math.inf)

@@ -1,4 +1,4 @@
-"""What a user may ask the planner for: bytes, feature maps, or flops."""
+"""The goal of a plan: a limit of bytes, of feature map bytes, or of extra flops."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from graphc.ir.types import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a plan is asked for, at most one of three; with none, the knee of the curve.
+    """At most one limit for a plan; without one, the goal is the knee of the trade-off curve.
 
-    `budget` bounds the bytes of the whole arena, `feature_map_budget` those of the paper's measure:
-    the least extra time within it is looked for. `max_extra_flops` is the part of a step's flops
-    that may be computed again: the fewest bytes within it are looked for.
+    `budget` limits the bytes of the whole arena, `feature_map_budget` those of the paper's measure.
+    For both, the planner minimizes extra time. `max_extra_flops` limits the recomputed fraction of
+    a step's flops. For it, the planner minimizes bytes.
     """
 
     budget: int | None = None

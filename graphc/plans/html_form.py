@@ -1,7 +1,7 @@
-"""What a notebook shows of a plan or a graph: a summary and a picture that does not move.
+"""Notebook display of a plan or a graph: a summary and a static picture.
 
-The picture is SVG inside HTML, small enough for a cell: rectangles too small to be seen are left
-out. `graphc view` makes the page that can be searched and zoomed.
+The picture is SVG inside HTML, small enough for a notebook cell: rectangles too small to be seen
+are omitted. `graphc view` writes the page with search and zoom.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ COLOURS: dict[Kind, str] = {
     "slot": "#d55e00",
     "gathered": "#f0e442",
 }
-"""The colours of kinds in all pictures of plans: those of Okabe and Ito, which colour-blind readers
-tell apart."""
+"""The colors of kinds in all pictures of plans: those of Okabe and Ito, which color-blind readers
+can distinguish."""
 
 WIDTH, MAP_HEIGHT, CURVE_HEIGHT = 720, 260, 70
 """The sizes of the picture, in CSS pixels."""
 
 RECTANGLES = 1500
-"""The most rectangles that are drawn, the largest: a cell of a notebook should stay small."""
+"""The maximum number of rectangles drawn, largest first, to keep a notebook cell small."""
 
 OPS = 8
 """The number of ops that the summary of a graph lists."""
@@ -42,14 +42,14 @@ OPS = 8
 
 @writes(MemoryPlan, "html")
 def plan_html(plan: MemoryPlan) -> str:
-    """The summary of a plan above its map of addresses and its curve of live bytes."""
+    """Return the summary of a plan, its map of addresses and its curve of live bytes."""
     rows = [("plan", f"allocate={plan.allocate}, recompute={plan.recompute}"), *summary_rows(plan)]
     return f"<div>{_table(rows)}{_legend(plan)}{_map(plan)}{_curve(plan)}</div>"
 
 
 @writes(Graph, "html")
 def graph_html(graph: Graph) -> str:
-    """Counts of a graph's nodes above the bytes that each node writes."""
+    """Return counts of a graph's nodes and a chart of the bytes that each node writes."""
     phases = Counter(node.phase for node in graph.nodes)
     ops = Counter(node.op.name for node in graph.nodes).most_common(OPS)
     states = sum(state.type.bytes for state in graph.states)
@@ -97,7 +97,7 @@ def _svg(height: int, title: str, shapes: Iterable[str]) -> str:
 
 
 def _map(plan: MemoryPlan) -> str:
-    """The picture of the arena: a rectangle of nodes by addresses for each kind of a buffer."""
+    """Return the picture of the arena: nodes by addresses, a rectangle per span of each buffer."""
     across, up = WIDTH / len(plan.live_profile), MAP_HEIGHT / max(1, plan.arena_bytes)
     parts = [(span, buffer) for buffer in plan.buffers for span in spans(plan, buffer)]
     parts.sort(key=lambda part: -(part[0].last - part[0].first) * part[1].bytes)
@@ -115,13 +115,13 @@ def _map(plan: MemoryPlan) -> str:
 
 
 def _curve(plan: MemoryPlan) -> str:
-    """The picture of the bytes live at each step, under its label."""
+    """Return the picture of the live bytes at each step, with its label."""
     label = f"live bytes, at most {format_bytes(plan.live_bytes)} at node {plan.peak_step}"
     return f"<div>{escape(label)}</div>{_bars(plan.live_profile, label)}"
 
 
 def _bars(sizes: Sequence[int], title: str) -> str:
-    """A chart of sizes with one bar a pixel, the largest of those that fall on it."""
+    """Return a chart of sizes with one bar per pixel, the largest of the sizes that share it."""
     columns = min(len(sizes), WIDTH)
     most = max(sizes, default=0) or 1
     path = []

@@ -1,7 +1,7 @@
-"""A memory plan as JSON, and back. The schema is described in docs/plan-file.md.
+"""A memory plan as JSON. docs/plan-file.md describes the schema.
 
-The graph travels in its text form, values by their names there. Reading checks the structure only:
-types, keys, names, indices. Whether the layout is right is for `graphc.load_plan` to judge.
+The graph is stored in its text form, and values by their names in it. Reading checks only the
+structure: types, keys, names, indices. `graphc.load_plan` checks the layout.
 """
 
 from __future__ import annotations
@@ -40,18 +40,21 @@ from graphc.plans.memory_plan import (
 
 FORMAT = "graphc.plan"
 VERSION = 1
-"""The version of the schema; a reader takes no other."""
+"""The version of the schema; a reader accepts no other."""
 
 CURE = "`graphc plan MODEL --output FILE` writes a file that can be read"
 
 READER = JsonReader(PlanFileError, CURE)
 
 UNSEALED = ("sha256", "planning_seconds")
-"""The keys that the checksum leaves out: itself, and the one figure that differs between runs."""
+"""The keys excluded from the checksum: itself, and the one figure that differs between runs."""
 
 SLOTS = "slots"
-"""The key that only files of plans with slots have, as that of streams is only in those of plans
-with streams: so the files of others are as they were before there were any."""
+"""A key that only files of plans with slots have.
+
+The key of streams is likewise optional. So files of other plans did not change when these keys were
+added.
+"""
 
 KEYS = (
     "format", "version", "recompute", "allocate", "alignment", "device", "settings", "certificate",
@@ -65,7 +68,7 @@ PLACEMENT_KEYS = ("buffer", "offset", "strides", "how", "over")
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """What a file holds: a plan of sound structure, and the checksum that it states."""
+    """The contents of a file: a plan with valid structure, and the stated checksum."""
 
     plan: MemoryPlan
     sha256: str
@@ -73,16 +76,16 @@ class PlanFile:
 
 @writes(MemoryPlan, "json")
 def plan_to_json(plan: MemoryPlan) -> str:
-    """The plan as a text of JSON: the same bytes for the same plan, but for `planning_seconds`.
+    """Return the plan as JSON: the same bytes for the same plan, except for `planning_seconds`.
 
-    One line a node, buffer, placement and workspace.
+    There is one line per node, buffer, placement and workspace.
     """
     lines = [f"{json.dumps(key)}: {_laid_out(entry)}" for key, entry in plan_object(plan).items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _laid_out(entry: Any) -> str:
-    """An entry as JSON, with one line an element where there may be many."""
+    """Return an entry as JSON, with one line per element for long lists and nested objects."""
     if isinstance(entry, list) and entry:
         return "[\n " + ",\n ".join(json.dumps(part) for part in entry) + "\n]"
     if isinstance(entry, dict) and any(isinstance(part, dict) for part in entry.values()):
@@ -92,7 +95,7 @@ def _laid_out(entry: Any) -> str:
 
 
 def plan_object(plan: MemoryPlan) -> dict[str, Any]:
-    """The object that a plan's file holds."""
+    """Return the JSON object of a plan file."""
     graph, names = plan.graph, plan.graph.names
     content: dict[str, Any] = {
         "format": FORMAT,
@@ -146,14 +149,14 @@ def _placement_object(plan: MemoryPlan, value: Value) -> dict[str, Any]:
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """SHA-256, in hexadecimal digits, of the object in its shortest JSON with sorted keys."""
+    """Return the SHA-256, in hexadecimal, of the object's shortest JSON with sorted keys."""
     sealed = {key: entry for key, entry in content.items() if key not in UNSEALED}
     text = json.dumps(sealed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def read_plan_json(text: str | bytes) -> PlanFile:
-    """Read what `plan_to_json` wrote; raises `PlanFileError` where its structure is not sound."""
+    """Read the output of `plan_to_json`; raises `PlanFileError` if its structure is invalid."""
     found = READER.objects(READER.parse(text), "the file")
     _check_version(found)
     READER.record({SLOTS: [], STREAMS: None, **found}, (*KEYS, SLOTS, STREAMS), "the file")
@@ -226,13 +229,14 @@ def _alignment(given: object) -> int:
 
 
 TENSOR_RATES = ("narrow_flops_per_second", "tf32_flops_per_second")
-"""Rates that are no part of a file: of a profile that has a name they are known, others have
-none."""
+"""Rates that are not stored in a file: they are known for named profiles, and others have none."""
 
 
 def _device_object(device: Device) -> dict[str, Any]:
-    """The profile without kernels that go without saying, as versions wrote it that had no others:
-    so their files have the same checksum."""
+    """Return the device profile without defaults.
+
+    Older versions did not write these fields, so their files keep the same checksum.
+    """
     content = asdict(device)
     if device.kernels == _unsaid_kernels(device.kind):
         del content["kernels"]
@@ -356,7 +360,7 @@ def _strides(given: object, value: Value, where: str) -> tuple[int, ...] | None:
 
 
 def _slots(entries: list[Any], graph: Graph, buffers: tuple[Buffer, ...]) -> Iterator[Slot]:
-    """The slots of a file: which values have one is for `check_plan` to judge."""
+    """Return the slots of a file; `check_plan` decides which values must have one."""
     named = {name: value for value, name in graph.names.items()}
     for at, entry in enumerate(entries):
         where = f"{SLOTS}[{at}]"
@@ -369,7 +373,7 @@ def _slots(entries: list[Any], graph: Graph, buffers: tuple[Buffer, ...]) -> Ite
 
 
 def _workspaces(entries: list[Any], buffers: tuple[Buffer, ...]) -> Iterator[tuple[int, int]]:
-    """The workspaces of a file as (step, buffer), with no step or buffer twice."""
+    """Yield the workspaces of a file as (step, buffer), with distinct steps and buffers."""
     steps: set[int] = set()
     taken: set[int] = set()
     for at, entry in enumerate(entries):

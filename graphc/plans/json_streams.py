@@ -1,4 +1,4 @@
-"""The streams of a plan as an object of its file, and back."""
+"""The stream schedule of a plan as an object of its file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from graphc.json_fields import JsonReader
 from graphc.plans.streams import MOST_STREAMS, StreamChoice, Streams, StreamSlot
 
 STREAMS = "streams"
-"""The key of the object in a plan's file."""
+"""The key of the object in a plan file."""
 
 STREAM_KEYS = ("count", "seconds", "one_stream_seconds", "choices", "nodes")
 
 
 def streams_object(graph: Graph, streams: Streams) -> dict[str, Any]:
-    """The object: of each node its stream and the numbers of the nodes that it waits for."""
+    """Return the JSON object: for each node its stream and the numbers of the nodes it waits
+    for."""
     slots = [streams.slots.get(node) for node in graph.nodes]
     return {
         "count": streams.count,
@@ -27,8 +28,11 @@ def streams_object(graph: Graph, streams: Streams) -> dict[str, Any]:
 
 
 def read_streams(reader: JsonReader, given: object, graph: Graph) -> Streams | None:
-    """The streams of a file, None for none. Raises the reader's error for another structure;
-    whether nodes wait for all that they must is for `check_plan` to judge."""
+    """Return the streams of a file, None if it has none.
+
+    Raises the reader's error for an invalid structure. `check_plan` decides whether the waits are
+    sufficient.
+    """
     if given is None:
         return None
     found = reader.record(given, STREAM_KEYS, STREAMS)
@@ -51,7 +55,7 @@ def read_streams(reader: JsonReader, given: object, graph: Graph) -> Streams | N
 
 
 def _slot(reader: JsonReader, given: object, where: str) -> list[int]:
-    """A stream and the nodes that are waited for."""
+    """Return a stream and the nodes that are waited for."""
     listed = reader.listed(given, where)
     if not listed:
         reader.fail(where, "a stream, and the nodes that are waited for", given)

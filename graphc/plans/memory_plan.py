@@ -1,4 +1,7 @@
-"""The memory plan: where every value lives. Offsets and sizes are bytes from the arena's start."""
+"""The memory plan: the position of every value in one arena.
+
+Offsets and sizes are bytes; offsets are relative to the start of the arena.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,15 @@ from graphc.plans.streams import Streams
 from graphc.target import Target, target_of
 
 How = Literal["new", "reuse", "over", "view", "part", "state"]
-"""How a value gets its bytes: first use of a place, a place used before, over its operand, as a
-view of another value, as a part of the concatenation that reads it, or the place of a state."""
+"""The origin of a value's bytes: bytes used for the first time, bytes reused from another buffer,
+the bytes of an operand that it overwrites, a view of another value, a part of the concatenation
+that reads it, or the bytes of a state."""
 
 Kind = Literal[
     "state", "input", "feature map", "gradient", "mirror", "workspace", "slot", "gathered"
 ]  # fmt: skip
 RARE: tuple[Kind, ...] = ("slot", "gathered")
-"""Kinds that are listed only where there are any."""
+"""Kinds that are listed only if a plan has any."""
 
 Way = Literal["in", "out"]
 
@@ -35,16 +39,16 @@ RECOMPUTE: tuple[Recompute, ...] = (
     "none", "mirror", "cheap", "segments", "sublinear", "recursive", "optimal",
 )  # fmt: skip
 COMPARED: tuple[Allocate, ...] = ("none", "inplace", "sharing", "packed")
-"""Strategies whose bytes every plan states."""
+"""Allocation strategies whose arena size every plan states."""
 
 ALLOCATE: tuple[Allocate, ...] = (*COMPARED, "coloring")
-"""All of them; the last one is a baseline that takes long."""
+"""All allocation strategies; the last one is a slow baseline."""
 
 
 PRECISIONS: dict[Precision, str] = {
     "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"
 }  # fmt: skip
-"""Precision → the dtype that feature maps are kept in."""
+"""Precision → the dtype in which feature maps are stored."""
 
 
 def check_alignment(alignment: object) -> int:
@@ -56,7 +60,8 @@ def check_alignment(alignment: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """Steps [first, last), half open. States live through the whole step and beyond it."""
+    """The half-open range of steps `[first, last)`. States live through the whole step and
+    beyond."""
 
     first: int
     last: int
@@ -67,7 +72,8 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Bytes at a fixed place for a lifetime, shared by values that view or overwrite each other."""
+    """Bytes at a fixed offset for a lifetime, shared by values that view or overwrite each
+    other."""
 
     index: int
     kind: Kind
@@ -78,9 +84,12 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A value inside a buffer: byte offset from the buffer's start, byte strides (None: row-major
-    in one piece), and how it came there. `over` is the value that it overwrites or views, or is a
-    part of."""
+    """The position of a value in a buffer.
+
+    `offset` is in bytes from the buffer's start. `strides` are in bytes; None means contiguous and
+    row-major. `how` is the origin of the bytes. `over` is the value that it overwrites or views, or
+    is a part of.
+    """
 
     buffer: int
     offset: int
@@ -90,14 +99,17 @@ class Placement:
 
     @property
     def layout(self) -> Layout | None:
-        """Offset and strides together; None for a value that is in one piece, row-major."""
+        """Offset and strides together; None for a contiguous row-major value."""
         return None if self.strides is None else Layout(self.offset, self.strides)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Bytes that no other value shares, as a value has them: an input's next feeds arrive there
-    while a step runs (``in``), an output leaves from there while the next one does (``out``)."""
+    """A copy of a value in bytes that no other value shares.
+
+    The next feeds of an input arrive in its slot while a step runs (``in``). An output is copied
+    out of its slot while the next step runs (``out``).
+    """
 
     value: Value
     way: Way
@@ -106,7 +118,8 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """The nodes that a plan computes again, and the parts of a step's flops and time they add."""
+    """The number of nodes that a plan recomputes, and the fractions of a step's flops and time they
+    add."""
 
     nodes: int
     extra_flops_fraction: float
@@ -115,9 +128,11 @@ class Recomputation:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a plan was asked for, and what is proven: no schedule of this graph takes fewer bytes of
-    arena than `bound_bytes`, and none within the same bytes adds less than `extra_time_bound` of a
-    step's seconds."""
+    """The goal of a plan, and proven bounds.
+
+    No schedule of this graph has an arena smaller than `bound_bytes`. No schedule within the plan's
+    bytes adds less than the fraction `extra_time_bound` of a step's seconds.
+    """
 
     goal: str
     bound_bytes: int
@@ -126,10 +141,10 @@ class Certificate:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryPlan:
-    """Buffers of one arena for a graph in its order.
+    """The buffers of one arena for a graph in its order.
 
-    `strategy_bytes` holds the arena's size under allocation strategies, for comparison;
-    `settings` says how the step trains: the optimizer and what differs from the defaults.
+    `strategy_bytes` maps allocation strategies to arena sizes, for comparison. `settings` records
+    how the step trains: the optimizer and the options that differ from the defaults.
     """
 
     graph: Graph
@@ -149,31 +164,31 @@ class MemoryPlan:
     settings: Mapping[str, Any] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
     streams: Streams | None = None
-    """How nodes may run side by side; None where they run one after another."""
+    """The stream schedule; None if nodes run one after another."""
 
     def address(self, value: Value) -> int:
-        """The offset of a value's first element in the arena."""
+        """Return the offset of a value's first element in the arena."""
         placement = self.placements[value]
         return self.buffers[placement.buffer].offset + placement.offset
 
     @property
     def bound_bytes(self) -> int | None:
-        """The bytes that every schedule of this graph needs; None where nothing was proven."""
+        """The bytes that every schedule of this graph needs; None if nothing was proven."""
         return self.certificate.bound_bytes if self.certificate else None
 
     @cached_property
     def target(self) -> Target:
-        """The target that the plan is made for, which its planners were handed."""
+        """The target for which the plan was made."""
         return target_of(self.device)
 
     @cached_property
     def strided(self) -> dict[Value, tuple[int, ...]]:
-        """Values that do not lie in one piece, row-major, and their strides in bytes."""
+        """Strides in bytes of values that are not contiguous and row-major."""
         return strided(self.placements)
 
     @cached_property
     def state_bytes(self) -> int:
-        """The bytes of the state region, which is the start of the arena."""
+        """The bytes of the state region at the start of the arena."""
         return self._total("state")
 
     @cached_property
@@ -183,7 +198,10 @@ class MemoryPlan:
 
     @cached_property
     def bytes_by_kind(self) -> dict[Kind, int]:
-        """The bytes of all buffers of a kind, were none shared."""
+        """The total bytes of all buffers of each kind, without sharing.
+
+        For workspaces it is the largest one.
+        """
         kinds: tuple[Kind, ...] = ("state", "input", "feature map", "gradient", "mirror")
         totals = {kind: self._total(kind) for kind in kinds}
         there = {buffer.kind for buffer in self.buffers}
@@ -196,7 +214,8 @@ class MemoryPlan:
 
     @cached_property
     def live_profile(self) -> tuple[int, ...]:
-        """Bytes live at each step, rounded to the alignment. One entry a node, at least one."""
+        """The live bytes at each step, rounded up to the alignment. One entry per node, at least
+        one."""
         steps = max(1, len(self.graph.nodes))
         change = [0] * (steps + 1)
         for buffer in self.buffers:
@@ -210,37 +229,40 @@ class MemoryPlan:
         return tuple(profile)
 
     def lifetime_end(self, buffer: Buffer) -> int:
-        """The step before which a buffer is free again, at most the number of steps.
+        """Return the step before which a buffer is free again, at most the number of steps.
 
-        States and slots, and outputs until they are copied out, live for longer than the last step.
+        States, slots, and outputs until they are copied out, live beyond the last step.
         """
         return min(buffer.lifetime.last, max(1, len(self.graph.nodes)))
 
     @cached_property
     def live_bytes(self) -> int:
-        """The most bytes live at one node: no placement of these buffers can be smaller."""
+        """The peak live bytes: no layout of these buffers can be smaller."""
         return max(self.live_profile)
 
     @cached_property
     def peak_step(self) -> int:
-        """The first step at which `live_bytes` are live."""
+        """The first step with `live_bytes` live bytes."""
         return self.live_profile.index(self.live_bytes)
 
     def live_at(self, step: int) -> list[Buffer]:
-        """Buffers alive at a step, largest first."""
+        """Return the buffers live at a step, largest first."""
         alive = [b for b in self.buffers if b.lifetime.first <= step < b.lifetime.last]
         return sorted(alive, key=lambda buffer: (-buffer.bytes, buffer.index))
 
     @cached_property
     def residents(self) -> dict[int, list[Value]]:
-        """Buffer index → the values that live there, in order of appearance."""
+        """Buffer index → the values in that buffer, in order of appearance."""
         residents: dict[int, list[Value]] = {}
         for value, placement in self.placements.items():
             residents.setdefault(placement.buffer, []).append(value)
         return residents
 
     def saved(self) -> list[Value]:
-        """Values read by gradient nodes that were there before: what the forward pass keeps."""
+        """Return the values saved for backward.
+
+        These are states, inputs and forward values that gradient or recomputed nodes read.
+        """
         kept: dict[Value, None] = {}
         for node in self.graph.nodes:
             if node.phase in ("gradient", "mirror"):
@@ -253,7 +275,7 @@ class MemoryPlan:
         return list(kept)
 
     def summary(self, model: str) -> dict[str, Any]:
-        """One JSON object a plan; the keys are part of the public interface."""
+        """Return one JSON object per plan; its keys are part of the public interface."""
         forward = sum(node.phase == "forward" for node in self.graph.nodes)
         return {
             "model": model,
@@ -283,7 +305,7 @@ class MemoryPlan:
         }
 
     def _streams_summary(self) -> dict[str, Any]:
-        """The keys of plans with streams."""
+        """Return the keys of plans with streams."""
         if self.streams is None:
             return {}
         return {
@@ -297,11 +319,11 @@ class MemoryPlan:
         }
 
     def _peak_name(self) -> str | None:
-        """Scope and op of the node at the peak; None for a graph without nodes."""
+        """Return scope and op of the node at the peak; None for a graph without nodes."""
         return self.graph.nodes[self.peak_step].label if self.graph.nodes else None
 
     def to_json(self) -> str:
-        """The whole plan as JSON, as `graphc.save_plan` writes it; see docs/plan-file.md."""
+        """Return the whole plan as JSON, as `graphc.save_plan` writes it; see docs/plan-file.md."""
         return written(self, "json")
 
     def __repr__(self) -> str:
@@ -311,18 +333,18 @@ class MemoryPlan:
         return written(self, "text")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the summary, and a picture of the arena."""
+        """Return the display in a notebook: the summary, and a picture of the arena."""
         return written(self, "html")
 
 
 def strided(placements: Mapping[Value, Placement]) -> dict[Value, tuple[int, ...]]:
-    """Value → its strides in bytes, for placements that are not in one piece, row-major."""
+    """Return the strides in bytes of placed values that are not contiguous and row-major."""
     found = {v: place.strides for v, place in placements.items() if place.strides is not None}
     return {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}
 
 
 def kind_of(value: Value) -> Kind:
-    """The kind that the bytes of a value count as."""
+    """Return the kind of a value's bytes."""
     if isinstance(value, State):
         return "state"
     if isinstance(value, Input) or value.node is None:
@@ -339,7 +361,7 @@ def kind_of(value: Value) -> Kind:
 
 
 def _is_gathered(value: Value) -> bool:
-    """Whether a value is of parameters of which each rank holds a part."""
+    """Return True if a value is gathered from parameters that are sharded over ranks."""
     node = value.node
     while node is not None and (node.op.views or node.op.awaits):
         node = node.inputs[0].node

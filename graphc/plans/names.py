@@ -1,7 +1,7 @@
-"""What printouts, sentences and pages call values, nodes and buffers, and which kind they show.
+"""Names of values, nodes and buffers in printouts, messages and pages, and the kinds shown there.
 
-A buffer serves one value after another, so its name and its kind are those of a node: of the value
-whose bytes it holds there.
+A buffer contains one value after another. So its name and kind depend on the node: they are those
+of the value whose bytes it contains there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan, kind_of
 
 
 class Span(NamedTuple):
-    """Nodes [first, last) for which a buffer is of one kind."""
+    """Nodes `[first, last)` at which a buffer is of one kind."""
 
     first: int
     last: int
@@ -22,41 +22,41 @@ class Span(NamedTuple):
 
 
 def origin(value: Value) -> str:
-    """Scope and op of what computes a value; empty for inputs and states."""
+    """Return scope and op of a value's producer; empty for inputs and states."""
     return value.node.label if value.node is not None else ""
 
 
 def called(plan: MemoryPlan, value: Value) -> str:
-    """A value's name, with the scope and op that it comes from: ``%27 (stage1/unit0/add)``."""
+    """Return a value's name with scope and op of its producer: ``%27 (stage1/unit0/add)``."""
     name, place = plan.graph.names[value], origin(value)
     return f"{name} ({place})" if place else name
 
 
 def node_at(plan: MemoryPlan, step: int) -> str:
-    """A node by its number: ``node 16 (stage1/unit0/add)``."""
+    """Return the name of a node, given its number: ``node 16 (stage1/unit0/add)``."""
     return f"node {step} ({node_label(plan, step)})"
 
 
 def node_of(plan: MemoryPlan, node: Node) -> str:
-    """A node with its number, as `node_at` has it."""
+    """Return the name of a node with its number, as `node_at` does."""
     return node_at(plan, plan.graph.position[node])
 
 
 def node_label(plan: MemoryPlan, step: int) -> str:
-    """Scope and op of a node by its number; a graph without nodes has its start."""
+    """Return scope and op of a node by its number; ``start`` for a graph without nodes."""
     return plan.graph.nodes[step].label if plan.graph.nodes else "start"
 
 
 def born(plan: MemoryPlan, value: Value) -> int:
-    """The number of the node that computes a value, -1 for what is there before the first one."""
+    """Return the number of the node that computes a value, -1 for sources."""
     return -1 if value.node is None else plan.graph.position[value.node]
 
 
 def held_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Value | None:
-    """The value whose bytes a buffer holds at a node: the one written last; None for a workspace
-    or a slot.
+    """Return the value whose bytes a buffer contains at a node: the one written last.
 
-    A state's bytes are the state's, updated or not.
+    Returns None for a workspace or a slot. A state's bytes always belong to the state, updated or
+    not.
     """
     residents = plan.residents.get(buffer.index, [])
     if buffer.kind == "state":
@@ -70,7 +70,7 @@ def held_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Value | None:
 
 
 def buffer_name(plan: MemoryPlan, buffer: Buffer, step: int) -> str:
-    """What a buffer is called at a node: its value, or what it is the slot or workspace of."""
+    """Return the name of a buffer at a node: its value, or the owner of the slot or workspace."""
     for slot in plan.slots:
         if slot.buffer is buffer:
             return f"slot of {called(plan, slot.value)}"
@@ -81,9 +81,10 @@ def buffer_name(plan: MemoryPlan, buffer: Buffer, step: int) -> str:
 
 
 def spans(plan: MemoryPlan, buffer: Buffer) -> list[Span]:
-    """A buffer's life by kind: a gradient that overwrites a feature map makes it a gradient's.
+    """Return the kinds of a buffer over its lifetime.
 
-    What a node of the update computes in a buffer counts as what it overwrites.
+    A gradient that overwrites a feature map makes the buffer a gradient. Values computed by update
+    nodes count as the kind that they overwrite.
     """
     first, end = buffer.lifetime.first, plan.lifetime_end(buffer)
     kinds = {first: buffer.kind}
@@ -100,7 +101,8 @@ def spans(plan: MemoryPlan, buffer: Buffer) -> list[Span]:
 
 
 def _written(plan: MemoryPlan, buffer: Buffer) -> Iterator[tuple[int, Kind]]:
-    """When each value is written into a buffer, and its kind; a state stays one."""
+    """Yield the step at which each value is written into a buffer, and its kind; states yield
+    nothing."""
     if buffer.kind in ("state", "workspace", "slot"):
         return
     for value in plan.residents[buffer.index]:
@@ -110,16 +112,16 @@ def _written(plan: MemoryPlan, buffer: Buffer) -> Iterator[tuple[int, Kind]]:
 
 
 def kind_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Kind:
-    """The kind of the bytes that a buffer holds at a node."""
+    """Return the kind of the bytes that a buffer contains at a node."""
     return next(span.kind for span in reversed(spans(plan, buffer)) if span.first <= step)
 
 
 def listed(parts: list[str], most: int) -> str:
-    """Parts in a row; of more than `most`, the first ones and how many more."""
+    """Return the first `most` parts separated by commas, and the number of others."""
     more = f" and {len(parts) - most} more" if len(parts) > most else ""
     return ", ".join(parts[:most]) + more
 
 
 def count(number: int, what: str) -> str:
-    """A number of things: ``1 value``, ``2 values``."""
+    """Return a number with its noun: ``1 value``, ``2 values``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

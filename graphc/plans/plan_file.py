@@ -1,4 +1,4 @@
-"""Memory plans to and from files. What is read is checked as if it had been planned anew."""
+"""Reads and writes plan files. Loaded plans are checked like newly made ones."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from graphc.plans.memory_plan import MemoryPlan
 
 
 def save_plan(plan: MemoryPlan, path: str | os.PathLike[str]) -> None:
-    """Write a plan as JSON, completely or not at all; raises `PlanFileError`.
+    """Write a plan as JSON, atomically; raises `PlanFileError`.
 
-    The same plan gives the same bytes, but for the last line, `planning_seconds`.
+    The same plan gives the same bytes, except for the last line, `planning_seconds`.
     """
     write_atomically(path, plan_to_json(plan).encode("ascii"), PlanFileError)
 
@@ -24,9 +24,9 @@ def save_plan(plan: MemoryPlan, path: str | os.PathLike[str]) -> None:
 def load_plan(path: str | os.PathLike[str]) -> MemoryPlan:
     """Read and check a plan that `save_plan` or `graphc plan --output` wrote.
 
-    `graphc.Program(plan, seed=...)` then steps to the same bits as a program of the original. Ops
-    of your own have to be defined first. Raises `PlanFileError` where the file cannot be read or is
-    not sound, and `PlanError` where a step under the plan would corrupt a value.
+    `graphc.Program(plan, seed=...)` then steps to the same bits as a program of the original plan.
+    User-defined ops must be defined first. Raises `PlanFileError` if the file cannot be read or is
+    invalid, and `PlanError` if a step under the plan would corrupt a value.
     """
     try:
         content = Path(path).read_bytes()
@@ -47,7 +47,7 @@ def load_plan(path: str | os.PathLike[str]) -> MemoryPlan:
 
 
 def checked_plan(text: str | bytes) -> MemoryPlan:
-    """The plan in a text of JSON, checked: structure, then layout, figures, and checksum last.
+    """Return the plan in a JSON text after checks: structure, layout, figures, and checksum last.
 
     Raises `PlanFileError` and `PlanError` as `load_plan` does.
     """

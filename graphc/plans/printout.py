@@ -1,4 +1,4 @@
-"""The printout of a memory plan: plain text of fixed layout, the same bytes for the same plan."""
+"""The text form of a memory plan: fixed layout, the same bytes for the same plan."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from graphc.plans.names import buffer_name, kind_at
 from graphc.plans.rank_model import model_rank
 
 NODE_LIMIT = 200
-"""The most nodes that `str(plan)` lists; of longer plans it shows those around the peak."""
+"""The maximum number of nodes in `str(plan)`; longer plans show those around the peak."""
 
 WIDTH = 80
-"""The columns of all but the list of nodes."""
+"""The line width, except for the list of nodes."""
 
 INDENT, PEAK_INDENT = 22, 30
-"""The columns before a figure of the summary, and before a name at the peak."""
+"""The column of a figure in the summary, and of a name at the peak."""
 
 LARGEST = 6
-"""The number of values that are listed at the peak."""
+"""The number of values listed at the peak."""
 
 
 @writes(MemoryPlan, "text")
 def format_plan(plan: MemoryPlan, node_limit: int | None = NODE_LIMIT) -> str:
-    """The list of nodes, then summary, bytes by kind, and the peak with its largest values.
+    """Return the list of nodes, the summary, bytes by kind, and the peak with its largest values.
 
-    Of more than `node_limit` nodes those around the peak are listed: None lists all, 0 none.
+    If there are more than `node_limit` nodes, those around the peak are listed. None lists all, 0
+    none.
     """
     sections = [_summary(plan), _kinds(plan), *_streams(plan), _peak(plan)]
     if node_limit != 0:
@@ -38,7 +39,7 @@ def format_plan(plan: MemoryPlan, node_limit: int | None = NODE_LIMIT) -> str:
 
 
 def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
-    """(label, figure) of the head of a printout."""
+    """Return the (label, figure) rows of the summary."""
     graph = plan.graph
     forward = sum(node.phase == "forward" for node in graph.nodes)
     gap = (plan.arena_bytes - plan.live_bytes) / max(plan.live_bytes, 1)
@@ -96,7 +97,8 @@ def _summary(plan: MemoryPlan) -> list[str]:
 
 
 def _streams(plan: MemoryPlan) -> Iterator[list[str]]:
-    """What streams take and gain, with a star at what the plan has; nothing without streams."""
+    """Yield the table of stream schedules, with a star at the plan's own; nothing without
+    streams."""
     streams = plan.streams
     if streams is None:
         return
@@ -115,7 +117,7 @@ def _streams(plan: MemoryPlan) -> Iterator[list[str]]:
 
 
 def _row(label: str, figure: str, indent: int = INDENT) -> list[str]:
-    """A label and a figure, which goes on below itself where it is long."""
+    """Return the lines of a label and a figure, which wraps in its own column."""
     return textwrap.wrap(
         figure,
         WIDTH,
@@ -133,7 +135,8 @@ def _kinds(plan: MemoryPlan) -> list[str]:
 
 
 def node_rows(plan: MemoryPlan, steps: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """(node, call, value, type, bytes, offset, how, live) for each output of the given nodes."""
+    """Yield (node, call, value, type, bytes, offset, how, live) for each output of the given
+    nodes."""
     names = plan.graph.names
     for step in steps:
         node = plan.graph.nodes[step]
@@ -164,7 +167,7 @@ def _call(plan: MemoryPlan, node: Node) -> str:
 
 
 def shown_nodes(plan: MemoryPlan, limit: int | None) -> range:
-    """The numbers of all nodes, or of the `limit` ones around the peak."""
+    """Return the numbers of all nodes, or of the `limit` nodes around the peak."""
     count = len(plan.graph.nodes)
     if limit is None or count <= limit:
         return range(count)
@@ -201,7 +204,7 @@ def _peak(plan: MemoryPlan) -> list[str]:
 
 
 def peak_rows(plan: MemoryPlan) -> Iterator[tuple[str, str, str]]:
-    """(bytes, kind, value) of the largest buffers alive at the peak."""
+    """Yield (bytes, kind, value) of the largest buffers live at the peak."""
     peak = plan.peak_step
     alive = plan.live_at(peak)
     for buffer in alive[:LARGEST]:

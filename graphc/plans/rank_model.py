@@ -1,8 +1,8 @@
-"""The modelled step of one of several ranks: when nodes run, and when exchanges do.
+"""Model of a step on one of several ranks: a timeline of nodes and collectives.
 
-A rank has two clocks. Nodes run one after another in the plan's order; exchanges one after another
-on the link, each from when its node is reached and the link is free; an arrival waits for its own.
-What exchanges add to the step is what is not hidden behind nodes.
+A rank has two clocks. Nodes run one after another in the plan's order. Collectives run one after
+another on the link; each starts once its node is reached and the link is free. The end of a
+collective waits for it to arrive. Collectives add only the time that is not hidden behind nodes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ from graphc.plans.memory_plan import MemoryPlan
 
 @dataclass(frozen=True, slots=True)
 class RankModel:
-    """A step of a rank: seconds in all, of its nodes, and of its exchanges, what it sends, and the
-    bytes beside its arena in which sums are made, where it is a CPU that makes them."""
+    """A modeled step of a rank.
+
+    Fields are the seconds of the step, of its nodes and of its collectives, the number of
+    collectives, and the bytes sent. `room_bytes` are the bytes outside the arena in which a CPU
+    computes sums.
+    """
 
     seconds: float
     computing_seconds: float
@@ -32,7 +36,7 @@ class RankModel:
 
     @property
     def hidden(self) -> float:
-        """The part of the exchanges' seconds in which nodes run."""
+        """The fraction of the collectives' seconds during which nodes run."""
         if not self.exchange_seconds:
             return 1.0
         shown = self.seconds - self.computing_seconds
@@ -41,8 +45,10 @@ class RankModel:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Seconds of each node as the rank spends them, waiting for others included, and (node's
-    number, begin, seconds) of each exchange."""
+    """Seconds of each node, including waits for collectives, and the collectives.
+
+    A collective is (node number, begin, seconds).
+    """
 
     seconds: tuple[float, ...]
     exchanges: tuple[tuple[int, float, float], ...]
@@ -51,7 +57,7 @@ class Timeline:
 def timeline(
     plan: MemoryPlan, costs: CostModel | None = None, algorithm: Algorithm = least
 ) -> Timeline:
-    """When a rank does what by the cost model, without what launches take."""
+    """Return the timeline of a rank by the cost model, without launch overhead."""
     costs, links = costs or CostModel.of(plan), links_of(plan.device)
     now = free = 0.0
     seconds: list[float] = []
@@ -75,7 +81,7 @@ def timeline(
 def model_rank(
     plan: MemoryPlan, costs: CostModel | None = None, algorithm: Algorithm = least
 ) -> RankModel:
-    """The step of a rank by the cost model, without what launches take."""
+    """Return the modeled step of a rank, without launch overhead."""
     found, nodes = timeline(plan, costs, algorithm), plan.graph.nodes
     ranks = max((node.attributes.ranks for node in nodes if node.op.sends), default=1)
     pairs = zip(nodes, found.seconds, strict=True)

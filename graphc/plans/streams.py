@@ -1,4 +1,4 @@
-"""Streams of a plan: which nodes may run side by side, and what waits for what."""
+"""The stream schedule of a plan: the stream of each node, and the events it waits for."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from graphc.ir.graph import Node
 
 MOST_STREAMS = 64
-"""Every stream takes some memory of the driver's, and every pair of them events."""
+"""The maximum number of streams: each takes driver memory, and each pair of them events."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSlot:
-    """The stream that a node runs on, behind the nodes before it there, and the earlier nodes on
-    other streams that it waits for, by their numbers in the graph."""
+    """The stream of a node, where it follows the earlier nodes of that stream, and its waits.
+
+    `waits` are the graph positions of earlier nodes on other streams that it waits for.
+    """
 
     stream: int
     waits: tuple[int, ...]
@@ -22,7 +24,7 @@ class StreamSlot:
 
 @dataclass(frozen=True, slots=True)
 class StreamChoice:
-    """Bytes of the arena, and the modelled seconds of a step, of one way to use streams."""
+    """The arena bytes and the modeled seconds of a step of one stream schedule."""
 
     arena_bytes: int
     seconds: float
@@ -30,11 +32,13 @@ class StreamChoice:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """How the nodes of a plan are spread over `count` streams: a slot for each that is no view.
+    """A schedule of a plan's nodes on `count` streams, with a slot for each node that is not a
+    view.
 
-    `seconds` are those of a step by the cost model, which takes it that nodes side by side do not
-    slow each other, and `one_stream_seconds` those one after another. `choices` is the frontier of
-    what was found, by rising bytes and falling seconds; the plan is one of them.
+    `seconds` is the duration of a step by the cost model, which assumes that concurrent nodes do
+    not slow each other. `one_stream_seconds` is the duration on one stream. `choices` is the Pareto
+    frontier of the schedules found, by increasing bytes and decreasing seconds. The plan is one of
+    them.
     """
 
     count: int
@@ -45,5 +49,5 @@ class Streams:
 
     @property
     def speedup(self) -> float:
-        """How many times faster a step is than on one stream."""
+        """The duration on one stream divided by the duration of this schedule."""
         return self.one_stream_seconds / self.seconds if self.seconds else 1.0
