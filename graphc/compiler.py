@@ -1,7 +1,6 @@
-"""What users call to plan a network: a program, its plan alone, or plans for all budgets.
+"""Public functions that plan a network: a program, its plan alone, or plans for all budgets.
 
-The steps from a network to a plan stand in `graphc.pipeline`, their options in `graphc.options`
-and `graphc.runtime.options`.
+The pipeline is in `graphc.pipeline`, its options in `graphc.options` and `graphc.runtime.options`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Told = TypeVar("Told", bound=PlanningOptions)
 
 @dataclass(frozen=True)
 class CompileOptions(RunOptions, PlanOptions):
-    """The options of a program: those of its plan, and how it runs."""
+    """The options of a program: those of its plan, and those of its execution."""
 
     _: KW_ONLY
     device: str = option(
@@ -41,36 +40,41 @@ class CompileOptions(RunOptions, PlanOptions):
 def compile(options: CompileOptions) -> Program:
     """Plan a network and bind it to one arena, ready to step.
 
-    Raises `OptionError` for an unknown choice, `BudgetError` where no plan fits, `GpuUnavailable`
-    without the GPU that was asked for, and `ArenaError` where the plan does not fit into its
-    memory.
+    Raises `OptionError` for an unknown choice, `BudgetError` if no plan fits, `GpuUnavailable` if
+    the requested GPU is missing, and `ArenaError` if the plan does not fit into the memory of its
+    device.
     """
     gpu = find(options.device)
     planned, running = options.shared(PlanOptions), options.shared(RunOptions)
-    if gpu is None and options.device == AUTO:  # only a GPU has them
+    if gpu is None and options.device == AUTO:  # these options require a GPU
         planned |= {"overlap_copies": False, "streams": 1}
         running |= {"cudnn": None, "tuning": None}
     device = _profile(gpu)
     if isinstance(device, Device) and (options.cudnn is False or not options.deterministic):
-        device = replace(device, cudnn_version=0)  # no scores of all pairs are kept
+        device = replace(device, cudnn_version=0)  # saves no scores of all pairs
     memory_plan = make_plan(PlanOptions(**{**planned, "device": device}))
     return bind(memory_plan, "cpu" if gpu is None else f"cuda:{gpu.number}", **running)
 
 
 @takes(PlanOptions)
 def plan(options: PlanOptions) -> MemoryPlan:
-    """The memory plan of `compile` alone: no arena is allocated, so any size can be planned.
+    """Return the memory plan of `compile` alone.
 
-    Raises what `compile` does but for `ArenaError`.
+    No arena is allocated, so a plan of any size can be made. Raises the errors of `compile` except
+    `ArenaError`.
     """
     return make_plan(_on_this_machine(options))
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """A plan on the curve of bytes against time: its bytes, and the parts that it adds to a step's
-    seconds and flops. `extra_time_bound` is the least part of the seconds that any plan within
-    these bytes adds, `bound_bytes` the fewest bytes that any plan needs."""
+    """A plan on the trade-off curve of bytes against time.
+
+    `arena_bytes` and `feature_map_bytes` are its bytes. `extra_time_fraction` and
+    `extra_flops_fraction` are the fractions that it adds to a step's seconds and flops.
+    `extra_time_bound` is the least fraction of the seconds that any plan within these bytes adds.
+    `bound_bytes` is the least number of bytes that any plan needs.
+    """
 
     arena_bytes: int
     feature_map_bytes: int
@@ -82,7 +86,7 @@ class FrontierPoint:
 
 @takes(FrontierOptions)
 def frontier(options: FrontierOptions) -> list[FrontierPoint]:
-    """The trade-off of bytes against time: plans by growing arena, dominated ones left out."""
+    """Return the Pareto frontier of bytes against time: plans by increasing arena size."""
     options = _on_this_machine(options)
     with collection_paused():
         compilation = Compilation(options)
@@ -103,7 +107,7 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
 
 
 def device_of(device: str | Device, roofline: str | None) -> Device:
-    """The profile that a plan with these options is for; of ``auto`` and ``cuda`` this machine's
+    """Return the device profile for these options; ``auto`` and ``cuda`` select this machine's
     device."""
     if device == AUTO:
         device = _profile(find(AUTO))
@@ -111,17 +115,20 @@ def device_of(device: str | Device, roofline: str | None) -> Device:
 
 
 def _on_this_machine(options: Told) -> Told:
-    """The options with the device that ``auto`` or ``cuda`` stands for on this machine."""
+    """Return the options with ``auto`` or ``cuda`` replaced by the device of this machine."""
     if options.device != AUTO:
         return replace(options, device=_present(options.device, options.roofline))
     gpu = find(AUTO)
-    overlaps = options.overlap_copies and gpu is not None  # only a GPU has copies that overlap
+    overlaps = options.overlap_copies and gpu is not None  # copies overlap only on a GPU
     return replace(options, device=_profile(gpu), overlap_copies=overlaps)
 
 
 def _present(device: str | Device, roofline: str | None) -> str | Device:
-    """The profile of the GPU that ``cuda`` or ``cuda:1`` names, if there is one and no `roofline`
-    asks for another; else `device` itself, which is then planned for as the default GPU."""
+    """Return the profile of the GPU named ``cuda`` or ``cuda:1`` if it is present.
+
+    If `roofline` requests another device, or the GPU is missing, return `device` unchanged. It is
+    then planned for as the default GPU.
+    """
     if roofline is not None or not (isinstance(device, str) and device.startswith("cuda")):
         return device
     try:
@@ -131,5 +138,5 @@ def _present(device: str | Device, roofline: str | None) -> str | Device:
 
 
 def _profile(gpu: Gpu | None) -> str | Device:
-    """The device that a plan is made for where steps run on this GPU, or on the CPU for None."""
+    """Return the device to plan for if steps run on this GPU, or on the CPU for None."""
     return "cpu" if gpu is None else profile_of(gpu)

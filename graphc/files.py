@@ -1,9 +1,9 @@
-"""Files that are complete or not there: what every writer of graphc goes through.
+"""Atomic writes, used by every writer of graphc: a file is either complete or unchanged.
 
-A regular file is written under a name of its own beside the target, then renamed over it. Whoever
-writes holds a lock on that file until it has its name, and the kernel drops the lock when the
-process ends in whatever way. So a file under such a name that nobody has locked is what a killed
-writer has left, also where processes of several machines or containers share the folder.
+A regular file is written under a temporary name next to the target, then renamed over it. The
+writer holds a lock on that file until the rename. The kernel releases the lock when the process
+ends in any way. So an unlocked file with a temporary name was left by a killed writer. This also
+holds if processes of several machines or containers share the folder.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ else:
 """Elsewhere there are no locks, owners and modes, and no folder is synced."""
 
 PREFIX, SUFFIX = ".graphc-", ".part"
-"""What names of unfinished files begin and end with. They are short, so that a target's name may be
-as long as the file system lets it."""
+"""Prefix and suffix of names of unfinished files. They are short, so that a target's name may have
+any length the file system allows."""
 
 LINKS = 40
-"""Symbolic links that are followed, as many as Linux does."""
+"""The maximum number of symbolic links followed, as on Linux."""
 
 UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
-"""Why a folder cannot be synced though nothing is wrong: its file system or its mode forbids it."""
+"""Error numbers of a folder sync that are ignored: its file system or its mode does not allow
+it."""
 
 
 def write_atomically(
     path: str | os.PathLike[str], content: bytes | Iterable[bytes], error: type[GraphcError]
 ) -> None:
-    """Write a file so that a reader, or a kill at any time, finds the old one or the new one.
+    """Write a file so that a reader, or a kill at any time, finds the old or the new content.
 
-    The content may come in parts, which are taken one at a time. Symbolic links are followed, and a
-    file that was there keeps its mode. What is no regular file, such as a pipe or /dev/stdout, is
-    written straight into. Raises `error` where that cannot be; of a regular file nothing is written
-    then, and nothing is left.
+    The content may be an iterable of parts, which are consumed one at a time. Symbolic links are
+    followed, and an existing file keeps its mode. If the target is not a regular file, such as a
+    pipe or /dev/stdout, the content is written to it directly. Raises `error` on failure; a regular
+    file is then unchanged, and no temporary file remains.
     """
     target = _path(path, error)
     parts = (content,) if isinstance(content, bytes) else content
@@ -72,9 +73,9 @@ def write_atomically(
 
 @contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold the lock that a file is, made where it is missing: who else wants it waits.
+    """Hold the lock of a file, created if missing; other callers wait.
 
-    Nobody waits where there are no locks. Raises `OSError` where the file cannot be made.
+    On systems without locks nobody waits. Raises `OSError` if the file cannot be created.
     """
     with open(path, "ab") as file:
         if ON_UNIX:
@@ -84,7 +85,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_writable(path: str | os.PathLike[str], error: type[GraphcError]) -> None:
-    """Raise `error` where a file cannot be written at `path`, before the work for it is done."""
+    """Raise `error` if a file cannot be written at `path`, before any work for it is done."""
     target = _path(path, error)
     try:
         needed = Path(os.path.realpath(target)).parent if _is_regular(target) else target
@@ -99,12 +100,12 @@ def check_writable(path: str | os.PathLike[str], error: type[GraphcError]) -> No
 
 
 def is_standard_output(path: str | os.PathLike[str]) -> bool:
-    """Whether a path, such as /dev/stdout, stands for the standard output of this process."""
+    """Return True if a path, such as /dev/stdout, refers to the standard output of this process."""
     return _own_descriptor(os.fspath(path)) == 1
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:
-    """Whether a regular file is at a path, or would be made there: no pipe, device or folder."""
+    """Return True if a path is a regular file or does not exist: no pipe, device or folder."""
     try:
         return _is_regular(Path(path))
     except OSError:
@@ -123,7 +124,7 @@ def _reason(failure: OSError | ValueError) -> str:
 
 
 def _is_regular(target: Path) -> bool:
-    """Whether a regular file is there, or will be; raises `OSError` for a folder."""
+    """Return True if a path is a regular file or does not exist; raises `OSError` for a folder."""
     if _own_descriptor(str(target)) is not None:
         return False
     try:
@@ -136,9 +137,9 @@ def _is_regular(target: Path) -> bool:
 
 
 def _own_descriptor(path: str) -> int | None:
-    """The descriptor of this process that a path stands for, as /dev/stdout does.
+    """Return the descriptor of this process that a path refers to, as /dev/stdout does.
 
-    Opening such a path anew would begin at the start of a file that standard output goes to.
+    If standard output is a file, reopening such a path would start at the beginning of that file.
     """
     own = os.path.realpath("/proc/self/fd")
     for _ in range(LINKS):
@@ -152,7 +153,7 @@ def _own_descriptor(path: str) -> int | None:
 
 
 def _write_into(target: Path, parts: Iterable[bytes]) -> None:
-    """Write into what is no regular file, behind what this process has printed there."""
+    """Write to a target that is not a regular file, after the buffered output of this process."""
     own = _own_descriptor(str(target))
     if own is not None:
         for stream in (sys.stdout, sys.stderr):
@@ -160,7 +161,7 @@ def _write_into(target: Path, parts: Iterable[bytes]) -> None:
                 stream.flush()
         _write_all(own, parts)
         return
-    # Neither created nor cut: it is there, and is not to become a file in between.
+    # No O_CREAT and O_TRUNC: the target exists, and must not become a regular file meanwhile.
     descriptor = os.open(target, os.O_WRONLY | getattr(os, "O_NOCTTY", 0))
     try:
         _write_all(descriptor, parts)
@@ -176,7 +177,7 @@ def _write_all(descriptor: int, parts: Iterable[bytes]) -> None:
 
 
 def _replace(target: Path, parts: Iterable[bytes]) -> None:
-    """Write beside a regular file, or where none is yet, and rename."""
+    """Write next to a regular file, or where none exists yet, and rename."""
     _remove_left(target.parent)
     try:
         old = os.stat(target)
@@ -185,10 +186,10 @@ def _replace(target: Path, parts: Iterable[bytes]) -> None:
     while True:
         part = target.with_name(f"{PREFIX}{secrets.token_hex(8)}{SUFFIX}")
         try:
-            # What replaces a private file is private from its first byte on.
+            # The replacement of a private file is private from its first byte.
             with _open_new(part, 0o666 if old is None else 0o600) as file:
                 if not _lock(file, part):
-                    part.unlink(missing_ok=True)  # who has taken it may be kept from removing it
+                    part.unlink(missing_ok=True)  # its remover may lack permission
                     continue
                 if old is not None:
                     _make_like(file, old)
@@ -196,36 +197,38 @@ def _replace(target: Path, parts: Iterable[bytes]) -> None:
                     file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-                if not ON_UNIX:  # where a file is not renamed while it is open
+                if not ON_UNIX:  # an open file cannot be renamed
                     file.close()
                 os.replace(part, target)
                 break
-        except BaseException:  # Ctrl-C, too, leaves nothing
+        except BaseException:  # Ctrl-C must not leave a file either
             part.unlink(missing_ok=True)
             raise
 
 
 def _open_new(part: Path, mode: int) -> IO[bytes]:
-    """A new file whose mode is `mode` without what the process's mask takes, which only the kernel
-    can read without changing it for other threads."""
+    """Create a file whose mode is `mode` without the bits of the process's umask.
+
+    The kernel applies the umask, since reading it otherwise would change it for other threads.
+    """
     return open(part, "xb", opener=partial(os.open, mode=mode))
 
 
 def _lock(file: IO[bytes], part: Path) -> bool:
-    """Lock a new file; False where another writer has taken it for one that was left."""
+    """Lock a new file; return False if another writer mistook it for an abandoned one."""
     if not ON_UNIX:
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks, where nobody can lock and so nobody removes
+    except OSError:  # a file system without locks: nobody can lock, so nobody removes
         return True
     return _is_at(file.fileno(), part)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one that is at a path."""
+    """Return True if an open file is the one at a path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -233,7 +236,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _make_like(file: IO[bytes], old: os.stat_result) -> None:
-    """Give a file group and owner, as far as this user may, and mode of the one it replaces."""
+    """Copy mode, and group and owner if permitted, from the file to be replaced."""
     if not ON_UNIX:
         return
     for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
@@ -243,7 +246,7 @@ def _make_like(file: IO[bytes], old: os.stat_result) -> None:
 
 
 def _remove_left(folder: Path) -> None:
-    """Remove what writers that are dead have left in a folder."""
+    """Remove the files that killed writers left in a folder."""
     if not ON_UNIX:
         return
     with suppress(OSError), os.scandir(folder) as entries:
@@ -254,8 +257,8 @@ def _remove_left(folder: Path) -> None:
 
 
 def _remove_if_left(part: Path) -> None:
-    """Remove an unfinished file unless its writer lives, which holds its lock."""
-    # Some network file systems lock only what is open for writing.
+    """Remove an unfinished file unless its writer is alive and holds its lock."""
+    # Some network file systems can only lock files opened for writing.
     access = os.O_RDWR if os.access(part, os.W_OK) else os.O_RDONLY
     descriptor = os.open(part, access | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -267,7 +270,7 @@ def _remove_if_left(part: Path) -> None:
 
 
 def _sync_folder(target: Path, error: type[GraphcError]) -> None:
-    """Make the new name outlast a loss of power."""
+    """Make the rename durable across a power loss."""
     if not ON_UNIX:
         return
     try:

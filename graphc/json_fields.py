@@ -1,7 +1,7 @@
-"""Reading JSON that may hold anything: every reader checks, and says where what is wrong.
+"""Validating JSON readers: errors name the field, the rule, the value found and the fix.
 
-`where` is the path of what is read inside the file, such as ``buffers[3].offset``. What breaks a
-rule raises the reader's error with that path, the rule, what was given, and the cure.
+`where` is the path of a field inside the file, such as ``buffers[3].offset``. A violation raises
+the reader's error.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any, NoReturn
 from graphc.errors import GraphcError, quoted
 
 LARGEST = 2**60
-"""A bound beyond any count, offset or size that means something; sums of two fit 64 bits."""
+"""A bound above any meaningful count, offset or size; sums of two fit in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """A reader of files of one kind: the error that a fault raises, and how to get a sound file."""
+    """A reader of one kind of file: the error class it raises, and how to get a valid file."""
 
     error: type[GraphcError]
     cure: str = ""
 
     def fail(self, where: str, rule: str, given: object) -> NoReturn:
-        """Raise the error of a value that breaks `rule`."""
+        """Raise the reader's error for a value that violates `rule`."""
         raise self.error(f"{where}: {rule}, got {quoted(given)}{self.advice}")
 
     @property
     def advice(self) -> str:
-        """The end of a message: the cure, where there is one."""
+        """The end of a message: the fix, if there is one."""
         return f"; {self.cure}" if self.cure else ""
 
     def parse(self, text: str | bytes, what: str = "this") -> Any:
-        """The object in a text of JSON; keys that stand twice, NaN and infinity are refused."""
+        """Return the object in a JSON text; duplicate keys, NaN and infinity are rejected."""
 
         def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             found = dict(pairs)
@@ -54,7 +54,7 @@ class JsonReader:
             raise self.error(f"{what} is not JSON, or cut short: {error}{self.advice}") from None
 
     def record(self, given: object, keys: Collection[str], where: str) -> dict[str, Any]:
-        """Return what is given if it is an object with exactly these keys."""
+        """Return the value if it is an object with exactly these keys."""
         if not isinstance(given, dict):
             self.fail(where, f"an object with the keys {', '.join(keys)} is expected", given)
         missing = [key for key in keys if key not in given]
@@ -66,7 +66,7 @@ class JsonReader:
         return given
 
     def objects(self, given: object, where: str, keys: Collection[str] = ()) -> dict[str, Any]:
-        """Return what is given if it is an object with at least these keys."""
+        """Return the value if it is an object with at least these keys."""
         if not isinstance(given, dict):
             self.fail(where, "an object is expected", given)
         missing = [key for key in keys if key not in given]
@@ -75,46 +75,46 @@ class JsonReader:
         return given
 
     def listed(self, given: object, where: str) -> list[Any]:
-        """Return what is given if it is a list, of anything."""
+        """Return the value if it is a list, of anything."""
         if not isinstance(given, list):
             self.fail(where, "a list is expected", given)
         return given
 
     def text_of(self, given: object, where: str) -> str:
-        """Return what is given if it is a text."""
+        """Return the value if it is a string."""
         if not isinstance(given, str):
             self.fail(where, "a text is expected", given)
         return given
 
     def one_of(self, given: object, allowed: Sequence[str], where: str) -> str:
-        """Return what is given if it is one of the allowed texts."""
+        """Return the value if it is one of the allowed strings."""
         if not isinstance(given, str) or given not in allowed:
             self.fail(where, f"one of {', '.join(allowed)} is expected", given)
         return given
 
     def whole(self, given: object, where: str, least: int = 0, below: int = LARGEST) -> int:
-        """Return what is given if it is a whole number in [least, below)."""
-        # A bool is an int in Python, and none in JSON.
+        """Return the value if it is an integer in `[least, below)`."""
+        # A bool is an int in Python but not in JSON.
         if type(given) is not int or not least <= given < below:
             limit = f" and below {below}" if below < LARGEST else ""
             self.fail(where, f"a whole number from {least} up{limit} is expected", given)
         return given
 
     def number(self, given: object, where: str, most: float = LARGEST) -> float:
-        """Return what is given, as a float, if it is a finite number from 0 up to `most`."""
+        """Return the value as a float if it is a finite number from 0 to `most`."""
         if type(given) not in (int, float) or not 0 <= given <= most:  # type: ignore[operator]
             limit = f" to {most}" if most < LARGEST else " up"
             self.fail(where, f"a number from 0{limit} is expected", given)
         return float(given)  # type: ignore[arg-type]
 
     def truth(self, given: object, where: str) -> bool:
-        """Return what is given if it is true or false."""
+        """Return the value if it is true or false."""
         if not isinstance(given, bool):
             self.fail(where, "true or false is expected", given)
         return given
 
     def scalar(self, given: object, where: str) -> str | int | float | bool:
-        """Return what is given if it is a text, a finite number, or true or false."""
+        """Return the value if it is a string, a finite number, or true or false."""
         is_finite = isinstance(given, int | float) and math.isfinite(given)
         if not isinstance(given, str | bool) and not is_finite:
             self.fail(where, "a text, a finite number, true or false is expected", given)

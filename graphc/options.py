@@ -1,9 +1,9 @@
-"""What a plan may be told: each option once, with its meaning and its check.
+"""Options of a plan: each option is declared once, with its meaning and its check.
 
 `graphc.compile`, `graphc.plan` and `graphc.frontier`, the command line and a training run's
-`Recipe` take their options from these classes. What a step may be told stands in
-`graphc.step_options`, what a run may be in `graphc.runtime.options`. Each class checks its options
-by themselves and together, when an object is made.
+`Recipe` take their options from these classes. Options of a step are in `graphc.step_options`,
+those of a run in `graphc.runtime.options`. Each class checks its options separately and together
+when an object is created.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from graphc.step_options import NetworkOptions, StepOptions, true_false_or_none
 from graphc.target import Target, target_of
 
 AUTO = "auto"
-"""The name of a device that is the GPU of this machine, or else its CPU."""
+"""The device name for the GPU of this machine, or its CPU if there is none."""
 
 
 def _check_part_of_flops(name: str, given: object) -> None:
@@ -56,7 +56,7 @@ def _check_part_of_flops(name: str, given: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementOptions(Options):
-    """The options on how values are placed, the order of nodes, and what nodes are said to cost."""
+    """Options of layout, node order, and the cost model."""
 
     allocate: Allocate = option(
         "packed",
@@ -136,7 +136,7 @@ class PlacementOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputeOptions(Options):
-    """The options that say what is computed again instead of kept."""
+    """Options that select what is recomputed."""
 
     recompute: Recompute | None = option(
         None,
@@ -188,7 +188,7 @@ class RecomputeOptions(Options):
 
     @cached_property
     def goal(self) -> Goal | None:
-        """What the plan is asked for; None where no option of `GOALS` is given."""
+        """The goal of the plan; None if no option of `GOALS` is given."""
         if self.max_extra_flops is not None:
             return Goal(max_extra_flops=float(self.max_extra_flops))
         for name in self._given_goals:
@@ -197,17 +197,17 @@ class RecomputeOptions(Options):
 
     @property
     def policy(self) -> Recompute:
-        """The policy that decides on recomputation: a goal implies ``optimal``."""
+        """The recomputation policy: a goal implies ``optimal``."""
         return (self.recompute or "none") if self.goal is None else "optimal"
 
 
 GOALS = ("budget", "feature_map_budget", "max_extra_flops")
-"""The options by which a user says what a plan has to reach."""
+"""The options that set the goal of a plan."""
 
 
 @dataclass(frozen=True)
 class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
-    """The options of every plan of a network, whatever it computes again."""
+    """The options of every plan of a network, whatever it recomputes."""
 
     _: KW_ONLY
     device: str | Device = option(
@@ -225,7 +225,7 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
     )
 
     def check(self) -> None:
-        """Check what training needs too, and what the device can do unless that is ``auto``."""
+        """Check also the needs of training and, unless the device is ``auto``, its capabilities."""
         super().check()
         if self.optimizer is None and (self.clip_norm is not None or self.accumulate != 1):
             raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
@@ -264,27 +264,27 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
 
     @property
     def goal(self) -> Goal | None:
-        """What the plan is asked for: nothing, unless a subclass has options for it."""
+        """The goal of the plan: none, unless a subclass has options for it."""
         return None
 
     @property
     def policy(self) -> Recompute:
-        """The policy that decides on recomputation, by default a search for the best."""
+        """The recomputation policy, by default a search for the best."""
         return "optimal"
 
     @property
     def mode(self) -> bool | None:
-        """Whether nodes act as in training; None where a gradient among the outputs says so."""
+        """True if nodes act as in training; None if a gradient among the outputs decides."""
         return None if self.optimizer is None else True
 
     @property
     def recomputes(self) -> bool:
-        """Whether anything may be computed again."""
+        """True if anything may be recomputed."""
         return self.policy != "none"
 
     @property
     def trains(self) -> bool:
-        """Whether a step updates parameters."""
+        """True if a step updates parameters."""
         return self.optimizer is not None
 
     @cached_property
@@ -294,12 +294,12 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
 
     @cached_property
     def target(self) -> Target:
-        """The target that planners are handed."""
+        """The target passed to the planners."""
         return target_of(self.planned_for)
 
     @cached_property
     def cost_model(self) -> CostModel:
-        """What nodes cost in seconds; raises `OptionError` for costs that cannot be read."""
+        """The cost model in seconds; raises `OptionError` for costs that cannot be read."""
         measured = None if self.costs is None else load_costs(self.costs)
         kernels = self.planned_for.kernels
         of = kernels if measured is None else measured.device.get("kernels", kernels)
@@ -313,31 +313,31 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
 
     @property
     def reorders(self) -> bool:
-        """Whether nodes may run in another order."""
+        """True if nodes may be reordered."""
         return self.reorder and self.allocate == "packed"
 
     @property
     def chunks_losses(self) -> bool:
-        """Whether a loss may be computed by parts of its rows."""
+        """True if a loss may be computed by parts of its rows."""
         asked = self.target.chunks_losses if self.chunk_losses is None else self.chunk_losses
         return self.trains and asked
 
     @property
     def fuses(self) -> bool:
-        """Whether groups of elementwise nodes become one node each."""
+        """True if groups of elementwise nodes are fused."""
         return self.target.fuses if self.fuse is None else self.fuse
 
 
 @dataclass(frozen=True)
 class FrontierOptions(PlanningOptions):
-    """The options of `frontier`: those of plans for all budgets."""
+    """The options of `frontier`, which makes plans for all budgets."""
 
     loss: Value = field(metadata=now_required(NetworkOptions, "loss"))
     _: KW_ONLY
     optimizer: Optimizer = field(metadata=now_required(NetworkOptions, "optimizer"))
 
     def check(self) -> None:
-        """Check all options, and that no streams are asked for."""
+        """Check all options, and that no streams are requested."""
         super().check()
         if self.streams > 1:
             raise OptionError(
@@ -364,7 +364,7 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
     )
 
     def check(self) -> None:
-        """Check all options, and that budgets are for training."""
+        """Check all options, and that budgets and recomputation are used only for training."""
         super().check()
         if self.goal is not None and self.optimizer is None and not self._budget_is_for_width:
             raise OptionError("budgets are for training steps; give an optimizer")
@@ -376,15 +376,15 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
 
     @property
     def policy(self) -> Recompute:
-        """The policy that decides on recomputation: a goal implies ``optimal`` in training."""
+        """The recomputation policy: a goal implies ``optimal`` in training."""
         return "none" if self._budget_is_for_width else super().policy
 
     @property
     def _budget_is_for_width(self) -> bool:
-        """Whether a budget only says how many bytes streams may take: there is no training step."""
+        """True if a budget only limits the bytes of a stream schedule: the step does not train."""
         return self.optimizer is None and self.streams > 1 and self.budget is not None
 
     @property
     def mode(self) -> bool | None:
-        """Whether nodes act as in training; None where a gradient among the outputs says so."""
+        """True if nodes act as in training; None if a gradient among the outputs decides."""
         return super().mode if self.training is None else self.training

@@ -1,7 +1,8 @@
-"""From a network to a plan: one list of named steps, each verified, timed and written alike.
+"""The compiler pipeline: a list of named passes from a network to a plan.
 
-Without an optimizer the training step and its rewrites are left out; other steps say by themselves
-what they are for. `make_plan` takes another list, so a pass can be tried from outside the package.
+Each step is verified, timed and dumped in the same way. Without an optimizer, the training step and
+its rewrites are skipped. Every step has a predicate that selects the options it applies to.
+`make_plan` accepts another list, so a pass can be tried from outside the package.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from graphc.remat.reorder import reordered, with_least_peak
 from graphc.settings import settings_of
 
 WORTH_CHUNKS = 0.95
-"""The part of the peak that losses by parts may leave."""
+"""The maximum ratio of the peaks with and without chunked losses at which losses are chunked."""
 
 Pass = Callable[[Graph], Graph]
 Made = TypeVar("Made", Graph, MemoryPlan)
@@ -62,7 +63,7 @@ Made = TypeVar("Made", Graph, MemoryPlan)
 
 @dataclass(frozen=True)
 class Step:
-    """A named function from a graph to a graph, and for which options it is done."""
+    """A named graph-to-graph function, and a predicate of the options it applies to."""
 
     name: str
     change: Callable[[Graph, Compilation], Graph]
@@ -72,16 +73,16 @@ class Step:
 def plain(
     name: str, change: Pass, when: Callable[[PlanningOptions], bool] = lambda options: True
 ) -> Step:
-    """A step that needs to know of no option."""
+    """Return a step that does not depend on the compilation."""
     return Step(name, lambda graph, compilation: change(graph), when)
 
 
 @dataclass
 class Compilation:
-    """One run through the steps: what they are told, and what they leave beside a graph.
+    """State of one run of the pipeline: its options, and results besides the graph.
 
-    Where the options name a folder, what each step made is written there, numbered
-    (``00-forward.txt``, ``01-number-streams.txt``, ...), and how long it took into ``times.txt``.
+    If the options name a folder, the result of each step is written there, numbered
+    (``00-forward.txt``, ``01-number-streams.txt``, ...), and the durations to ``times.txt``.
     """
 
     options: PlanningOptions
@@ -89,14 +90,15 @@ class Compilation:
     certificate: Certificate | None = None
     seconds: list[tuple[str, float]] = field(default_factory=list)
     recomputes: bool | None = None
-    """Whether values are made again, which decides what is fused; None: as the options say."""
+    """True if values may be recomputed, which affects fusion; None: as the options say."""
     unfused: Graph | None = None
-    """What the steps that fuse began with."""
+    """The graph before fusion."""
     _allocation: Allocation | None = None
     _verified: Graph | None = None
 
     def allocation(self, graph: Graph) -> Allocation:
-        """The allocation of a graph; the last one, with all worked out so far, if it is of this."""
+        """Return the allocation of a graph; the cached one, with its results, if it is for this
+        graph."""
         if self._allocation is None or self._allocation.graph is not graph:
             options = self.options
             self._allocation = Allocation(
@@ -105,14 +107,14 @@ class Compilation:
         return self._allocation
 
     def keep(self, allocation: Allocation) -> Graph:
-        """Return the graph of an allocation, and keep this for the step that asks for it next."""
+        """Cache an allocation for the next step that needs it, and return its graph."""
         self._allocation = allocation
         return allocation.graph
 
     def stage(self, name: str, make: Callable[[], Made]) -> Made:
-        """Run `make`, time it, check the graph or plan that it gives, and dump that if asked for.
+        """Run `make`, time it, check the graph or plan it returns, and dump that if requested.
 
-        Raises `GraphError` that names the stage for a graph that is ill-formed.
+        Raises `GraphError` that names the stage if the graph is ill-formed.
         """
         report(f"planning {self.options.policy}, {self.options.allocate}: {name}")
         started = time.perf_counter()
@@ -120,7 +122,7 @@ class Compilation:
         self.seconds.append((name, time.perf_counter() - started))
         if isinstance(made, MemoryPlan):
             check_plan(made)
-        elif made is not self._verified:  # some steps give the graph back as it was
+        elif made is not self._verified:  # some steps return the graph unchanged
             _verify_after(name, made)
             self._verified = made
         if self.dump is not None:
@@ -150,7 +152,7 @@ def _verify_after(name: str, graph: Graph) -> None:
 
 
 def run(graph: Graph, steps: Sequence[Step], compilation: Compilation) -> Graph:
-    """The graph after the steps that are for these options, one after another."""
+    """Return the graph after the steps that apply to these options, in order."""
     for step in steps:
         if step.when(compilation.options):
             graph = compilation.stage(step.name, partial(step.change, graph, compilation))
@@ -158,7 +160,7 @@ def run(graph: Graph, steps: Sequence[Step], compilation: Compilation) -> Graph:
 
 
 def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> MemoryPlan:
-    """The memory plan of what the options ask for, by `STEPS` or the `steps` given."""
+    """Return the memory plan for the options, by `STEPS` or the given `steps`."""
     started = time.perf_counter()
     compilation = Compilation(options, Path(options.dump) if options.dump is not None else None)
     with collection_paused():
@@ -169,7 +171,8 @@ def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> Memo
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause the search for cyclic garbage: planning makes many lasting objects, hardly a cycle."""
+    """Pause cyclic garbage collection: planning makes many lasting objects and hardly any
+    cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -180,7 +183,7 @@ def collection_paused() -> Iterator[None]:
 
 
 def traced(options: PlanningOptions) -> Graph:
-    """The graph of the loss and the other outputs, by name."""
+    """Return the graph of the loss and the other outputs, by name."""
     if isinstance(options.outputs, Mapping):
         named = dict(options.outputs)
     else:
@@ -199,9 +202,9 @@ def traced(options: PlanningOptions) -> Graph:
 
 
 def _with_states_copied(graph: Graph, compilation: Compilation) -> Graph:
-    """The graph with outputs that show a state as copies: updates come before the copy out.
+    """Copy outputs that show a state, since updates run before outputs are copied out.
 
-    Where no step trains, values take no changes of states with them.
+    If the step does not train, remove changes of states from the graph instead.
     """
     if not compilation.options.trains:
         return without_changes(graph)
@@ -212,7 +215,7 @@ def _with_states_copied(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _shows_a_state(value: Value) -> bool:
-    """Whether a value is a state or a view of one."""
+    """Return True if a value is a state or a view of one."""
     return isinstance(value.root, State)
 
 
@@ -222,8 +225,9 @@ def _for_inference(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _losses_chunked(graph: Graph, compilation: Compilation) -> Graph:
-    """The graph with losses by parts where that lowers the peak of a step that keeps all."""
-    if any(node.phase == "gradient" for node in graph.nodes):  # of a gradient of the user's own
+    """Return the graph with chunked losses if that lowers the peak of a step that saves
+    everything."""
+    if any(node.phase == "gradient" for node in graph.nodes):  # the user's own gradient
         return graph
     chunked = chunk_losses(graph)
     if chunked is graph:
@@ -233,13 +237,13 @@ def _losses_chunked(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _peak(graph: Graph, options: PlanningOptions) -> int:
-    """About the most bytes live in a step of a graph that trains, keeps all and fuses nothing.
+    """Return the approximate peak live bytes of a training step without recomputation and fusion.
 
-    By the network, the step and the device alone: what has bits of its own must not depend on
-    where values are placed.
+    It depends only on the network, the step and the device. Chunking changes the bits of results,
+    so it must not depend on where values are placed.
     """
     compilation = Compilation(options)
-    for step in UNFUSED:  # each is checked when the pipeline runs it
+    for step in UNFUSED:  # the pipeline checks each when it runs it
         if step.when(options):
             graph = step.change(graph, compilation)
     return with_least_peak(Allocation(graph, options.target)).live_bytes
@@ -250,7 +254,8 @@ def _mixed(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _counting_steps(graph: Graph, compilation: Compilation) -> Graph:
-    """The graph that counts its steps where it reads their number: random ops draw anew."""
+    """Add a step counter if the graph reads the step number, so that random ops draw new
+    numbers."""
     if builder.STEP not in graph.states:
         return graph
     return builder.trace(graph.outputs, [count_step()])
@@ -288,7 +293,8 @@ def _reductions_fused(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def planner(graph: Graph, compilation: Compilation) -> BudgetPlanner:
-    """The planner for budgets of bytes or flops, of a training graph without copies."""
+    """Return the planner for budgets of bytes or flops, for a training graph without recomputed
+    nodes."""
     options, plain = compilation.options, graph
     if compilation.unfused is not None:
         plain = run(compilation.unfused, FUSING, Compilation(options, recomputes=False))
@@ -306,7 +312,8 @@ def _recomputed(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _goal_of_repeats(compilation: Compilation) -> Goal | None:
-    """What the steps behind a search for what to recompute must keep to; None without a search."""
+    """Return the goal that steps after a recomputation search must preserve; None without a
+    search."""
     return (compilation.options.goal or Goal()) if compilation.certificate else None
 
 
@@ -350,7 +357,7 @@ FUSING: tuple[Step, ...] = (
     ),
     plain("inline-constants", inline_constants, lambda options: options.fuses),
 )
-"""The steps that make one node of several, by whether values are made again."""
+"""The fusion steps, which depend on whether values are recomputed."""
 
 STEPS: tuple[Step, ...] = (
     Step("forward", _with_states_copied),
@@ -386,7 +393,7 @@ STEPS: tuple[Step, ...] = (
         lambda options: options.reorders and options.ranks > 1,
     ),
 )
-"""The steps in their order; after the last one, values are given their places ("plan")."""
+"""The steps in order; after the last one, values are assigned offsets ("plan")."""
 
 
 UNFUSED = tuple(
@@ -394,9 +401,9 @@ UNFUSED = tuple(
     for step in STEPS[: [step.name for step in STEPS].index("place-updates") + 1]
     if step.name not in ("forward", "chunk-losses")
 )
-"""The steps to a training graph whose bytes can be told, from the graph that a user made."""
+"""The steps from the user's graph to a training graph whose peak can be estimated."""
 
 
 def before(name: str) -> tuple[Step, ...]:
-    """The steps of `STEPS` that stand before the first one of that name."""
+    """Return the steps of `STEPS` before the first one of that name."""
     return STEPS[: [step.name for step in STEPS].index(name)]

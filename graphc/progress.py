@@ -1,6 +1,6 @@
-"""Progress: work that may take long reports what it is doing; whoever runs it may listen.
+"""Progress reports of long computations to an optional listener.
 
-Nothing depends on who listens, so the same input gives the same plan with and without.
+Results do not depend on the listener: the same input gives the same plan with and without one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 def report(doing: str) -> None:
-    """Tell the listener, if there is one, what is being done: one line with the bounds so far."""
+    """Send the listener, if any, one line about the current work and the bounds so far."""
     listener = _listener.get()
     if listener is not None:
         listener(doing)
@@ -23,7 +23,7 @@ def report(doing: str) -> None:
 
 @contextmanager
 def heard_by(listener: Listener) -> Iterator[None]:
-    """Let `listener` hear every report that is made within."""
+    """Send every report made inside this context to `listener`."""
     token = _listener.set(listener)
     try:
         yield

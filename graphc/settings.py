@@ -1,4 +1,4 @@
-"""What a plan says about itself, of all that it was told."""
+"""Options recorded in a plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from graphc.plans.cost_model import CostModel
 
 
 def settings_of(options: PlanningOptions) -> dict[str, Any]:
-    """What a plan says about itself: the optimizer, and what differs from the defaults."""
+    """Return the options recorded in a plan: the optimizer, and those that differ from the
+    defaults."""
     settings: dict[str, Any] = {}
     if options.optimizer is not None:
         has_fields = hasattr(options.optimizer, "__dataclass_fields__")

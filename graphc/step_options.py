@@ -1,4 +1,4 @@
-"""What a step may be told: what it computes and how, whatever the plan is."""
+"""Options of a step: its computation and its numerics, independent of the plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphc.plans.memory_plan import PRECISIONS, Precision
 SMALLEST_NORM = 1e-30
 
 MOST_MICRO_BATCHES = 1024
-"""The most micro-batches of a step: each has nodes of its own."""
+"""The maximum number of micro-batches of a step: each has its own nodes."""
 
 
 def _micro_batches(name: str, given: object) -> None:
@@ -31,12 +31,12 @@ def _micro_batches(name: str, given: object) -> None:
 
 
 true_false_or_none = partial(truth, beside=", or None")
-"""A check of options that are True, False or None."""
+"""A check for options that are True, False or None."""
 
 
 @dataclass(frozen=True)
 class NetworkOptions(Options):
-    """The options that say what a step computes."""
+    """The options of the computation of a step: loss, outputs and optimizer."""
 
     loss: Value | None = option(None, "What is trained; an output named ``loss``.")
     _: KW_ONLY
@@ -55,7 +55,7 @@ class NetworkOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions(Options):
-    """The options that say how a step computes."""
+    """The options of the execution of a step: accumulation, ranks, precision and others."""
 
     clip_norm: float | None = option(
         None,

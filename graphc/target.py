@@ -1,9 +1,9 @@
-"""Targets: what planners ask of the machine that a plan is made for.
+"""Targets: what planners need to know about the kernels of the device of a plan.
 
-A planner has to know which strides a kernel takes, what it needs beside its values, and how values
-had better lie; it need not know how kernels are written. So it is handed a `Target`. This class
-answers for a CPU with NumPy's kernels, from the declarations of ops alone. Other kinds of kernels
-have subclasses, which `target_of` finds.
+A planner needs the strides that a kernel accepts, its workspace, and preferred layouts. It does not
+need to know how kernels are implemented. So it is passed a `Target`. This class describes a CPU
+with NumPy kernels, using only the declarations of ops. Other kinds of kernels have subclasses,
+which `target_of` selects.
 """
 
 from __future__ import annotations
@@ -19,42 +19,41 @@ from graphc.ir.op import Strided
 from graphc.ir.types import Layout, TensorType, contiguous_strides, outer_axes
 
 MOST_PIECES = 4096
-"""The most pieces of memory that a part of a concatenation may lie in, where each takes a call."""
+"""The maximum number of pieces of memory of a part of a concatenation, if each takes one call."""
 
 _CLASSES: dict[str, type[Target]] = {}
-"""Kind of kernels → the class that answers for them."""
+"""Kind of kernels → the class for them."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A device, and how its kernels take their operands. Equal devices are equal targets."""
+    """A device and the layouts its kernels accept. Equal devices give equal targets."""
 
     device: Device = CPU
 
     least_alignment: ClassVar[int] = 1
-    """The bytes that the alignment of a plan must be a multiple of."""
+    """The alignment of a plan must be a multiple of these bytes."""
     prefers_channels_last: ClassVar[bool] = False
-    """Whether maps of convolutions had better lie with their channels innermost."""
+    """True if the feature maps of convolutions should have channels innermost."""
     prefers_filters_last: ClassVar[bool] = False
-    """Whether their weights had better, too, with the gradients and moments of these."""
+    """True if the weights of convolutions should too, with their gradients and moments."""
     prefers_heads_inside: ClassVar[bool] = False
-    """Whether what fused attention writes had better lie as what it reads, heads inside of
+    """True if outputs of fused attention should have the layout of its inputs: heads inside
     positions."""
     pads_rows: ClassVar[bool] = False
-    """Whether rows of 16-bit products had better begin at multiples of 16 bytes."""
+    """True if rows of 16-bit products should begin at multiples of 16 bytes."""
     fuses: ClassVar[bool] = False
-    """Whether elementwise nodes run in groups where nothing else was asked for."""
+    """True if elementwise nodes are fused by default."""
     has_epilogues: ClassVar[bool] = False
-    """Whether products apply activations to their sums, and reductions compute their operands."""
+    """True if products apply activations to their sums, and reductions compute their operands."""
     chunks_losses: ClassVar[bool] = False
-    """Whether losses are computed by parts of the rows where that lowers the peak and nothing else
-    was asked for."""
+    """True if losses are by default computed by parts of the rows if that lowers the peak."""
     scales_products: ClassVar[bool] = False
-    """Whether products take a factor, see `graphc.passes.scaled_products`."""
+    """True if products accept a factor, see `graphc.passes.scaled_products`."""
     merges_norm_gradients: ClassVar[bool] = False
-    """Whether one node makes the gradients of a norm, see `graphc.passes.norm_gradients`."""
+    """True if one node computes the gradients of a norm, see `graphc.passes.norm_gradients`."""
     shares_launches: ClassVar[bool] = False
-    """Whether nodes side by side may run in one launch, see `launch_key`."""
+    """True if independent nodes may run in one launch, see `launch_key`."""
 
     def __init_subclass__(cls, kind: str) -> None:
         super().__init_subclass__()
@@ -63,40 +62,43 @@ class Target:
     def takes_strides(
         self, node: Node, name: str, type: TensorType, strides: tuple[int, ...]
     ) -> bool:
-        """Whether the node's kernel reads or writes its operand `name` with these byte strides.
+        """Return True if the node's kernel reads or writes its operand `name` with these byte
+        strides.
 
-        Of strides that are written to, no two elements share bytes.
+        In strides of written operands, no two elements share bytes.
         """
         return outer_axes(type, strides) <= node.op.free_axes(node, name)
 
     def takes_part(self, node: Node, name: str, type: TensorType, layout: Layout) -> bool:
-        """Whether it reads or writes that operand as a part of a larger tensor that lies so."""
+        """Return True if the kernel accepts that operand as a part of a larger tensor, with this
+        layout."""
         return self.takes_strides(node, name, type, layout.strides)
 
     def is_in_few_pieces(self, type: TensorType, strides: tuple[int, ...]) -> bool:
-        """Whether kernels stay fast on a tensor with these strides inside a larger one."""
+        """Return True if kernels stay fast on a tensor with these strides inside a larger one."""
         return math.prod(type.shape[: outer_axes(type, strides)]) <= MOST_PIECES
 
     def copies(self, node: Node, strided: Strided) -> tuple[Value, ...]:
-        """The inputs that are copied into one piece before the node's kernel is called.
+        """Return the inputs copied to a contiguous tensor before the node's kernel is called.
 
-        They are the first tensors of its workspace; a kernel that copies by itself has none here.
+        The copies are the first tensors of its workspace. A kernel that copies internally has none
+        here.
         """
         return ()
 
     def copied_strides(self, node: Node, value: Value, strided: Strided) -> tuple[int, ...]:
-        """The byte strides of such a copy, which lies in one piece."""
+        """Return the byte strides of such a copy, which is contiguous."""
         return contiguous_strides(value.type)
 
     def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
-        """The tensors that the node's kernel needs while it runs, in their order.
+        """Return the workspace tensors of the node's kernel, in order.
 
-        `strided` has the strides of values that do not lie in one piece, row-major.
+        `strided` maps values that are not contiguous and row-major to their strides.
         """
         return node.op.workspace(node, self.device, strided)
 
     def launch_key(self, node: Node) -> Hashable | None:
-        """What nodes have in common that may share a launch; None for one that shares none."""
+        """Return a key shared by nodes that may share a launch; None for a node that cannot."""
         return None
 
 
@@ -106,5 +108,5 @@ CPU_TARGET = Target(CPU)
 
 
 def target_of(device: Device) -> Target:
-    """The target for a device, of the class that answers for its kernels."""
+    """Return the target for a device, of the class for its kernels."""
     return _CLASSES["cuda" if device.kind == "cuda" else device.kernels](device)

@@ -233,7 +233,7 @@ TENSOR_RATES = ("narrow_flops_per_second", "tf32_flops_per_second")
 
 
 def _device_object(device: Device) -> dict[str, Any]:
-    """Return the device profile without defaults.
+    """Return the device profile without default kernels, tensor rates, and an absent cuDNN version.
 
     Older versions did not write these fields, so their files keep the same checksum.
     """

@@ -259,9 +259,9 @@ class MemoryPlan:
         return residents
 
     def saved(self) -> list[Value]:
-        """Return the values saved for backward.
+        """Return the values saved for backward: inputs and forward values that backward nodes read.
 
-        These are states, inputs and forward values that gradient or recomputed nodes read.
+        Backward nodes are gradient and recomputed nodes. States are not listed.
         """
         kept: dict[Value, None] = {}
         for node in self.graph.nodes:

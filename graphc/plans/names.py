@@ -101,8 +101,10 @@ def spans(plan: MemoryPlan, buffer: Buffer) -> list[Span]:
 
 
 def _written(plan: MemoryPlan, buffer: Buffer) -> Iterator[tuple[int, Kind]]:
-    """Yield the step at which each value is written into a buffer, and its kind; states yield
-    nothing."""
+    """Yield the step at which each value is written into a buffer, and its kind.
+
+    Buffers of states, workspaces and slots yield nothing, since their kind never changes.
+    """
     if buffer.kind in ("state", "workspace", "slot"):
         return
     for value in plan.residents[buffer.index]:
