@@ -51,7 +51,7 @@ def compile(options: CompileOptions) -> Program:
         running |= {"cudnn": None, "tuning": None}
     device = _profile(gpu)
     if isinstance(device, Device) and (options.cudnn is False or not options.deterministic):
-        device = replace(device, cudnn_version=0)  # saves no scores of all pairs
+        device = replace(device, cudnn_version=0)  # no workspace for scores of all pairs
     memory_plan = make_plan(PlanOptions(**{**planned, "device": device}))
     return bind(memory_plan, "cpu" if gpu is None else f"cuda:{gpu.number}", **running)
 

@@ -27,7 +27,7 @@ except ImportError:
     ON_UNIX = False
 else:
     ON_UNIX = True
-"""Elsewhere there are no locks, owners and modes, and no folder is synced."""
+"""False if there are no locks, owners and modes, and folders cannot be synced."""
 
 PREFIX, SUFFIX = ".graphc-", ".part"
 """Prefix and suffix of names of unfinished files. They are short, so that a target's name may have
@@ -209,7 +209,7 @@ def _replace(target: Path, parts: Iterable[bytes]) -> None:
 def _open_new(part: Path, mode: int) -> IO[bytes]:
     """Create a file whose mode is `mode` without the bits of the process's umask.
 
-    The kernel applies the umask, since reading it otherwise would change it for other threads.
+    The kernel applies the umask: a process can only read it by changing it for all threads.
     """
     return open(part, "xb", opener=partial(os.open, mode=mode))
 

@@ -192,8 +192,8 @@ class Packer:
                 return
 
     def _squeak(self, rounds: int | None) -> Iterator[bool]:
-        """Move buffers that end above the target a random distance toward the front, and place
-        again."""
+        """Repeatedly move buffers that end above the target toward the front, by a random
+        distance."""
         # Each round would take quadratic time.
         if self._pinned and len(self.problem) > ORDER_LIMIT:
             return

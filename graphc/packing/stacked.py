@@ -1,10 +1,10 @@
 """Packs buffers with equal live ranges as stacks, one rectangle per stack.
 
-This applies if nearly all of many buffers share their live range with others, such as blocks of a
-pool that are allocated and freed in few stages. The buffers of each live range are cut into stacks
-of about equal height. A packing of the stacks is a packing of the buffers. Low stacks leave more
-choice, so they are as low as the maximum number of stacks allows. If there are nearly as many live
-ranges as stacks, these leave too little choice and other algorithms pack lower.
+This applies if nearly all of many buffers share their live range with others. An example is a pool
+whose blocks are allocated and freed in few stages. The buffers of each live range are cut into
+stacks of about equal height. A packing of the stacks is a packing of the buffers. Low stacks leave
+more choice, so they are as low as the maximum number of stacks allows. If there are nearly as many
+live ranges as stacks, these leave too little choice and other algorithms pack lower.
 """
 
 from __future__ import annotations

@@ -19,9 +19,12 @@ from graphc.plans.streams import Streams
 from graphc.target import Target, target_of
 
 How = Literal["new", "reuse", "over", "view", "part", "state"]
-"""The origin of a value's bytes: bytes used for the first time, bytes reused from another buffer,
-the bytes of an operand that it overwrites, a view of another value, a part of the concatenation
-that reads it, or the bytes of a state."""
+"""The origin of a value's bytes.
+
+- ``new``: bytes used for the first time; ``reuse``: bytes used before by another buffer
+- ``over``: the bytes of an operand that it overwrites; ``view``: a view of another value
+- ``part``: a part of the concatenation that reads it; ``state``: the bytes of a state
+"""
 
 Kind = Literal[
     "state", "input", "feature map", "gradient", "mirror", "workspace", "slot", "gathered"
