@@ -1,7 +1,7 @@
-"""Cross entropies of linear layers by parts of the rows, where nothing else reads the logits.
+"""Cross entropies of linear layers in chunks of rows, if the logits have no other use.
 
-`graphc.ops.linear_cross_entropy` says why. The pass finds what a user has written as a layer and a
-loss of it, or an importer has; whether that lowers the peak is for its caller to see.
+`graphc.ops.linear_cross_entropy` explains the purpose. The pass finds a linear layer and its loss
+as a user or an importer wrote them. The caller decides whether the result lowers the peak.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from graphc.ops.row_cross_entropy import CrossEntropy, CrossEntropyAttributes
 from graphc.ops.shape import Reshape
 
 CHUNKS = (8, 4, 2)
-"""The numbers of parts, of which the first that divides the rows is taken."""
+"""Numbers of chunks; the first one that divides the rows is used."""
 
 LEAST_ROWS = 256
-"""The rows of a part: with fewer, products take longer than they would together."""
+"""The fewest rows of a chunk: smaller products take longer than one product of all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """A loss of logits that a linear layer makes and nothing else reads."""
+    """A loss of logits that a linear layer produces and nothing else reads."""
 
     layer: Node
     losses: Node
     total: Node
-    """What reduces the losses of rows, maybe the same node."""
+    """The node that reduces the losses of rows; it may be `losses` itself."""
     chunks: int
 
     @property
@@ -42,10 +42,10 @@ class _Loss:
 
 
 def chunk_losses(graph: Graph) -> Graph:
-    """Compute each cross entropy whose logits are read by nothing else by parts of the rows.
+    """Compute each cross entropy in chunks of rows if nothing else reads its logits.
 
-    The same graph where there is none, or too few rows. It changes bits, and is for training: what
-    it makes has no second derivative.
+    Returns the same graph if there is none, or if it has too few rows. The pass changes bits. It is
+    for training: its result has no second derivative.
     """
     found = {loss.total: loss for node in graph.nodes if (loss := _loss(graph, node)) is not None}
     if not found:
@@ -62,7 +62,7 @@ def chunk_losses(graph: Graph) -> Graph:
 
 
 def _loss(graph: Graph, node: Node) -> _Loss | None:
-    """The loss that a node is, where it can be chunked."""
+    """Return the loss that a node computes, if it can be chunked."""
     if isinstance(node.op, SoftmaxCrossEntropy):
         total: Node | None = node
     elif isinstance(node.op, CrossEntropy) and len(node.inputs) == 2:
@@ -73,7 +73,7 @@ def _loss(graph: Graph, node: Node) -> _Loss | None:
     layer = _layer(graph, logits)
     if total is None or layer is None or any(graph.uses[value] for value in node.outputs[1:]):
         return None
-    if layer.output.shape != logits.shape:  # a row of the layer is no row of the loss
+    if layer.output.shape != logits.shape:  # a row of the layer is not a row of the loss
         return None
     rows = logits.shape[0]
     chunks = next((n for n in CHUNKS if rows % n == 0 and rows >= n * LEAST_ROWS), None)
@@ -84,7 +84,7 @@ def _loss(graph: Graph, node: Node) -> _Loss | None:
 
 
 def _sum_of(graph: Graph, losses: Value) -> Node | None:
-    """The one reader of the losses of rows, if that is their sum or mean."""
+    """Return the only consumer of the losses of rows, if it is their sum or mean."""
     readers = [graph.nodes[step] for step in graph.uses[losses]]
     if len(readers) != 1 or losses in graph.visible or not isinstance(readers[0].op, Sum | Mean):
         return None
@@ -92,7 +92,7 @@ def _sum_of(graph: Graph, losses: Value) -> Node | None:
 
 
 def _layer(graph: Graph, logits: Value) -> Node | None:
-    """The layer of plain rows and a weight that makes logits, which only their loss reads."""
+    """Return the linear layer that produces logits, if only their loss reads them."""
     while len(graph.uses[logits]) == 1 and logits not in graph.visible:
         node = logits.node
         if node is None or isinstance(node.op, Linear | Matmul):
@@ -104,7 +104,7 @@ def _layer(graph: Graph, logits: Value) -> Node | None:
 
 
 def _is_layer(node: Node) -> bool:
-    """Whether a product is one of rows by a weight, (outputs, inputs), with nothing behind it."""
+    """Return whether a product is rows times a weight, (outputs, inputs), without an epilogue."""
     a, x = node.attributes, node.inputs[0]
     if isinstance(node.op, Linear):
         return bool(a.activation == "none")
@@ -113,7 +113,7 @@ def _is_layer(node: Node) -> bool:
 
 
 def _by_parts(loss: _Loss, fresh: Node, rewriter: Rewriter) -> Value:
-    """What stands for a loss, of which `fresh` is the copy."""
+    """Return the chunked value that replaces a loss; `fresh` is the loss's copy."""
     x, weight, *bias = rewriter.values(loss.layer.inputs)
     labels = rewriter.value(loss.losses.inputs[1])
     is_plain = isinstance(loss.losses.op, SoftmaxCrossEntropy)

@@ -1,4 +1,4 @@
-"""Common subexpressions: equal computations run once."""
+"""Common subexpression elimination: equal computations run once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from graphc.passes.precision import casts_a_parameter
 def share_common_subexpressions(graph: Graph) -> Graph:
     """Replace a node by an earlier one with the same op, attributes, operands and mirror count.
 
-    Mirrored copies are left alone: they are equal to their originals on purpose. Tensors of one
-    repeated number stay apart, since one of them kept costs more than two made; so do, once there
-    are gradients, 16-bit copies of parameters, which micro-batches would keep from one to the next.
+    Mirrored copies are left alone: they equal their originals on purpose. Tensors filled with one
+    number are not merged, since saving one costs more than computing two. In graphs with gradients,
+    neither are 16-bit copies of parameters: micro-batches would save them for each other.
     """
     has_gradients = any(node.phase == "gradient" for node in graph.nodes)
     seen: dict[tuple[Any, ...], Node] = {}

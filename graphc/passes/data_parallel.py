@@ -1,17 +1,17 @@
-"""The step of one of several ranks that train the same network, each on a batch of its own.
+"""Data parallelism: a step of one of several ranks that train one network on different batches.
 
-The loss of the step is the mean over ranks, so each rank's part of it is divided by their number
-before it is differentiated, and gradients are sums. They are summed in buckets: gradients of one
-dtype, in the order in which the backward pass makes them, side by side in one value. Where a
-gradient can be computed in its place there, `allocation.zero_copy` puts it there, and filling a
-bucket copies nothing.
+The loss of the step is the mean over ranks. So each rank divides its loss by their number before
+differentiation, and gradients are sums over ranks. They are reduced in buckets: concatenations of
+gradients of one dtype, in the order in which the backward pass computes them. If a gradient can be
+computed in place in its bucket, `allocation.zero_copy` puts it there, and filling the bucket copies
+nothing.
 
-Sums are in the order of ranks whatever a bucket holds (see `runtime.ranks.sums`), so buckets, and
-the plan as a whole, change no bit of a gradient.
+Sums are in rank order whatever a bucket contains (see `runtime.ranks.sums`). So neither buckets nor
+the plan as a whole change a bit of a gradient.
 
-With B bytes of gradients, exchanges of latency α and bandwidth β (`plans.exchange_times`), and
-buckets of b bytes, what cannot be hidden behind the backward pass is the last bucket and a latency
-each: b / β + α B / b, which is least for b = √(α β B).
+Let B be the bytes of gradients, α the latency and β the bandwidth of collectives
+(`plans.exchange_times`), and b the bytes of a bucket. Overlap with the backward pass cannot hide
+the last bucket and one latency per bucket: b / β + α B / b. This is least for b = √(α β B).
 """
 
 from __future__ import annotations
@@ -31,26 +31,28 @@ from graphc.ops.shape import reshape
 
 @dataclass(frozen=True)
 class DataParallel:
-    """How the ranks of a program come to the same gradients; one rank has nothing to do. `link` has
-    the latency and the bandwidth of an all-reduce between them."""
+    """The reduction of gradients over the ranks of a program; with one rank it does nothing.
+
+    `link` has the latency and the bandwidth of an all-reduce between ranks.
+    """
 
     ranks: int
     link: Link
     shards_states: bool = False
-    """Whether parameters and moments are shared out, see `graphc.passes.sharded_states`."""
+    """Whether parameters and moments are sharded, see `graphc.passes.sharded_states`."""
     syncs_norms: bool = False
-    """Whether batch norms are over all ranks, see `graphc.passes.synchronized_norms`."""
+    """Whether batch norms use statistics of all ranks, see `graphc.passes.synchronized_norms`."""
 
     def share_of(self, loss: Value, parts: int) -> Value:
-        """A rank's part of the step's loss, which is the mean over ranks and `parts`."""
+        """Return a rank's part of the step's loss, which is the mean over ranks and `parts`."""
         return scale(loss, 1 / (self.ranks * parts)) if self.ranks * parts > 1 else loss
 
     def mean(self, value: Value) -> Value:
-        """The mean over ranks."""
+        """Return the mean over ranks."""
         return value if self.ranks == 1 else all_reduce(scale(value, 1 / self.ranks), self.ranks)
 
     def summed(self, values: Sequence[Value]) -> list[Value]:
-        """The sum over ranks of each value, exchanged in buckets."""
+        """Return the sum over ranks of each value, reduced in buckets."""
         if self.ranks == 1:
             return list(values)
         distinct = list(dict.fromkeys(values))
@@ -61,13 +63,16 @@ class DataParallel:
         return [found[value] for value in values]
 
     def total_of_parts(self, value: Value) -> Value:
-        """The sum over ranks of what each computes of its part of the gradients."""
+        """Return the sum over ranks, if each rank computed `value` from its part of the
+        gradients."""
         return all_reduce(value, self.ranks) if self.shards_states else value
 
     def averaged(self, effects: Sequence[Node]) -> list[Node]:
-        """Updates of states that are no parameters, such as running statistics, with the mean over
-        ranks of what they read: then all ranks have the same states. What all ranks have already
-        stays as it is."""
+        """Return updates of non-parameter states, such as running statistics, on means over ranks.
+
+        The updates read means of their operands, so all ranks have the same states. Operands that
+        are already equal on all ranks stay as they are.
+        """
         if self.ranks == 1:
             return list(effects)
         operands = [value for node in effects for value in node.inputs]
@@ -85,8 +90,10 @@ class DataParallel:
         return math.sqrt(self.link.latency * self.link.bytes_per_second * total)
 
     def buckets(self, values: Sequence[Value], kinds: Sequence[Hashable]) -> list[list[int]]:
-        """The numbers of the values in the order in which these are computed, in buckets of one of
-        their `kinds` each."""
+        """Return buckets of indices of `values`, in the order in which these are computed.
+
+        All values of a bucket have the same one of `kinds`.
+        """
         most = self._bucket_bytes(sum(value.type.bytes for value in values))
         buckets: list[list[int]] = []
         filling: dict[Hashable, tuple[list[int], int]] = {}
@@ -102,12 +109,12 @@ class DataParallel:
 
 
 def _made(value: Value) -> tuple[int, int]:
-    """When a value is computed; one that no node computes is there at once."""
+    """Return the position of a value in creation order; sources come first."""
     return (value.node.serial, value.index) if value.node is not None else (-1, 0)
 
 
 def _same_on_all(values: Sequence[Value]) -> set[Node]:
-    """Of the nodes that the values need, those that compute the same on all ranks."""
+    """Return the nodes that the values need and that compute the same on all ranks."""
     found: set[Node] = set()
     for node in ancestors(values):
         operands = node.inputs[:1] if isinstance(node.op, Arrival) else node.inputs
@@ -118,8 +125,11 @@ def _same_on_all(values: Sequence[Value]) -> set[Node]:
 
 
 def _is_same(value: Value, same: Set[Node]) -> bool:
-    """Whether all ranks have the same, by the nodes of which that is known. Of states that change
-    those are averaged that hold floats; of integers, such as seeds, each rank has its own."""
+    """Return whether all ranks have the same value, given the nodes with equal results.
+
+    Float states that change are averaged, so they are equal. Integer states, such as seeds, differ
+    between ranks unless they are constants.
+    """
     if value.node is not None:
         return value.node in same
     is_float = value.type.dtype.kind == "float"
@@ -127,7 +137,7 @@ def _is_same(value: Value, same: Set[Node]) -> bool:
 
 
 def _exchanged(bucket: Sequence[Value], ranks: int) -> list[Value]:
-    """The sums over ranks of the values of a bucket."""
+    """Return the sums over ranks of the values of a bucket."""
     if len(bucket) == 1:
         return [all_reduce(bucket[0], ranks)]
     whole = concat([reshape(value, (value.type.elements,)) for value in bucket])

@@ -1,4 +1,4 @@
-"""Dead code: nodes that nothing needs are dropped."""
+"""Dead code elimination."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from graphc.ir.graph import Graph, Value
 
 
 def remove_dead_code(graph: Graph) -> Graph:
-    """Drop nodes whose outputs reach no graph output and no update of a state."""
+    """Remove nodes whose outputs reach no graph output and no update of a state."""
     needed: set[Value] = set(graph.outputs.values())
     nodes = []
     for node in reversed(graph.nodes):

@@ -1,32 +1,33 @@
-"""The gradient graph with mirrored forward nodes: Alg. 2 of "Training deep nets with sublinear
-memory cost" (Chen, Xu, Zhang and Guestrin, 2016).
+"""Symbolic gradients with mirrored forward nodes: Alg. 2 of "Training Deep Nets with Sublinear
+Memory Cost" (Chen, Xu, Zhang and Guestrin, 2016).
 
-Let m(v) say how often node v may be computed again, and v.k be its mirrored copy number k, v.0
-itself. A copy reads, of every operand u, the copy of the same level, or the last one that u has:
+Let m(v) be the number of times that node v may be recomputed. Let v.k be its mirrored copy number
+k, with v.0 = v. For each operand u, a copy reads the copy of u of the same level, or the last copy
+of u:
 
     v.k reads u.min(k, m(u))        for 1 ≤ k ≤ m(v)
     a[v] = v.m(v)
 
-The gradient of v takes the gradients of what reads v, and a[·] of its operands and results:
+The gradient of v takes the gradients of the consumers of v, and a[·] of its operands and results:
 
     g[v] = gradient(g[successors of v], a[v], a[u] for u in pred[v])
 
-The order V' is that of execution: the forward graph, and then, for v in reverse, what g[v] needs
-and V' does not have yet, copies in the order of the forward graph, and g[v]. The paper makes all
-copies first and orders them so afterwards; here a copy is made when the first gradient that reads
-it is, so nodes are created in the order V'. A copy that no gradient needs is not made.
+The execution order V' starts with the forward graph. Then, for each v in reverse, it has the copies
+that g[v] needs and V' does not have yet, in forward order, followed by g[v]. The paper creates all
+copies first and orders them afterwards. Here the first gradient that reads a copy creates it, so
+nodes are created in the order V'. A copy that no gradient needs is not created.
 
-With m = 0 this is the plain gradient graph; with m = 1 inside segments and 0 at their ends, a
-segment runs again as its gradient begins. A node and its copies are made once each: O(nodes ·
+With m = 0 this is the plain gradient graph. With m = 1 inside segments and 0 at their ends, a
+segment is recomputed when its gradient begins. Each node and each copy is created once: O(nodes ·
 largest m).
 
-`compile` does not use counts here: it differentiates with m = 0, and adds copies by a sequence of
-steps (remat/schedule.py), since planners of budgets choose more than counts can say.
-Counts are for `graphc.gradient`, where the user builds the gradient graph. That both give one graph
-is held by test_the_sequence_of_mirror_counts_is_algorithm_2 in
-tests/remat/test_schedule.py.
+`compile` does not use counts here. It differentiates with m = 0 and adds copies by a sequence of
+steps (remat/schedule.py), since budget planners need more choices than counts can express. Counts
+are for `graphc.gradient`, where the user builds the gradient graph.
+test_the_sequence_of_mirror_counts_is_algorithm_2 in tests/remat/test_schedule.py checks that both
+give the same graph.
 
-Where a value has several readers, their contributions are added as each appears. The sum may
+If a value has several consumers, their contributions are added as they appear. The sum may
 overwrite its operand, so a shared weight costs one buffer, however often it is used.
 """
 
@@ -54,12 +55,12 @@ def gradient(
     mirror: MirrorCount | None = None,
     kept: Iterable[Value] = (),
 ) -> tuple[Value, ...]:
-    """The derivatives of a scalar by each value of `wrt`, as new values that can be differentiated.
+    """Return the derivatives of a scalar by each value of `wrt`, as new differentiable values.
 
-    `mirror(node)` is the paper's m: how often a forward node may be computed again (default 0).
-    Nodes that produce a `kept` value have count 0. A value that the loss does not depend on gets
-    zeros of its own type. Raises `GradientError` for a loss that is no float scalar, for a `wrt`
-    that is not float, and where a path leads through an op without a gradient.
+    `mirror(node)` is the paper's m: the number of times that a forward node may be recomputed
+    (default 0). Nodes that produce a `kept` value have count 0. A value on which the loss does not
+    depend gets zeros of its own type. Raises `GradientError` if the loss is not a float scalar, if
+    a value of `wrt` is not float, or if a path leads through an op without a gradient.
     """
     wrt = builder.as_values("wrt", wrt)
     _check_arguments(loss, wrt)
@@ -86,22 +87,23 @@ def _check_arguments(loss: Value, wrt: Sequence[Value]) -> None:
 def mirror_counts(
     nodes: Sequence[Node], mirror: MirrorCount, kept: Iterable[Value]
 ) -> dict[Node, int]:
-    """Node → its mirror count m, 0 for nodes that make a `kept` value and for effects.
+    """Return node → mirror count m; it is 0 for nodes with an effect or a `kept` output.
 
-    A view follows the node whose bytes it views: it has none of its own.
+    A view has the count of the node that it views: it has no bytes of its own.
     """
     fixed = {value.node for value in kept}
-    # Backwards, so that a view of a view passes it on in the same walk.
+    # Go backward, so that one walk follows views of views.
     for node in reversed(nodes):
         if node in fixed and (viewed := node.viewed) is not None:
             fixed.add(viewed.node)
     counts: dict[Node, int] = {}
     for node in nodes:
-        # Forwards again: what is viewed has its count before its views ask for it.
+        # Go forward, so that a viewed node gets its count before its views.
         if node in fixed or node.op.has_effect:
             counts[node] = 0
         elif (viewed := node.viewed) is not None:
-            # What is viewed may be made elsewhere, as gathered parameters are: then it stays.
+            # A viewed value may be produced elsewhere, as gathered parameters are: then it is not
+            # recomputed.
             counts[node] = 0 if viewed.node is None else counts.get(viewed.node, 0)
         else:
             counts[node] = mirror(node)
@@ -113,7 +115,7 @@ def _each(function: Callable[[Value], Any], values: Value | tuple[Value, ...]) -
 
 
 class _Differentiation:
-    """One run of Alg. 2: `copies` has v.k by (v, k), `gradients` has g[v] so far."""
+    """One run of Alg. 2: `copies` maps (v, k) to v.k, `gradients` holds g[v] so far."""
 
     def __init__(self, nodes: Sequence[Node], counts: dict[Node, int]) -> None:
         self.nodes = nodes
@@ -123,14 +125,14 @@ class _Differentiation:
         self.active: set[Value] = set()
 
     def run(self, loss: Value, wrt: Sequence[Value]) -> tuple[Value, ...]:
-        """The gradients by each value of `wrt`: forward nodes are differentiated back to front."""
+        """Return the gradients by each value of `wrt`; differentiates forward nodes back to
+        front."""
         self.mark_active(wrt)
         if loss in self.active:
             with builder.in_phase("gradient"):
                 self.gradients[loss] = full((), 1.0, loss.type.dtype)
             for node in reversed(self.nodes):
-                # In reverse, all readers of a node come before it, so its gradient is complete by
-                # now.
+                # In reverse order, all consumers of a node come first, so its gradient is complete.
                 if any(value in self.gradients for value in node.outputs):
                     with builder.in_phase("gradient", node.scope, node.segment):
                         self.differentiate(node)
@@ -138,8 +140,7 @@ class _Differentiation:
         for value in wrt:
             found = self.gradients.get(value)
             with builder.in_phase("gradient"):
-                # Independent of the loss, and still a value that can be differentiated and updated
-                # with.
+                # Independent of the loss, but still a value to differentiate and to update with.
                 results.append(zeros_like(value) if found is None else found)
         return tuple(results)
 
@@ -152,9 +153,10 @@ class _Differentiation:
                 self.active.update(floats)
 
     def passes_back(self, node: Node, index: int) -> bool:
-        """Whether an input is active and may get a gradient: a rule that reads nothing gives 0.
+        """Return whether an input is active and may get a gradient.
 
-        Without a rule it may, so that an error names the op if it does.
+        A rule that reads nothing gives 0. An input without a rule counts as one that may get a
+        gradient, so that an error names the op if it does.
         """
         if node.inputs[index] not in self.active:
             return False
@@ -164,8 +166,8 @@ class _Differentiation:
     def differentiate(self, node: Node) -> None:
         """Add this node's contributions to the gradients of its active inputs.
 
-        Last input first: by convention bias, then weight, then data, so that the data may die
-        before its gradient needs bytes.
+        Inputs are processed last to first: by convention bias, then weight, then data. So the data
+        can be freed before its gradient needs bytes.
         """
         for name, value in reversed(node.named_inputs().items()):
             values = value if isinstance(value, tuple) else (value,)
@@ -180,9 +182,9 @@ class _Differentiation:
                     self.accumulate(target, part)
 
     def contribution(self, node: Node, name: str) -> Any:
-        """What a node adds to the gradient of its input `name`: a value, or None for zero.
+        """Return a node's contribution to the gradient of its input `name`, or None for zero.
 
-        Of a variadic input it is a tuple of these.
+        For a variadic input this is a tuple.
         """
         rule = node.op.gradients.get(name)
         if rule is None:
@@ -194,12 +196,12 @@ class _Differentiation:
         return rule.method(node.op, node, **self.arguments(node, name, rule))
 
     def arguments(self, node: Node, source: str, rule: GradientRule) -> dict[str, Any]:
-        """The arguments of the gradient rule of input `source`: incoming gradients, and the latest
-        copies of values."""
+        """Return the arguments of the gradient rule of input `source`: incoming gradients, and the
+        latest copies of values."""
         inputs, outputs = node.named_inputs(), node.named_outputs()
         for name, value in outputs.items():
             values = value if isinstance(value, tuple) else (value,)
-            # A rule that names no d-output of a value that has a gradient would drop it in silence.
+            # A rule that does not read the gradient of such an output would drop it silently.
             flows = any(v in self.gradients for v in values)
             flows = flows and source not in node.op.independent.get(name, ())
             if flows and rule.reads and f"d{name}" not in rule.reads:
@@ -221,7 +223,7 @@ class _Differentiation:
         if part.shape != target.shape:
             part = sum_to(part, target.shape)
         if target.node is not None and casts_a_parameter(target.node):
-            # What the 16-bit copy of a shared parameter gets is summed in float32.
+            # Gradients of the 16-bit copy of a shared parameter are summed in float32.
             (target,) = target.node.inputs
             part = cast(part, target.type.dtype)
         if part.type != target.type:
@@ -233,26 +235,27 @@ class _Differentiation:
         self.gradients[target] = part if earlier is None else add(earlier, part)
 
     def latest(self, value: Value) -> Value:
-        """The last mirrored copy of a value: a[v] of Alg. 2."""
-        # Inputs and states are there anyway; a count of 0 says that v.0 is kept.
+        """Return the last mirrored copy of a value: a[v] of Alg. 2."""
+        # Inputs and states are always available; a count of 0 means that v.0 is saved.
         if value.node is None or not self.counts.get(value.node):
             return value
         return self.copy(value.node, self.counts[value.node]).outputs[value.index]
 
     def copy(self, node: Node, level: int) -> Node:
-        """Mirrored copy number `level`, made on first need together with the copies it reads."""
+        """Return mirrored copy number `level`; on first use, create it and the copies that it
+        reads."""
         if (node, level) in self.copies:
             return self.copies[node, level]
         needed: set[tuple[Node, int]] = set()
         pending = [(node, level)]
         while pending:
             key = pending.pop()
-            # What an earlier gradient asked for stands already: it is read, not made again.
+            # Copies that an earlier gradient created are reused.
             if key in needed or key in self.copies:
                 continue
             needed.add(key)
             pending.extend(self.sources(*key))
-        # By serial, that is in the order of the forward graph: what a copy reads is made before it.
+        # By serial number, which is forward order: a copy's operands are created before it.
         for original, count in sorted(needed, key=lambda key: (key[0].serial, key[1])):
             inputs = [self.copied_input(value, count) for value in original.inputs]
             self.copies[original, count] = builder.copy(
@@ -261,13 +264,15 @@ class _Differentiation:
         return self.copies[node, level]
 
     def sources(self, node: Node, level: int) -> list[tuple[Node, int]]:
-        """The copies that copy `level` of a node reads: those of the same or the last level."""
+        """Return the copies that copy `level` of a node reads: those of the same or the last
+        level."""
         producers = (value.node for value in node.inputs if value.node is not None)
         levels = ((producer, min(level, self.counts[producer])) for producer in producers)
         return [(producer, count) for producer, count in levels if count > 0]
 
     def copied_input(self, value: Value, level: int) -> Value:
-        """What copy number `level` of a node reads for an operand: u.min(k, m(u)) of Alg. 2."""
+        """Return the operand that copy number `level` reads for `value`: u.min(k, m(u)) of Alg.
+        2."""
         if value.node is None:
             return value
         count = min(level, self.counts[value.node])

@@ -1,4 +1,4 @@
-"""Gradient accumulation: the forward graph once for each micro-batch."""
+"""Gradient accumulation: one copy of the forward graph per micro-batch."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from graphc.ops.random import RandomOp
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A copy of a forward graph on one micro-batch; `nodes` has the copy of each node."""
+    """A copy of a forward graph on one micro-batch; `nodes` maps each node to its copy."""
 
     graph: Graph
     nodes: dict[Node, Node]
 
 
 def micro_batches(graph: Graph, count: int) -> Iterator[MicroBatch]:
-    """`count` copies of a forward graph on slices of its inputs; states are shared.
+    """Yield `count` copies of a forward graph on slices of its inputs; states are shared.
 
     Inputs get a new first axis of `count`; those with a default stay as they are. Random ops of
-    each copy draw from streams of their own. A copy is made when it is asked for, so that what is
-    made between two copies runs between them.
+    each copy draw from separate streams. A copy is created when the caller requests it, so nodes
+    created between two copies run between them.
     """
     if count == 1:
         yield MicroBatch(graph, {node: node for node in graph.nodes})

@@ -1,4 +1,5 @@
-"""What differs between a training step and inference, and what makes random ops repeatable."""
+"""Differences between training and inference, and stream numbers that make random ops
+repeatable."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from graphc.passes.synchronized_norms import SynchronizedNorms
 
 
 def number_streams(graph: Graph) -> Graph:
-    """Give random ops the numbers 0, 1, ... in their order, so that equal networks draw equal bits.
+    """Number the streams of random ops 0, 1, ... in order, so that equal networks draw equal bits.
 
-    Nodes that share a stream, like a dropout and its gradient, go on sharing it.
+    Nodes that share a stream, like a dropout and its gradient, still share it.
     """
     numbers: dict[int, int] = {}
 
@@ -33,7 +34,7 @@ def number_streams(graph: Graph) -> Graph:
 
 
 def to_inference(graph: Graph) -> Graph:
-    """Replace nodes that act otherwise outside training: batch norms, dropout."""
+    """Replace nodes that behave differently in inference, such as batch norms and dropout."""
     if all(type(node.op).inference is Op.inference for node in graph.nodes):
         return graph
     rewriter = Rewriter(graph)
@@ -51,9 +52,9 @@ def to_inference(graph: Graph) -> Graph:
 def training_effects(
     graph: Graph, batches: Sequence[MicroBatch], norms: SynchronizedNorms | None = None
 ) -> list[Node]:
-    """The updates of states that belong to forward nodes, such as running statistics, once each.
+    """Return the state updates of forward nodes, such as running statistics, without duplicates.
 
-    Norms over all ranks have their own.
+    Norms over all ranks have their own updates.
     """
     effects: dict[object, Node] = {}
     for node in graph.nodes:
@@ -68,7 +69,7 @@ def training_effects(
 
 
 def without_changes(graph: Graph) -> Graph:
-    """The graph in which values take no changes of states with them, nor gradients."""
+    """Return the graph without `Carrier` nodes, which pass on changes of states."""
     if not any(isinstance(node.op, Carrier) for node in graph.nodes):
         return graph
     plain = rewrite(graph, lambda n: n.inputs[0] if isinstance(n.op, Carrier) else n)
@@ -76,6 +77,6 @@ def without_changes(graph: Graph) -> Graph:
 
 
 def count_step() -> Node:
-    """The update that counts one step more."""
+    """Return the update that increments the step counter."""
     with builder.in_phase("update"):
         return builder.apply(Increment, builder.STEP)

@@ -1,9 +1,9 @@
-"""The gradients of one norm by one node, whose kernel reads once what three read.
+"""Merged gradients of a norm: one node, whose kernel reads operands once instead of three times.
 
-A norm's rules give each input a gradient of its own: of x, of scale, of bias. All of them take sums
-of dy and of dy times the normalised x. Where a statistic has one parameter, as in batch norm, they
-are the same sums, and one node makes all three (Ioffe and Szegedy, 2015, section 3); elsewhere one
-makes the gradients of scale and bias.
+The rules of a norm give x, scale and bias separate gradients. All of them use sums of dy and of dy
+times the normalized x. If each statistic has one parameter, as in batch norm, these are the same
+sums, and one node computes all three gradients (Ioffe and Szegedy, 2015, section 3). Otherwise one
+node computes the gradients of scale and bias.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from graphc.ops.norm_gradient import (
 
 
 def merge_norm_gradients(graph: Graph) -> Graph:
-    """Make one node of the gradients of a norm, where the first of them stands.
+    """Merge the gradients of each norm into one node, at the position of the first of them.
 
-    It changes bits, so the pass runs whatever the plan is, before recomputation is chosen. Norms
-    without a gradient of scale keep what they have.
+    It changes bits, so the pass runs for every plan, before recomputation is chosen. Norms without
+    a gradient of scale are not changed.
     """
     groups = _groups(graph)
     if not groups:
@@ -52,9 +52,9 @@ _Group = tuple[Node | None, Node, Node | None]
 
 
 def _groups(graph: Graph) -> list[_Group]:
-    """What can be made one node: two gradients at least, none in two groups.
+    """Return gradients that can be merged: at least two per group, none in two groups.
 
-    Two norms of a sum may share the gradient of a bias; the first of them has it.
+    Two norms of a sum may share the gradient of a bias; the first of them gets it.
     """
     known = {(type(n.op), n.inputs[:4], n.attributes): n for n in graph.nodes if _is_gradient(n)}
     taken: set[Node] = set()
@@ -80,7 +80,7 @@ def _is_gradient(node: Node) -> bool:
 
 
 def _may_merge(graph: Graph, members: Sequence[Node]) -> bool:
-    """Whether all operands are there where the first node stands, and all are recomputed alike."""
+    """Return whether all operands precede the first node, and all nodes are recomputed alike."""
     first = min(graph.position[node] for node in members)
     operands = [value for node in members for value in node.inputs]
     alike = {(node.phase, node.mirror, node.segment) for node in members}
@@ -89,7 +89,7 @@ def _may_merge(graph: Graph, members: Sequence[Node]) -> bool:
 
 
 def _merged(group: _Group, first: Node, rewriter: Rewriter) -> Node:
-    """The node that stands for a group, at the place of its first."""
+    """Return the node that replaces a group, with the position of its first node."""
     dx, dscale, _ = group
     longest = dscale if dx is None else dx
     op = (NormParameterGradients if dx is None else NormGradients).name

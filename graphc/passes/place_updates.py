@@ -1,4 +1,4 @@
-"""Updates as early as they can run, so that gradients die early."""
+"""Early updates of states, so that gradients die early."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from graphc.ir.graph import Graph, Node, State, Value
 
 
 def place_updates(graph: Graph) -> Graph:
-    """Run every update as early as it can: after what it reads and after the state's last reader.
+    """Run every update as early as possible: after its operands and after other uses of the state.
 
-    A parameter's gradient then dies at once, and parameter gradients need not live together.
-    Other nodes keep their order.
+    A parameter's gradient then dies at once, and the live ranges of parameter gradients need not
+    overlap. Other nodes keep their order.
     """
     readers: dict[Value, list[int]] = {}
     """State → the steps that read it or a view of it."""
@@ -25,5 +25,5 @@ def place_updates(graph: Graph) -> Graph:
                 before += [reader for reader in readers.get(state, ()) if reader != step]
             at = max(before, default=step)
         slots.append((at, node.op.has_effect, step, node))
-    slots.sort(key=lambda slot: slot[:3])  # an update stands behind the last reader
+    slots.sort(key=lambda slot: slot[:3])  # an update follows the last use
     return graph.in_order(node for *_, node in slots)

@@ -1,20 +1,20 @@
-"""Parameters and moments shared out among ranks: each holds and updates an N-th of them.
+"""Sharded parameters and moments: each of N ranks stores and updates one N-th of them.
 
-ZeRO's first two stages (Rajbhandari et al., 2020) inside the plan. The parameters whose gradients
-are exchanged together become one row, of which each rank has a part as its state, and the same part
-of every moment. A step is
+This implements the first two stages of ZeRO (Rajbhandari et al., 2020) inside the plan. Parameters
+whose gradients are reduced together form one row. The state of a rank is its part of the row, and
+the same part of every moment. A step does the following:
 
-    before it is read:    all ranks' parts are gathered into the row; parameters are views of it
-    when it is computed:  gradients of a row are summed and scattered: a rank gets its part's
-    then:                 each rank updates its part
+    before the first read:  gather all ranks' parts into the row; parameters are views of it
+    after the backward:     reduce-scatter the gradients of a row: a rank gets those of its part
+    then:                   each rank updates its part
 
-which sends as many bytes as an all-reduce. Where all that is read of a parameter is its cast to 16
-bits, the cast is gathered: half the bytes, and float32 masters are nowhere whole. Gradients of a
-row die when they are sent, and a row when it was last read.
+This sends as many bytes as an all-reduce. If the only use of a parameter is its cast to 16 bits,
+the cast is gathered. That halves the bytes, and no rank has whole float32 masters. Gradients of a
+row die when they are sent, a row dies at its last use.
 
-An update sees a part and not a parameter, so it must be elementwise. Sums over ranks are in their
-order here, too, so parameters are equal in every bit to those of ranks that share nothing out. Only
-a norm of all gradients is summed in another order.
+An update sees a part instead of a parameter, so it must be elementwise. Sums over ranks are in rank
+order, so parameters equal those of unsharded training bit for bit. Only a norm of all gradients is
+summed in another order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from graphc.passes.data_parallel import DataParallel
 
 @dataclass(frozen=True)
 class Row:
-    """Parameters that ranks hold together: this rank's part, and its part of their gradients."""
+    """Parameters that ranks shard together: this rank's part, and its part of their gradients."""
 
     parameters: tuple[State, ...]
     state: State
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ShardedStates:
-    """All rows of a training step, and what is to stand for each parameter in it."""
+    """All rows of a training step, and the value that replaces each parameter in it."""
 
     rows: list[Row] = field(default_factory=list)
     gathered_as: Mapping[State, DType] = field(default_factory=dict)
@@ -64,12 +64,13 @@ class ShardedStates:
         outputs: Iterable[Value],
         taken: Set[str],
     ) -> ShardedStates:
-        """The rows of parameters with those gradients, which this rank has of its own batch.
+        """Return the rows of parameters, given the gradients of this rank's batch.
 
-        `outputs` are what else the step computes, `taken` the names that no row may have.
+        `outputs` are the other values that the step computes, `taken` the names that rows must not
+        have.
         """
         found = cls([], _dtypes_read(parameters, [*gradients, *outputs]))
-        of_name = getattr(updater, "of", lambda name: updater)  # only groups tell them apart
+        of_name = getattr(updater, "of", lambda name: updater)  # only groups depend on the name
         updaters = [of_name(state.name) for state in parameters]
         kinds = [
             (state.type.dtype, value.type.dtype, found.gathered_as[state], id(updater))
@@ -86,7 +87,7 @@ class ShardedStates:
         return found
 
     def gathered(self, graph: Graph) -> Graph:
-        """A graph that reads what is gathered where it read parameters."""
+        """Return the graph with gathered values in place of parameters."""
         rewriter = Rewriter(graph)
         with builder.in_phase("update"):
             rows = sorted(self.rows, key=lambda row: _first_read(graph, row.parameters))
@@ -103,7 +104,7 @@ class ShardedStates:
         return rewriter.result()
 
     def _gathered(self, row: Row) -> Iterator[tuple[State, Value]]:
-        """The parameters of a row, gathered from all ranks."""
+        """Yield the parameters of a row, gathered from all ranks."""
         shard = _shard_of(row.state)
         part = cast(row.state, self.gathered_as[row.parameters[0]])
         values = _split(all_gather(part, shard.ranks), shard)
@@ -112,7 +113,8 @@ class ShardedStates:
 
 
 def _dtypes_read(parameters: Sequence[State], values: Sequence[Value]) -> Mapping[State, DType]:
-    """Parameter → the dtype that all readers below `values` cast it to, or its own."""
+    """Return parameter → the narrower dtype to which all nodes that `values` need cast it, or its
+    own."""
     read: dict[Value, set[DType]] = {state: set() for state in parameters}
     for node in ancestors(values):
         for value in node.inputs:
@@ -127,18 +129,22 @@ def _dtypes_read(parameters: Sequence[State], values: Sequence[Value]) -> Mappin
 
 
 def _first_read(graph: Graph, parameters: Iterable[State]) -> int:
-    """The step that reads one of them first: links carry one row after another."""
+    """Return the first step that reads one of the parameters; links carry rows one after
+    another."""
     return min((step for state in parameters for step in graph.uses[state][:1]), default=0)
 
 
 def _power_of_two(value: Value) -> int:
-    """The largest one that divides a number of elements. In a row in which these fall, each member
-    begins at a multiple of its own, as aligned as its rows are."""
+    """Return the largest power of two that divides the number of elements.
+
+    Members of a row are sorted by it, descending. So each member begins at a multiple of its own,
+    and is as aligned as its rows are.
+    """
     return value.type.elements & -value.type.elements
 
 
 def _reads_narrow(node: Node, gathered_as: Mapping[State, DType]) -> bool:
-    """Whether a node casts a parameter to what is gathered of it."""
+    """Return whether a node casts a parameter to the dtype in which it is gathered."""
     return isinstance(node.op, Cast) and any(
         isinstance(value, State) and gathered_as.get(value, value.type.dtype) != value.type.dtype
         for value in node.inputs
@@ -166,7 +172,7 @@ def _state_of(value: Value) -> State:
 
 
 def _scattered(gradients: Sequence[Value], state: State, ranks: int) -> Value:
-    """This rank's part of the sum over ranks of a row of gradients."""
+    """Return this rank's part of the sum over ranks of a row of gradients."""
     parts = [reshape(value, (value.type.elements,)) for value in gradients]
     padding = _shard_of(state).padding
     if padding:
@@ -175,7 +181,7 @@ def _scattered(gradients: Sequence[Value], state: State, ranks: int) -> Value:
 
 
 def _split(row: Value, shard: Shard) -> Sequence[Value]:
-    """The members of a row, each in one axis, and then its padding."""
+    """Return the members of a row, flattened, and then its padding."""
     sizes = [member.elements for member in shard.members]
     sizes += [shard.padding] if shard.padding else []
     return split(row, sizes) if len(sizes) > 1 else [row]

@@ -26,7 +26,7 @@ from graphc.passes.synchronized_norms import synchronized_norms
 
 FIRST_LOSS_SCALE = 2.0**16
 GOOD_STEPS = 2000.0
-"""The steps without overflow after which the loss scale doubles, as usual."""
+"""The number of steps without overflow after which the loss scale doubles; 2000 is usual."""
 
 
 def training_graph(
@@ -37,11 +37,11 @@ def training_graph(
     has_loss_scale: bool,
     parallel: DataParallel,
 ) -> Graph:
-    """The forward graph with gradients and the updates of all trainable parameters, no copies.
+    """Return the forward graph with gradients and updates of all trainable parameters.
 
-    `clip_norm` is the largest norm of all gradients together, `accumulate` the number of
-    micro-batches. With `has_loss_scale` the loss is scaled, for gradients in float16. `parallel`
-    says how ranks come to the same gradients.
+    Nothing is recomputed. `clip_norm` is the largest norm of all gradients together, `accumulate`
+    the number of micro-batches. With `has_loss_scale`, the loss is scaled for gradients in float16.
+    `parallel` defines how ranks combine gradients.
     """
     norms = synchronized_norms(forward, parallel.ranks) if parallel.syncs_norms else None
     if norms is not None:
@@ -69,7 +69,7 @@ def training_graph(
     for (state, own), value in zip(targets, gradients, strict=True):
         with builder.in_phase("update", state.name.rpartition("/")[0]):
             updates.append(own.update(state, value))
-    finish = getattr(updater, "finish", None)  # only groups look at all parameters together
+    finish = getattr(updater, "finish", None)  # only parameter groups need all parameters together
     if finish is not None:
         finish()
     outputs = _joined_outputs([batch.graph for batch in batches], parallel)
@@ -99,9 +99,9 @@ def _accumulated(
     scaling: _LossScale | None,
     parallel: DataParallel,
 ) -> tuple[list[MicroBatch], list[Value]]:
-    """All micro-batches, and the gradients of `trained` summed over them.
+    """Return all micro-batches, and the gradients of `trained` summed over them.
 
-    The nodes of a micro-batch and of its gradients are made before those of the next.
+    The nodes of a micro-batch and of its gradients are created before those of the next one.
     """
     batches: list[MicroBatch] = []
     totals: list[Value] = []
@@ -127,9 +127,9 @@ def _conditioned(
     scaling: _LossScale | None,
     parallel: DataParallel,
 ) -> tuple[list[Value], Value | None]:
-    """The gradients without the loss scale and with a norm of at most `clip_norm`.
+    """Return the gradients without the loss scale and with a norm of at most `clip_norm`.
 
-    With a loss scale the second result is whether all are finite, else None.
+    With a loss scale, the second result is a value that is true if all are finite, else None.
     """
     if clip_norm is None and scaling is None:
         return gradients, None
@@ -148,7 +148,7 @@ def _conditioned(
 
 
 class _LossScale:
-    """The loss scale of training in float16, and the number of steps that it has been good for."""
+    """The loss scale for float16, and the number of steps since it last changed."""
 
     def __init__(self) -> None:
         def counter(name: str, value: float) -> State:
@@ -165,7 +165,7 @@ class _LossScale:
 
 
 def _guarded(node: Node, finite: Value) -> Node:
-    """An update in place of this one that is done only where all gradients are finite."""
+    """Return a copy of an update that only runs if all gradients are finite."""
     if not isinstance(node.op, Update):
         raise OptionError(
             f"precision='fp16' skips steps that overflow, but {node.label} is no Update, so it "
@@ -176,8 +176,11 @@ def _guarded(node: Node, finite: Value) -> Node:
 
 
 def _joined_outputs(graphs: Sequence[Graph], parallel: DataParallel) -> Mapping[str, Value]:
-    """The outputs of a step: the loss averaged over micro-batches and ranks, others along a first
-    axis, and each rank's own."""
+    """Return the outputs of a step.
+
+    The loss is averaged over micro-batches and ranks. Other outputs are stacked along a new first
+    axis; each rank has its own.
+    """
     if len(graphs) == 1:
         loss = graphs[0].outputs["loss"]
         with builder.in_phase("forward"):
