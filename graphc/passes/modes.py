@@ -69,7 +69,8 @@ def training_effects(
 
 
 def without_changes(graph: Graph) -> Graph:
-    """Return the graph without `Carrier` nodes, which pass on changes of states."""
+    """Return the graph without `Carrier` nodes, which attach state changes or gradients to
+    values."""
     if not any(isinstance(node.op, Carrier) for node in graph.nodes):
         return graph
     plain = rewrite(graph, lambda n: n.inputs[0] if isinstance(n.op, Carrier) else n)

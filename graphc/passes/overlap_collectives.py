@@ -1,21 +1,21 @@
-"""Exchanges between ranks begin as early and end as late as they can, so that others run meanwhile.
+"""Overlap of collectives with computation: collectives begin early, and waits come late.
 
-Problem: orders with the fewest bytes put what waits for a collective right behind its beginning,
-and the rank stands still while bytes go over the link.
+Problem: orders with the fewest bytes put the node that waits for a collective right after its
+beginning. The rank is then idle while bytes go over the link.
 
-One walk over the nodes, which keep their order but for these:
+The pass is one walk over the nodes. They keep their order, with these exceptions:
 
-- A collective, with what only fills its bucket, runs as soon as its operands are there.
-- An arrival, with views of what arrives, runs when the first of its readers does.
-- What updates, outputs and other collectives alone depend on waits until its operands have arrived.
-  The walk has a clock that adds up the seconds of nodes and of waits at arrivals, and one for the
-  link, which carries one collective after another.
+- A collective, with nodes that only fill its bucket, runs as soon as its operands are available.
+- An arrival, with views of its result, runs just before the first of its consumers.
+- A node waits until its operands have arrived if only updates, outputs and other collectives
+  depend on it. The walk has two clocks. One adds up the seconds of nodes and of waits at arrivals.
+  The other one is for the link, which carries one collective after another.
 
-Invariant: a node runs behind all that it reads, and an update behind all readers of what it
-replaces, so each node reads what it did. Buckets live longer by it. Where a budget is given the
-order is taken only if the arena keeps to it.
+Invariant: a node runs after the producers of its operands, and an update after all other uses of
+the state that it replaces. So each node reads the same values as before. Live ranges of buckets
+become longer. With a budget, the order is used only if the arena keeps to it.
 
-Cost: O(V log V) for V nodes, and one packing under a budget. The paper has no such pass.
+Cost: O(V log V) for V nodes, and one packing with a budget. The paper has no such pass.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from graphc.plans.goal import Goal
 def overlap_collectives(
     given: Allocation, costs: CostModel, links: Links, goal: Goal | None = None
 ) -> Allocation:
-    """The graph with its exchanges beside other nodes, or as it is where a goal forbids that."""
+    """Return the graph with overlapped collectives, or `given` if a goal forbids the change."""
     graph = given.graph
     nodes = tuple(_Walk(graph, costs.seconds, lambda node: exchange_seconds(node, links)).order())
     if nodes == graph.nodes:
@@ -52,13 +52,13 @@ def overlap_collectives(
 
 
 def _feeders(graph: Graph) -> set[Node]:
-    """Collectives, and nodes that do little and that nothing but collectives depends on."""
+    """Return collectives, and cheap nodes on which nothing but collectives depends."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         if isinstance(node.op, Collective):
             found.add(node)
         elif not _is_seen(graph, node) and _does_little(node):
-            # An arrival reads what is sent as well, so that it lives until then.
+            # An arrival also reads the sent value, to extend its live range.
             users = {user for user in _users(graph, node) if not isinstance(user.op, Arrival)}
             if users and users <= found:
                 found.add(node)
@@ -66,12 +66,12 @@ def _feeders(graph: Graph) -> set[Node]:
 
 
 def _does_little(node: Node) -> bool:
-    """Whether a node lays values side by side, or is made of states alone or of nothing."""
+    """Return whether a node is a view or concatenation, or reads only sources or nothing."""
     return bool(node.op.views or node.op.gathers) or not any(value.node for value in node.inputs)
 
 
 def _asked_for(graph: Graph) -> set[Node]:
-    """Arrivals, and views of what arrives."""
+    """Return arrivals, and views of their results."""
     found: set[Node] = set()
     for node in graph.nodes:
         is_view = node.viewed is not None and node.viewed.node in found
@@ -81,7 +81,7 @@ def _asked_for(graph: Graph) -> set[Node]:
 
 
 def _may_wait(graph: Graph) -> set[Node]:
-    """Nodes that nothing but updates, outputs and collectives depends on."""
+    """Return nodes on which nothing but updates, outputs and collectives depends."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         if node.op.has_effect or isinstance(node.op, Collective) or _users(graph, node) <= found:
@@ -112,12 +112,12 @@ class _Walk:
         self.placed: set[Node] = set()
         self.now = self.link_free = 0.0
         self.there: dict[Value, float] = {}
-        """When a value is there, as far as that is known."""
+        """Value → the time at which it is available, if known."""
         self.waiting: list[tuple[float, int]] = []
         self.missing: dict[Node, int] = {}
-        """Collective → how many of the nodes are not placed that it, or what fills it, reads."""
+        """Collective → the number of unplaced nodes that it, or a feeder of it, reads."""
         self.fills: dict[Node, list[Node]] = {}
-        """Node → collectives for which it is one of these."""
+        """Node → collectives that depend on it directly or through feeders."""
         self.readers: dict[Value, set[Node]] = {}
         """State → the nodes that read it, or a view of it."""
         for node in graph.nodes:
@@ -131,7 +131,7 @@ class _Walk:
                     self.fills.setdefault(need, []).append(node)
 
     def _needs(self, collective: Node) -> set[Node]:
-        """The nodes that a collective depends on through nothing but feeders."""
+        """Return the nodes on which a collective depends directly or through feeders."""
         found: set[Node] = set()
         pending = [collective]
         while pending:
@@ -143,7 +143,7 @@ class _Walk:
         return found
 
     def order(self) -> Iterator[Node]:
-        """All nodes, in the order to run them in."""
+        """Yield all nodes in execution order."""
         for step, node in enumerate(self.graph.nodes):
             if node not in self.placed:
                 until = self._until(node)
@@ -159,7 +159,7 @@ class _Walk:
             yield from self._place(node)
 
     def _runs_later(self, node: Node, until: float) -> bool:
-        """Whether a node is left for when others ask for it, or for when its operands arrive."""
+        """Return whether a node waits for its consumers or for its operands."""
         if isinstance(node.op, Collective):
             return self.missing[node] > 0
         if node in self.feeders or node in self.asked_for:
@@ -167,7 +167,10 @@ class _Walk:
         return until > self.now and node in self.may_wait
 
     def _until(self, node: Node) -> float:
-        """When all that a node needs has arrived, and nobody that waits reads what it replaces."""
+        """Return the time at which all operands have arrived.
+
+        It also waits for unplaced nodes that read a state which the node replaces.
+        """
         found = max((self.there.get(value, 0.0) for value in node.inputs), default=0.0)
         for reader in self._readers_of_replaced(node):
             if reader not in self.placed:
@@ -184,7 +187,8 @@ class _Walk:
             yield from self._place(self.graph.nodes[heapq.heappop(self.waiting)[1]])
 
     def _place(self, asked: Node) -> Iterator[Node]:
-        """A node behind all that has to run before it, and the collectives that this fills."""
+        """Yield a node after all nodes that must precede it, then the collectives that it
+        completes."""
         pending = [asked]
         while pending:
             node = pending[-1]
@@ -198,7 +202,7 @@ class _Walk:
                     pending += self._filled(node)
 
     def _before(self, node: Node) -> list[Node]:
-        """What has to run before a node and is not placed, the first of it last."""
+        """Return unplaced nodes that must precede a node, in reverse order."""
         makers = {value.node for value in node.inputs if value.node is not None}
         missing = (makers | self._readers_of_replaced(node)) - self.placed
         return sorted(missing, key=self.graph.position.__getitem__, reverse=True)
@@ -208,7 +212,7 @@ class _Walk:
         return set().union(*found) - {node}
 
     def _run(self, node: Node) -> None:
-        """Move the clocks on."""
+        """Mark a node as placed and advance the clocks."""
         self.placed.add(node)
         if isinstance(node.op, Collective):
             self.link_free = max(self.now, self.link_free) + self.exchanging(node)
@@ -220,7 +224,7 @@ class _Walk:
         self.there.update(dict.fromkeys(node.outputs, at))
 
     def _filled(self, node: Node) -> list[Node]:
-        """The collectives whose last operand a node has made, the first of them last."""
+        """Return the collectives whose last operand a node has produced, in reverse order."""
         found = self.fills.get(node, [])
         for collective in found:
             self.missing[collective] -= 1

@@ -1,15 +1,15 @@
 """Mixed precision: feature maps in 16 bits, parameters in float32 (Micikevicius et al., 2018).
 
-Every op says by `Op.precision` what it does with float32 operands:
+`Op.precision` says how each op treats float32 operands:
 
 ``narrow``  products: computed in 16 bits.
 ``wide``    sums over many elements, exponentials, losses: computed in float32.
-``follow``  anything else: in 16 bits unless an operand was computed in float32 on purpose.
+``follow``  other ops: in 16 bits unless an operand was computed in float32 on purpose.
 ``lookup``  rows of a table: the table stays float32, the rows are narrowed.
 
-Inputs named in `Op.wide_inputs`, such as the scale of a norm, stay float32. Parameters, numbers
-that are part of the graph, and what is computed from them alone stay float32 and are flexible: they
-take the precision of the op that reads them beside a feature map.
+Inputs named in `Op.wide_inputs`, such as the scale of a norm, stay float32. Parameters, constants
+of the graph, and values computed only from these stay float32 and are flexible. They take the
+precision of the op that reads them together with a feature map.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from graphc.plans.memory_plan import PRECISIONS, Precision
 
 
 def to_mixed(graph: Graph, precision: Precision) -> Graph:
-    """The forward graph with 16-bit feature maps; its outputs keep their types.
+    """Return the forward graph with 16-bit feature maps; its outputs keep their types.
 
-    `precision` is a key of `PRECISIONS`; the one of float32 leaves the graph as it is.
+    `precision` is a key of `PRECISIONS`; the key of float32 leaves the graph as it is.
     """
     dtype = as_dtype(PRECISIONS[precision])
     return graph if dtype == float32 else _Mixed(graph, dtype).run()
 
 
 class _Mixed:
-    """One rewriting of a graph; `flexible` has the values that may be of either precision."""
+    """The rewriting of one graph; `flexible` has the values that may have either precision."""
 
     def __init__(self, graph: Graph, dtype: DType) -> None:
         self.dtype = dtype
@@ -52,12 +52,12 @@ class _Mixed:
         return builder.trace(outputs)
 
     def restored(self, value: Value) -> Value:
-        """What stands for a value, cast to the type that this had."""
+        """Return the value's replacement, cast to the original type."""
         found = self.rewriter.value(value)
         return found if found.type == value.type else cast(found, value.type.dtype)
 
     def convert(self, node: Node) -> None:
-        """Put a node with its operands cast to the type that it computes in."""
+        """Add a node with its operands cast to the type in which it computes."""
         inputs = [*self.rewriter.values(node.inputs)]
         choices = [v for i, v in enumerate(inputs) if self.has_choice(node, i, v)]
         is_flexible = (
@@ -87,12 +87,12 @@ class _Mixed:
             self.flexible.update(outputs)
 
     def has_choice(self, node: Node, index: int, value: Value) -> bool:
-        """Whether a node takes an operand, number `index`, in either precision."""
+        """Return whether a node accepts its operand number `index` in either precision."""
         is_wide = node.op.input_name(index) in node.op.wide_inputs
         return not is_wide and value.type.dtype in (float32, self.dtype)
 
     def computed_in(self, node: Node, choices: list[Value]) -> DType:
-        """The float type that a node computes in, by its op and the operands that it can choose."""
+        """Return the float type in which a node computes, by its op and its flexible operands."""
         if isinstance(node.op, Cast | BitCast):
             return node.inputs[0].type.dtype  # the user has chosen what to convert
         if node.op.precision == "narrow":
@@ -102,7 +102,7 @@ class _Mixed:
 
 
 def widen_products(graph: Graph) -> Graph:
-    """The graph with products as float32 that are only read to be converted to it.
+    """Return the graph with float32 results for products whose only use is a cast to float32.
 
     Gradients of weights are such products.
     """
@@ -132,10 +132,10 @@ def widen_products(graph: Graph) -> Graph:
 
 
 def casts_a_parameter(node: Node) -> bool:
-    """Whether a node makes the 16-bit copy of a parameter, or of a part of one.
+    """Return whether a node casts a parameter, or a part of one, to 16 bits.
 
-    Such a copy is made again for the gradient: that costs a pass over the parameter, and keeping it
-    would cost half the parameter's bytes between the two.
+    Such a copy is recomputed for the gradient. That costs a pass over the parameter. Saving it
+    would cost half the parameter's bytes between both uses.
     """
     if not isinstance(node.op, Cast) or not is_16_bit(node.output):
         return False

@@ -1,11 +1,11 @@
-"""Running sums: a product that is only added to an earlier gradient is added where it is computed.
+"""Running sums: add a product to an earlier gradient where it is computed (beta = 1 of a BLAS).
 
-Without this, the gradient of a weight that is used T times exists twice at each of the T additions:
-the sum so far, and the summand. With beta = 1 of a BLAS only the sum does.
+Without this pass, a gradient of a weight with T uses needs twice its bytes at each of the T
+additions: for the sum so far, and for the summand. With beta = 1 it needs them once.
 
-A sum of two products fixes which of them runs first. Where one comes from a layer that recurs over
-time and the other one from outside, that would fix which loop is the inner one, over layers or over
-time, and planners choose that (scheduling/layers.py). Such a sum stays an addition.
+A sum of two products fixes which of them runs first. One may come from a layer that recurs over
+time, and the other one from outside. Then the sum would fix whether the inner loop is over layers
+or over time, which is a choice of planners (scheduling/layers.py). Such a sum stays an addition.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from graphc.scheduling import components
 
 
 def use_running_sums(graph: Graph) -> Graph:
-    """Give products of the gradient their running sum as an operand, in place of additions.
+    """Replace additions of gradients by products that take the running sum as an operand.
 
-    An op takes part if it has an attribute ``accumulate`` and a last input ``*sum``. The product
-    must have no other reader than the addition, and keep its type in it. Rounding may differ from
-    an addition of its own, so the pass runs whatever the plan is, before recomputation is chosen.
+    An op takes part if it has an attribute ``accumulate`` and a last input ``*sum``. The addition
+    must be the only use of the product, and keep its type. Rounding may differ from that of a
+    separate addition. So the pass runs for every plan, before recomputation is chosen.
     """
     addable = {
         node.serial
@@ -63,13 +63,14 @@ def _is_sum(node: Node) -> bool:
 
 
 def _between_layers(graph: Graph, addable: Collection[int]) -> set[int]:
-    """Sums, by serial, of a product of a layer that recurs and one from outside of it."""
+    """Return the serial numbers of sums of two products, one of a recurrent layer and one from
+    outside."""
     sums = [
         node
         for node in graph.nodes
         if _is_sum(node) and all(v.node and v.node.serial in addable for v in node.inputs)
     ]
-    if not sums or len(forward_passes(graph)) != 1:  # several passes have no such order
+    if not sums or len(forward_passes(graph)) != 1:  # several passes do not determine it
         return set()
     backward = [node for node in graph.nodes if node.phase == "gradient"]
     index = {node: number for number, node in enumerate(backward)}
@@ -91,7 +92,7 @@ def _between_layers(graph: Graph, addable: Collection[int]) -> set[int]:
     }
 
     def meets(node: Node) -> bool:
-        """Whether its operands are from different components, one of which recurs."""
+        """Return whether its operands are from different components, one of which is recurrent."""
         own = {component[index[v.node]] for v in node.inputs if v.node in index}
         return len(own) == 2 and not own.isdisjoint(recurrent)
 
@@ -99,12 +100,12 @@ def _between_layers(graph: Graph, addable: Collection[int]) -> set[int]:
 
 
 def _is_of_gradients(graph: Graph, value: Value) -> bool:
-    """Whether a value is a share of a gradient that the forward pass computes already."""
+    """Return whether a value is a summand of a gradient that the forward pass already computes."""
     return any(isinstance(graph.nodes[step].op, GradientSum) for step in graph.uses[value])
 
 
 def _added(product: Node, total: Value, addition: Node) -> Node | None:
-    """A node that adds the product to `total`, in place of the addition; None where it cannot."""
+    """Return a product that adds itself to `total`, in place of the addition; None if it cannot."""
     (y,) = product.outputs
     is_batched = isinstance(product.op, Matmul) and y.type.rank != 2
     if is_batched or total is y or not y.type == total.type == addition.output.type:

@@ -1,8 +1,8 @@
-"""A factor behind a product as part of the product: alpha of a BLAS.
+"""Factors of products as part of the product: alpha of a BLAS.
 
-Attention divides the scores of all pairs of positions by the root of a head's width. As a node of
-its own that reads and writes all of them once more, and so does its gradient. A CPU's kernels take
-no factor, so only plans for a GPU have such products.
+Attention divides the scores of all pairs of positions by the square root of a head's width. A
+separate node reads and writes all scores once more, and so does its gradient. CPU kernels take no
+factor, so only plans for a GPU use this pass.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from graphc.passes.dead_code import remove_dead_code
 
 
 def scale_products(graph: Graph) -> Graph:
-    """Multiply products by the factors that are all that reads them.
+    """Merge factors into products whose only use is the multiplication by the factor.
 
-    What is rounded to 16 bits is then the scaled product alone, so the pass runs whatever the plan
-    is, before there is a gradient.
+    Only the scaled product is then rounded to 16 bits. So the pass runs for every plan, before
+    there is a gradient.
     """
     scaled = {node.serial for node in graph.nodes if _is_of_product(graph, node)}
 
@@ -36,7 +36,8 @@ def scale_products(graph: Graph) -> Graph:
 
 
 def _is_of_product(graph: Graph, node: Node) -> bool:
-    """Whether a node scales a product that nothing else reads, and that is recomputed alike."""
+    """Return whether a node is the only use of the product it scales, and both are recomputed
+    alike."""
     value = node.inputs[0] if isinstance(node.op, Scale) else None
     if value is None or value.node is None or value in graph.visible:
         return False

@@ -1,4 +1,4 @@
-"""Identities: nodes that compute what is already there are removed."""
+"""Removal of identities: nodes whose result already exists."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from graphc.ops.shape import Reshape, Transpose
 def simplify(graph: Graph) -> Graph:
     """Remove identities that change no bit of any result.
 
-    x·1, x+0, -(-x), a reshape to the shape that is there or that a reshape before undoes, and two
-    transposes that cancel.
+    Removes x·1, x+0, -(-x), a reshape to the same shape or back to the shape before an earlier
+    reshape, and two transposes that cancel.
     """
     return rewrite(graph, _simpler)
 
 
 def _simpler(node: Node) -> Node | Value:
-    """The value that a node is equal to in every bit, or the node itself."""
+    """Return a value that equals the node's result in every bit, or the node itself."""
     match node.op:
         case Scale() if node.attributes.value == 1.0:
             return node.inputs[0]
@@ -30,13 +30,16 @@ def _simpler(node: Node) -> Node | Value:
 
 
 def _is_negative_zero_safe(node: Node) -> bool:
-    """Whether x + 0 is x in every bit: -0.0 + 0.0 is 0.0, so this holds for integers only."""
+    """Return whether x + 0 equals x in every bit: -0.0 + 0.0 is 0.0, so this holds for integers
+    only."""
     return node.output.type.dtype.kind == "int"
 
 
 def _undone(node: Node) -> Node | Value:
-    """What a node's value is already: its operand where the node changes nothing, the operand of
-    its operand where the two ops cancel; else the node itself."""
+    """Return the existing value that a node computes again, or the node itself.
+
+    It is the operand if the node changes nothing, and the operand's operand if the two ops cancel.
+    """
     source = node.inputs[0]
     if isinstance(node.op, Reshape) and node.output.shape == source.shape:
         return source

@@ -1,9 +1,10 @@
-"""Batch norms by the statistics of all ranks' batches together.
+"""Synchronized batch norms, with statistics of the batches of all ranks.
 
-Each rank computes the mean and variance of its own batch, and gathers those of all: with equal
-batches of R ranks the joint mean is the mean of means m_r, and the joint variance the mean of
-v_r + (m_r - mean)² (Chan, Golub and LeVeque, 1979), in which nothing large cancels. That is one
-exchange of two numbers a channel, and one for the gradient, which comes from the ops by themselves.
+Each rank computes the mean and variance of its own batch, and gathers those of all ranks. Let R
+ranks have batches of equal size, with means m_r and variances v_r. The joint mean is the mean of
+the m_r. The joint variance is the mean of v_r + (m_r - mean)² (Chan, Golub and LeVeque, 1979), in
+which no large terms cancel. That is one collective of two numbers per channel, and one for the
+gradient, which the gradient rules of the ops provide.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ from graphc.passes.micro_batches import MicroBatch
 
 @dataclass(frozen=True)
 class SynchronizedNorms:
-    """A forward graph whose batch norms are joint: node → joint mean and inverse deviation."""
+    """A forward graph with synchronized batch norms; `joint` has node → mean and inverse
+    deviation."""
 
     graph: Graph
     ranks: int
     joint: Mapping[Node, tuple[Value, Value]]
 
     def effects(self, node: Node, batches: Sequence[MicroBatch]) -> tuple[Node, ...]:
-        """Running statistics move once a step, towards the joint ones."""
+        """Return one update per step that moves running statistics towards the joint ones."""
         means, inverses = ([_copied(v, b) for b in batches] for v in self.joint[node])
         count = self.ranks * BatchNorm().frame(node).count
         return moved_statistics(batches[0].nodes[node], means, inverses, count)
 
 
 def synchronized_norms(graph: Graph, ranks: int) -> SynchronizedNorms:
-    """The forward graph with batch norms over all ranks; what it had it keeps."""
+    """Return the forward graph with batch norms over all ranks; other nodes are kept."""
     rewriter = Rewriter(graph)
     joint: dict[Node, tuple[Value, Value]] = {}
     for node in graph.nodes:
@@ -59,7 +61,8 @@ def synchronized_norms(graph: Graph, ranks: int) -> SynchronizedNorms:
 
 
 def _joint(node: Node, ranks: int) -> tuple[Value, Value]:
-    """The mean of all ranks, and one over their deviation with the guard in its root."""
+    """Return the mean over all ranks, and the inverse of their deviation with epsilon in its
+    root."""
     _, own_mean, own_inverse = node.outputs
     channels = own_mean.type.elements
     own = concat([own_mean, power(own_inverse, -2.0)])

@@ -148,7 +148,8 @@ def _conditioned(
 
 
 class _LossScale:
-    """The loss scale for float16, and the number of steps since it last changed."""
+    """The loss scale for float16, and the number of steps without overflow since its last
+    change."""
 
     def __init__(self) -> None:
         def counter(name: str, value: float) -> State:

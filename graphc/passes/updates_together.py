@@ -1,23 +1,23 @@
-"""Small updates side by side, so that a GPU runs many in one launch.
+"""Adjacent small updates, so that a GPU runs many of them in one launch.
 
-Problem: `place_updates`, and the search for orders behind it, put every update right behind the
-gradient that it reads. That needs the fewest bytes, but parts the updates of hundreds of small
-parameters from each other, and a launch each costs more than their work.
+Problem: `place_updates`, and the order search after it, put every update right after the gradient
+that it reads. That needs the fewest bytes, but it separates the updates of hundreds of small
+parameters. A launch for each costs more than their work.
 
-One walk over the nodes, which keep their order. An update waits, in a batch with those that may
-share a launch with it (`Target.launch_key`), until one of these:
+The pass is one walk over the nodes, which keep their order. An update waits, in a batch with those
+that may share a launch with it (`Target.launch_key`), until one of these:
 
 - a node comes that reads what the batch writes, or writes what it reads,
-- the gradients kept by all batches exceed the bytes allowed: the batch with most goes first,
-- the nodes are at an end.
+- the gradients saved for all batches exceed the bytes allowed: the batch with most runs first,
+- there are no more nodes.
 
-Invariant: no node that overtook a waiting update reads what this writes, nor writes what it reads;
-so the update computes the same bits later, and so does the node. Gradients live longer by waiting,
-so the order is taken only if its packed arena and its feature maps stay within bounds, see
-`updates_together`; otherwise it is made again with less room for waiting.
+Invariant: no node that overtakes a waiting update reads what the update writes, or writes what it
+reads. So both compute the same bits. Waiting makes live ranges of gradients longer. So the order is
+used only if its packed arena and its feature maps stay within bounds, see `updates_together`.
+Otherwise the walk is repeated with fewer bytes for waiting gradients.
 
-Cost: O(V B) for V nodes and B batches at one time, and one packing for the order given and for each
-that is tried. The paper has no such pass.
+Cost: O(V B) for V nodes and B batches at one time, and one packing each for the given order and for
+every candidate. The paper has no such pass.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from graphc.ir.graph import Graph, Node, State, Value
 from graphc.plans.goal import Goal
 
 GROWTH = 0.001
-"""The part of the live bytes that waiting gradients may have, and by which the arena may grow."""
+"""The fraction of the live bytes for waiting gradients, and by which the arena may grow."""
 
 LESS = (1.0, 0.1)
-"""The parts of that room for gradients that are tried, until the arena stays within its bound."""
+"""The fractions of these bytes to try in turn, until the arena stays within its bound."""
 
 
 def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
-    """The graph with small updates moved behind each other, or as it is given.
+    """Return the graph with small updates moved next to each other, or `given` unchanged.
 
-    Nothing else moves. The packed arena grows by at most `GROWTH`; it keeps to a `goal`'s bytes,
-    and where a goal has none, it does not grow, since what is proven of such a plan holds for its
-    bytes.
+    Nothing else moves. The packed arena grows by at most `GROWTH` and keeps to the bytes of a
+    `goal`. With a goal without an arena budget or feature map budget it does not grow, since proofs
+    about such a plan hold for its bytes.
     """
     graph, target = given.graph, given.target
     known = {node: key for node in graph.nodes if (key := target.launch_key(node)) is not None}
@@ -65,7 +65,7 @@ def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
 
 
 def _most(sizes: Sizes, goal: Goal | None) -> Sizes:
-    """The most that a plan may need after the pass, if it needs `sizes` in the order given."""
+    """Return the largest sizes allowed after the pass; `sizes` are those of the given order."""
     arena, maps = int((1 + GROWTH) * sizes.arena_bytes), sizes.feature_map_bytes
     if goal is None:
         return Sizes(arena, arena)
@@ -76,7 +76,8 @@ def _most(sizes: Sizes, goal: Goal | None) -> Sizes:
 
 @dataclass
 class _Batch:
-    """Updates that wait for each other, what they read and write, and the bytes kept for them."""
+    """Waiting updates of one launch, the values they read and write, and the bytes saved for
+    them."""
 
     nodes: list[Node] = field(default_factory=list)
     read: set[Value] = field(default_factory=set)
@@ -84,7 +85,7 @@ class _Batch:
     kept_bytes: int = 0
 
     def add(self, node: Node) -> None:
-        """Let another update wait, which keeps its gradient alive."""
+        """Add a waiting update, which extends the live range of its gradient."""
         reads = node.reads
         self.nodes.append(node)
         self.kept_bytes += sum(v.type.bytes for v in reads if not isinstance(v, State))
@@ -92,14 +93,14 @@ class _Batch:
         self.written |= node.writes
 
     def comes_before(self, reads: set[Value], writes: set[Value]) -> bool:
-        """Whether the batch has to run before a node that reads and writes these."""
+        """Return whether the batch must run before a node with these reads and writes."""
         return not (reads.isdisjoint(self.written) and writes.isdisjoint(self.read))
 
 
 def _order(graph: Graph, known: Mapping[Node, Hashable], room: int) -> Iterator[Node]:
-    """All nodes of a graph, with updates put off to run with others of the same key in `known`.
+    """Yield all nodes of a graph; updates wait for others with the same key in `known`.
 
-    Gradients of updates that wait have at most `room` bytes.
+    Gradients of waiting updates have at most `room` bytes.
     """
     counts = Counter(known.values())
     waiting: dict[Hashable, _Batch] = {}

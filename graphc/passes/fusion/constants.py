@@ -1,8 +1,8 @@
-"""Constants that groups read become part of their members: no node fills a tensor for them.
+"""Inlining of constants into fused groups: no node fills a tensor for them.
 
-The pass runs behind those of `elementwise.py` and `reductions.py`. A constant is what
-`full` makes, seen through views. It is put in where no bit can change: what a member computes of
-constants alone would be computed once, by a compiler, and not as the device does.
+The pass runs after those of `elementwise.py` and `reductions.py`. A constant is the output of
+`full`, also through views. It is inlined only if no bit can change: a compiler would fold a member
+that computes only with constants, and its result may differ from the device's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from graphc.passes.dead_code import remove_dead_code
 
 
 def inline_constants(graph: Graph) -> Graph:
-    """The graph with constants written into groups, without the nodes that only made these."""
+    """Return the graph with constants inlined in groups, without nodes that only produced these."""
     originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
-    """Nodes that have mirrored copies: these name them, so they stay."""
+    """Nodes with mirrored copies, which refer to them, so they stay."""
     numbers: dict[Value, float] = {}
     for node in graph.nodes:
         number = _number(node, numbers)
@@ -49,7 +49,8 @@ def inline_constants(graph: Graph) -> Graph:
 
 
 def _number(node: Node, numbers: Mapping[Value, float]) -> float | None:
-    """The number that a node's outputs are full of; None if there is none, or not exactly."""
+    """Return the number that fills a node's outputs; None if there is none, or if it is not
+    exact."""
     if (viewed := node.viewed) is not None:
         return numbers.get(viewed)
     if not isinstance(node.op, Full) or node.output.type.dtype.kind != "float":
@@ -57,20 +58,20 @@ def _number(node: Node, numbers: Mapping[Value, float]) -> float | None:
     number, dtype = float(node.attributes.value), node.output.type.dtype
     with np.errstate(over="ignore"):
         rounded = float(dtype.numpy.type(number))
-    # 16 bits are rounded to by way of float32 on a GPU; minus zero is lost where it is masked
+    # a GPU rounds to 16 bits by way of float32; minus zero is lost where it is masked
     is_exact = rounded == number or dtype.itemsize > 2
     is_plain = math.isfinite(rounded) and (rounded != 0 or math.copysign(1, rounded) > 0)
     return rounded if is_exact and is_plain else None
 
 
 def _inlined(node: Node, numbers: Mapping[Value, float]) -> Node:
-    """A group's node with its inputs from `numbers` as constants, wherever this changes no bit."""
+    """Return a group's node with inputs from `numbers` as constants, where this changes no bit."""
     if not _group(node).members:
         return node
     members = members_of(_group(node))
     known = types_in(members, [value.type for value in node.inputs])
     constants = {f"x{i}": numbers[v] for i, v in enumerate(node.inputs) if v in numbers}
-    # What one member cannot take stays an input of all, so the others are asked again.
+    # A constant that one member cannot take stays an input for all: check the others again.
     is_settled = False
     while constants and not is_settled:
         wrong = {
@@ -108,7 +109,7 @@ def _may_be_put_in(
     known: Mapping[str, TensorType],
     made: TensorType,
 ) -> bool:
-    """Whether a member has the same type and the same bits with these operands as constants."""
+    """Return whether a member keeps its type and its bits with these operands as constants."""
     others = [known[name] for name in member.names if name not in constants]
     floats = {type.dtype for type in others if type.dtype.kind == "float"}
     given = {known[name].dtype for name in member.names if name in constants}
@@ -122,7 +123,8 @@ def _may_be_put_in(
 
 
 def _computes_of_constants(expression: Expression, constants: Mapping[str, float]) -> bool:
-    """Whether an instruction reads constants alone, or is a power with one, often rewritten."""
+    """Return whether an instruction reads only constants, or is a power with one, often
+    rewritten."""
 
     def is_constant(operand: Operand) -> bool:
         if isinstance(operand, str):

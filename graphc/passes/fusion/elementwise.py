@@ -1,30 +1,30 @@
-"""Groups of elementwise nodes become one node each: fewer kernels, and no bytes for what a group
-computes on the way.
+"""Fusion of elementwise nodes: fewer kernels, and no bytes for intermediate values.
 
-A group is a set of elementwise nodes with one key: one phase, mirror count, user's segment, shape,
-layout and float type to compute in. They run as one kernel at the step of the last member, in
-registers; only what is read outside of the group is written.
+A group is a set of elementwise nodes with the same key: phase, mirror count, user's segment, shape,
+layout and float type to compute in. The group runs as one kernel at the step of its last member.
+Intermediate values stay in registers; only values with uses outside of the group are written.
 
-One walk over the nodes in their order. A node begins a group of its own, and takes in the groups
-that make its operands, the latest first, where these are open and of its key, and where all
-together are small enough and cost no bytes.
+The pass is one walk over the nodes in their order. Each node begins a new group. It merges the
+groups that produce its operands, the latest first, if they are open and have its key, and if the
+result is small enough and costs no bytes.
 
-Invariant: a group is open as long as no node outside of it reads one of its values and no state
-that it reads was replaced. The members of an open group can all be moved to a later step, and so
-they are when it is joined: what they read is there and unchanged, and nobody waits for what they
-make. A group is closed by its first reader that does not take it in, whatever the reason, so all
-readers outside stand behind the last member, and no cycle can arise.
+Invariant: a group is open as long as no node outside of it reads one of its values, and no state
+that it reads was replaced. So all members of an open group can move to the later step at which it
+is merged: their operands are available and unchanged, and no node needs their results yet. The
+first consumer that does not merge a group closes it, whatever the reason. So all outside uses come
+after the last member, and no cycle can arise.
 
-Bytes (`_Grouping.saves`). Apart, members hold what they make until it is read; together, they hold
-what they read until the last member runs. So two things are asked. Wherever another kernel runs
-between two members, the inputs that would be dead by then are no larger than the members' values
-that would be waiting. And at the step of the group, its inputs, and those outputs that cannot be
-written over a dying input, are no larger than what was live of inputs and members' values while
-some member ran alone. Values of other nodes are not looked at, so a group whose members are far
-apart may still raise the peak of the graph: where it does, only members side by side are fused.
+Bytes (`_Grouping.saves`): without fusion, results of members are live until their last use. With
+fusion, inputs of members are live until the last member runs. So there are two conditions. First,
+wherever another kernel runs between two members, consider the inputs that would be dead by then.
+They must be no larger than the members' values that would be live. Second, compare the step of the
+group with the steps at which members ran alone. Its inputs, and the outputs that cannot overwrite a
+dying input, must be no larger than the live inputs and members' values at one of those steps.
+Values of other nodes are ignored, so a group whose members are far apart may still raise the peak
+of the graph. If it does, only adjacent members are fused.
 
-The bits stay the same, see `graphc.ops.fused`. Cost: O(V + E), with the limits on the size of a
-group as a factor.
+The bits stay the same, see `graphc.ops.fused`. Cost: O(V + E), times the limits on the size of a
+group.
 """
 
 from __future__ import annotations
@@ -44,25 +44,26 @@ from graphc.passes.precision import casts_a_parameter
 MOST_MEMBERS = 16
 MOST_INPUTS = 10
 MOST_OUTPUTS = 6
-"""Beyond these, threads run out of registers."""
+"""Beyond these limits, threads run out of registers."""
 
 
 def fuse(given: Allocation, recomputes: bool = False) -> Allocation:
-    """The graph with groups of elementwise nodes as one node each, the others in their order.
+    """Return the graph with groups of elementwise nodes as one node each; others keep their order.
 
-    Members of a group have one shape, one layout and one float type to compute in, and
-    belong to one phase, mirror count and user's segment. Values that are kept, copies and what has
-    copies stay apart. What is also read outside of its group becomes a further output; but no
-    forward group has one where the graph is fused for a plan that `recomputes`: values that are
-    made together cannot be kept or dropped apart, and where one value would cut the network in two,
-    two would have to.
+    Members of a group have the same shape, layout, float type to compute in, phase, mirror count
+    and user's segment. Kept values, copies and nodes with copies are not fused. A value that is
+    also used outside of its group becomes a further output.
+
+    If the graph is fused for a plan that `recomputes`, forward groups have one output. Values that
+    are produced together cannot be saved or evicted separately. One value might cut the network in
+    two, and two outputs would not.
     """
     graph = given.graph
     groups = [group for group in _Grouping(given, recomputes).run() if len(group.steps) > 1]
     if not groups:
         return given
     fused = given.of(_rebuilt(graph, groups))
-    # A plan that recomputes has another peak, which its planner keeps to what was asked for.
+    # A plan that recomputes has another peak, which its planner keeps within the budget.
     most = _peak_bytes(given)
     if recomputes or _peak_bytes(fused) <= most:
         return fused
@@ -72,7 +73,7 @@ def fuse(given: Allocation, recomputes: bool = False) -> Allocation:
 
 
 def _peak_bytes(given: Allocation) -> int:
-    """The most bytes live at one node, but for a CPU's registers of groups: they are asked for."""
+    """Return the peak live bytes of nodes, without the registers of fused groups on a CPU."""
     return peak_bytes(
         (tenant.first, tenant.last, tenant.bytes)
         for tenant in given.tenants("packed")
@@ -82,7 +83,7 @@ def _peak_bytes(given: Allocation) -> int:
 
 @dataclass(eq=False, slots=True)
 class _Group:
-    """A group so far: the steps of its members, ascending, and the key that they share."""
+    """A group so far: the steps of its members, ascending, and their common key."""
 
     steps: list[int]
     key: Hashable
@@ -91,7 +92,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """The bytes of a value that a group reads, or that a member makes, and how long they last."""
+    """The bytes of an input of a group or a result of a member, and their live range."""
 
     bytes: int
     shape: tuple[int, ...]
@@ -99,21 +100,23 @@ class _Extent:
     last: int
     """The last step that reads these bytes."""
     is_reusable: bool
-    """Whether a result may be written over these bytes once nothing else reads them."""
+    """Whether a result may overwrite these bytes after their last use."""
 
 
 class Lasting:
-    """How long the bytes of a graph's values last."""
+    """Live ranges of the values of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.last: dict[Value, int] = {}
-        """Root → the last step that reads it or a view of it; one past all for visible values."""
+        """Root → the last step that reads it or a view of it; the number of steps for visible
+        values and states."""
         for value, root in graph.roots.items():
             end = len(graph.nodes) if value in graph.visible or isinstance(root, State) else -1
             read = graph.uses[value]
             self.last[root] = max(self.last.get(root, -1), end, read[-1] if read else -1)
         self.others = [0]
-        """Step → how many nodes before it run a kernel, so a difference says what is between."""
+        """Step → the number of earlier nodes that run a kernel; differences count nodes in
+        between."""
         for node in graph.nodes:
             self.others.append(self.others[-1] + (node.op.views is None))
 
@@ -135,7 +138,7 @@ class _Grouping:
         self.strides = given.strides
 
     def run(self) -> list[_Group]:
-        """Find all groups, those of one member too, in the order of their first members."""
+        """Return all groups, including those of one member, in the order of their first members."""
         readers: dict[Value, list[Node]] = {}
         """State → the members of groups that read it, as long as it is not replaced."""
         for step, node in enumerate(self.graph.nodes):
@@ -149,21 +152,21 @@ class _Grouping:
                 for value in node.inputs:
                     if isinstance(self.roots[value], State):
                         readers.setdefault(self.roots[value], []).append(node)
-            # What this node does not take in, it reads from outside: those groups stop to grow.
+            # A group that this node does not merge has an outside use, so it is closed.
             for group in makers:
                 if joined is None or group.key != key or not self.join(joined, group):
                     group.is_open = False
             if joined is not None:
                 for member in joined.steps:
                     self.group_of[self.graph.nodes[member]] = joined
-            # Members that read a replaced state must not move behind this node.
+            # Members that read a replaced state must not move past this node.
             for state in node.replaced.values():
                 for reader in readers.pop(state, ()):
                     self.group_of[reader].is_open = False
         return list(dict.fromkeys(self.group_of.values()))
 
     def key(self, node: Node) -> Hashable | None:
-        """What members of one group have in common; None for a node that stays apart."""
+        """Return the common key of a group's members; None if the node is not fused."""
         dtypes = [value.type.dtype for value in (*node.inputs, *node.outputs)]
         stays = (
             not is_fusible(node.op)
@@ -179,11 +182,11 @@ class _Grouping:
         wide = {compute_dtype(dtype) for dtype in dtypes if dtype.kind == "float"}
         lies = self.strides.get(node.output)
         if lies == padded_strides(node.output.type):
-            lies = None  # its elements come in the same order
+            lies = None  # padding does not change the order of elements
         return (node.phase, node.mirror, node.segment, node.output.shape, lies, *wide)
 
     def join(self, joined: _Group, group: _Group) -> bool:
-        """Take the members of `group` into `joined`, if that is small enough and costs no bytes."""
+        """Merge `group` into `joined` if the result is small enough and costs no bytes."""
         steps = sorted({*joined.steps, *group.steps})
         if len(steps) > MOST_MEMBERS:
             return False
@@ -216,23 +219,25 @@ class _Grouping:
         first: Mapping[Value, int],
         outputs: Sequence[Value],
     ) -> bool:
-        """Whether the group needs no more bytes for its inputs and values than its members apart.
+        """Return whether the group's inputs and values need no more bytes than those of its members
+        alone.
 
-        `first` has of each input the first step that reads it; `outputs` are read outside.
+        `first` has the first step that reads each input; `outputs` have uses outside.
         """
         needed: dict[Value, int] = {}
         for value, step in first.items():
             needed.setdefault(self.roots[value], step)
         read = [self.extent(root, step, root in first) for root, step in needed.items()]
         made = [self.extent(member.outputs[0], -1, True) for member in members]
-        # Where another kernel runs between two members: inputs held on, for values not yet made.
+        # If another kernel runs between two members: extended inputs against values not yet
+        # computed.
         for before, behind in itertools.pairwise(steps):
             if self.others[behind] != self.others[before + 1]:
                 held = sum(x.bytes for x in read if x.last < behind)
                 carried = sum(x.bytes for x in made if x.born <= before and behind <= x.last)
                 if held > carried:
                     return False
-        # At the group's own step: inputs, and outputs that lie over none of them.
+        # At the group's own step: inputs, and outputs that overwrite none of them.
         together = sum(x.bytes for x in read)
         over = [x for x in read if x.is_reusable and x.last <= steps[-1]]
         for value in outputs:
@@ -246,9 +251,9 @@ class _Grouping:
         return any(_live(x, extents) >= together for x in made)
 
     def extent(self, root: Value, needed: int, is_read_whole: bool) -> _Extent:
-        """The bytes of a root, live from where it is made.
+        """Return the bytes of a root and its live range.
 
-        Where it can be computed again, it counts only from the step `needed` that reads it first.
+        If it can be recomputed, the range begins only at the step `needed` that reads it first.
         """
         found = self.extents.get(root)
         if found is None:
@@ -262,9 +267,9 @@ class _Grouping:
 
 
 def _live(made: _Extent, extents: Sequence[_Extent]) -> int:
-    """Bytes of `extents` live while the member that makes `made` runs on its own.
+    """Return the bytes of `extents` that are live while the producer of `made` runs alone.
 
-    The member's result lies over what dies with it, where that has the same size and shape.
+    The result overwrites an extent of the same size and shape that dies at that step.
     """
     step, live, is_over = made.born, 0, False
     for x in extents:
@@ -276,7 +281,7 @@ def _live(made: _Extent, extents: Sequence[_Extent]) -> int:
 
 
 def _rebuilt(graph: Graph, groups: Sequence[_Group]) -> Graph:
-    """The graph with a fused node where the last member of each group was."""
+    """Return the graph with a fused node in place of the last member of each group."""
     grouped = {step for group in groups for step in group.steps}
     ends = {group.steps[-1]: group for group in groups}
     rewriter = Rewriter(graph)
@@ -291,9 +296,9 @@ def _rebuilt(graph: Graph, groups: Sequence[_Group]) -> Graph:
 
 
 def _fused(graph: Graph, members: Sequence[Node], rewriter: Rewriter) -> tuple[Node, list[Value]]:
-    """The node that stands for a group's members, and the values of the old graph that it computes.
+    """Return the fused node of a group, and the values of the old graph that it computes.
 
-    It reads values of the new graph.
+    The node reads values of the new graph.
     """
     returned = set(graph.outputs.values())
     names: dict[Value, str] = {}

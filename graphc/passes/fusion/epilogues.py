@@ -1,7 +1,7 @@
-"""Activations behind linear layers, as part of them: a GPU's BLAS applies them to its sums.
+"""Fusion of activations into linear layers: epilogues of a GPU's BLAS.
 
-What the activation is applied to is then never written, and needs no bytes. A CPU's BLAS has no
-such epilogues, so only plans for a GPU have them.
+The operand of the activation is then never written, and needs no bytes. A CPU's BLAS has no such
+epilogues, so only plans for a GPU use this pass.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from graphc.ops.shape import Reshape
 
 
 def fuse_epilogues(graph: Graph) -> Graph:
-    """Give linear nodes the activation behind them, in place of a node of its own.
+    """Merge activations into the linear nodes that produce their operand.
 
-    Nothing else may read what the activation is applied to, directly or in another shape. So gelu
-    stays an op of its own where there is a gradient, which reads its operand; that of relu reads
-    the result. Both nodes must be recomputed alike. The pass runs whatever the plan is, before
-    recomputation is chosen, so that all plans compute the same bits.
+    The activation must be the only use of its operand, directly or through reshapes. So gelu stays
+    a separate op if there is a gradient, which reads its operand; the gradient of relu reads the
+    result. Both nodes must be recomputed alike. The pass runs for every plan, before recomputation
+    is chosen, so that all plans compute the same bits.
     """
     names = {op.name: name for name, op in ACTIVATIONS.items()}
     taken: set[int] = set()
@@ -45,7 +45,7 @@ def fuse_epilogues(graph: Graph) -> Graph:
 
 
 def _product(graph: Graph, activation: Node) -> Node | None:
-    """The linear node that can take `activation` as its epilogue; None where there is none."""
+    """Return the linear node that can take `activation` as its epilogue; None if there is none."""
     for value in _sources(activation):
         if value in graph.visible or len(graph.uses[value]) > 1 or value.node is None:
             return None
@@ -55,7 +55,7 @@ def _product(graph: Graph, activation: Node) -> Node | None:
 
 
 def _sources(activation: Node) -> Iterator[Value]:
-    """The operand of an activation, then what that is a reshape of, and so on."""
+    """Yield the operand of an activation, then the operand of each reshape that produces it."""
     value = activation.inputs[0]
     yield value
     while value.node is not None and isinstance(value.node.op, Reshape):
@@ -64,7 +64,7 @@ def _sources(activation: Node) -> Iterator[Value]:
 
 
 def _fits(product: Node, activation: Node) -> bool:
-    """Whether a linear node has no activation yet, and both nodes are recomputed alike."""
+    """Return whether a linear node has no activation yet, and both nodes are recomputed alike."""
     return (
         product.attributes.activation == "none"
         and product.copy_of is None

@@ -1,30 +1,30 @@
-"""Reductions take what computes their operand, and what follows: on a GPU, one kernel in place of
-two or three, and the operand needs no bytes.
+"""Fusion of reductions with their producers and consumers: one kernel instead of two or three, and
+the operand needs no bytes. It is for GPUs.
 
-The pass runs behind that of `elementwise.py`. A group is a sum, mean, maximum or sum of squares,
-and at least one of
+The pass runs after that of `elementwise.py`. A group is a sum, mean, maximum or sum of squares, and
+at least one of
 
-    before  the elementwise node that makes its operand, or of a fused node the member that makes it
-            and the members that only this one needs; the others are left as a node of their own
+    before  the elementwise node that produces its operand; or, of a fused node, the member that
+            produces it and members that only this one needs, while the others stay as a node
     behind  an elementwise or fused node that reads nothing but its result
 
-Nothing else may read the operand, or the result where it is taken in; no value between two of the
-nodes is an output or kept; and all have one phase, mirror count and segment. A group does not grow
-further, and a node is in one group at most.
+The operand must have no other use, and neither must the result if it is fused. No value between two
+of the nodes is an output or kept. All nodes have the same phase, mirror count and segment. A group
+does not grow further, and a node is in at most one group.
 
-Invariant: the fused node stands where the first of its nodes stood, so it reads nothing later than
-that node did, and whatever was live only until the first step is dead behind it as before.
+Invariant: the fused node takes the position of the first of its nodes, so it reads nothing later
+than that node did. Values that were live only until the first step are dead after it as before.
 
-Bytes. Where no input dies with the node before, the operand had bytes of its own; no step needs
-more if the result and the workspace of the fused kernel are no larger than the operand. Where
-inputs die there, the operand may have been written over one. They are now live in the reduction,
-which is safe if it ran next, no members are left, and they are no larger than the operand. What a
-node behind makes must be no larger than the result that it read. Fusions that are not safe by
-these rules are made only if the graph with all of them has no more live bytes at its peak.
+Bytes: if no input dies at the node before, the operand had bytes of its own. No step needs more if
+the result and the workspace of the fused kernel are no larger than the operand. If inputs die
+there, the operand may have overwritten one. They are now live in the reduction. That is safe if the
+reduction ran next, no members stay, and these inputs are no larger than the operand. The result of
+a node behind must be no larger than the reduction's. Fusions that these rules do not prove safe are
+done only if the graph with all of them has no higher peak of live bytes.
 
-Sums are ordered as if the operand were stored, so the bits stay the same. NumPy would have to
-store it: plans for a CPU do without this pass. Cost: O(V + E) for the search, and the storages of
-two graphs where a fusion is not safe.
+Sums are ordered as if the operand were stored, so the bits stay the same. NumPy would have to store
+it, so plans for a CPU do not use this pass. Cost: O(V + E) for the search, and the storages of two
+graphs if a fusion is not safe.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from graphc.passes.precision import casts_a_parameter
 
 
 def fuse_reductions(given: Allocation, recomputes: bool = False) -> Graph:
-    """The graph with reductions that compute their operands on the way, where this costs no bytes.
+    """Return the graph with reductions that compute their operands, where this costs no bytes.
 
-    Those that are safe are always fused, the others if the graph with all of them has no more live
-    bytes at its peak. For a plan that `recomputes` they stay apart, since its peak is another one.
+    Safe fusions are always done, the others if the graph with all of them has no higher peak of
+    live bytes. For a plan that `recomputes` only safe ones are done, since its peak is another one.
     """
     graph = given.graph
     found = _Search(given, recomputes).run()
@@ -74,9 +74,9 @@ class _Group:
     results: tuple[int, ...]
 
     def part(self, numbers: Sequence[int], outputs: Mapping[int, Value]) -> _Group:
-        """The members of these numbers as a group of their own.
+        """Return the members of these numbers as a separate group.
 
-        It reads `outputs`, by member, where it needs what members outside of it compute.
+        If it needs the result of a member outside of it, it reads that member's entry in `outputs`.
         """
         inputs: dict[Value, str] = {}
 
@@ -103,19 +103,20 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Fusion:
-    """Nodes that become one, in their order; what stands for them; the rest of a split group."""
+    """Nodes to fuse, in their order; the node that replaces them; the rest of a split group."""
 
     nodes: tuple[Node, ...]
     fused: Node
     operand: Value | None
-    """The reduction's operand, where it is stored no longer."""
+    """The reduction's operand, if it is no longer stored."""
     rest: Node | None
     is_safe: bool
-    """Whether the fusion costs no bytes, whatever the rest of the graph is like."""
+    """Whether the fusion costs no bytes, whatever the rest of the graph is."""
 
 
 class _Search:
-    """Finds reductions that may take what makes their operand, or what follows them."""
+    """The search for reductions to fuse with the producer of their operand, or with their
+    consumer."""
 
     def __init__(self, given: Allocation, recomputes: bool) -> None:
         self.graph, self.target, self.strides = given.graph, given.target, given.strides
@@ -126,7 +127,7 @@ class _Search:
         self.lasting = Lasting(graph)
 
     def run(self) -> list[_Fusion]:
-        """Find all fusions, front to back; a node is in one of them at most."""
+        """Return all fusions, front to back; a node is in at most one of them."""
         found: list[_Fusion] = []
         taken: set[Node] = set()
         for node in self.graph.nodes:
@@ -139,7 +140,8 @@ class _Search:
         return found
 
     def fusion(self, reduction: Node, taken: set[Node]) -> _Fusion | None:
-        """The fusion of a reduction and its neighbours; None if it has none that may join."""
+        """Return the fusion of a reduction and its neighbors; None if none of these can be
+        fused."""
         maker = reduction.inputs[0].node
         if maker is None or maker in taken or not self.may_join(reduction, maker):
             maker = None
@@ -157,7 +159,7 @@ class _Search:
         return _Fusion(nodes, fused, operand, rest, is_safe)
 
     def may_join(self, reduction: Node, maker: Node) -> bool:
-        """Whether a reduction may take what makes its operand."""
+        """Return whether a reduction may be fused with the producer of its operand."""
         operand = reduction.inputs[0]
         return (
             _is_elementwise(maker)
@@ -168,7 +170,8 @@ class _Search:
         )
 
     def is_only_read_by(self, value: Value, reader: Node) -> bool:
-        """Whether nothing else needs the value, and one node may stand for reader and maker."""
+        """Return whether the value has no other use, and its reader and producer may become one
+        node."""
         return (
             self.graph.uses[value] == [self.graph.position[reader]]
             and value not in self.graph.visible
@@ -178,7 +181,8 @@ class _Search:
         )
 
     def behind(self, reduction: Node) -> Node | None:
-        """The elementwise node that alone reads a reduction's result, and nothing else, if any."""
+        """Return the only consumer of a reduction's result, if it is elementwise and reads nothing
+        else."""
         result = reduction.output
         if result.type.dtype.kind != "float" or not self.graph.uses[result]:
             return None
@@ -194,13 +198,15 @@ class _Search:
         return node if may_join else None
 
     def stays_single(self, node: Node) -> bool:
-        """Whether the node is no copy, and has none."""
+        """Return whether the node is not a copy, and has none."""
         return node.phase != "mirror" and node.copy_of is None and node not in self.originals
 
     def parts(self, maker: Node, reduction: Node) -> tuple[_Group | None, Node | None]:
-        """The members of `maker` that go to the reduction, and a node of the others, if any stay.
+        """Return the members of `maker` to fuse with the reduction, and a node of the others, if
+        any.
 
-        No member goes if a value that is not stored now would have to be, or if too much is read.
+        No member is fused if a value that is not stored now would have to be, or if it has too many
+        inputs.
         """
         group, operand = _group_of(maker), reduction.inputs[0]
         number = group.results[operand.index]
@@ -218,7 +224,8 @@ class _Search:
         return (part, rest) if len(part.inputs) <= MOST_INPUTS else (None, None)
 
     def fused(self, reduction: Node, part: _Group | None, behind: Node | None) -> Node:
-        """The node that stands for a reduction, members that it takes, and the node behind it."""
+        """Return the node that replaces a reduction, the members before it, and the node behind
+        it."""
         operand, given = reduction.inputs[0], reduction.attributes
         last = reduction if behind is None else behind
         strides = self.strides.get(operand, contiguous_strides(operand.type))
@@ -236,7 +243,7 @@ class _Search:
     def rest(
         self, maker: Node, group: _Group, left: Sequence[int]
     ) -> tuple[Node | None, dict[int, Value]]:
-        """A node of the members that are left, and by member the output that it has there."""
+        """Return a node of the remaining members, and the output of each of these by member."""
         if not left:
             return None, {}
         part = group.part(left, {})
@@ -252,27 +259,27 @@ class _Search:
         return rest, dict(zip(results, rest.outputs, strict=True))
 
     def bytes(self, value: Value) -> int:
-        """What a value takes in the arena."""
+        """Return the bytes of a value in the arena."""
         return align(value.type.bytes, self.alignment)
 
     def is_safe(self, reduction: Node, maker: Node, fused: Node, rest: Node | None) -> bool:
-        """Whether no step has more bytes live than with reduction and maker apart."""
+        """Return whether no step has more live bytes than with reduction and producer apart."""
         step, operand = self.graph.position[maker], self.bytes(reduction.inputs[0])
         scratch = self.target.workspace(fused, {})
         own = self.bytes(fused.output) + sum(align(s.bytes, self.alignment) for s in scratch)
         dying = self.dying(maker, fused)
         if not dying:  # then the operand had bytes of its own
             return own <= operand
-        # What dies with the maker is now live in the reduction, and was not after it.
+        # Inputs that died with the producer are now live in the reduction, and were not after it.
         is_next = (
             self.lasting.others[self.graph.position[reduction]] == (self.lasting.others[step + 1])
         )
         return rest is None and is_next and sum(dying) <= operand
 
     def dying(self, maker: Node, fused: Node) -> list[int]:
-        """Sizes of the roots that the fused node reads, and maybe nothing behind the maker.
+        """Return sizes of the roots that the fused node reads and that may die at the producer.
 
-        In a plan that recomputes, any value may have its last reader here.
+        In a plan that recomputes, any value may have its last use here.
         """
         roots = {self.graph.roots[v]: None for v in fused.inputs if v in self.graph.roots}
         step = len(self.graph.nodes) if self.recomputes else self.graph.position[maker]
@@ -284,18 +291,18 @@ class _Search:
 
 
 def _is_elementwise(node: Node) -> bool:
-    """Whether a node is a group or may be a member of one."""
+    """Return whether a node is a group or may be a member of one."""
     dtypes = [value.type.dtype for value in (*node.inputs, *node.outputs)]
     return (is_fusible(node.op) or isinstance(node.op, Fused)) and share_arithmetic(dtypes)
 
 
 def _place(node: Node) -> tuple[str, int, str]:
-    """What nodes must have in common to be recomputed alike: phase, mirror count and segment."""
+    """Return what nodes must share to be recomputed alike: phase, mirror count and segment."""
     return node.phase, node.mirror, node.segment
 
 
 def _group_of(maker: Node) -> _Group:
-    """The group of a fused node, or an elementwise node as a group of one."""
+    """Return the group of a fused node, or an elementwise node as a group of one."""
     if isinstance(maker.op, Fused):
         members = members_of(maker.attributes)
         return _Group(members, maker.inputs, maker.attributes.results)
@@ -305,7 +312,7 @@ def _group_of(maker: Node) -> _Group:
 
 
 def _taken(group: _Group, number: int) -> list[int]:
-    """The numbers of a member and of those that only it needs, ascending."""
+    """Return the numbers of a member and of those that only it needs, ascending."""
     taken = {number}
     for earlier in reversed(range(number)):
         readers = [i for i, m in enumerate(group.members) if f"m{earlier}" in m.operands]
@@ -315,7 +322,7 @@ def _taken(group: _Group, number: int) -> list[int]:
 
 
 def _rebuilt(graph: Graph, fusions: Sequence[_Fusion]) -> Graph:
-    """The graph with fused nodes where their operands were made."""
+    """Return the graph with fused nodes at the positions of their first nodes."""
     by_first = {fusion.nodes[0]: fusion for fusion in fusions}
     later = {node for fusion in fusions for node in fusion.nodes[1:]}
     rewriter = Rewriter(graph)
@@ -328,7 +335,7 @@ def _rebuilt(graph: Graph, fusions: Sequence[_Fusion]) -> Graph:
         if fusion.rest is not None:
             kept = [value for value in node.outputs if value is not fusion.operand]
             rest = rewriter.add(rewriter.moved(fusion.rest))
-            rewriter.stand(fusion.rest.outputs, rest.outputs)  # what the fused node may read
+            rewriter.stand(fusion.rest.outputs, rest.outputs)  # operands of the fused node
             rewriter.stand(kept, rest.outputs)
         fused = rewriter.add(rewriter.moved(fusion.fused))
         rewriter.stand(fusion.nodes[-1].outputs, fused.outputs)
