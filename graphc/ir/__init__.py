@@ -1,1 +1,1 @@
-"""The symbolic representation: values, nodes, graphs, ops and types."""
+"""The intermediate representation: values, nodes, graphs, ops and types."""

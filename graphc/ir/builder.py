@@ -1,8 +1,8 @@
-"""How nodes and graphs are made: `apply` an op, `trace` what outputs need.
+"""Construction of nodes and graphs: `apply` creates a node, `trace` a graph from outputs.
 
-Graphs that are there are rebuilt by `graphc.ir.rewrite`.
+Existing graphs are rebuilt by `graphc.ir.rewrite`.
 
-Scopes and mirror annotations are context managers; they hold per thread and per async task.
+Scopes and mirror annotations are context managers; they apply per thread and per async task.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from graphc.ir.types import DTYPES, DType, TensorType, tensor_type
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a new node inherits from where it is made."""
+    """The attributes that a new node inherits from the current context managers."""
 
     scope: str = ""
     mirror: int = 0
@@ -42,7 +42,8 @@ class Context:
 _context: ContextVar[Context] = ContextVar("graphc_context", default=Context())  # noqa: B039 - frozen
 _serials = itertools.count()
 _room: ContextVar[list[int] | None] = ContextVar("graphc_room", default=None)
-"""How many more nodes and parameters may be made, in a list of one; None for any number."""
+"""The number of nodes and parameters that may still be created, in a list of one; None if
+unlimited."""
 _kept: WeakSet[Value] = WeakSet()
 _constants: WeakValueDictionary[tuple[str, str], State] = WeakValueDictionary()
 """Constants by name and digest, so that equal ones are one value."""
@@ -63,11 +64,11 @@ def _within(context: Context) -> Iterator[None]:
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Names made inside are prefixed with ``name/``; scopes nest, and a slash nests at once.
+    """Prefix names created inside with ``name/``; scopes nest, and a slash in a name nests, too.
 
-    Every layer with parameters needs one of its own: two states of one name are an error at
-    compile. Raises `OptionError` for a name with other signs than letters, digits, ``_ . -`` and
-    slashes.
+    Every layer with parameters needs its own scope: two states with one name are an error at
+    compile. Raises `OptionError` for a name with characters other than letters, digits, ``_ . -``
+    and slashes.
     """
     outer = _context.get()
     with _within(replace(outer, scope=scoped_name(name))):
@@ -76,7 +77,7 @@ def scope(name: str) -> Iterator[None]:
 
 @contextmanager
 def mirror(count: int) -> Iterator[None]:
-    """Nodes made inside may be computed again up to `count` times (``recompute="mirror"``).
+    """Allow nodes created inside to be recomputed up to `count` times (``recompute="mirror"``).
 
     It is the paper's mirror attribute. Raises `OptionError` unless the count is a whole number from
     0.
@@ -89,9 +90,10 @@ def mirror(count: int) -> Iterator[None]:
 
 @contextmanager
 def segment(name: str) -> Iterator[None]:
-    """Nodes made inside form a segment of Alg. 1: ``recompute="segments"`` keeps what leaves it.
+    """Put nodes created inside into a segment of Alg. 1: ``recompute="segments"`` saves its
+    outputs.
 
-    Segments nest; a node belongs to the innermost. Names are as those of `scope`.
+    Segments nest; a node belongs to the innermost. Names follow the rules of `scope`.
     """
     outer = _context.get()
     check_name(name)
@@ -102,14 +104,14 @@ def segment(name: str) -> Iterator[None]:
 
 @contextmanager
 def in_phase(phase: Phase, scope: str = "", segment: str = "") -> Iterator[None]:
-    """For passes: nodes made inside belong to `phase` and carry exactly this scope and segment."""
+    """Give nodes created inside exactly this phase, scope and segment; for passes."""
     with _within(Context(scope=scope, phase=phase, segment=segment)):
         yield
 
 
 @contextmanager
 def at_most(count: int) -> Iterator[None]:
-    """Making more than so many nodes and parameters inside raises `GraphError`."""
+    """Raise `GraphError` if more than `count` nodes and parameters are created inside."""
     token = _room.set([count])
     try:
         yield
@@ -127,21 +129,22 @@ def _take_room() -> None:
 
 
 def scoped_name(name: str) -> str:
-    """`name` inside the current scope; raises `OptionError` if it cannot stand in the text form."""
+    """Return `name` inside the current scope; raises `OptionError` if the text form does not allow
+    it."""
     check_name(name)
     outer = _context.get().scope
     return f"{outer}/{name}" if outer else name
 
 
 def check_state_name(name: object) -> str:
-    """Return a name that the text form can hold as a state's, which may begin with a digit, too."""
+    """Return a state's name that the text form allows, which may also begin with a digit."""
     if isinstance(name, str) and name[:1].isdigit():
         return check_name(f"_{name}")[1:]
     return check_name(name)
 
 
 def check_name(name: object) -> str:
-    """Return a name that the text form can hold; raises `OptionError` for another."""
+    """Return a name that the text form allows; raises `OptionError` for another."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise OptionError(
             f"{name!r} cannot be a name: it starts with a letter or _ and holds letters, digits, "
@@ -151,7 +154,7 @@ def check_name(name: object) -> str:
 
 
 def keep(value: Value) -> Value:
-    """Return the value, marked so that no recomputation policy ever drops it."""
+    """Return the value, marked so that no recomputation policy ever evicts it."""
     _kept.add(as_value("keep", value))
     return value
 
@@ -159,10 +162,10 @@ def keep(value: Value) -> Value:
 def input(
     name: str, shape: Sequence[int] | int, dtype: object = "float32", default: float | None = None
 ) -> Input:
-    """A tensor fed at every step under this name, of exactly this shape and dtype.
+    """Return a tensor fed at every step under this name, of exactly this shape and dtype.
 
-    A scalar, of shape (), with a `default` may be left out of the feeds. Raises `OptionError` for a
-    name that cannot be one, and `ShapeError` or `DTypeError` for a shape or dtype.
+    A scalar, of shape (), with a `default` may be left out of the feeds. Raises `OptionError` for
+    an invalid name, and `ShapeError` or `DTypeError` for an invalid shape or dtype.
     """
     check_name(name)
     type = tensor_type(shape, dtype)
@@ -185,11 +188,11 @@ def parameter(
     initial: Initial = Initial("constant", 0.0),  # noqa: B008 - frozen
     trainable: bool = True,
 ) -> State:
-    """A trainable tensor named inside the current scope; `initial` says how it begins.
+    """Return a trainable tensor named inside the current scope, with the initial value `initial`.
 
     Without `initial` it is 0. With ``trainable=False`` it is frozen: it gets no gradient and no
-    moments. Raises `OptionError` for a name that cannot be one, and `ShapeError` or `DTypeError`
-    for a shape or dtype.
+    moments. Raises `OptionError` for an invalid name, and `ShapeError` or `DTypeError` for an
+    invalid shape or dtype.
     """
     type = tensor_type(shape, dtype)
     if not isinstance(initial, Initial):
@@ -204,16 +207,16 @@ def parameter(
 
 
 def constant(given: object, name: str | None = None, dtype: object = None) -> State:
-    """A tensor of numbers that never change: of an array, nested lists, or one number.
+    """Return a tensor of constant numbers, from an array, nested lists, or one number.
 
-    It counts among the states' bytes, and the numbers are part of the graph: its text and a plan's
-    file have them to the bit, so a loaded plan needs nothing else. It is no parameter: nothing
-    trains it, `Program.states` and checkpoints leave it out. An array keeps its dtype; Python's
-    floats become float32, whole numbers int64, unless `dtype` says otherwise.
+    Its bytes count as states. The numbers are part of the graph: its text and a plan's file contain
+    them bit for bit, so a loaded plan needs nothing else. A constant is not a parameter: it is not
+    trained, and `Program.states` and checkpoints omit it. An array keeps its dtype. Python floats
+    become float32 and whole numbers int64, unless `dtype` is given.
 
-    A `name` stands inside the current scope. Without one, equal contents are the same value.
-    Raises `OptionError` for what is no array of numbers, `ShapeError` for an empty one, and
-    `DTypeError` for a dtype that no tensor has, or that does not hold the numbers.
+    A `name` is inside the current scope. Without one, equal contents are the same value. Raises
+    `OptionError` if `given` is not an array of numbers, `ShapeError` if it is empty, and
+    `DTypeError` for a dtype that tensors do not have, or that does not hold the numbers.
     """
     contents = contents_of(given, dtype)
     _take_room()
@@ -222,18 +225,19 @@ def constant(given: object, name: str | None = None, dtype: object = None) -> St
 
 
 def is_constant_name(name: str) -> bool:
-    """Whether `constant` calls a tensor so that is given no name."""
+    """Return whether `constant` gives such a name to a tensor without a name."""
     return re.fullmatch(r"constant/[0-9a-f]{16}", name) is not None
 
 
 def constant_named(name: str, contents: Contents) -> State:
-    """The constant of a full name; the same one as before, if there still is one that is equal."""
+    """Return the constant of a full name; an equal one that still exists is reused."""
     made = State(contents.type, name=name, initial=contents, role="constant", trainable=False)
     return _constants.setdefault((name, contents.digest), made)
 
 
 def check_initial(name: str, type: TensorType, initial: Initial) -> None:
-    """Raise `OptionError` or `DTypeError` unless a state of that type can begin so."""
+    """Raise `OptionError` or `DTypeError` unless a state of that type can have this initial
+    value."""
     if initial.kind == "seed":
         if type != SEED.type:
             raise OptionError(f"a seed is two words, {SEED.type}, got {type}")
@@ -258,13 +262,14 @@ def check_shard(name: str, type: TensorType, shard: Shard) -> None:
 
 
 def state(name: str, shape: Sequence[int], dtype: object, value: float, role: Role) -> State:
-    """A state that is no parameter, such as a moment or counter; `name` is taken as it is."""
+    """Return a state that is not a parameter, such as a moment or counter, with exactly this
+    `name`."""
     initial = Initial("constant", value)
     return State(tensor_type(shape, dtype), name=name, initial=initial, role=role, trainable=False)
 
 
 STEP = state("counter/step", (), "int64", 0.0, "counter")
-"""The number of steps done so far: one state for everything in a graph that counts them."""
+"""The number of steps done: one state for everything in a graph that counts them."""
 
 SEED = State(
     tensor_type((2,), "int64"),
@@ -273,11 +278,11 @@ SEED = State(
     role="counter",
     trainable=False,
 )
-"""The program's seed as two words of 32 bits, low first."""
+"""The program's seed as two words of 32 bits, low word first."""
 
 
 def as_value(where: str, given: object) -> Value:
-    """Return a `Value`; raises `OptionError` that says how to make one."""
+    """Return a `Value`; raises `OptionError` that says how to create one."""
     if not isinstance(given, Value):
         raise OptionError(
             f"{where}: an operand is a graphc value, got {given!r} ({type(given).__name__}); make "
@@ -287,7 +292,7 @@ def as_value(where: str, given: object) -> Value:
 
 
 def as_values(where: str, given: object) -> tuple[Value, ...]:
-    """Several values as a tuple; raises `OptionError` for a single one."""
+    """Return several values as a tuple; raises `OptionError` for a single one."""
     if isinstance(given, Value) or not isinstance(given, Iterable):
         raise OptionError(f"{where}: give a list of graphc values, got {given!r}")
     return tuple(as_value(where, value) for value in given)
@@ -301,7 +306,7 @@ _LARGEST = {
 
 
 def number_of(where: str, given: object, dtype: DType) -> float:
-    """A number that `dtype` can hold, as a float; raises `OptionError` or `DTypeError`."""
+    """Return a number that `dtype` can hold, as a float; raises `OptionError` or `DTypeError`."""
     if isinstance(given, bool | np.bool_) and dtype.kind != "bool":
         given = int(given)
     if not isinstance(given, int | float | np.number | np.bool_):
@@ -334,7 +339,7 @@ def _limits(dtype: DType) -> tuple[int, int]:
 
 
 def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
-    """Make a node: infer its types, give it the current scope, mirror count and phase."""
+    """Return a new node: infer its types, give it the current scope, mirror count and phase."""
     instance = REGISTRY[op.name]
     attributes = op.attributes() if attributes is None else attributes
     for given in inputs:
@@ -343,7 +348,8 @@ def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
 
 
 def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -> Node:
-    """Make a node of `op` in an explicit context; what its rules raise names the op and scope."""
+    """Return a new node of `op` in an explicit context; errors of its rules name the op and
+    scope."""
     types = tuple(value.type for value in inputs)
     expected = len(op.inputs) - op.is_variadic
     if len(types) < expected or (len(types) > expected and not op.is_variadic):
@@ -371,12 +377,12 @@ def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -
 
 
 def copy(node: Node, inputs: Sequence[Value], **changes: Any) -> Node:
-    """The same op with the same attributes on other inputs of the same types, as a new node."""
+    """Return a new node with the same op and attributes on other inputs of the same types."""
     return replace(node, inputs=tuple(inputs), serial=next(_serials), **changes)
 
 
 def trace(outputs: Mapping[str, Value], effects: Iterable[Node] = ()) -> Graph:
-    """The graph of everything that `outputs` and `effects` need, in order of creation."""
+    """Return the graph of everything that `outputs` and `effects` need, in order of creation."""
     roots = list(outputs.values()) + [value for node in effects for value in node.outputs]
     nodes = tuple(ancestors(roots))
     graph = Graph(nodes, dict(outputs))
@@ -387,7 +393,7 @@ def trace(outputs: Mapping[str, Value], effects: Iterable[Node] = ()) -> Graph:
 
 
 def check_names(graph: Graph) -> None:
-    """Raise `GraphError` where two inputs or two states carry one name."""
+    """Raise `GraphError` if two inputs or two states have the same name."""
     for kind, sources in (("inputs", graph.inputs), ("states", graph.states)):
         seen: dict[str, Input | State] = {}
         for source in sources:

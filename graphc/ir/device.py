@@ -1,4 +1,4 @@
-"""What planning has to know of a device: how fast it is, and how much scratch a kernel may use."""
+"""Device profiles for planning: rates of arithmetic and memory, and scratch limits of kernels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from graphc.ir.types import DType, float32
 HOPPER = 90
 
 ALIGNMENT = 256
-"""The bytes that every address is a multiple of: what vector loads, cuBLAS and cuDNN want."""
+"""The alignment of every address in bytes, as vector loads, cuBLAS and cuDNN need it."""
 
 
 Kernels = Literal["native", "numpy"]
-"""What runs nodes on a CPU: machine code that is made for them, or NumPy's functions alone."""
+"""The kernels on a CPU: generated machine code, or NumPy's functions alone."""
 
 KERNELS: tuple[Kernels, ...] = ("native", "numpy")
 MOST_THREADS = 1024
@@ -33,23 +33,24 @@ class Device:
     architecture: int = 0
     """Ten times the compute capability of a GPU, 90 for 9.0; 0 for a CPU."""
     kernels: Kernels = "native"
-    """Whether nodes run as native code, or by NumPy alone, which only a CPU does."""
+    """The kernels that run nodes: native code, or NumPy alone, which only a CPU has."""
     narrow_flops_per_second: float = 0.0
-    """Of products of 16-bit operands, where tensor cores compute them; else 0."""
+    """The rate of products of 16-bit operands if tensor cores compute them; else 0."""
     tf32_flops_per_second: float = 0.0
-    """Of products of float32 operands that may be rounded to 10 bits, in the same way."""
+    """The rate on tensor cores of float32 products whose operands may be rounded to 10 bits; else
+    0."""
     cudnn_version: int = 0
     """The version of cuDNN on the machine with this GPU, such as 91900 for 9.19.0; 0 if unknown."""
 
     @property
     def blas_workspace_bytes(self) -> int:
-        """What the vendor's BLAS wants for one product, by its documentation."""
+        """The workspace for one product that the documentation of the vendor's BLAS recommends."""
         if self.kind == "cpu":
             return 0
         return (32 if self.architecture >= HOPPER else 4) * 2**20
 
     def product_rate(self, dtype: DType, tf32: bool = False) -> float:
-        """Flops a second of products of operands of that dtype."""
+        """Return flops per second of products of operands of that dtype."""
         special = 0.0
         if dtype.itemsize == 2:
             special = self.narrow_flops_per_second
@@ -58,8 +59,8 @@ class Device:
         return special or self.flops_per_second
 
     def seconds(self, flops: int, moved_bytes: int, rate: float | None = None) -> float:
-        """The roofline: the larger of computing time, at that rate of flops a second, and moving
-        time."""
+        """Return the roofline time: the larger of `flops` over `rate`, and the time to move
+        bytes."""
         return max(flops / (rate or self.flops_per_second), moved_bytes / self.bytes_per_second)
 
 
@@ -67,7 +68,7 @@ CPU = Device("cpu", flops_per_second=1e11, bytes_per_second=2e10, kernels="numpy
 """Two cores of a current server, to the order of magnitude, with NumPy's kernels: the reference."""
 
 NATIVE_CPU = replace(CPU, kernels="native")
-"""The same processor with kernels of machine code."""
+"""The same processor with native kernels."""
 
 
 def _gpu(
@@ -103,30 +104,32 @@ DEVICES = {
         _gpu("rtx-5090", 120, 1792e9, 104.8e12, 209e12, 104.8e12),
     )
 }
-"""Peaks of the vendor's data sheets, not measurements: memory bandwidth, float32 without tensor
-cores, and dense products on them, of 16-bit operands with float32 sums and of TF32; V100 SXM2
-(16 GB, but for ``v100-32gb``), A100 SXM (80 GB, but for ``a100-40gb``), L40S, H100 SXM, H200 SXM,
-B200 SXM. Their memory is in graphc/ir/device_memory.py."""
+"""Peaks of the vendors' data sheets, not measurements.
+
+These are memory bandwidth, float32 without tensor cores, and dense products on tensor cores, of
+16-bit operands with float32 sums and of TF32. Variants: V100 SXM2 (16 GB, except for
+``v100-32gb``), A100 SXM (80 GB, except for ``a100-40gb``), L40S, H100 SXM, H200 SXM, B200 SXM.
+Their memory is in graphc/ir/device_memory.py."""
 
 
 def find_device(name: str) -> Device:
-    """The device profile of that name; raises `OptionError` that lists the known ones."""
+    """Return the device profile of that name; raises `OptionError` that lists the known ones."""
     return DEVICES[choose("device profile", name, tuple(DEVICES))]
 
 
 DEFAULT_GPU = "h200"
-"""What is planned for where no GPU is named."""
+"""The GPU of plans that name none."""
 
 
 def profiles() -> tuple[str, ...]:
-    """The names of all GPUs that can be planned for."""
+    """Return the names of all GPU profiles."""
     return tuple(device.name for device in DEVICES.values() if device.kind == "cuda")
 
 
 def gpu_number(device: str, others: tuple[str, ...] = ()) -> int | None:
-    """The number of the GPU that ``cuda`` or ``cuda:1`` names; None for ``cpu``.
+    """Return the number of the GPU that ``cuda`` or ``cuda:1`` names; None for ``cpu``.
 
-    Raises `OptionError` for anything else, which names the `others` that may be given, too.
+    Raises `OptionError` for anything else; it also lists the `others` that may be given.
     """
     if device == "cpu":
         return None
@@ -141,11 +144,11 @@ def gpu_number(device: str, others: tuple[str, ...] = ()) -> int | None:
 def planned_device(
     device: str | Device, roofline: str | None, kernels: Kernels = "native"
 ) -> Device:
-    """The device profile that a plan for `device` is made for; of ``cuda`` the one of `roofline`,
-    of ``cpu`` the one with these `kernels`.
+    """Return the device profile of a plan for `device`.
 
-    A device may be the name of a profile, too. Raises `OptionError` for unknown names, and for the
-    roofline of a CPU with a GPU.
+    For ``cuda`` it is that of `roofline`; for ``cpu`` it is the CPU with these `kernels`. A device
+    may also be the name of a profile. Raises `OptionError` for unknown names, and for the roofline
+    of a CPU with a GPU.
     """
     if device == CPU.name:
         return replace(CPU, kernels=kernels)

@@ -1,4 +1,4 @@
-"""The memory of GPUs, and how much of it an arena can have."""
+"""The memory of GPUs, and the bytes of it that an arena can use."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """The bytes of a device's memory, and those that an arena can have."""
+    """The bytes of a device's memory, and those that an arena can use."""
 
     name: str
     total_bytes: int
     usable_bytes: int
 
     def spare_bytes(self, arena_bytes: int) -> int:
-        """The bytes that such an arena leaves; below 0, those that it is over."""
+        """Return the bytes left beside such an arena; if negative, the bytes that it exceeds."""
         return self.usable_bytes - arena_bytes
 
 
@@ -36,21 +36,21 @@ REPORTED_MIB = {
     "b200": 183359,
     "rtx-5090": 32607,
 }
-"""MiB of each GPU as ``nvidia-smi`` reports them, the smallest number where drivers differ.
+"""MiB of each GPU as ``nvidia-smi`` reports them, the smallest number if drivers differ.
 
-Data sheets round: what is sold as 48 GB is 46,068 MiB. The numbers of A100, H100, H200, L4, L40S
-and T4 stand in https://thundergolfer.com/blog/nvidia-gpu-memory-capacity, which explains them; the
-others are those of published outputs of ``nvidia-smi``. V100 is the one of 16 GB, A100 of 80 GB."""
+Data sheets round: 46,068 MiB are sold as 48 GB. The numbers of A100, H100, H200, L4, L40S and T4
+are from https://thundergolfer.com/blog/nvidia-gpu-memory-capacity, which explains them. The others
+are from published outputs of ``nvidia-smi``. V100 is the one of 16 GB, A100 of 80 GB."""
 
 
 def gpu_memory(name: str, total_bytes: int | None = None) -> DeviceMemory | None:
-    """The memory of a GPU, of `total_bytes` or as `REPORTED_MIB` has it; None for unknown ones.
+    """Return the memory of a GPU, of `total_bytes` or from `REPORTED_MIB`; None for unknown ones.
 
-    An arena cannot have 1 GiB and another 128th of it, rounded up to MiB. The driver takes part of
-    what ``nvidia-smi`` reports: CUDA has 250 MiB less on a T4 and 717 less on a B200. Then 300 to
-    500 MiB go to the context with the code of kernels, and graphc's runtime leaves 512 MiB to
-    libraries (``LIBRARY_BYTES`` in graphc/runtime/gpu/cuda.py). Screens and other processes on the
-    same GPU take more.
+    An arena cannot use 1 GiB plus 1/128 of the memory, rounded up to MiB. The driver takes part of
+    what ``nvidia-smi`` reports: CUDA has 250 MiB less on a T4 and 717 less on a B200. The context
+    with the code of kernels takes 300 to 500 MiB. graphc's runtime leaves 512 MiB to libraries
+    (``LIBRARY_BYTES`` in graphc/runtime/gpu/cuda.py). Screens and other processes on the same GPU
+    take more.
     """
     if total_bytes is None:
         if name not in REPORTED_MIB:

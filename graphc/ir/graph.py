@@ -1,8 +1,8 @@
-"""Value, Node and Graph: what to compute, and in which order.
+"""The intermediate representation: `Value`, `Node` and `Graph`.
 
-A value is written once, by one node, or comes from outside (`Input`) or from the last step
-(`State`). A graph is a tuple of nodes in execution order: the order is part of it (the V' of
-Alg. 2 in "Training Deep Nets with Sublinear Memory Cost"). All three are immutable.
+A value is written once, by one node, or it comes from outside (`Input`) or from the previous step
+(`State`). A graph is a tuple of nodes in execution order. The order is part of the graph: the V' of
+Alg. 2 in "Training Deep Nets with Sublinear Memory Cost". All three classes are immutable.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
     import networkx
 
 Phase = Literal["forward", "gradient", "mirror", "update"]
-"""Why a node exists; `mirror` marks a recomputed copy."""
+"""The purpose of a node; `mirror` marks a recomputed copy."""
 
 Role = Literal["parameter", "moment", "statistic", "counter", "constant"]
-"""What a state is; one that is a constant is never replaced."""
+"""The kind of a state; a constant is never replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Initial:
-    """How a state begins: filled with `scale`, drawn with that bound or deviation, or the seed.
+    """The initial value of a state.
 
-    `kind` is "constant", "uniform" (within ±scale), "normal" (mean 0, standard deviation scale) or
-    "seed", which is graphc's own. What is drawn follows from the program's seed and the state's
-    name. Raises `OptionError` for another kind, or a scale that is no number.
+    `kind` is "constant" (filled with `scale`), "uniform" (within ±scale), "normal" (mean 0,
+    standard deviation `scale`) or "seed", which is graphc's own. Random values follow from the
+    program's seed and the state's name. Raises `OptionError` for another kind, or if the scale is
+    not a number.
     """
 
     kind: Literal["constant", "uniform", "normal", "seed"]
@@ -52,7 +53,7 @@ class Initial:
 
     @property
     def details(self) -> dict[str, Any]:
-        """What the text of a graph says of it."""
+        """The attributes in the text form of a graph."""
         return {"initial": self.kind, "scale": self.scale}
 
     def __str__(self) -> str:
@@ -63,10 +64,10 @@ class Initial:
 class Value(Operators, Methods):
     """One tensor of a graph, known before any step: `type` has its shape and dtype.
 
-    Equality is identity. Operators compute, as the functions of `graphc` do: ``+ - * / ** @``, ``<
-    <= > >=`` and ``x[1:3]``, and so do the methods ``reshape transpose flatten sum mean max min
-    astype cast``. ``shape``, ``dtype``, ``ndim``, ``size``, ``T`` and ``len`` are those of NumPy.
-    It has no numbers: those come from a step.
+    Equality is identity. Operators compute as the functions of `graphc` do: ``+ - * / ** @``, ``<
+    <= > >=`` and ``x[1:3]``. So do the methods ``reshape transpose flatten sum mean max min astype
+    cast``. ``shape``, ``dtype``, ``ndim``, ``size``, ``T`` and ``len`` are those of NumPy. A value
+    has no numbers: a step computes them.
     """
 
     type: TensorType
@@ -79,17 +80,17 @@ class Value(Operators, Methods):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of its elements, as NumPy's."""
+        """The NumPy dtype of its elements."""
         return self.type.dtype.numpy
 
     @property
     def ndim(self) -> int:
-        """The number of its axes."""
+        """The number of axes."""
         return self.type.rank
 
     @property
     def size(self) -> int:
-        """The number of its elements."""
+        """The number of elements."""
         return self.type.elements
 
     def __len__(self) -> int:
@@ -105,9 +106,10 @@ class Value(Operators, Methods):
 
     @property
     def root(self) -> Value:
-        """The value that this one views, through any number of views; itself if it is no view.
+        """The value that this one views, through any number of views, or itself if it is not a
+        view.
 
-        It goes from view to view; `Graph.roots` has the roots of all values at once.
+        It follows the chain of views; `Graph.roots` has the roots of all values at once.
         """
         value = self
         while value.node is not None and (viewed := value.node.viewed) is not None:
@@ -121,7 +123,7 @@ class Value(Operators, Methods):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Input(Value):
-    """A value that is fed anew at every step; one with a default may be left out."""
+    """A value that is fed at every step; one with a default may be omitted."""
 
     name: str = ""
     default: float | None = None
@@ -132,7 +134,7 @@ class Input(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class State(Value):
-    """A value that lives across steps: a parameter, moment, statistic, counter or constant."""
+    """A value that persists across steps: a parameter, moment, statistic, counter or constant."""
 
     name: str = ""
     initial: Initial | Contents | Shard = Initial("constant", 0.0)
@@ -145,7 +147,7 @@ class State(Value):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One execution of an op. `serial` orders nodes by their creation."""
+    """One execution of an op. `serial` orders nodes by creation."""
 
     op: Op
     inputs: tuple[Value, ...]
@@ -155,12 +157,12 @@ class Node:
     scope: str = ""
     phase: Phase = "forward"
     mirror: int = 0
-    """How often the user allows this node to be computed again: the paper's m(v)."""
+    """The number of times that the user allows this node to be recomputed: the paper's m(v)."""
     segment: str = ""
-    """The user's segment that the node belongs to (Alg. 1); empty for none."""
+    """The user's segment that the node belongs to (Alg. 1); empty if none."""
     copy_of: Node | None = None
     level: int = 0
-    """The number of a mirrored copy among those of its original, from 1; 0 for other nodes."""
+    """The number of a mirrored copy among the copies of its original, from 1; 0 for other nodes."""
     outputs: tuple[Value, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -168,9 +170,9 @@ class Node:
         object.__setattr__(self, "outputs", values)
 
     def reading(self, inputs: tuple[Value, ...], copy_of: Node | None) -> Node:
-        """The same node on other values of the same types, and as a copy of another original.
+        """Return this node with other inputs of the same types, and as a copy of another original.
 
-        It does what `dataclasses.replace` would do, but fast: passes make many nodes.
+        Equivalent to `dataclasses.replace`, but faster: passes create many nodes.
         """
         return Node(
             self.op,
@@ -188,16 +190,16 @@ class Node:
 
     @property
     def viewed(self) -> Value | None:
-        """The operand whose bytes the outputs are, where its layout allows it (`Op.views`).
+        """The operand that the outputs view, where its layout allows it (`Op.views`).
 
-        None where the op makes no views.
+        None if the op produces no views.
         """
         name = self.op.views
         return None if name is None else self.inputs[self.op.inputs.index(name)]
 
     @property
     def replaced(self) -> dict[Value, Value]:
-        """Output → the state that it replaces, for the outputs that do (`Op.must_overwrite`)."""
+        """Output → the state that it replaces, for outputs in `Op.must_overwrite`."""
         op = self.op
         return {
             self.outputs[op.outputs.index(output)]: self.inputs[op.inputs.index(state)]
@@ -206,7 +208,7 @@ class Node:
 
     @property
     def reads(self) -> set[Value]:
-        """The values whose bytes the node reads, behind views."""
+        """The values whose bytes the node reads: the roots of its inputs."""
         return {value.root for value in self.inputs}
 
     @property
@@ -216,22 +218,22 @@ class Node:
 
     @property
     def label(self) -> str:
-        """Scope and op, as people call it: ``layer0/relu``."""
+        """Scope and op for messages: ``layer0/relu``."""
         title = self.op.title(self.attributes)
         return f"{self.scope}/{title}" if self.scope else title
 
     @property
     def output(self) -> Value:
-        """The only output of a node that has one."""
+        """The output of a node with one output."""
         assert len(self.outputs) == 1, f"{self.op.name} has {len(self.outputs)} outputs"
         return self.outputs[0]
 
     def named_inputs(self) -> dict[str, Value | tuple[Value, ...]]:
-        """Inputs by declared name; a variadic input is a tuple."""
+        """Return inputs by declared name; a variadic input is a tuple."""
         return _by_name(self.op.inputs, self.inputs)
 
     def named_outputs(self) -> dict[str, Value | tuple[Value, ...]]:
-        """Outputs by declared name; a variadic output is a tuple."""
+        """Return outputs by declared name; a variadic output is a tuple."""
         return _by_name(self.op.outputs, self.outputs)
 
     def __repr__(self) -> str:
@@ -249,7 +251,7 @@ def _by_name(
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes in execution order, named outputs, and the values that must never be dropped."""
+    """Nodes in execution order, named outputs, and kept values, which are never recomputed."""
 
     nodes: tuple[Node, ...]
     outputs: Mapping[str, Value]
@@ -280,7 +282,8 @@ class Graph:
 
     @cached_property
     def roots(self) -> dict[Value, Value]:
-        """Value → what it views, through any number of views; itself where it is no view."""
+        """Value → the value that it views, through any number of views, or itself if it is not a
+        view."""
         roots = {value: value for value in self.sources}
         for node in self.nodes:
             viewed = node.viewed
@@ -291,7 +294,7 @@ class Graph:
 
     @cached_property
     def visible(self) -> frozenset[Value]:
-        """Values that a user sees or asked to keep: no pass may merge them into others."""
+        """Outputs and kept values: no pass may merge them into others."""
         return self.kept | frozenset(self.outputs.values())
 
     @cached_property
@@ -301,7 +304,7 @@ class Graph:
 
     @cached_property
     def uses(self) -> dict[Value, list[int]]:
-        """Value → steps of the nodes that read it, ascending, once a node."""
+        """Value → steps of the nodes that read it, ascending, without duplicates."""
         uses: dict[Value, list[int]] = {value: [] for value in self.values}
         for step, node in enumerate(self.nodes):
             for value in node.inputs:
@@ -312,7 +315,7 @@ class Graph:
 
     @cached_property
     def names(self) -> dict[Value, str]:
-        """Value → what the text form calls it: ``%x``, ``@layer0/weight``, ``%12``, ``%12.m1``."""
+        """Value → its name in the text form: ``%x``, ``@layer0/weight``, ``%12``, ``%12.m1``."""
         names: dict[Value, str] = {}
         for source in self.sources:
             if isinstance(source, Input):
@@ -331,24 +334,25 @@ class Graph:
         return names
 
     def in_order(self, nodes: Iterable[Node]) -> Graph:
-        """The graph with these of its nodes, in this order."""
+        """Return the graph with these of its nodes, in this order."""
         return Graph(tuple(nodes), self.outputs, self.kept)
 
     @property
     def effects(self) -> tuple[Node, ...]:
-        """Nodes that replace a state; they stay, whether or not their outputs are read."""
+        """Nodes that replace a state; they are never removed, whether or not their outputs are
+        read."""
         return tuple(node for node in self.nodes if node.op.has_effect)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: counts, and a picture of bytes by node."""
+        """Return HTML for notebooks: counts, and a picture of bytes by node."""
         return written(self, "html")
 
     def to_networkx(self) -> networkx.MultiDiGraph[Node]:
-        """The graph for networkx, with `Node` objects as its nodes.
+        """Return the graph as a networkx graph, with `Node` objects as its nodes.
 
-        They carry ``op``, ``scope`` and ``phase``; each edge carries its ``value``.
+        Nodes carry ``op``, ``scope`` and ``phase``; each edge carries its ``value``.
         """
-        import networkx  # slow to import, and nothing else of a graph needs it
+        import networkx  # slow to import, and only needed here
 
         graph: networkx.MultiDiGraph[Node] = networkx.MultiDiGraph()
         for node in self.nodes:
@@ -360,7 +364,7 @@ class Graph:
 
 
 def ancestors(targets: Iterable[Value]) -> list[Node]:
-    """All nodes that the targets need, in order of creation; iterative, at any depth."""
+    """Return all nodes that the targets need, in order of creation; iterative, for any depth."""
     found: set[Node] = set()
     pending = [value.node for value in targets if value.node is not None]
     while pending:

@@ -1,20 +1,20 @@
-"""The base class of every op, and the registry.
+"""The base class of all ops, and the registry.
 
-An op is one class in one place: names, attributes, type inference, buffer relations, cost,
-symbolic gradient and kernel. The methods below are looked up by name when the class is created
+An op is one class in one place: names, attributes, type inference, buffer relations, cost, symbolic
+gradient and kernel. The methods below are found by name when the class is created
 (`graphc.ir.op_class`), because their parameters are part of the declaration:
 
 ``infer(self, attributes, *input types) -> output type(s)``
-    Shapes and dtypes; raises `ShapeError` or `DTypeError` with the rule that is broken.
+    Returns shapes and dtypes; raises `ShapeError` or `DTypeError` with the rule that is broken.
 ``gradient(self, node, ...)`` or ``gradient_<input>(self, node, ...)``
-    The derivative by one input, built from ops. The parameter names after ``node`` are the
-    values that it reads: ``d<output>`` for the incoming gradient, or an input's or output's
-    name. What is not named may die early. An op with several outputs gets None for the gradient of
-    one that the loss does not depend on. Types and attributes come from ``node`` and create no
-    dependency. None stands for zero. An op with one input may call its method ``gradient``.
+    Returns the derivative by one input, built from ops. The parameters after ``node`` name the
+    values that it reads: ``d<output>`` for the incoming gradient, or an input or output. Values
+    that are not named may be freed early. If the loss does not depend on one of several outputs,
+    its gradient is None. Types and attributes come from ``node`` and create no dependence.
+    Returning None means zero. An op with one input may call its method ``gradient``.
 ``kernel(self, record, node, *inputs, **outputs)``
     Runs once, when a program is bound: it calls ``record(function, *args, **kwargs)`` for each
-    call that a step must make. ``record.scratch`` holds the arrays that `scratch` asked for.
+    call that a step must make. ``record.scratch`` holds the arrays that `scratch` requested.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Strided = Mapping["Value", tuple[int, ...]]
-"""Value → its strides in bytes, for the values that do not lie in one piece, row-major."""
+"""Value → its strides in bytes, for values that are not contiguous and row-major."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoAttributes:
-    """The attributes of an op whose inputs say everything."""
+    """The attributes of an op without attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +54,25 @@ class Cost:
 
 
 class Lane(Protocol):
-    """Where the exchanges between ranks run, beside the other calls of a step."""
+    """The execution of collectives, concurrent with the other calls of a step."""
 
     def begins(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
-        """The call that begins the collective of a node, and returns before it is done."""
+        """Return the call that begins a node's collective, and returns before it is done."""
         ...
 
     def ends(self, node: Node) -> Callable[[], None]:
-        """The call that waits until the collective of a node, which was bound before, is done."""
+        """Return the call that waits for the collective of a node, which was bound before."""
         ...
 
 
 class Recorder(Protocol):
-    """What a kernel sees while a program is bound."""
+    """The interface that kernels use while a program is bound."""
 
     scratch: tuple[Array, ...]
 
     @property
     def lane(self) -> Lane:
-        """Where collectives run."""
+        """The lane that runs collectives."""
         ...
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None: ...
@@ -83,7 +83,7 @@ ANY_AXES = MOST_AXES
 
 
 class Op:
-    """The base of all ops; instances carry no state, one per class lives in the registry."""
+    """The base of all ops; instances have no state, and the registry holds one per class."""
 
     name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
@@ -91,61 +91,61 @@ class Op:
     outputs: ClassVar[tuple[str, ...]] = ("y",)
     attributes: ClassVar[type[Any]] = NoAttributes
     views: ClassVar[str | None] = None
-    """The input whose bytes the outputs are, wherever `view` finds a layout."""
+    """The input that the outputs view, if `view` finds a layout."""
     may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Output → inputs whose bytes it may take when nothing else reads them, best first."""
+    """Output → inputs whose bytes it may reuse if nothing else reads them, best first."""
     must_overwrite: ClassVar[Mapping[str, str]] = {}
     """Output → the state input that it replaces. Such a node has an effect and is never copied."""
     independent: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Output → inputs that it does not depend on: their gradient rules need not take what comes
-    back to it."""
+    """Output → inputs that it does not depend on: their gradient rules need not read its
+    gradient."""
     instead_of_gradient: ClassVar[Mapping[str, str]] = {}
-    """Input without a gradient rule → what to do where its gradient is asked for, as the error says
-    it."""
+    """Input without a gradient rule → advice for the error if its gradient is requested."""
     flops_per_element: ClassVar[int] = 0
     """Floating point operations per element of the first output, for the default `cost`."""
     native_16_bit: ClassVar[bool] = False
-    """Whether the kernel takes 16-bit floats itself; otherwise it is run on float32 copies."""
+    """Whether the kernel takes 16-bit floats itself; otherwise it runs on float32 copies."""
 
     precision: ClassVar[Literal["narrow", "wide", "follow", "lookup"]] = "follow"
-    """What the op does with float32 operands in mixed precision, see `graphc.passes.precision`."""
+    """Treatment of float32 operands in mixed precision, see `graphc.passes.precision`."""
     wide_inputs: ClassVar[tuple[str, ...]] = ()
     """Inputs that stay float32 in mixed precision."""
 
     gathers: ClassVar[str | None] = None
-    """The variadic input whose values may lie inside the output, where `gather` says."""
+    """The variadic input whose values may be stored inside the output, at layouts from `gather`."""
     needs_contiguous: ClassVar[tuple[str, ...]] = ()
-    """Inputs that the kernel reshapes: where one is a strided view, it is run on a copy."""
+    """Inputs that the kernel reshapes: strided views of these are copied first."""
     strided_axes: ClassVar[Mapping[str, int]] = {}
-    """Input or output → how many of its first axes may have strides of their own if the rest lies
-    in one piece. What is computed must not depend on the strides in any bit. An input that is not
-    named takes any strides, or none if it is in `needs_contiguous`; an output none."""
+    """Input or output → the number of leading axes that may have any strides.
+
+    The remaining axes are contiguous. Strides must not change a bit of the result. An input that is
+    not named takes any strides, or none if it is in `needs_contiguous`; an output takes none."""
 
     any_strides: ClassVar[bool] = False
     """Whether kernels that are generated for the op take any strides of all operands."""
     on_maps: ClassVar[bool] = False
-    """Whether outputs of rank 4 are maps (batch, channels, height, width) or weights, whatever is
-    read: they lie channels-last where a target prefers that."""
+    """Whether outputs of rank 4 are maps (batch, channels, height, width) or weights, whatever the
+    inputs are: they are channels-last if a target prefers that."""
     convolves: ClassVar[bool] = False
     """Whether the op is a convolution or a gradient of one: without any, nothing is a map."""
     sends: ClassVar[bool] = False
-    """Whether the op is a collective: what it reads goes to other ranks."""
+    """Whether the op is a collective: its input is sent to other ranks."""
     joins: ClassVar[bool] = False
-    """Whether the output has the operands of all ranks behind each other."""
+    """Whether the output is the concatenation of the operands of all ranks."""
     awaits: ClassVar[bool] = False
-    """Whether the op waits until a collective whose output it reads is done."""
+    """Whether the op waits for the collective whose output it reads."""
     multiplies: ClassVar[bool] = False
-    """Whether the op is a product of matrices, whose rows are padded where a target prefers it."""
+    """Whether the op is a product of matrices, whose rows are padded if a target prefers that."""
 
     indices: ClassVar[tuple[str, ...]] = ()
-    """Inputs that `index_limit` is about; where none is named, all that are integers."""
+    """Inputs that `index_limit` applies to; if none is named, all integer inputs."""
     counts_from_end: ClassVar[bool] = False
-    """Whether such an input may also hold numbers from minus its limit, counted from the end."""
+    """Whether such an input may also hold negative indices down to minus its limit."""
     learning_rates: ClassVar[tuple[str, ...]] = ()
-    """Inputs that are learning rates: what a user feeds to one is a finite number from 0 up."""
+    """Inputs that are learning rates: users may feed finite numbers from 0 up."""
 
     untimed_attributes: ClassVar[tuple[str, ...]] = ()
-    """Attributes that have nothing to do with how long the kernel takes."""
+    """Attributes that do not affect the time of the kernel."""
 
     gradients: ClassVar[Mapping[str, GradientRule]] = {}
     """Input → rule; filled in from the gradient methods when the class is created."""
@@ -167,91 +167,98 @@ class Op:
         return self.inputs[-1:] != () and self.inputs[-1].startswith("*")
 
     def input_name(self, index: int) -> str:
-        """The declared name of input number `index`."""
+        """Return the declared name of input number `index`."""
         return self.inputs[min(index, len(self.inputs) - 1)].lstrip("*")
 
     def output_name(self, index: int) -> str:
-        """The declared name of output number `index`."""
+        """Return the declared name of output number `index`."""
         return self.outputs[min(index, len(self.outputs) - 1)].lstrip("*")
 
     def infer_types(self, attributes: Any, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-        """The output types by `infer`, always as a tuple."""
+        """Return the output types from `infer`, always as a tuple."""
         inferred = getattr(self, "infer")(attributes, *types)  # noqa: B009 - declared by subclasses
         return inferred if isinstance(inferred, tuple) else (inferred,)
 
     def title(self, attributes: Any) -> str:
-        """What printouts call a node with these attributes."""
+        """Return the printed name of a node with these attributes."""
         return self.name
 
     def view(self, node: Node, source: Layout) -> tuple[Layout, ...] | None:
-        """Layouts of the outputs inside the viewed input, or None where a copy is needed."""
+        """Return layouts of the outputs inside the viewed input, or None if a copy is needed."""
         return None
 
     def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
-        """Updates of states that a training step adds because a node is in it.
+        """Return updates of states that a training step adds for a node.
 
         `copies` is the node in each of the step's micro-batches, usually one.
         """
         return ()
 
     def inference(self, node: Node) -> Value | None:
-        """What stands for this node's first output outside training; None where nothing changes."""
+        """Return the value that replaces this node's first output in inference; None if nothing
+        changes."""
         return None
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Tensors that the kernel needs while it runs; the plan gives them a workspace."""
+        """Return tensors that the kernel needs while it runs; the plan allocates a workspace for
+        them."""
         return ()
 
     def index_limit(self, node: Node) -> int | tuple[int, ...] | None:
-        """The limit below which integer inputs must lie, from 0, where they number rows or classes;
-        one each for what lies along their last axis; None where they number nothing."""
+        """Return the exclusive upper limit of integer inputs that index rows or classes, from 0.
+
+        A tuple has one limit for each element along their last axis. None if they are not indices.
+        """
         return None
 
     def output_limit(self, node: Node) -> int | None:
-        """The limit below which integer outputs lie, from 0, whatever is read; None for none."""
+        """Return the exclusive upper limit of integer outputs, from 0, for any input; None if
+        unlimited."""
         return None
 
     def ignored_index(self, node: Node) -> int | None:
-        """The one integer beyond the limit that such inputs may hold; None where there is none."""
+        """Return the one integer outside the limit that such inputs may hold; None if there is
+        none."""
         return None
 
     def sent_bytes(self, node: Node) -> int:
-        """The bytes that a rank sends to others; 0 but for collectives."""
+        """Return the bytes that a rank sends to others; 0 except for collectives."""
         return 0
 
     def widens(self, node: Node) -> bool:
-        """Whether the kernel runs on float32 copies of 16-bit operands here."""
+        """Return whether the kernel runs on float32 copies of 16-bit operands here."""
         return not self.native_16_bit and any(map(is_16_bit, node.inputs + node.outputs))
 
     def gather(self, node: Node, whole: Layout) -> tuple[Layout, ...]:
-        """Layouts of the gathered inputs inside the output, which lies at `whole`."""
+        """Return layouts of the gathered inputs inside the output, which has the layout `whole`."""
         raise NotImplementedError
 
     def numpy_views(self, node: Node, x: Array) -> Sequence[Array]:
-        """The outputs as NumPy's own functions make them of the viewed input.
+        """Return the outputs as NumPy's own functions view the input.
 
-        The checker of plans compares every view with it, so it shares nothing with `view`. Raises
-        `ValueError` where NumPy would have to copy.
+        The checker of plans compares every view with it, so it shares no code with `view`. Raises
+        `ValueError` if NumPy would have to copy.
         """
         raise NotImplementedError
 
     def numpy_parts(self, node: Node, y: Array) -> Sequence[Array]:
-        """The places of the gathered inputs as NumPy slices them out of the output.
+        """Return the gathered inputs as NumPy slices of the output.
 
-        The checker of plans compares every part with it, so it shares nothing with `gather`.
+        The checker of plans compares every part with it, so it shares no code with `gather`.
         """
         raise NotImplementedError
 
     def free_axes(self, node: Node, name: str) -> int:
-        """How many first axes of an input or output may have strides of their own.
+        """Return the number of leading axes of an input or output that may have any strides.
 
-        This is `strided_axes`; an op overrides it where the number depends on the node.
+        This is `strided_axes`; an op overrides it if the number depends on the node.
         """
         takes_any = name not in self.outputs and name not in self.needs_contiguous
         return self.strided_axes.get(name, ANY_AXES if takes_any else 0)
 
     def straightened(self, node: Node, strided: Strided) -> tuple[Value, ...]:
-        """Inputs that lie as no kernel takes them: they are copied into one piece first."""
+        """Return inputs with strides that the kernel does not take: they are first made
+        contiguous."""
         found = {
             value: None
             for index, value in enumerate(node.inputs)
@@ -262,15 +269,17 @@ class Op:
         return tuple(found)
 
     def prepared(self, node: Node, strided: Strided) -> tuple[Value, ...]:
-        """Inputs that the kernel sees as contiguous float32 or contiguous copies."""
+        """Return inputs that the kernel sees as contiguous float32 or contiguous copies."""
         straightened = self.straightened(node, strided)
         if not self.widens(node):
             return straightened
         return tuple(v for v in dict.fromkeys(node.inputs) if is_16_bit(v) or v in straightened)
 
     def workspace(self, node: Node, device: Device, strided: Strided) -> tuple[TensorType, ...]:
-        """All tensors that the NumPy kernel needs beside its values: prepared inputs, widened
-        outputs, scratch."""
+        """Return all tensors that the NumPy kernel needs in addition to its values.
+
+        These are prepared inputs, widened outputs and scratch.
+        """
         prepared = [value.type for value in self.prepared(node, strided)]
         scratch = self.scratch(node, device)
         if not self.widens(node):
@@ -279,18 +288,18 @@ class Op:
         return tuple(_widened(type) for type in (*prepared, *outputs, *scratch))
 
     def contracts(self, node: Node) -> bool:
-        """Whether a node's work is sums of products, which tensor cores compute."""
+        """Return whether a node computes sums of products, as tensor cores do."""
         return self.multiplies or self.convolves
 
     def cost(self, node: Node) -> Cost:
-        """The work of one node on contiguous operands."""
+        """Return the work of one node on contiguous operands."""
         read = sum(value.type.bytes for value in node.inputs)
         written = sum(value.type.bytes for value in node.outputs)
         return Cost(self.flops_per_element * node.outputs[0].type.elements, read, written)
 
 
 def _narrow(type: TensorType) -> bool:
-    """Whether elements of a type are 16-bit floats."""
+    """Return whether elements of a type are 16-bit floats."""
     return type.dtype.kind == "float" and type.dtype.itemsize == 2
 
 
@@ -299,7 +308,7 @@ def _widened(type: TensorType) -> TensorType:
 
 
 def is_16_bit(value: Value) -> bool:
-    """Whether a value is a 16-bit float."""
+    """Return whether a value is a 16-bit float."""
     return _narrow(value.type)
 
 
@@ -308,12 +317,12 @@ REGISTRY: dict[str, Op] = {}
 
 
 def find_op(name: str) -> Op:
-    """The op of that name; raises `OptionError` that says how to list those that are known."""
+    """Return the op of that name; raises `OptionError` that says how to list the known ones."""
     if name not in REGISTRY:
         raise OptionError(f"unknown op {name!r}; `graphc ops` lists the {len(REGISTRY)} known ones")
     return REGISTRY[name]
 
 
 def attribute_items(attributes: Any) -> tuple[tuple[str, Any], ...]:
-    """(field, value) of an attributes object, in declared order."""
+    """Return (field, value) pairs of an attributes object, in declared order."""
     return tuple((field.name, getattr(attributes, field.name)) for field in fields(attributes))

@@ -1,11 +1,11 @@
-"""How a graph is rebuilt: front to back, with what stands for each of its values.
+"""Graph rewriting: a graph is rebuilt front to back, with a replacement for each value.
 
-New nodes are made by `graphc.ir.builder`; nodes of a graph are put into another order by
-`Graph.in_order`; every other pass goes through here.
+`graphc.ir.builder` creates new nodes, and `Graph.in_order` reorders nodes. Every other pass uses
+this module.
 
-A `Rewriter` goes along the nodes of a graph. For every node it knows what stands for the operands
-by now, and is told what stands for the node. `rewrite` is the loop of most passes; a pass that
-moves nodes, or makes several of one, holds a `Rewriter` itself.
+A `Rewriter` walks over the nodes of a graph. For every node it knows the current replacements of
+the operands, and the pass supplies a replacement of the node. `rewrite` is the loop of most passes.
+A pass that moves nodes, or creates several for one, uses a `Rewriter` directly.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from graphc.ir.types import TensorType
 
 
 class Rewriter:
-    """A new graph in the making: its nodes, and what stands for the values and nodes of `graph`.
+    """A new graph under construction: its nodes, and replacements of values and nodes of `graph`.
 
-    `standing` says beforehand what stands for some values.
+    `standing` has initial replacements of some values.
 
-    Invariant: `nodes` holds what was put so far, in order, and no node of it reads a value that a
-    later call of `stand` or `put` replaces.
+    Invariant: `nodes` has the nodes added so far, in order. None of them reads a value that a later
+    call of `stand` or `put` replaces.
     """
 
     def __init__(
@@ -35,64 +35,66 @@ class Rewriter:
         self.graph = graph
         self.standing: dict[Value, Value] = dict(standing)
         self.stand_ins: dict[Node, Node] = {}
-        """Node of `graph` → the node that was put for it."""
+        """Node of `graph` → its replacement."""
         self.nodes: dict[Node, None] = {}
 
     def value(self, value: Value) -> Value:
-        """What stands for a value; the value itself as long as nothing else does."""
+        """Return the replacement of a value, or the value itself if it has none."""
         return self.standing.get(value, value)
 
     def values(self, values: Iterable[Value]) -> tuple[Value, ...]:
-        """What stands for each value."""
+        """Return the replacement of each value."""
         return tuple(self.standing.get(value, value) for value in values)
 
     def original(self, node: Node) -> Node | None:
-        """What stands for the node that this one is a copy of; None where it is no copy."""
+        """Return the replacement of the node that this one is a copy of; None if it is not a
+        copy."""
         return node.copy_of and self.stand_ins.get(node.copy_of, node.copy_of)
 
     def moved(self, node: Node) -> Node:
-        """The node on what stands for its operands, or itself where nothing changed."""
+        """Return the node with replaced operands, or the node itself if nothing changed."""
         inputs, original = self.values(node.inputs), self.original(node)
         if inputs == node.inputs and original is node.copy_of:
             return node
         return node.reading(inputs, original)
 
     def add(self, node: Node) -> Node:
-        """Put a node that stands for none, behind those that are there. Returns it."""
+        """Append a node that replaces no other. Return it."""
         self.nodes[node] = None
         return node
 
     def put(self, node: Node, stand_in: Node) -> Node:
-        """Put `stand_in` for `node`, its outputs for the node's in their order. Returns it."""
+        """Append `stand_in` as the replacement of `node` and of its outputs, in their order. Return
+        it."""
         self.stand_ins[node] = stand_in
         if stand_in is not node:
             self.stand(node.outputs, stand_in.outputs)
         return self.add(stand_in)
 
     def stand(self, values: Sequence[Value], stand_ins: Sequence[Value]) -> None:
-        """From now on readers of each of `values` read the one at its place in `stand_ins`."""
+        """Replace each of `values` by the one at the same position in `stand_ins` from now on."""
         self.standing.update(zip(values, stand_ins, strict=True))
 
     @property
     def outputs(self) -> dict[str, Value]:
-        """What stands for the outputs of the graph."""
+        """The replacements of the graph's outputs."""
         return {name: self.value(value) for name, value in self.graph.outputs.items()}
 
     @property
     def kept(self) -> frozenset[Value]:
-        """What stands for the values that are never dropped."""
+        """The replacements of the values that are never evicted."""
         return frozenset(self.values(self.graph.kept))
 
     def result(self) -> Graph:
-        """The graph of all nodes that were put, with what stands for the outputs."""
+        """Return the graph of all added nodes, with the replacements of the outputs."""
         return Graph(tuple(self.nodes), self.outputs, self.kept)
 
 
 def rewrite(graph: Graph, replacement: Callable[[Node], Node | Value]) -> Graph:
     """Rebuild a graph front to back.
 
-    `replacement(node)` gets each node on its rewritten inputs, and returns what stands for it: the
-    node itself, a node seen before, or, for a node with one output, a value.
+    `replacement(node)` gets each node on its rewritten inputs. It returns the node itself, a node
+    seen before, or, for a node with one output, a value.
     """
     rewriter = Rewriter(graph)
     for node in graph.nodes:
@@ -111,7 +113,7 @@ def instead(
     attributes: Any,
     output_types: Sequence[TensorType],
 ) -> Node:
-    """A node of another op at the place of `node`: of its serial number, scope, phase, segment."""
+    """Return a node of another op with the serial number, scope, phase and segment of `node`."""
     return replace(
         node,
         op=REGISTRY[op],

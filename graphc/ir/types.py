@@ -18,7 +18,7 @@ Kind = Literal["float", "int", "bool"]
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type: its full name, the short name used in text, and its NumPy twin."""
+    """One element type: its full name, the short name used in text, and its NumPy dtype."""
 
     name: str
     short: str
@@ -50,7 +50,7 @@ _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES}
 
 
 def as_dtype(given: object) -> DType:
-    """The `DType` for a name ("float32"), a short name ("f32"), a NumPy dtype, or itself."""
+    """Return the `DType` for a name ("float32"), a short name ("f32"), a NumPy dtype, or itself."""
     if isinstance(given, DType):
         return given
     if isinstance(given, str):
@@ -67,20 +67,20 @@ def as_dtype(given: object) -> DType:
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """The type to compute in: float32 for the 16-bit floats, else the type itself."""
+    """Return the type to compute in: float32 for the 16-bit floats, else the type itself."""
     return float32 if dtype.kind == "float" and dtype.itemsize < 4 else dtype
 
 
 MOST_BYTES = 2**60
-"""No tensor, and no graph, has as many bytes: sums and products of sizes stay within 64 bits."""
+"""All tensors and graphs have fewer bytes: sums and products of sizes fit in 64 bits."""
 
 MOST_AXES = 64
-"""As many axes as a tensor of NumPy can have."""
+"""The largest number of axes of a NumPy array."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A static shape and an element type; `bytes` is what a contiguous tensor of it occupies."""
+    """A static shape and an element type; `bytes` is the size of a contiguous tensor."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -118,7 +118,7 @@ class TensorType:
 
 
 def tensor_type(shape: Sequence[int] | int, dtype: object) -> TensorType:
-    """A `TensorType` from user input: accepts any integer types, an int for rank 1, dtype names."""
+    """Return a `TensorType` from user input: any integer types, an int for rank 1, dtype names."""
     extents = (shape,) if isinstance(shape, int | np.integer) else shape
     try:
         whole = tuple(int(extent) for extent in extents)
@@ -131,14 +131,14 @@ def tensor_type(shape: Sequence[int] | int, dtype: object) -> TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a view's elements lie: byte offset from its storage's start, byte stride per axis."""
+    """The layout of a view: byte offset from its storage's start, byte stride per axis."""
 
     offset: int
     strides: tuple[int, ...]
 
 
 def contiguous_strides(type: TensorType) -> tuple[int, ...]:
-    """The byte strides of a tensor in one piece, row-major."""
+    """Return the byte strides of a contiguous, row-major tensor."""
     strides = []
     step = type.dtype.itemsize
     for extent in reversed(type.shape):
@@ -148,7 +148,7 @@ def contiguous_strides(type: TensorType) -> tuple[int, ...]:
 
 
 def outer_axes(type: TensorType, strides: tuple[int, ...]) -> int:
-    """How many first axes have strides of their own, so that the rest is one piece, row-major."""
+    """Return the number of leading axes so that the remaining ones are contiguous, row-major."""
     step = type.dtype.itemsize
     for axis in reversed(range(type.rank)):
         if type.shape[axis] != 1 and strides[axis] != step:
@@ -158,28 +158,27 @@ def outer_axes(type: TensorType, strides: tuple[int, ...]) -> int:
 
 
 def channels_last_strides(type: TensorType) -> tuple[int, ...]:
-    """Byte strides of (batch, channels, height, width) in one piece with channels innermost."""
+    """Return byte strides of contiguous (batch, channels, height, width), channels innermost."""
     n, c, h, w = type.shape
     batch, height, width, channels = contiguous_strides(type.with_shape((n, h, w, c)))
     return batch, channels, height, width
 
 
 ROW_BYTES = 16
-"""Rows of matrices that begin at multiples of this are read by the widest accesses, and by tensor
-cores."""
+"""The alignment of matrix rows for the widest memory accesses, and for tensor cores."""
 
 
 def padded_extent(extent: int, itemsize: int) -> int:
-    """The elements from one row of so many to the next, where each row begins aligned.
+    """Return the elements from one row of `extent` elements to the next, if rows are aligned.
 
-    Rows of which padding might be more than an eighth stay as they are.
+    Rows are not padded if padding might be more than an eighth of them.
     """
     row = extent * itemsize
     return extent if row < 8 * ROW_BYTES else align(row, ROW_BYTES) // itemsize
 
 
 def padded_strides(type: TensorType) -> tuple[int, ...]:
-    """Byte strides of a tensor that is row-major but for the padding of its rows."""
+    """Return byte strides of a tensor that is row-major except for the padding of its rows."""
     if type.rank < 2:
         return contiguous_strides(type)
     *outer, inner = type.shape
@@ -188,30 +187,30 @@ def padded_strides(type: TensorType) -> tuple[int, ...]:
 
 
 def is_channels_last(type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Whether (batch, channels, height, width) lies in one piece with channels innermost."""
+    """Return whether (batch, channels, height, width) is contiguous with channels innermost."""
     wanted = zip(type.shape, strides, channels_last_strides(type), strict=True)
     return all(n == 1 or given == last for n, given, last in wanted)
 
 
 def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes with more than one element, from the outermost in memory to the innermost."""
+    """Return the axes with more than one element, from outermost to innermost in memory."""
     axes = (axis for axis, extent in enumerate(shape) if extent > 1)
     return tuple(sorted(axes, key=lambda axis: -strides[axis]))
 
 
 def axes_in_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """All axes, those with more than one element from the outermost in memory to the innermost."""
+    """Return all axes, those with more than one element from outermost to innermost in memory."""
     ordered = iter(memory_order(shape, strides))
     return tuple(next(ordered) if n > 1 else axis for axis, n in enumerate(shape))
 
 
 def same_order(type: TensorType, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether the axes of a tensor come in the same order in memory under both strides."""
+    """Return whether both strides order the axes of a tensor in memory in the same way."""
     return memory_order(type.shape, one) == memory_order(type.shape, other)
 
 
 def pieces(type: TensorType, strides: tuple[int, ...]) -> int:
-    """How many separate ranges of bytes a tensor lies in, none of whose elements share bytes."""
+    """Return the number of separate byte ranges of a tensor, none of whose elements share bytes."""
     reach, count = type.dtype.itemsize, 1
     for axis in reversed(memory_order(type.shape, strides)):
         if count == 1 and strides[axis] == reach:
@@ -222,13 +221,13 @@ def pieces(type: TensorType, strides: tuple[int, ...]) -> int:
 
 
 def span_bytes(type: TensorType, layout: Layout) -> int:
-    """Bytes from a view's first element to the end of its last one."""
+    """Return the bytes from a view's first element to the end of its last one."""
     reach = sum((n - 1) * stride for n, stride in zip(type.shape, layout.strides, strict=True))
     return reach + type.dtype.itemsize
 
 
 def normalize_axis(axis: object, rank: int, where: str) -> int:
-    """`axis` counted from the front; raises `ShapeError` outside [-rank, rank)."""
+    """Return `axis` counted from the front; raises `ShapeError` outside `[-rank, rank)`."""
     rule = f"{where}: an axis is a whole number, got {quoted(axis)}"
     if isinstance(axis, bool):
         raise ShapeError(rule)
@@ -242,7 +241,7 @@ def normalize_axis(axis: object, rank: int, where: str) -> int:
 
 
 def as_shape(where: str, given: object) -> tuple[int, ...]:
-    """A shape from a whole number or a sequence of them; extents are not checked here."""
+    """Return a shape from a whole number or a sequence of them; does not check extents."""
     try:
         extents: Iterable[Any] = given if isinstance(given, Iterable) else (given,)
         return tuple(operator.index(extent) for extent in extents)
@@ -251,7 +250,7 @@ def as_shape(where: str, given: object) -> tuple[int, ...]:
 
 
 def broadcast_shapes(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """NumPy's broadcasting rule: aligned at the last axis, extents equal or 1."""
+    """Return the shape from NumPy's broadcasting: aligned at the last axis, extents equal or 1."""
     if all(shape == shapes[0] for shape in shapes[1:]):
         return shapes[0]
     try:
@@ -265,12 +264,12 @@ def broadcast_shapes(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def align(size: int, alignment: int) -> int:
-    """`size` rounded up to a multiple of `alignment`."""
+    """Return `size` rounded up to a multiple of `alignment`."""
     return -(-size // alignment) * alignment
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes as people read it: 1536 → "1.50 KiB"."""
+    """Return a readable number of bytes: 1536 → "1.50 KiB"."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
@@ -280,7 +279,7 @@ def format_bytes(count: int) -> str:
 
 
 def exact_bytes(count: int) -> str:
-    """A number of bytes in full and as people read it: "1,536 bytes = 1.50 KiB"."""
+    """Return a number of bytes in full and readable: "1,536 bytes = 1.50 KiB"."""
     return f"{count:,} bytes = {format_bytes(count)}"
 
 
@@ -290,7 +289,7 @@ UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
 
 
 def parse_bytes(where: str, given: object) -> int:
-    """``7GiB``, ``500MB`` or a plain number as bytes; raises `OptionError`."""
+    """Return ``7GiB``, ``500MB`` or a plain number as bytes; raises `OptionError`."""
     text = str(given).strip()
     number = text.rstrip("BKMGTi")
     try:

@@ -1,4 +1,4 @@
-"""The check that a graph is well-formed: of what every pass makes, and of what is parsed."""
+"""Verification that a graph is well-formed: of the results of passes, and of parsed graphs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from graphc.ir.types import MOST_BYTES
 
 
 def verify(graph: Graph) -> None:
-    """Raise `GraphError`, showing the nodes around the fault, unless
+    """Raise `GraphError`, showing the nodes around the fault, unless all of these hold:
 
-    - every value is written once, by a node that stands before its readers;
-    - every node's types are what its op infers;
+    - every value is written once, by a node that precedes its consumers;
+    - every node's types are those that its op infers;
     - names of inputs and of states are unique;
-    - its values have less than 2**60 bytes together;
+    - the values have less than 2**60 bytes together;
     - a state is updated at most once, and no node reads its old content after that;
-    - what an op must overwrite is a state, and no constant;
-    - what a collective is still working on is read by nothing but what waits for it.
+    - an input that an op must overwrite is a state, and not a constant;
+    - only a node that waits for a collective reads the collective's output.
     """
     check_names(graph)
     total = sum(value.type.bytes for value in graph.values)

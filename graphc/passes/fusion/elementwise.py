@@ -54,9 +54,9 @@ def fuse(given: Allocation, recomputes: bool = False) -> Allocation:
     and user's segment. Kept values, copies and nodes with copies are not fused. A value that is
     also used outside of its group becomes a further output.
 
-    If the graph is fused for a plan that `recomputes`, forward groups have one output. Values that
-    are produced together cannot be saved or evicted separately. One value might cut the network in
-    two, and two outputs would not.
+    If the graph is fused for a plan that `recomputes`, forward groups have only one output. Values
+    that are produced together cannot be saved or evicted separately: a cut of the network through
+    one value would become a cut through two.
     """
     graph = given.graph
     groups = [group for group in _Grouping(given, recomputes).run() if len(group.steps) > 1]
@@ -229,8 +229,8 @@ class _Grouping:
             needed.setdefault(self.roots[value], step)
         read = [self.extent(root, step, root in first) for root, step in needed.items()]
         made = [self.extent(member.outputs[0], -1, True) for member in members]
-        # If another kernel runs between two members: extended inputs against values not yet
-        # computed.
+        # If another kernel runs between two members, inputs that live longer are compared with
+        # members' values that would be live.
         for before, behind in itertools.pairwise(steps):
             if self.others[behind] != self.others[before + 1]:
                 held = sum(x.bytes for x in read if x.last < behind)
