@@ -1,1 +1,1 @@
-"""What readers of other frameworks' models share."""
+"""Common parts of the readers of other frameworks' models."""

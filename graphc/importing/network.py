@@ -1,4 +1,4 @@
-"""What reading a model gives: values, how states begin, and what became of each weight."""
+"""The result of reading a model: values, initial states, and a report on each tensor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from graphc.ir.graph import Input, Value
 from graphc.runtime.program import Program
 
 Kind = Literal["parameter", "constant", "statistic"]
-"""What a tensor of the model is in a network: learned, fixed, or a running statistic."""
+"""The kind of a tensor of the model in a network: learned, fixed, or a running statistic."""
 
 
 @dataclass(frozen=True)
 class Reported:
-    """What became of a tensor of the model, and why; `state` is its name in graphc, if it has one.
+    """The report on a tensor of the model; `state` is its name in graphc, if it is a state.
 
-    `is_trained` says whether an optimizer moves it.
+    `reason` explains the choice. `is_trained` says whether an optimizer updates it.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Reported:
 
 
 class InitialStates(Mapping[str, Array]):
-    """The numbers that states begin with, by the states' names; read when they are asked for."""
+    """The initial numbers of states, by the states' names; read lazily."""
 
     def __init__(self, weights: Mapping[str, Weight]) -> None:
         self._weights = weights
@@ -55,9 +55,9 @@ class InitialStates(Mapping[str, Array]):
 class Network:
     """A network that was read from a model of another framework.
 
-    `inputs` and `outputs` are values by the names that the model gives them, `states` what states
-    begin with by graphc's names, `report` one entry for each tensor of the model. `names` leads
-    from the model's names of inputs and tensors to graphc's.
+    `inputs` and `outputs` are values by their names in the model. `states` has the initial numbers
+    of states by graphc's names, and `report` one entry for each tensor of the model. `names` maps
+    the model's names of inputs and tensors to graphc's.
     """
 
     inputs: Mapping[str, Input]
@@ -69,9 +69,9 @@ class Network:
     def initialize(self, program: Program) -> None:
         """Write the model's weights into a program of this network, one tensor at a time.
 
-        States that the program has beside them, such as moments, keep what they hold. Raises
-        `OptionError` for a program with none of these states and for a network that was read
-        without its weights, and `OnnxError` where external data of a file cannot be read.
+        Other states of the program, such as moments, keep their content. Raises `OptionError` for a
+        program with none of these states, and for a network that was read without its weights.
+        Raises `OnnxError` if external data of a file cannot be read.
         """
         if not isinstance(program, Program):
             raise OptionError(f"initialize takes a compiled program, got {quoted(program)}")
@@ -88,7 +88,7 @@ class Network:
             program.states[name] = self.states[name]
 
     def _reads_states(self) -> bool:
-        """Whether an output is computed from a state of the model."""
+        """Return whether an output is computed from a state of the model."""
         return any(state.name in self.states for state in trace(self.outputs).states)
 
     @property

@@ -1,4 +1,4 @@
-"""What graphc lacks for a model: gathered node by node, told in one error."""
+"""Problems with importing a model: collected node by node, reported in one error."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from graphc.errors import GraphcError, PlacedError, escaped
 
 MOST_LISTED = 20
-"""Faults of one kind that a message lists."""
+"""The most faults that a message lists."""
 
 MOST_MODULES = 6
-"""Modules of one fault that a message lists."""
+"""The most modules of one fault that a message lists."""
 
 NO_RULE = "graphc has no rule for it"
 
 
 class Missing:
-    """What stands for a tensor that could not be made; nodes that read it are passed over."""
+    """A placeholder for a tensor that could not be created; nodes that read it are skipped."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A node by its name, and the module that it belongs to, where there are modules."""
+    """A node by its name, and its module if there are modules."""
 
     node: str
     module: str = ""
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass
 class Problems:
-    """What operators lack, with the nodes where they do; other faults; inputs without a type."""
+    """Faults of operators, with their nodes; other faults; faults of inputs."""
 
     operators: dict[tuple[str, str], list[Place]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -41,21 +41,21 @@ class Problems:
     missing: Missing = field(default_factory=Missing)
 
     def operator(self, name: str, place: Place, rule: str = NO_RULE) -> Missing:
-        """Note a node whose operator breaks a rule, by default that there is none for it."""
+        """Record a node whose operator breaks a rule; by default, that graphc has none for it."""
         self.operators.setdefault((name, rule), []).append(place)
         return self.missing
 
     def add(self, kind: str, name: str, error: GraphcError) -> Missing:
-        """Note what is wrong with one node, or with another part of the model."""
+        """Record a fault of one node, or of another part of the model."""
         self.faults.append(f"{kind} {name!r}: {told(error)}")
         return self.missing
 
     def input(self, sentence: str) -> None:
-        """Note what an input lacks."""
+        """Record a fault of an input."""
         self.inputs.append(sentence)
 
     def message(self, *cures: str) -> str | None:
-        """All that was noted, and what would help, as one text; None where nothing was."""
+        """Return all recorded faults and the given cures as one text; None if there are none."""
         lines = [*self.inputs]
         for (name, rule), places in self.operators.items():
             times = f"operator {name}: {len(places)} times, first in {places[0]}"
@@ -70,12 +70,12 @@ class Problems:
 
 
 def told(error: GraphcError) -> str:
-    """What went wrong, without a place in Python's code."""
+    """Return the message of an error without a location in Python code."""
     return error.message if isinstance(error, PlacedError) else str(error)
 
 
 def _modules(places: Sequence[Place]) -> str:
-    """The modules of a fault that is in several."""
+    """Return the modules of a fault that occurs in several, as text."""
     modules = list(dict.fromkeys(place.module for place in places if place.module))
     if len(modules) < 2:
         return ""

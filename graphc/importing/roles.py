@@ -1,4 +1,4 @@
-"""What becomes of a model's tensors: learned, fixed, or a running statistic; and who chooses."""
+"""Roles of a model's tensors: learned, fixed, or a running statistic; and the user's choice."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from graphc.ir.types import TensorType
 
 @dataclass(frozen=True)
 class Role:
-    """What a tensor is, why, and whether it is trained."""
+    """The role of a tensor, the reason, and whether it is trained."""
 
     kind: Kind
     reason: str
     is_trained: bool
 
     def with_choice(self, weight: Weight, chosen: Collection[str] | None) -> Role:
-        """The role where `chosen` names what is to learn, or None for what the model says."""
+        """Return the role if only tensors in `chosen` are learned; None keeps the model's
+        choice."""
         if chosen is None or self.kind == "statistic" or weight.dtype.kind in "biuSO":
             return self
         if weight.name in chosen:
@@ -36,7 +37,7 @@ class Role:
 def chosen_names(
     trainable: bool | str | Collection[str] | None, weights: Mapping[str, Weight]
 ) -> Collection[str] | None:
-    """The names that are to learn; None for what the model says.
+    """Return the names of tensors to learn; None for the model's choice.
 
     Raises `OptionError` for a choice that names nothing.
     """
@@ -64,7 +65,8 @@ def chosen_names(
 
 
 def initial(type: TensorType, fill: float) -> Initial:
-    """How a weight begins whose numbers are not read: drawn, or a vector of one number."""
+    """Return the initial value of a weight whose numbers are not read: random, or constant for
+    vectors."""
     if type.rank >= 2:
         return Initial("uniform", math.sqrt(6 / math.prod(type.shape[1:])))
     return Initial("constant", fill)

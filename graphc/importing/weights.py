@@ -1,4 +1,4 @@
-"""Tensors of a model that is read: type and shape at once, numbers when they are asked for."""
+"""Tensors of a model that is read: type and shape at once, numbers lazily."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from graphc.ops.shape import broadcast_to, full
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SEEN_ELEMENTS = 4096
-"""Tensors of no more elements are looked through for being one number."""
+"""The most elements of a tensor that is checked for equal numbers."""
 
 MOST_NUMBERS = 2**27
-"""What a node makes of a few known numbers is no longer than this; larger would fill memory."""
+"""The most elements that a node computes from a few known numbers; more would fill memory."""
 
 MOST_TURNS = 10_000
-"""A loop, a scan or a sequence of more steps is not unrolled."""
+"""The most steps of a loop, a scan or a sequence that is unrolled."""
 
 
 @dataclass(eq=False)
 class Weight:
     """A tensor whose numbers are in the model, or known while it is read.
 
-    `read` gives them anew each time, so that nothing large stays in memory; `is_filled` says that
-    all are one number, which takes none. `is_external` says that they lie in a file of their own.
+    `read` returns new numbers each time, so that nothing large stays in memory. `is_filled` means
+    that all numbers are equal and take no memory. `is_external` means that they are in a separate
+    file.
     """
 
     name: str
@@ -47,12 +48,12 @@ class Weight:
 
     @property
     def type(self) -> TensorType:
-        """The type in graphc; raises `DTypeError` or `ShapeError` where it has none."""
+        """The type in graphc; raises `DTypeError` or `ShapeError` if it has none."""
         return TensorType(self.shape, as_dtype(self.dtype))
 
     @property
     def number(self) -> float | None:
-        """The one number that all elements are, where that is quickly seen; else None."""
+        """The number that all elements equal, if that is quick to check; else None."""
         if not self.elements or (not self.is_filled and self.elements > SEEN_ELEMENTS):
             return None
         flat = self.read().reshape(-1)[: 1 if self.is_filled else None]
@@ -62,7 +63,7 @@ class Weight:
         return float(first) if flat.dtype.kind not in "iub" else int(first)
 
     def as_constant(self) -> Value:
-        """The tensor as a value of a graph: one number that is repeated, or a constant."""
+        """Return the tensor as a value of a graph: one repeated number, or a constant."""
         number = self.number
         if number is not None:
             return broadcast_to(full((), number, self.type.dtype), self.shape)
@@ -70,11 +71,11 @@ class Weight:
 
 
 def known(name: str, array: Array) -> Weight:
-    """A tensor that is there."""
+    """Return a tensor of existing numbers."""
     is_filled = array.size == 1 or (array.size > 1 and not any(array.strides))
     return Weight(name, array.shape, array.dtype, lambda: array, is_filled)
 
 
 def filled(name: str, shape: tuple[int, ...], number: Any, dtype: np.dtype[Any]) -> Weight:
-    """A tensor of one number."""
+    """Return a tensor of one repeated number."""
     return known(name, np.broadcast_to(np.asarray(number, dtype), shape))

@@ -1,4 +1,4 @@
-"""Functions whose windows slide, by the number of axes that they slide over."""
+"""Functions with sliding windows, by the number of axes over which they slide."""
 
 from __future__ import annotations
 

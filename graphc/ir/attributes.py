@@ -1,9 +1,9 @@
-"""What the attributes of an op may be: rules that stand beside the types of their fields.
+"""Validation rules for the attributes of ops, declared beside the types of their fields.
 
-``rate: Annotated[float, Between(0, below=1)]`` is a number in [0, 1). The rule of a tuple holds for
-each of its members; a bool needs none to be True or False. All rules are checked where a node is
-made, before its op sees the attributes; what depends on operands, or on several attributes, is for
-the op's `infer`.
+For example, ``rate: Annotated[float, Between(0, below=1)]`` is a number in `[0, 1)`. The rule of a
+tuple holds for each of its members; a bool needs no rule to be True or False. All rules are checked
+when a node is created, before its op sees the attributes. The op's `infer` checks conditions on
+operands or on several attributes.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from graphc.ir.types import as_dtype
 
 
 class Rule(Protocol):
-    """What an attribute, or each member of one that is a tuple, must be."""
+    """A condition on an attribute, or on each member of one that is a tuple."""
 
     def check(self, name: str, given: Any) -> None:
-        """Raise `OptionError`, with what is allowed, or `DTypeError`."""
+        """Raise `OptionError`, with the allowed values, or `DTypeError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number from `least` up to `most`; kernels count in 32 bits where `most` says so."""
+    """A whole number from `least` up to `most`; kernels that count in 32 bits set `most`."""
 
     least: int = 0
     most: int = 2**62
 
     def check(self, name: str, given: Any) -> None:
-        """Raise `OptionError` for what is no whole number of that range."""
+        """Raise `OptionError` unless `given` is a whole number in that range."""
         is_whole = isinstance(given, Integral) and not isinstance(given, bool)
         if not is_whole or not self.least <= given <= self.most:
             limit = "up" if self.most == 2**62 else f"to {self.most}"
@@ -48,7 +48,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A finite number from `low` up to `high`, and, where they are given, `above` and `below`."""
+    """A finite number from `low` up to `high`, and, if given, above `above` and below `below`."""
 
     low: float = -sys.float_info.max
     high: float = sys.float_info.max
@@ -56,8 +56,8 @@ class Between:
     below: float = math.inf
 
     def check(self, name: str, given: Any) -> None:
-        """Raise `OptionError` for what is no finite number of that range."""
-        if isinstance(given, np.floating):  # which compares in its own, perhaps narrow, precision
+        """Raise `OptionError` unless `given` is a finite number in that range."""
+        if isinstance(given, np.floating):  # it compares in its own, perhaps low, precision
             given = float(given)
         is_number = isinstance(given, Real) and not isinstance(given, bool)
         if (
@@ -69,7 +69,7 @@ class Between:
 
     @property
     def range(self) -> str:
-        """The bounds as a message says them."""
+        """The bounds in the words of a message."""
         bounds = (
             ("from", self.low), ("above", self.above), ("up to", self.high), ("below", self.below)
         )  # fmt: skip
@@ -100,20 +100,21 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class DTypeName:
-    """The name of an element type, of that kind where one is given."""
+    """The name of an element type, of the given kind if there is one."""
 
     kind: str = ""
 
     def check(self, name: str, given: Any) -> None:
-        """Raise `DTypeError` for what names no such type."""
+        """Raise `DTypeError` or `OptionError` unless `given` names a type of the kind."""
         found = as_dtype(given)
         if self.kind and found.kind != self.kind:
             raise OptionError(f"{name} is the name of a {self.kind} type, got {quoted(given)}")
 
 
 def checked_attributes(attributes: Any) -> Any:
-    """The attributes, truths as Python's own; the first that breaks its rule raises `OptionError`
-    or `DTypeError`.
+    """Return the attributes, with NumPy bools as Python's.
+
+    The first attribute that breaks its rule raises `OptionError` or `DTypeError`.
     """
     truths = {}
     for name, rule, members in rules_of(attributes.__class__):
@@ -132,15 +133,15 @@ def checked_attributes(attributes: Any) -> Any:
 
 
 ANY = -1
-"""As many members of a tuple as there are."""
+"""Any number of members of a tuple."""
 
 
 @functools.cache
 def rules_of(kind: Hashable) -> tuple[tuple[str, Rule, int | None], ...]:
-    """The rules of a class of attributes: the field, its rule, and of how many members that is."""
+    """Return the rules of an attribute class: field, rule, and number of tuple members or None."""
     try:
         hints: Mapping[str, Any] = get_type_hints(kind, include_extras=True)
-    except NameError:  # types that only the function knows in which a user made the class
+    except NameError:  # types local to the function in which a user defined the class
         return ()
     truths = ((name, Truth(), None) for name, hint in hints.items() if hint is bool)
     stated = (
@@ -153,7 +154,7 @@ def rules_of(kind: Hashable) -> tuple[tuple[str, Rule, int | None], ...]:
 
 
 def _members(declared: Any) -> int | None:
-    """How many members a tuple of a declared type has; None for what is no tuple."""
+    """Return the number of members of a declared tuple type; None for other types."""
     if get_origin(declared) is not tuple:
         return None
     members = get_args(declared)

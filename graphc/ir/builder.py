@@ -225,7 +225,7 @@ def constant(given: object, name: str | None = None, dtype: object = None) -> St
 
 
 def is_constant_name(name: str) -> bool:
-    """Return whether `constant` gives such a name to a tensor without a name."""
+    """Return whether a name is one that `constant` generates for an unnamed tensor."""
     return re.fullmatch(r"constant/[0-9a-f]{16}", name) is not None
 
 
@@ -254,7 +254,7 @@ def check_initial(name: str, type: TensorType, initial: Initial) -> None:
 
 
 def check_shard(name: str, type: TensorType, shard: Shard) -> None:
-    """Raise `OptionError` or `DTypeError` unless a state of that type can be such a part."""
+    """Raise `OptionError` or `DTypeError` unless a state of that type can be this part of a row."""
     for member in shard.members:
         check_state_name(member.name)
         check_initial(member.name, tensor_type(member.shape, type.dtype), member.initial)

@@ -1,10 +1,10 @@
-"""The numbers of a constant: they never change, and stand in the text of a graph to the bit.
+"""The numbers of a constant: they never change, and the text of a graph has them bit for bit.
 
-Few numbers are written as numbers, shortest decimals that read back to the same bits:
+A few numbers are written as numbers, the shortest decimals that read back to the same bits:
 
     @shift: f32[2] = constant() {values=(0.1, -2.5)}
 
-More of them, and what decimals do not give back, are little-endian bytes beside their digest:
+More numbers, or bits that decimals do not reproduce, are little-endian bytes with their digest:
 
     @table: f32[64] = constant() {base64='AACAPwAA...', digest='0c7f...'}
 """
@@ -27,12 +27,12 @@ from graphc.ir.types import DTYPES, DType, TensorType, as_dtype, float32
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST_WRITTEN = 16
-"""As many numbers are written as numbers; the bytes of more are shorter."""
+"""The most numbers written as numbers; the bytes of more are shorter."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
-    """What a constant holds: `array`, which cannot be written, and a digest of type and bytes."""
+    """The value of a constant: a read-only `array`, and a digest of its type and bytes."""
 
     array: Array
     type: TensorType = field(init=False)
@@ -49,7 +49,7 @@ class Contents:
 
     @property
     def details(self) -> dict[str, Any]:
-        """What the text of a graph says of the contents; `read_contents` reads it back."""
+        """The attributes in the text form of a graph; `read_contents` reads them back."""
         if self.array.size <= MOST_WRITTEN:
             values = tuple(_shortest(number) for number in self.array.reshape(-1))
             is_finite = all(map(math.isfinite, values))
@@ -62,10 +62,11 @@ class Contents:
 
 
 def contents_of(given: object, dtype: object = None) -> Contents:
-    """The contents that a user gives, as an array or nested lists of numbers.
+    """Return the contents of a user's array or nested lists of numbers.
 
-    Python's floats become float32; arrays keep their dtype. Raises `OptionError` for what is no
-    array of numbers, and `DTypeError` for a dtype that no tensor has or that does not hold them.
+    Python floats become float32; arrays keep their dtype. Raises `OptionError` if `given` is not an
+    array of numbers, and `DTypeError` for a dtype that tensors do not have or that does not hold
+    the numbers.
     """
     try:
         array = np.asarray(given)
@@ -87,7 +88,7 @@ def contents_of(given: object, dtype: object = None) -> Contents:
 
 
 def _converted(array: Array, dtype: DType) -> Array:
-    """The array in a dtype: floats are rounded, whole numbers and truths must be exact."""
+    """Return the array in a dtype: floats are rounded, whole numbers and bools must be exact."""
     with np.errstate(all="ignore"):
         found = array.astype(dtype.numpy)
         is_float = dtype.kind == "float"
@@ -98,7 +99,8 @@ def _converted(array: Array, dtype: DType) -> Array:
 
 
 def read_contents(wanted: TensorType, details: Mapping[str, Any]) -> Contents:
-    """The contents that a graph's text says; raises `OptionError` where they are none."""
+    """Return the contents from the text form of a graph; raises `OptionError` if they are
+    invalid."""
     if set(details) == {"values"}:
         array = _of_numbers(wanted, details["values"])
     elif set(details) == {"base64", "digest"}:
@@ -144,14 +146,14 @@ def _of_bytes(wanted: TensorType, encoded: object) -> Array:
 
 
 def _of_values(values: tuple[Any, ...], dtype: DType) -> Array:
-    """Numbers in a row as an array of a dtype."""
+    """Return a sequence of numbers as an array of a dtype."""
     with np.errstate(over="ignore"):
         wide = np.float64 if dtype.kind == "float" else dtype.numpy
         return np.array(values, wide).astype(dtype.numpy)
 
 
 def _shortest(number: Any) -> int | float | bool:
-    """A number as a literal of Python: of a float, the shortest that its dtype reads back."""
+    """Return a number as a Python literal; of a float, the shortest that its dtype reads back."""
     return number.item() if number.dtype.kind in "iub" else float(str(number))
 
 

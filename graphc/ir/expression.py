@@ -1,8 +1,8 @@
 """Scalar expressions of elementwise ops: parsed once, lowered to NumPy, C or CUDA.
 
-An expression is written in Python's syntax over the names of an op's inputs and attributes,
-for example ``dy * (1 - y * y)``. It becomes a short list of instructions in static single
-assignment form; a target only has to know the functions in `FUNCTIONS`.
+An expression is written in Python's syntax over the names of an op's inputs and attributes, for
+example ``dy * (1 - y * y)``. It becomes a short list of instructions in static single assignment
+form. A target only needs to implement the functions in `FUNCTIONS`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphc.ir.syntax import expression_tree
 from graphc.ir.types import DType
 
 FUNCTIONS = {
-    # name: flops an element, counted as vendors count them (transcendentals as their polynomial)
+    # name: flops per element, counted as vendors count them (transcendentals as their polynomial)
     "add": 1, "subtract": 1, "multiply": 1, "divide": 1, "negative": 1, "power": 10,
     "exp": 8, "log": 8, "expm1": 8, "log1p": 8, "sqrt": 2, "erf": 10, "sigmoid": 10,
     "sin": 10, "cos": 10, "tan": 12, "asin": 12, "acos": 12, "atan": 12,
@@ -34,10 +34,10 @@ FUNCTIONS = {
 PREDICATES = (
     "less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "isnan", "isinf",
 )  # fmt: skip
-"""Functions whose results are bool, whatever they are of."""
+"""Functions whose results are bool, whatever the types of their operands."""
 
 LOGIC = ("bitwise_and", "bitwise_or", "bitwise_xor", "invert")
-"""Functions of integers bit by bit, which of bools are bool."""
+"""Bitwise functions of integers; their results are bool if their operands are."""
 
 _BINARY = {
     ast.Add: "add",
@@ -98,11 +98,12 @@ class Expression:
 
     @property
     def flops(self) -> int:
-        """Floating point operations an element."""
+        """Floating point operations per element."""
         return sum(FUNCTIONS[instruction.function] for instruction in self.instructions)
 
     def specialize(self, constants: Mapping[str, str | float]) -> Expression:
-        """Names replaced by numbers or others, constant parts computed, small powers expanded."""
+        """Return the expression with names replaced, constants folded, and small powers
+        expanded."""
         known: dict[int, Operand] = {}
         kept: list[Instruction] = []
 
@@ -124,11 +125,10 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class ScalarProgram:
-    """What a kernel computes of every element: specialised expressions by name, in order.
+    """The computation of a kernel for each element: specialized expressions by name, in order.
 
-    `inputs` and `outputs` name operands in the order of a node. What is neither is a local: its
-    value goes to no memory, but is rounded to its dtype. An expression may read all names that
-    stand before it.
+    `inputs` and `outputs` name operands in the order of a node. Other names are locals: their
+    values are not stored, but rounded to their dtype. An expression may read all names before it.
     """
 
     inputs: tuple[str, ...]
@@ -138,7 +138,7 @@ class ScalarProgram:
 
 
 def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand:
-    """A function of operands, simpler where it is of numbers alone or a small power."""
+    """Return a function of operands, simplified if all are numbers or if it is a small power."""
     if all(isinstance(operand, float) for operand in operands):
         numbers = [operand for operand in operands if isinstance(operand, float)]
         match function:
@@ -163,7 +163,8 @@ def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand
 
 
 def parse(source: str) -> Expression:
-    """Read an expression. Raises `GraphError` that points at what the grammar does not know."""
+    """Return the parsed expression; raises `GraphError` that shows what the grammar does not
+    have."""
     try:
         tree = expression_tree(source)
     except SyntaxError as error:
@@ -172,7 +173,7 @@ def parse(source: str) -> Expression:
 
     def emit(function: str, *operands: Operand) -> Result:
         instruction = Instruction(function, operands)
-        if instruction not in instructions:  # a repeated part is computed once
+        if instruction not in instructions:  # a repeated subexpression is computed once
             instructions.append(instruction)
         return Result(instructions.index(instruction))
 

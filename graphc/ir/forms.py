@@ -1,7 +1,7 @@
-"""Forms that graphs and plans are written in: each is made in a file of its own.
+"""Registry of writers: functions that write graphs and plans in a form such as ``html``.
 
-A graph has to show itself in a notebook, and a plan has to print itself. What they are must not
-depend on how they are written, so the files that write them enter their functions here.
+A graph has to show itself in a notebook, and a plan has to print itself. Their classes must not
+depend on the modules that write them, so those modules register their functions here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _WRITERS: dict[tuple[type, str], Callable[[Any], str]] = {}
 
 
 def writes(kind: type, form: str) -> Callable[[F], F]:
-    """Decorator: the function writes objects of this class in this form."""
+    """Return a decorator that registers the writer of a class in a form."""
 
     def enter(function: F) -> F:
         _WRITERS[kind, form] = function
@@ -25,5 +25,5 @@ def writes(kind: type, form: str) -> Callable[[F], F]:
 
 
 def written(subject: object, form: str) -> str:
-    """An object written in a form, such as ``html``, by the function that is entered for it."""
+    """Return an object in a form, such as ``html``, by its registered writer."""
     return _WRITERS[type(subject), form](subject)

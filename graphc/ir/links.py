@@ -1,8 +1,8 @@
-"""What ranks exchange bytes over: latency and bandwidth of links, by device.
+"""Links between ranks: latency and bandwidth, by device.
 
-Numbers are those of data sheets and standards, in one direction, not measurements. Inside a machine
-it is NVLink where the device has it, else PCIe, or the memory that processes share; between
-machines a network adapter for each GPU.
+Numbers are from data sheets and standards, in one direction, not measurements. Links inside a
+machine are NVLink if the device has it, else PCIe, or the shared memory of processes. Links between
+machines are one network adapter per GPU.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from graphc.ir.device import Device
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a rank sends through: seconds until the first byte arrives, and bytes a second."""
+    """A link of a rank: seconds until the first byte arrives, and bytes per second."""
 
     latency: float
     bytes_per_second: float
 
     def seconds(self, messages: float, sent_bytes: float) -> float:
-        """How long a rank takes for so many messages one after another, of so many bytes in all."""
+        """Return the seconds for `messages` consecutive messages with `sent_bytes` in total."""
         return messages * self.latency + sent_bytes / self.bytes_per_second
 
 
@@ -33,7 +33,7 @@ class Links:
     between: Link
 
     def slowest(self, ranks: int) -> Link:
-        """The link that decides how fast so many ranks are together."""
+        """Return the link that limits the speed of this number of ranks."""
         return self.inside if ranks <= self.ranks_inside else self.between
 
 
@@ -45,7 +45,7 @@ INFINIBAND_400 = Link(5e-6, 50e9)
 
 
 def _pcie(generation: int) -> Link:
-    """16 lanes: 16 GB/s in generation 3, twice as much in each that follows."""
+    """Return 16 lanes: 16 GB/s in generation 3, twice as much in each generation after it."""
     return Link(5e-6, 16e9 * 2 ** (generation - 3))
 
 
@@ -69,9 +69,9 @@ LINKS = {
     "b200": Links(_nvlink(900e9), 8, INFINIBAND_400),
     "rtx-5090": Links(_pcie(5), 8, ETHERNET_25),
 }
-"""Device profile → its links, of machines with up to 8 of it."""
+"""Device profile → its links, for machines with up to 8 of it."""
 
 
 def links_of(device: Device) -> Links:
-    """The links of a device; of one that is in no table those of PCIe 4 and 25 Gb/s."""
+    """Return the links of a device; for unknown ones PCIe 4 and 25 Gb/s."""
     return LINKS.get(device.name, Links(_pcie(4), 8, ETHERNET_25))

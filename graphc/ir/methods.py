@@ -1,7 +1,7 @@
-"""Methods of values: what NumPy's arrays have too, and errors that name the function to call.
+"""Methods of values that NumPy arrays also have, and errors that name the function to call.
 
-A method is a public function with the value as its first argument; the functions come from
-`graphc.ops`, by `graphc.ir.operators.operator`.
+A method is a public function with the value as its first argument. The functions are registered in
+`graphc.ops` by `graphc.ir.operators.operator`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OPERATORS: dict[Callable[..., Any], str] = {
     np.left_shift: "<<",
     np.right_shift: ">>",
 }
-"""What NumPy calls for an operator between one of its numbers and a value."""
+"""NumPy function that an operator between a NumPy number and a value calls → the operator."""
 
 ELSEWHERE = {
     "absolute": "abs",
@@ -82,16 +82,16 @@ ELSEWHERE = {
     "detach": "stop_gradient",
     "view": "reshape",
 }
-"""Names of NumPy and PyTorch → the function of graphc that does it."""
+"""Names in NumPy and PyTorch → the graphc function that does the same."""
 
 NUMBERS = ("numpy", "item", "tolist", "data", "cpu", "grad", "backward", "array", "asarray")
-"""What is asked of a tensor that has numbers."""
+"""Attributes of tensors that have numbers."""
 
 _public: list[str] = []
 
 
 def public_functions(names: Mapping[str, object]) -> None:
-    """Enter the public functions of values, which errors about missing methods name."""
+    """Register the public functions of values, which errors about missing methods name."""
     _public.extend(
         name
         for name, found in names.items()
@@ -100,61 +100,61 @@ def public_functions(names: Mapping[str, object]) -> None:
 
 
 class Methods:
-    """Methods of a value; axes are counted as in the functions of their names.
+    """Methods of a value; axes are counted as in the functions of the same names.
 
-    Methods and functions that reduce take `axis` and `axes` alike; `argmax` and `argmin`, which are
-    functions alone, take one `axis`.
+    Methods and functions that reduce take `axis` and `axes` alike. `argmax` and `argmin`, which are
+    only functions, take one `axis`.
     """
 
     __slots__ = ()
 
     @property
     def T(self) -> Value:  # noqa: N802 - NumPy's name
-        """Its axes in the other order: a view."""
+        """The value with its axes reversed: a view."""
         return function("transpose")(self)
 
     def reshape(self, *shape: int | Sequence[int]) -> Value:
-        """`graphc.reshape`; the shape as one sequence or as several numbers."""
+        """Call `graphc.reshape`; the shape is one sequence or several numbers."""
         return function("reshape")(self, _together(shape))
 
     def transpose(self, *permutation: int | Sequence[int] | None) -> Value:
-        """`graphc.transpose`; the axes as one sequence or as several numbers."""
+        """Call `graphc.transpose`; the axes are one sequence or several numbers."""
         return function("transpose")(self, _together(permutation) if permutation else None)
 
     def flatten(self) -> Value:
-        """All elements along one axis: a view."""
+        """Return all elements along one axis: a view."""
         return function("reshape")(self, (-1,))
 
     @also_called("axis", "axes")
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Value:
-        """`graphc.sum`."""
+        """Call `graphc.sum`."""
         return function("sum")(self, axis, keepdims)
 
     @also_called("axis", "axes")
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Value:
-        """`graphc.mean`."""
+        """Call `graphc.mean`."""
         return function("mean")(self, axis, keepdims)
 
     @also_called("axis", "axes")
     def max(self, axis: Axes = None, keepdims: bool = False) -> Value:
-        """`graphc.max`."""
+        """Call `graphc.max`."""
         return function("max")(self, axis, keepdims)
 
     @also_called("axis", "axes")
     def min(self, axis: Axes = None, keepdims: bool = False) -> Value:
-        """`graphc.min`."""
+        """Call `graphc.min`."""
         return function("min")(self, axis, keepdims)
 
     def astype(self, dtype: object) -> Value:
-        """`graphc.cast`."""
+        """Call `graphc.cast`."""
         return function("cast")(self, dtype)
 
     def cast(self, dtype: object) -> Value:
-        """`graphc.cast`."""
+        """Call `graphc.cast`."""
         return function("cast")(self, dtype)
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):  # what copying, printing and NumPy ask every object for
+        if name.startswith("_"):  # looked up by copying, printing and NumPy
             raise AttributeError(name)
         raise UnknownAttributeError(f"a value has no attribute {name!r}{_cure(name)}")
 
@@ -165,7 +165,7 @@ class Methods:
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **named: Any) -> Any:
-        if ufunc in (np.equal, np.not_equal):  # == stays identity, also beside NumPy's numbers
+        if ufunc in (np.equal, np.not_equal):  # == is identity, also with NumPy numbers
             return ufunc is np.not_equal
         if ufunc in OPERATORS and method == "__call__" and not named:
             numbers = (a[()] if isinstance(a, np.ndarray) and a.shape == () else a for a in given)
@@ -178,14 +178,14 @@ class Methods:
 
 
 def _together(given: tuple[Any, ...]) -> Any:
-    """Several numbers as one sequence; one sequence as it is."""
+    """Return several numbers as one sequence; one sequence as it is."""
     is_sequence = len(given) == 1 and not isinstance(given[0], int | np.integer)
     return given[0] if is_sequence else given
 
 
-@functools.lru_cache(256)  # a missing name may be asked for of every value of a network
+@functools.lru_cache(256)  # every value of a network may look up the same missing name
 def _cure(name: str) -> str:
-    """What to write in place of a method or function of that name."""
+    """Return advice on what to write instead of a method or function of that name."""
     if name in NUMBERS:
         return "; it has no numbers before a step runs, and a step gives those of its outputs"
     found = name if name in _public else ELSEWHERE.get(name, "")

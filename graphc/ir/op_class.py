@@ -1,4 +1,4 @@
-"""What is done when an op class is created: it is checked, and its gradient rules are collected."""
+"""Checks of op classes when they are created, and collection of their gradient rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _fail(cls: type[Op], rule: str) -> None:
 
 
 def check_class(cls: type[Op], base: type[Op], known: Mapping[str, Op]) -> None:
-    """Raise `GraphError`, with the rule that is broken, for an op class that is not sound.
+    """Raise `GraphError`, with the rule that is broken, for an invalid op class.
 
     `base` is the class of all ops, and `known` has those created before, by name.
     """
@@ -63,7 +63,7 @@ def check_class(cls: type[Op], base: type[Op], known: Mapping[str, Op]) -> None:
 
 
 def check_cures(cls: type[Op]) -> None:
-    """Raise `GraphError` unless cures are for inputs that have no gradient."""
+    """Raise `GraphError` unless the inputs in `instead_of_gradient` have no gradient rule."""
     without = {name.lstrip("*") for name in cls.inputs} - set(cls.gradients)
     if wrong := sorted(set(cls.instead_of_gradient) - without):
         _fail(cls, f"`instead_of_gradient` names {wrong}: no inputs without a gradient rule")
@@ -79,7 +79,7 @@ def _check_kernel(cls: type[Op]) -> None:
     parameters = list(inspect.signature(kernel).parameters.values())[3:]
     kinds = {parameter.kind for parameter in parameters}
     if inspect.Parameter.VAR_KEYWORD in kinds:
-        return  # a family's kernel, made from the expression
+        return  # a family's kernel, generated from the expression
     given = [("*" if p.kind is p.VAR_POSITIONAL else "") + p.name for p in parameters]
     expected = list(cls.inputs) + [name.lstrip("*") for name in cls.outputs]
     if given != expected:
@@ -87,7 +87,7 @@ def _check_kernel(cls: type[Op]) -> None:
 
 
 def gradient_rules(cls: type[Op]) -> dict[str, GradientRule]:
-    """Input → its gradient rule, from the methods of an op class named ``gradient...``."""
+    """Return input → gradient rule, from the methods of an op class named ``gradient...``."""
     inputs = [name.lstrip("*") for name in cls.inputs]
     outputs = [name.lstrip("*") for name in cls.outputs]
     known = {*inputs, *outputs, *(f"d{output}" for output in outputs)}

@@ -1,4 +1,4 @@
-"""Python's operators on values. The functions behind them come from `graphc.ops`."""
+"""Python's operators on values. `graphc.ops` registers the functions that implement them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 
 def operator(symbol: str) -> Callable[[F], F]:
-    """Decorator: the function serves this operator, for example ``+``."""
+    """Return a decorator that registers the function of an operator, for example ``+``."""
 
     def register(function: F) -> F:
         _FUNCTIONS[symbol] = function
@@ -26,14 +26,14 @@ def operator(symbol: str) -> Callable[[F], F]:
 
 
 def function(symbol: str) -> Callable[..., Value]:
-    """The function behind an operator or a method."""
+    """Return the function that implements an operator or a method."""
     return _FUNCTIONS[symbol]
 
 
 class Operators:
     """Arithmetic, bits, logic, comparison, matmul and slicing; a number takes the value's dtype.
 
-    ``==`` stays identity, because values are keys of dictionaries; `graphc.equal` compares.
+    ``==`` is identity, because values are keys of dictionaries; `graphc.equal` compares.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Reading the text form of a graph that `graphc.ir.text` prints."""
+"""Parser of the text form of a graph, which `graphc.ir.text` prints."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PHASES: dict[str, Phase] = {
 ROLES = ("parameter", "moment", "statistic", "counter", "constant")
 
 SOURCE_DETAILS = {"input": ("default",), "constant": ("values", "base64", "digest")}
-"""What stands in the braces of sources that are no states with an `Initial`."""
+"""Names of attributes of sources that are not states with an `Initial`."""
 
 FAULTS = (GraphcError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
-"""What an op may raise for operands and attributes that it does not expect."""
+"""Exceptions that an op may raise for unexpected operands and attributes."""
 
 _NAME = r"[%@][\w./-]+"
 _DECLARED = re.compile(rf"({_NAME}): (\w+)\[([\d,]*)\]")
@@ -43,12 +43,12 @@ _OUTPUT = re.compile(rf"output (?P<name>[\w./-]+) = (?P<value>{_NAME})")
 
 
 def parse_graph(text: str) -> Graph:
-    """Read a graph from its text form; raises `TextError` with the lines around the fault."""
+    """Return a graph from its text form; raises `TextError` with the lines around the fault."""
     return _Parser(text).run()
 
 
 class _Parser:
-    """One reading of a text, line by line; `at` is the line that is read, for messages."""
+    """A line-by-line parser of one text; `at` is the current line, for messages."""
 
     def __init__(self, text: str) -> None:
         self.lines = text.strip().splitlines()
@@ -85,7 +85,8 @@ class _Parser:
         return graph
 
     def find(self, name: str) -> Value:
-        """The value of that name; the error says where it is defined, if that is further down."""
+        """Return the value of that name; the error says where it is defined, if that is further
+        down."""
         if name in self.values:
             return self.values[name]
         later = (i for i in range(self.at, len(self.lines)) if f"{name}:" in self.lines[i])
@@ -98,14 +99,14 @@ class _Parser:
         return self.fail(f"{name} is not defined anywhere")
 
     def checked_name(self, name: str) -> str:
-        """A scope or a segment, as the DSL takes it."""
+        """Return the name of a scope or a segment, with the same rules as in the builder."""
         try:
             return builder.check_name(name)
         except GraphcError as error:
             self.fail(str(error))
 
     def declared(self, left: str) -> list[tuple[str, TensorType]]:
-        """The names and types on the left of an equation."""
+        """Return the names and types on the left of an equation."""
         found = []
         if not re.fullmatch(rf"{_DECLARED.pattern}(, {_DECLARED.pattern})*", left):
             self.fail(f"{left!r} is not 'name: type, ...'")
@@ -120,7 +121,7 @@ class _Parser:
         return found
 
     def equation(self, match: re.Match[str]) -> None:
-        """Take in a line that defines an input, a state or the outputs of a node."""
+        """Parse a line that defines an input, a state or the outputs of a node."""
         declared = self.declared(match["left"])
         details = self.details(match["attributes"] or "")
         if match["op"] == "input" or match["op"] in ROLES:
@@ -143,7 +144,8 @@ class _Parser:
                 self.kept.add(value)
 
     def details(self, source: str) -> Mapping[str, Any]:
-        """The attributes in braces, read once each: a deep network repeats the same few."""
+        """Return the attributes in braces, parsed once per text: a deep network repeats the same
+        few."""
         if source not in self.known_details:
             self.known_details[source] = self.parsed(source)
         return self.known_details[source]
@@ -231,7 +233,7 @@ class _Parser:
         return self.copied(node, match["left"])
 
     def copied(self, node: Node, left: str) -> Node:
-        """Restore what a mirrored copy says in its name: ``%6.m1`` is the first copy of ``%6``."""
+        """Restore the mirrored copy that a name denotes: ``%6.m1`` is the first copy of ``%6``."""
         found = re.match(r"([%@][\w./-]+)\.m([0-9]{1,9}):", left)
         if found is None or node.phase != "mirror":
             return node
@@ -247,7 +249,7 @@ class _Parser:
 
 
 def _whole(digits: str) -> int:
-    """A number of up to 18 digits, which 64 bits hold."""
+    """Return a number of up to 18 digits, which 64 bits can hold."""
     if len(digits) > 18:
         raise ValueError(f"an extent of {len(digits)} digits is too large")
     return int(digits)
@@ -255,12 +257,12 @@ def _whole(digits: str) -> int:
 
 @functools.cache
 def attribute_types(op: Op) -> dict[str, Any]:
-    """The declared types of an op's attributes, by name."""
+    """Return the declared types of an op's attributes, by name."""
     return get_type_hints(op.attributes)
 
 
 def fits(given: Any, declared: Any) -> bool:
-    """Whether a literal is of a declared type; a type that literals do not have takes any."""
+    """Return whether a literal has a declared type; types without literals accept any."""
     if declared in (int, bool, str):
         return type(given) is declared
     if declared is float:
@@ -276,7 +278,7 @@ def fits(given: Any, declared: Any) -> bool:
 
 
 def _literal(node: ast.expr) -> Any:
-    """A literal, or the floats that Python writes as names: inf, -inf and nan."""
+    """Return a literal, or a float that Python writes as a name: inf, -inf and nan."""
     match node:
         case ast.Name(id="inf" | "nan"):
             return float(node.id)

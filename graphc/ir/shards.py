@@ -1,7 +1,7 @@
-"""States that ranks hold together: each rank has one part of a row of parameters, or of moments.
+"""States sharded over ranks: each rank has one part of a row of parameters, or of moments.
 
-The row has the elements of several states behind each other, and zeros at the end that make its
-parts equal. In the text of a graph its members stand beside it:
+The row is the concatenation of several states, padded with zeros so that all parts are equal. In
+the text of a graph, the state of a part lists the members:
 
     @shard0: f32[40] = parameter() {ranks=2, members=(('a/weight', (8, 8), 'uniform', 0.1), ...)}
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One of the states of a row, as it is where one process has it whole."""
+    """One state of a row, as it is when it is not sharded."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,7 +34,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """How a state begins that is one of `ranks` equal parts of a row of `members`."""
+    """The initial value of a state that is one of `ranks` equal parts of a row of `members`."""
 
     ranks: int
     members: tuple[Member, ...]
@@ -46,29 +46,29 @@ class Shard:
 
     @property
     def padding(self) -> int:
-        """The zeros at the end of the row."""
+        """The number of zeros at the end of the row."""
         return self.ranks * self.elements - sum(member.elements for member in self.members)
 
     def places(self) -> Iterator[tuple[int, Member]]:
-        """Each member behind the place in the row where it begins."""
+        """Yield the offset in the row, in elements, and the member for each member."""
         first = 0
         for member in self.members:
             yield first, member
             first += member.elements
 
     def moments(self, kind: str, initial: Initial) -> Shard:
-        """The like of moments: one for each member, called by its kind and the member's name."""
+        """Return the shard of moments: one per member, named by its kind and the member's name."""
         members = (replace(m, name=f"{kind}/{m.name}", initial=initial) for m in self.members)
         return Shard(self.ranks, tuple(members))
 
     @property
     def details(self) -> dict[str, Any]:
-        """What the text of a graph says of it."""
+        """The attributes in the text form of a graph."""
         members = tuple((m.name, m.shape, m.initial.kind, m.initial.scale) for m in self.members)
         return {"ranks": self.ranks, "members": members}
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise `OptionError` unless a state of that shape can be such a part."""
+        """Raise `OptionError` unless a state of that shape can be this part of a row."""
         if not self.members or self.ranks < 1 or shape != (self.elements,):
             raise OptionError(
                 f"{name!r} is one of {self.ranks} parts of a row of {len(self.members)} members: "
@@ -77,7 +77,7 @@ class Shard:
 
 
 def overlap(first: int, length: int, other_first: int, other_length: int) -> tuple[slice, slice]:
-    """Where two intervals overlap, as slices of each; both empty where they do not."""
+    """Return the overlap of two intervals as slices of each; both are empty if there is none."""
     begin = max(first, other_first)
     end = max(begin, min(first + length, other_first + other_length))
     return slice(begin - first, end - first), slice(begin - other_first, end - other_first)

@@ -1,4 +1,4 @@
-"""Python's syntax trees, read by one thread at a time."""
+"""Python syntax trees, parsed by one thread at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _READING = lock_across_forks()
 
 
 def expression_tree(source: str) -> ast.expr:
-    """The tree of one expression. Raises what `ast.parse` raises.
+    """Return the tree of one expression; raises the errors of `ast.parse`.
 
-    CPython before December 2023 counts a tree's depth for all threads together (gh-106905): where a
-    collection of garbage lets another thread in, a second reader ends both by a SystemError.
+    CPython before December 2023 counts a tree's depth for all threads together (gh-106905). If
+    garbage collection switches to another thread that parses, too, both fail with a SystemError.
     """
     with _READING:
         return ast.parse(source, mode="eval").body

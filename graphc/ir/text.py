@@ -1,4 +1,4 @@
-"""The text form of a graph; what is printed here, `graphc.ir.parse` reads back.
+"""The text form of a graph; `graphc.ir.parse` reads it back.
 
     graph {
       %x: f32[64,784] = input()
@@ -9,9 +9,9 @@
       output loss = %7
     }
 
-Square brackets after the attributes hold what is not the default: the phase, ``mirror=2`` (how
-often the node may be computed again) and ``keep``, or ``keep=1`` where only that output is kept. A
-node can only read what stands above it, so a cycle cannot be written.
+Square brackets after the attributes hold marks that are not the default: the phase, ``mirror=2``
+(how often the node may be recomputed) and ``keep``, or ``keep=1`` if only that output is kept. A
+node can only read values defined above it, so a cycle cannot be written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from graphc.ir.op import attribute_items
 
 
 def format_graph(graph: Graph) -> str:
-    """The whole graph, one line a source, node or output."""
+    """Return the whole graph, with one line per source, node or output."""
     lines = ["graph {"]
     lines += [f"  {_format_source(graph, source)}" for source in graph.sources]
     lines += [f"  {format_node(graph, node)}" for node in graph.nodes]
@@ -51,7 +51,7 @@ def _format_source(graph: Graph, source: Value) -> str:
 
 
 def format_node(graph: Graph, node: Node) -> str:
-    """One node as a typed equation."""
+    """Return one node as a typed equation."""
     names = graph.names
     left = ", ".join(f"{names[value]}: {value.type}" for value in node.outputs)
     operands = ", ".join(names[value] for value in node.inputs)
@@ -74,12 +74,12 @@ def _braces(details: dict[str, Any]) -> str:
 
 
 def _plain(given: Any) -> Any:
-    """NumPy's numbers as Python's, which print as literals."""
+    """Return NumPy numbers as Python numbers, which print as literals."""
     return given.item() if isinstance(given, np.generic) else given
 
 
 def text_window(graph: Graph, node: Node, radius: int = 3) -> str:
-    """The lines of the nodes around one, with an arrow at it, for messages of errors."""
+    """Return the lines of the nodes around one, with an arrow at it, for error messages."""
     step = graph.position[node]
     around: Sequence[Node] = graph.nodes[max(0, step - radius) : step + radius + 1]
     return window([format_node(graph, other) for other in around], around.index(node))

@@ -1,6 +1,6 @@
-"""Optimizers: each adds update nodes to a graph, one a parameter.
+"""Optimizers: each adds update nodes to a graph, one per parameter.
 
-A number as the learning rate is an input of the program with that number as its default:
+If the learning rate is a number, it is an input of the program with that number as its default:
 ``program.step(x=..., learning_rate=1e-4)`` changes it for one step. A `Schedule` is computed inside
 the step from the step counter.
 """
@@ -53,7 +53,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 """The optimizers by their names on the command line."""
 
 
-if not TYPE_CHECKING:  # a type checker knows the names, and would take this for all others
+if not TYPE_CHECKING:  # a type checker knows the names, and would accept any other
 
     def __getattr__(name: str) -> object:
         known = [kind.__name__ for kind in (Schedule, Groups, *OPTIMIZERS.values())]

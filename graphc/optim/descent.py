@@ -1,4 +1,4 @@
-"""Optimizers that go along the gradient, or along what is left of it when it is scaled."""
+"""Optimizers that follow the gradient or a scaled form of it: SGD, Adagrad, RMSProp and Lion."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from graphc.optim.rates import (
 @asks
 @dataclass(frozen=True)
 class SGD:
-    """w ← w - learning_rate · g, with momentum and L2 decay where asked for.
+    """w ← w - learning_rate · g, optionally with momentum and L2 decay.
 
-    Momentum is classical, or Nesterov's, which needs one above 0.
+    Momentum is classical, or Nesterov's, which needs a momentum above 0.
     """
 
     learning_rate: Rate = 0.01
@@ -85,20 +85,23 @@ class _SgdUpdater:
 
 
 def Momentum(learning_rate: Rate = 0.01, momentum: float = 0.9, weight_decay: float = 0.0) -> SGD:  # noqa: N802
-    """SGD with classical momentum."""
+    """Return SGD with classical momentum."""
     return SGD(learning_rate, momentum, weight_decay)
 
 
 def Nesterov(learning_rate: Rate = 0.01, momentum: float = 0.9, weight_decay: float = 0.0) -> SGD:  # noqa: N802
-    """SGD with Nesterov's momentum, in the form of Sutskever et al. (2013)."""
+    """Return SGD with Nesterov's momentum, in the form of Sutskever et al. (2013)."""
     return SGD(learning_rate, momentum, weight_decay, nesterov=True)
 
 
 @asks
 @dataclass(frozen=True)
 class Adagrad:
-    """Adagrad (Duchi, Hazan and Singer, 2011): the gradient over the root of all its squares so
-    far, which begin with `initial`; `weight_decay` is L2, added to the gradient."""
+    """Adagrad (Duchi, Hazan and Singer, 2011): the gradient over the root of the sum of its
+    squares.
+
+    The sum begins with `initial`; `weight_decay` is L2, added to the gradient.
+    """
 
     learning_rate: Rate = 0.01
     epsilon: float = 1e-10
@@ -134,8 +137,8 @@ class _AdagradUpdater:
 class RMSProp:
     """RMSProp (Tieleman and Hinton, 2012): the gradient over the root of the mean of its squares.
 
-    `alpha` is the part of the old mean that is kept. `centered` takes the square of the gradient's
-    mean off first (Graves, 2013). With `momentum` a velocity of what results is followed.
+    `alpha` is the fraction of the old mean that is kept. `centered` subtracts the square of the
+    gradient's mean (Graves, 2013). With `momentum`, the result accumulates in a velocity.
     `weight_decay` is L2, added to the gradient.
     """
 
@@ -183,7 +186,8 @@ class _RmspropUpdater:
 class Lion:
     """Lion (Chen et al., 2023): the sign of a mean of gradients, with decoupled weight decay.
 
-    It has one moment. Rates are 3 to 10 times less than Adam's, decays as much larger.
+    It has one moment. Use rates 3 to 10 times smaller than Adam's, and decays larger by the same
+    factor.
     """
 
     learning_rate: Rate = 1e-4

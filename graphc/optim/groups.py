@@ -17,13 +17,13 @@ from graphc.optim.rates import Optimizer, Updater, check_optimizer
 @asks
 @dataclass(frozen=True)
 class Groups:
-    """Optimizers by parameters' names: the first pattern that is found in a name decides.
+    """Optimizers by parameter names: the first pattern found in a name decides.
 
-    `groups` are pairs of a regular expression, which may match any part of a name such as
-    ``layer0/bias``, and an optimizer; `default` is for all other parameters. The learning rate of
-    group i, from 0, is the input ``group{i}/learning_rate``, that of the default
-    ``learning_rate``. Raises `OptionError` for what is no expression or optimizer, and, where a
-    step is planned, for a group without a parameter.
+    `groups` are pairs of a regular expression and an optimizer. An expression may match any part of
+    a name such as ``layer0/bias``. `default` is for all other parameters. The learning rate of
+    group i, from 0, is the input ``group{i}/learning_rate``, that of the default ``learning_rate``.
+    Raises `OptionError` for an invalid expression or optimizer. Planning a step raises it for a
+    group without a parameter.
     """
 
     groups: Sequence[tuple[str, Optimizer]]
@@ -76,7 +76,7 @@ class _GroupsUpdater:
         return self.of(parameter.name).update(parameter, gradient)
 
     def of(self, name: str) -> Updater:
-        """The updater of the parameter of that name."""
+        """Return the updater of the parameter of that name."""
         self.names.append(name)
         for group in self.groups:
             if group.pattern.search(name):

@@ -1,8 +1,8 @@
-"""Muon: matrices go along what is left of their gradient when all singular values are made equal.
+"""Muon: updates matrices along their orthogonalized gradient, with all singular values near 1.
 
-Of the mean of gradients u = U · S · Vᵀ that is U · Vᵀ, nearly: a polynomial that lifts singular
-values towards 1, applied a few times (Newton and Schulz), takes products of matrices alone. They
-are nodes of the plan as any others, so what they need is planned.
+For a mean of gradients u = U · S · Vᵀ, the direction is about U · Vᵀ. Newton-Schulz iterations
+approximate it: they apply a polynomial a few times that moves singular values towards 1, and need
+only products of matrices. These are ordinary nodes of the plan, so their memory is planned.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from graphc.optim.rates import (
 )
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of x, x³ and x⁵, chosen by Jordan et al. (2024) for the steepest slope at 0."""
+"""Coefficients of x, x³ and x⁵, chosen by Jordan et al. (2024) for the steepest slope at 0."""
 LEAST_NORM = 1e-7
 MOST_ROUNDS = 99
 ADJUSTMENTS = ("match_rms_adamw", "original")
@@ -43,14 +43,17 @@ ADJUSTMENTS = ("match_rms_adamw", "original")
 @asks
 @dataclass(frozen=True)
 class Muon:
-    """Muon (Jordan et al., 2024) for matrices, with decoupled weight decay; others go by `others`.
+    """Muon (Jordan et al., 2024) for matrices, with decoupled weight decay.
 
-    A mean of gradients keeps `momentum` of its past, and with `nesterov` is looked at one gradient
-    ahead; `rounds` of Newton and Schulz make it orthogonal. The rate is multiplied with 0.2 · √(the
-    longer side) for ``adjust="match_rms_adamw"``, so that rates of AdamW suit (Liu et al., 2025),
-    or with √(rows / columns), at least 1, for "original". Parameters that have other than two axes
-    follow `others`, by default AdamW with the same rate and decay. Embeddings and last layers are
-    better left to AdamW: see `Groups`.
+    A mean of gradients keeps the fraction `momentum` of its past. With `nesterov` it looks one
+    gradient ahead. A number `rounds` of Newton-Schulz iterations make it orthogonal.
+
+    With ``adjust="match_rms_adamw"`` the rate is multiplied by 0.2 · √(the longer side), so that
+    rates of AdamW suit (Liu et al., 2025). With "original" the factor is √(rows / columns), at
+    least 1.
+
+    Parameters that do not have two axes use the optimizer `others`, by default AdamW with the same
+    rate and decay. Use AdamW for embeddings and last layers: see `Groups`.
     """
 
     learning_rate: Rate = 1e-3
@@ -107,7 +110,7 @@ def _factor(adjust: str, rows: int, columns: int) -> float:
 
 
 def orthogonal(x: Value, rounds: int) -> Value:
-    """A matrix with its singular values lifted to about 1, by so many rounds."""
+    """Return a matrix with singular values moved to about 1, by `rounds` iterations."""
     a, b, c = COEFFICIENTS
     x = div(x, maximum(sqrt(square_sum(x)), LEAST_NORM))
     is_tall = x.shape[0] > x.shape[1]

@@ -1,4 +1,4 @@
-"""What all optimizers share: learning rates, their schedules, and moments like a parameter."""
+"""Common parts of all optimizers: learning rates, their schedules, and moments of a parameter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphc.ops.update import LARGEST
 
 
 class Updater(Protocol):
-    """Adds the update of one parameter."""
+    """The updates of parameters in one step; `update` adds the one of a parameter."""
 
     def update(self, parameter: State, gradient: Value) -> Node: ...
 
@@ -25,15 +25,15 @@ class Updater(Protocol):
 class Optimizer(Protocol):
     """Settings of an optimizer; `begin` adds what all updates of a step share, in that dtype.
 
-    One whose update of an element depends on that element of its operands alone says so by
-    `is_elementwise = True`: then ranks can share its states out.
+    An optimizer sets `is_elementwise = True` if its update of an element depends only on that
+    element of its operands. Ranks can then shard its states.
     """
 
     def begin(self, dtype: DType) -> Updater: ...
 
 
 def check_optimizer(name: str, given: object) -> None:
-    """Raise `OptionError` for what is no optimizer."""
+    """Raise `OptionError` unless `given` is an optimizer."""
     if isinstance(given, type) or not hasattr(given, "begin"):
         raise OptionError(
             f"{name} must be an object such as graphc.optim.Adam(1e-3), got {quoted(given)}"
@@ -41,7 +41,7 @@ def check_optimizer(name: str, given: object) -> None:
 
 
 def check_elementwise(optimizer: Optimizer) -> None:
-    """Raise `OptionError` for an optimizer whose states cannot be shared out."""
+    """Raise `OptionError` for an optimizer whose states cannot be sharded."""
     if not getattr(optimizer, "is_elementwise", False):
         raise OptionError(
             f"shard='states' updates parts of rows of parameters, and {optimizer!r} looks at a "
@@ -55,9 +55,9 @@ def check_elementwise(optimizer: Optimizer) -> None:
 class Schedule:
     """A learning rate that follows the step counter.
 
-    It rises linearly over `warmup` steps to `peak`, then goes ``constant``, ``linear``, ``cosine``
-    (Loshchilov and Hutter, 2017) or ``exponential`` to `floor`, which it reaches at step `steps`
-    and keeps.
+    It rises linearly over `warmup` steps to `peak`. Then it follows the form ``constant``,
+    ``linear``, ``cosine`` (Loshchilov and Hutter, 2017) or ``exponential`` to `floor`. It reaches
+    `floor` at step `steps` and keeps it.
     """
 
     peak: float
@@ -78,11 +78,12 @@ class Schedule:
 
 
 Rate = float | Schedule
-"""A learning rate: a number, or what it follows."""
+"""A learning rate: a number or a schedule."""
 
 
 def learning_rate(rate: Rate, dtype: DType) -> Value:
-    """The rate of a step; a number is the default of an input named inside the current scope."""
+    """Return the rate of a step; a number is the default of an input named inside the current
+    scope."""
     if not isinstance(rate, Schedule):
         name = builder.scoped_name("learning_rate")
         return builder.input(name, (), dtype, default=float(rate))
@@ -93,23 +94,23 @@ def learning_rate(rate: Rate, dtype: DType) -> Value:
 
 
 def left_of(rate: Value, weight_decay: float) -> Value:
-    """The factor that decoupled decay leaves of a parameter."""
+    """Return the factor of a parameter in decoupled weight decay: 1 - rate · weight_decay."""
     return shift(scale(rate, -weight_decay), 1.0)
 
 
 def check_rate(rate: Rate) -> None:
-    """Raise `OptionError` unless it is a schedule or a number that a rate may be."""
+    """Raise `OptionError` unless `rate` is a schedule or a valid number."""
     if not isinstance(rate, Schedule):
         number_between("learning_rate", rate, 0, LARGEST)
 
 
 def check_decay(weight_decay: float) -> None:
-    """Raise `OptionError` unless it is a number that a weight decay may be."""
+    """Raise `OptionError` unless `weight_decay` is a valid number."""
     number_between("weight_decay", weight_decay, 0, LARGEST)
 
 
 def moment(kind: str, parameter: State, value: float = 0.0) -> State:
-    """A moment like the parameter, in float32 where 16 bits would underflow."""
+    """Return a moment of the parameter's shape, in float32 if 16 bits would underflow."""
     dtype = compute_dtype(parameter.type.dtype)
     found = builder.state(f"{kind}/{parameter.name}", parameter.shape, dtype, value, "moment")
     if isinstance(parameter.initial, Shard):

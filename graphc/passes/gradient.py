@@ -125,8 +125,8 @@ class _Differentiation:
         self.active: set[Value] = set()
 
     def run(self, loss: Value, wrt: Sequence[Value]) -> tuple[Value, ...]:
-        """Return the gradients by each value of `wrt`; differentiates forward nodes back to
-        front."""
+        """Return the gradients by each value of `wrt`, from a walk over forward nodes in
+        reverse."""
         self.mark_active(wrt)
         if loss in self.active:
             with builder.in_phase("gradient"):
@@ -196,8 +196,10 @@ class _Differentiation:
         return rule.method(node.op, node, **self.arguments(node, name, rule))
 
     def arguments(self, node: Node, source: str, rule: GradientRule) -> dict[str, Any]:
-        """Return the arguments of the gradient rule of input `source`: incoming gradients, and the
-        latest copies of values."""
+        """Return the arguments of the gradient rule of input `source`.
+
+        These are incoming gradients, and the latest copies of values.
+        """
         inputs, outputs = node.named_inputs(), node.named_outputs()
         for name, value in outputs.items():
             values = value if isinstance(value, tuple) else (value,)
@@ -242,8 +244,7 @@ class _Differentiation:
         return self.copy(value.node, self.counts[value.node]).outputs[value.index]
 
     def copy(self, node: Node, level: int) -> Node:
-        """Return mirrored copy number `level`; on first use, create it and the copies that it
-        reads."""
+        """Return mirrored copy number `level`; on first use, create it and the copies it reads."""
         if (node, level) in self.copies:
             return self.copies[node, level]
         needed: set[tuple[Node, int]] = set()
@@ -264,15 +265,13 @@ class _Differentiation:
         return self.copies[node, level]
 
     def sources(self, node: Node, level: int) -> list[tuple[Node, int]]:
-        """Return the copies that copy `level` of a node reads: those of the same or the last
-        level."""
+        """Return the copies that copy `level` of a node reads: of the same level, or the last."""
         producers = (value.node for value in node.inputs if value.node is not None)
         levels = ((producer, min(level, self.counts[producer])) for producer in producers)
         return [(producer, count) for producer, count in levels if count > 0]
 
     def copied_input(self, value: Value, level: int) -> Value:
-        """Return the operand that copy number `level` reads for `value`: u.min(k, m(u)) of Alg.
-        2."""
+        """Return the operand of copy number `level` for `value`: u.min(k, m(u)) of Alg. 2."""
         if value.node is None:
             return value
         count = min(level, self.counts[value.node])

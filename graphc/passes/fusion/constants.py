@@ -49,8 +49,7 @@ def inline_constants(graph: Graph) -> Graph:
 
 
 def _number(node: Node, numbers: Mapping[Value, float]) -> float | None:
-    """Return the number that fills a node's outputs; None if there is none, or if it is not
-    exact."""
+    """Return the number that fills a node's outputs; None if there is none, or not exactly."""
     if (viewed := node.viewed) is not None:
         return numbers.get(viewed)
     if not isinstance(node.op, Full) or node.output.type.dtype.kind != "float":

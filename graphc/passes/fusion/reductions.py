@@ -1,8 +1,7 @@
-"""Fusion of reductions with their producers and consumers: one kernel instead of two or three, and
-the operand needs no bytes. It is for GPUs.
+"""Fusion of reductions with their producers and consumers on GPUs: one kernel, not two or three.
 
-The pass runs after that of `elementwise.py`. A group is a sum, mean, maximum or sum of squares, and
-at least one of
+The operand of a fused reduction then needs no bytes. The pass runs after that of `elementwise.py`.
+A group is a sum, mean, maximum or sum of squares, and at least one of
 
     before  the elementwise node that produces its operand; or, of a fused node, the member that
             produces it and members that only this one needs, while the others stay as a node
@@ -140,8 +139,7 @@ class _Search:
         return found
 
     def fusion(self, reduction: Node, taken: set[Node]) -> _Fusion | None:
-        """Return the fusion of a reduction and its neighbors; None if none of these can be
-        fused."""
+        """Return the fusion of a reduction and its neighbors; None if none can be fused."""
         maker = reduction.inputs[0].node
         if maker is None or maker in taken or not self.may_join(reduction, maker):
             maker = None
@@ -170,8 +168,7 @@ class _Search:
         )
 
     def is_only_read_by(self, value: Value, reader: Node) -> bool:
-        """Return whether the value has no other use, and its reader and producer may become one
-        node."""
+        """Return whether the value has no other use, and its reader and producer may be merged."""
         return (
             self.graph.uses[value] == [self.graph.position[reader]]
             and value not in self.graph.visible
@@ -181,8 +178,8 @@ class _Search:
         )
 
     def behind(self, reduction: Node) -> Node | None:
-        """Return the only consumer of a reduction's result, if it is elementwise and reads nothing
-        else."""
+        """Return the only consumer of a reduction's result, if it is elementwise with no other
+        input."""
         result = reduction.output
         if result.type.dtype.kind != "float" or not self.graph.uses[result]:
             return None
@@ -202,8 +199,7 @@ class _Search:
         return node.phase != "mirror" and node.copy_of is None and node not in self.originals
 
     def parts(self, maker: Node, reduction: Node) -> tuple[_Group | None, Node | None]:
-        """Return the members of `maker` to fuse with the reduction, and a node of the others, if
-        any.
+        """Return the members of `maker` to fuse with the reduction, and a node of the others.
 
         No member is fused if a value that is not stored now would have to be, or if it has too many
         inputs.
@@ -224,8 +220,7 @@ class _Search:
         return (part, rest) if len(part.inputs) <= MOST_INPUTS else (None, None)
 
     def fused(self, reduction: Node, part: _Group | None, behind: Node | None) -> Node:
-        """Return the node that replaces a reduction, the members before it, and the node behind
-        it."""
+        """Return the node that replaces a reduction, the members before it, and `behind`."""
         operand, given = reduction.inputs[0], reduction.attributes
         last = reduction if behind is None else behind
         strides = self.strides.get(operand, contiguous_strides(operand.type))
