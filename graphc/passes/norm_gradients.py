@@ -2,7 +2,7 @@
 
 The rules of a norm give x, scale and bias separate gradients. All of them use sums of dy and of dy
 times the normalized x. If each statistic has one parameter, as in batch norm, these are the same
-sums, and one node computes all three gradients (Ioffe and Szegedy, 2015, section 3). Otherwise one
+sums. Then one node computes all three gradients (Ioffe and Szegedy, 2015, section 3). Otherwise one
 node computes the gradients of scale and bias.
 """
 

@@ -5,8 +5,8 @@ layout and float type to compute in. The group runs as one kernel at the step of
 Intermediate values stay in registers; only values with uses outside of the group are written.
 
 The pass is one walk over the nodes in their order. Each node begins a new group. It merges the
-groups that produce its operands, the latest first, if they are open and have its key, and if the
-result is small enough and costs no bytes.
+groups that produce its operands, the latest first. These must be open and have its key, and the
+result must be small enough and cost no bytes.
 
 Invariant: a group is open as long as no node outside of it reads one of its values, and no state
 that it reads was replaced. So all members of an open group can move to the later step at which it
