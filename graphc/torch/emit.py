@@ -1,9 +1,9 @@
-"""From a sequence of steps to the two graphs that AOTAutograd runs.
+"""Emission of a sequence of steps as the forward and backward graph that AOTAutograd runs.
 
-The sequence is carried out in order, up to the turn into the forward graph, from there into the
-backward one. Each appearance of a step is a node of its own; a view is emitted where it is read, of
-the latest appearance of what it views. What lives over the turn is saved: as storages, one tensor
-each, so that what was counted is what is kept.
+Steps up to the forward/backward boundary become the forward graph, the others the backward graph.
+Each occurrence of a step becomes one node. A view is emitted before its use, from the latest
+occurrence of its base. Values live across the boundary are saved for backward as one tensor per
+storage, so the saved bytes equal the planned bytes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from graphc.torch.steps import NEW_STATISTICS, STATEFUL_NORMS, TorchSteps
 
 
 def emit(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The forward and the backward graph of a sequence."""
+    """Return the forward and the backward graph of a sequence."""
     return _Emission(torch_steps, sequence).graphs()
 
 
 class _Emission:
-    """Carries out a sequence; `env` has the node that stands for each of the joint graph's."""
+    """Emission of one sequence; `env` maps nodes of the joint graph to emitted nodes."""
 
     def __init__(self, torch_steps: TorchSteps, sequence: Sequence[int]) -> None:
         self.torch_steps, self.joint = torch_steps, torch_steps.joint
@@ -48,7 +48,7 @@ class _Emission:
         self.saved_values = self._crossing()
         self.views = self._views()
         self.first_only = self.steps.live_out | self._statistics()
-        """Values that the first appearance of a step makes, and no other."""
+        """Values that only the first occurrence of a step produces."""
         self.env: dict[fx.Node, fx.Node] = {}
         self.states: dict[int, fx.Node] = {}
 
@@ -57,7 +57,7 @@ class _Emission:
         return self._module(forward), self._module(self._backward(saved))
 
     def _liveness(self) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
-        """By position: operands that nothing behind reads, and outputs that something does."""
+        """Return, by position, the operands that have no later use and the outputs that do."""
         live = set(self.steps.live_out)
         dying: list[frozenset[int]] = []
         outputs: list[frozenset[int]] = []
@@ -69,7 +69,7 @@ class _Emission:
         return dying[::-1], outputs[::-1]
 
     def _crossing(self) -> list[int]:
-        """Values that are made before the turn and read behind it, in the order of values."""
+        """Return the values produced before the boundary and used after it, in ascending order."""
         wanted = set(self._read(self.joint.outputs[self.joint.forward_outputs :]))
         for step in reversed(self.sequence[self.turn + 1 :]):
             wanted.difference_update(self.steps.outputs[step])
@@ -87,7 +87,7 @@ class _Emission:
         return [value for value in values if value not in there]
 
     def _views(self) -> dict[fx.Node, list[fx.Node]]:
-        """What is emitted anew where a step is: its views, and views of them."""
+        """Return, by step, its views and their views, which are emitted anew with the step."""
         found: dict[fx.Node, list[fx.Node]] = defaultdict(list)
         above: dict[fx.Node, list[fx.Node]] = {}
         for node in self.joint.values:
@@ -120,7 +120,7 @@ class _Emission:
         return graph, saved
 
     def _saved(self, graph: fx.Graph) -> list[fx.Node]:
-        """Nodes of the forward graph that the backward graph is given, those checked first."""
+        """Return the nodes saved for backward, those with version checks first."""
         values = [
             self.states[v] if v in self.states else self._tensor(graph, self.joint.base[v])
             for v in self.saved_values
@@ -130,7 +130,7 @@ class _Emission:
         return sorted(nodes, key=lambda n: bool(n.meta.get("saved_tensor_with_no_vc_check", False)))
 
     def _sources_behind_the_turn(self) -> list[fx.Node]:
-        """Parameters, inputs and constants that the backward graph reads."""
+        """Return the parameters and inputs that the backward graph reads, without constants."""
         wanted: dict[fx.Node, None] = {}
         pending: list[fx.Node] = []
         for step in self.sequence[self.turn + 1 :]:
@@ -154,7 +154,7 @@ class _Emission:
         ]
 
     def _operands(self, step: int, node: fx.Node) -> list[fx.Node]:
-        """What an appearance behind the turn reads."""
+        """Return the operands of an occurrence after the boundary."""
         if step < self.torch_steps.turn and node.target in STATEFUL_NORMS:
             return [each for each in node.args[:3] if isinstance(each, fx.Node)]
         return list(node.all_input_nodes)
@@ -194,7 +194,7 @@ class _Emission:
                 self._appear(graph, position, step, node)
 
     def _appear(self, graph: fx.Graph, position: int, step: int, node: fx.Node) -> None:
-        """One appearance of a step."""
+        """Emit one occurrence of a step."""
         arguments = (self._arguments(position, node), dict(node.kwargs))
         args, kwargs = fx.map_arg(arguments, lambda each: self._tensor(graph, each))
         for each in self.views[node]:
@@ -219,7 +219,7 @@ class _Emission:
     def _call(
         self, position: int, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """What is called, in the place of the first operand that dies where the steps allow it."""
+        """Return the call of a node, in place of the first dying operand it may overwrite."""
         if node.target in STATEFUL_NORMS and not self.is_first[position]:
             return STATEFUL_NORMS[node.target], args, kwargs
         for _, operand in self.steps.overwrites[self.sequence[position]]:
@@ -235,7 +235,7 @@ class _Emission:
     def _with_random_state(
         self, graph: fx.Graph, position: int, node: fx.Node, args: Any, kwargs: Any
     ) -> fx.Node:
-        """The op with the state from which it drew first, which its first appearance saves."""
+        """Emit a random op; the first occurrence saves the state, later ones restore it."""
         value = self.torch_steps.state_of[self.sequence[position]]
         if not self.is_first[position]:
             given = (self.states[value], node.target, *args)
@@ -251,13 +251,13 @@ class _Emission:
     def _take_apart(
         self, graph: fx.Graph, node: fx.Node, made: fx.Node, wanted: frozenset[int]
     ) -> None:
-        """The outputs of a tuple that are read, right behind it: what is not read is freed."""
+        """Emit a getitem for each used output directly after the tuple; the rest is freed."""
         for user in node.users:
             if user.target is operator.getitem and not wanted.isdisjoint(self.joint.values[user]):
                 self.env[user] = _copied(graph, user, {node: made})
 
     def _tensor(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
-        """The node in this graph that stands for one of the joint graph's, views made anew."""
+        """Return the emitted node for a node of the joint graph; emits views if needed."""
         found = self.env.get(node)
         if found is None:
             if node in self.joint.step_of or node.op != "call_function":

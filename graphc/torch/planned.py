@@ -1,4 +1,4 @@
-"""The plan of a joint graph: what is asked for, the sequence, the graphs that carry it out."""
+"""Plans of a joint graph: the goal, the schedule, and the emitted and checked graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from graphc.torch.view import Shown
 
 
 class Goal:
-    """What a plan is asked for: bytes, or a part of a step's time, or neither."""
+    """A requested budget of bytes, a requested fraction of a step's time, or neither."""
 
     def __init__(self, budget: int | str | None, max_extra_time: float | None) -> None:
         if budget is not None and max_extra_time is not None:
@@ -42,7 +42,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Planned:
-    """The plan of one shape: its sequence, the graphs that carry it out, and what lives when."""
+    """The plan of one shape: its schedule, the graphs that run it, and its live ranges."""
 
     report: Report
     torch_steps: TorchSteps
@@ -53,7 +53,7 @@ class Planned:
 
 
 def plan_for(goal: Goal, joint: Joint, held: Held, sources: Mapping[fx.Node, Source]) -> Planned:
-    """The plan of a joint graph; raises `BudgetError` where nothing fits."""
+    """Return the plan of a joint graph; raises `BudgetError` if no plan fits."""
     torch_steps, planner = prepared(joint, held.bytes)
     plan = chosen(planner, goal, torch_steps)
     forward, backward, replay = checked(torch_steps, plan)
@@ -65,7 +65,7 @@ def plan_for(goal: Goal, joint: Joint, held: Held, sources: Mapping[fx.Node, Sou
 def prepared(
     joint: Joint, fixed_bytes: int, in_place: bool = True
 ) -> tuple[TorchSteps, TorchPlanner]:
-    """The steps of a joint graph and their planner."""
+    """Return the steps of a joint graph and their planner."""
     torch_steps = TorchSteps(joint, measure(joint), fixed_bytes, in_place)
     return torch_steps, TorchPlanner(torch_steps.steps, torch_steps.state_of)
 
@@ -73,9 +73,9 @@ def prepared(
 def checked(
     torch_steps: TorchSteps, found: Schedule
 ) -> tuple[fx.GraphModule, fx.GraphModule, Replay]:
-    """The forward and the backward graph of a plan, and what lives when in them.
+    """Return the forward and backward graph of a schedule, and their live ranges.
 
-    Raises `TorchError` where these are not what the plan says.
+    Raises `TorchError` if the graphs do not implement the joint graph within the planned peak.
     """
     forward, backward = emit(torch_steps, found.sequence)
     replayed = check(to_replay(torch_steps, forward.graph, backward.graph), found.peak_bytes)
@@ -83,7 +83,7 @@ def checked(
 
 
 def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) -> Plan:
-    """What the checker is told of a plan."""
+    """Return the input of the checker for a plan."""
     joint = torch_steps.joint
     weights = {
         node: Weight(measured.workspace, measured.result_bytes)
@@ -103,7 +103,7 @@ def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) ->
 
 
 def chosen(planner: TorchPlanner, goal: Goal, torch_steps: TorchSteps) -> Schedule:
-    """The plan that a goal asks for; raises `BudgetError` where nothing fits."""
+    """Return the schedule for a goal; raises `BudgetError` if no schedule fits."""
     if goal.budget is not None:
         found = planner.within(goal.budget)
         if found is None:
@@ -115,7 +115,7 @@ def chosen(planner: TorchPlanner, goal: Goal, torch_steps: TorchSteps) -> Schedu
 
 
 def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.GraphModule]]:
-    """What `graphc.torch.partition_fn` gives."""
+    """Return a partition function; implements `graphc.torch.partition_fn`."""
     goal = Goal(parse_bytes("budget", budget), None)
 
     def partition(
@@ -123,7 +123,7 @@ def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.Gr
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         joint = Joint(module, num_fwd_outputs)
         fixed = sum(joint.bytes[value] for value in joint.source_values)
-        # Another compiler wants graphs in which nothing is overwritten.
+        # Other compilers require functional graphs, in which no node overwrites an operand.
         torch_steps, planner = prepared(joint, fixed, in_place=False)
         forward, backward, *_ = checked(torch_steps, chosen(planner, goal, torch_steps))
         return forward, backward

@@ -1,4 +1,4 @@
-"""A module of torch whose step is planned: what `graphc.torch.plan` gives."""
+"""A torch module whose training step runs under a memory plan; returned by `graphc.torch.plan`."""
 
 from __future__ import annotations
 
@@ -51,31 +51,31 @@ if TYPE_CHECKING:
     from graphc.torch.verify import Verified
 
 WatchOfPart = Callable[[str, str], AbstractContextManager[object]]
-"""What a node runs in, by its graph, ``forward`` or ``backward``, and its name."""
+"""Returns a context for a node, given its graph (``forward`` or ``backward``) and its name."""
 
 OFTEN = 4
-"""So many plans for one shape, made by calls, are worth a warning."""
+"""Number of plans that calls of one shape may cause before the step warns."""
 
 NO_ARGUMENTS: Given = ((), {})
 
 
 class _PlannedOnlyError(Exception):
-    """Raised in place of the first node: the plan is made, and nothing has run."""
+    """Raised instead of running the first node, when a call only plans."""
 
 
 class Ran(NamedTuple):
-    """A step that was watched: its plan, and the memory of all that its forward graph is given."""
+    """A watched step: its plan, and the memory ranges of the forward graph's inputs."""
 
     plan: Planned
     given: list[range]
 
 
 class _Call(threading.local):
-    """What belongs to the call of a step in which a thread is; others may call the same step."""
+    """State of one thread's call of a step; several threads may call the same step."""
 
     given = NO_ARGUMENTS
     fault: Exception | None = None
-    """What was raised where torch.compile called the step, which tells it in its own way."""
+    """The exception raised inside a callback of torch.compile, which wraps it in its own error."""
     has_planned = False
     plans_only = False
     watch: WatchOfPart | None = None
@@ -83,9 +83,9 @@ class _Call(threading.local):
 
 
 class PlannedStep(nn.Module):  # type: ignore[misc]
-    """Called like the module; its `report` is that of the shape that was planned last.
+    """A wrapper that is called like the module; `report` describes the most recent plan.
 
-    It is a module, so that DistributedDataParallel and the like can stand around it.
+    It is a module, so that wrappers such as DistributedDataParallel accept it.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         self._begin()
 
     def _begin(self) -> None:
-        """Nothing is planned yet."""
+        """Reset the plans and compile the step anew."""
         self.plans: list[Planned] = []
-        """Those of the shapes that have come, in their order."""
+        """Plans in the order in which they were made."""
         self._call = _Call()
         self._times: Counter[tuple[torch.Size, ...]] = Counter()
         self._example: Callable[[], Given] = gone
@@ -117,7 +117,7 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
-        """A step of copies of the module and its loss, which is planned anew when it is called."""
+        """Return a step with copies of the module and loss; it plans anew when called."""
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         kept = {name: each for name, each in vars(self).items() if name not in _BEGUN}
@@ -139,7 +139,7 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
 
     @partial(torch.compiler.disable, reason=CALLED_BESIDE)
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns, or the loss; its backward pass keeps to the plan."""
+        """Return the output of the module, or the loss; its backward pass follows the plan."""
         refuse_stance()
         call, told = self._call, None
         call.given, call.fault, call.has_planned = (args, kwargs), None, False
@@ -156,19 +156,19 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
             try:
                 raise told
             finally:
-                del told  # else it would hold itself, and the arguments, by this frame
+                del told  # breaks the cycle through this frame, which refers to the arguments
         if call.has_planned:
             self._warn_of_plans(args, kwargs)
         return found
 
     def _told(self, error: Exception) -> Exception:
-        """What is to be raised for what was raised by the step, a graph, or torch.compile."""
+        """Return the exception to raise for an error of the step, a graph or torch.compile."""
         fault = self._call.fault
         if fault is None and not is_of_compiling(error):
             return error
         if fault is not None and not isinstance(fault, GraphcError):
             return fault
-        clear_frames(error.__traceback__)  # torch's errors hold themselves, and the arguments
+        clear_frames(error.__traceback__)  # torch's errors form cycles that refer to arguments
         if fault is not None:
             return fault.with_traceback(None)
         told = as_graphc_error(error, self.module, self.loss_fn, self._call.given)
@@ -176,7 +176,7 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         return told
 
     def _warn_of_plans(self, args: Any, kwargs: Any) -> None:
-        """Say once which guard fails, where calls of one shape are planned again and again."""
+        """Warn once, naming the failing guard, if calls of one shape are replanned repeatedly."""
         leaves = tree_leaves((args, kwargs))
         shapes = tuple(each.shape for each in leaves if isinstance(each, torch.Tensor))
         self._times[shapes] += 1
@@ -191,19 +191,19 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
 
     @property
     def report(self) -> Report:
-        """What the plan of the shape that was planned last takes, and why."""
+        """The report of the most recent plan."""
         if not self.plans:
             raise TorchError("nothing is planned yet; a copy of a step is, when it is called")
         return self.plans[-1].report
 
     def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Plan the shapes of these arguments; nothing is run."""
+        """Plan the shapes of these arguments without running the step."""
         if torch.is_inference_mode_enabled():
             raise TorchError(
                 "nothing can be differentiated under torch.inference_mode, so there is no step to "
                 "plan; plan outside of it"
             )
-        # A step holds no arguments: its budget would not know of them.
+        # The step keeps only weak references: the budget does not count stored arguments.
         self._example = weakly((tuple(args), dict(kwargs)))
         self._call.plans_only = True
         try:
@@ -217,11 +217,11 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
             raise TorchError("nothing of the module is differentiated, so there is no step to plan")
 
     def verify(self, *args: Any, **kwargs: Any) -> Verified:
-        """Run a step of the plan and one of ``backend="aot_eager"``, and compare them.
+        """Run one step of the plan and one with ``backend="aot_eager"``, and compare them.
 
-        Without arguments, those are taken that it was planned or verified with last. Parameters,
-        buffers, attributes of the modules, ``.grad`` and the random state are afterwards as before.
-        Raises `OptionError` where there are no arguments any more.
+        Without arguments, it uses those of the last `plan` or `verify`. Parameters, buffers,
+        attributes of the modules, ``.grad`` and the random state are restored afterwards.
+        Raises `OptionError` if these arguments no longer exist.
         """
         from graphc.torch.verify import verified
 
@@ -229,10 +229,10 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
 
     @contextmanager
     def watched(self, watch: WatchOfPart) -> Iterator[None]:
-        """Steps in which each node runs in what `watch` gives for its graph and name."""
+        """Run each node of this thread's steps in the context that `watch` returns for it."""
         self._call.watch = watch
         try:
-            # Else a backward pass on a GPU runs in a thread of its own, which would not watch.
+            # Otherwise a backward pass on a GPU runs in another thread, which does not watch.
             with torch.autograd.set_multithreading_enabled(False):
                 yield
         finally:
@@ -240,13 +240,13 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
 
     @property
     def ran(self) -> Ran:
-        """The step that this thread watched last."""
+        """The last step that this thread watched."""
         if self._call.ran is None:
             raise TorchError("no step of a plan has run: nothing of it needed gradients")
         return self._call.ran
 
     def unplanned(self, *args: Any, **kwargs: Any) -> Any:
-        """What a call returns, without a plan."""
+        """Return the result of a call, computed without a plan."""
         if self.loss_fn is None:
             return self.module(*args, **kwargs)
         return self.loss_fn(self.module(*args[:-1], **kwargs), args[-1])
@@ -257,13 +257,14 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
 
 
 _BEGUN = frozenset(("plans", "_call", "_times", "_example", "_compiled"))
-"""Attributes of a step that are not those of its copy."""
+"""Attributes that a copy of a step does not share."""
 
 
 def _noting(found: weakref.ref[PlannedStep], called: Callable[..., Any]) -> Callable[..., Any]:
-    """What torch.compile calls for a step, which it does not keep; the step notes what it raises.
+    """Return a callback for torch.compile that records its exceptions in the step.
 
-    A loss may be differentiated, and its backward graph be made a function, when the step is gone.
+    It refers to the step weakly. A loss may be differentiated, and its backward graph compiled,
+    after the step is deleted.
     """
 
     def noting(*args: Any) -> Any:
@@ -281,7 +282,7 @@ def _noting(found: weakref.ref[PlannedStep], called: Callable[..., Any]) -> Call
 def _partition(
     found: weakref.ref[PlannedStep], module: fx.GraphModule, forward_outputs: int, names: list[str]
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The forward and the backward graph of a new plan of the step."""
+    """Return the forward and backward graph of a new plan, and add the plan to the step."""
     step = found()
     assert step is not None, "torch.compile is called by the step"
     given = step._call.given
@@ -296,12 +297,12 @@ def _partition(
 
 
 def _results_in(given: Any) -> list[torch.Tensor]:
-    """The arguments that autograd has made of other tensors."""
+    """Return the arguments that autograd computed from other tensors (non-leaf tensors)."""
     return [x for x in tree_leaves(given) if isinstance(x, torch.Tensor) and not x.is_leaf]
 
 
 def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part) -> Boxed:
-    """The function that a graph of a step is; nodes are watched while `watched` says so."""
+    """Return the function that runs a graph of a step, and watches nodes during `watched`."""
     plain, made_for = runner(module), found()
     again = cache(lambda: runner(not_overwriting(module)))
     number = len(made_for.plans) - 1 if made_for is not None else 0
@@ -334,7 +335,7 @@ def planned(
     reserve: torch.optim.Optimizer | int | str | None,
     accumulate: bool,
 ) -> PlannedStep:
-    """What `graphc.torch.plan` gives."""
+    """Return a planned step; implements `graphc.torch.plan`."""
     refuse_module(module)
     if loss_fn is not None and not callable(loss_fn):
         raise OptionError(f"loss_fn is a function of output and target, got {quoted(loss_fn)}")
@@ -347,7 +348,7 @@ def planned(
 
 
 def refuse_module(module: object) -> None:
-    """Raise `OptionError` for what is no module that can be planned."""
+    """Raise `OptionError` if the object is not a module that can be planned."""
     if not isinstance(module, nn.Module):
         raise OptionError(f"module is a torch.nn.Module, got {type(module).__name__}")
     if isinstance(module, torch.jit.ScriptModule):
@@ -369,6 +370,6 @@ def frontier(
     reserve: torch.optim.Optimizer | int | str | None,
     accumulate: bool,
 ) -> Frontier:
-    """What `graphc.torch.frontier` gives."""
+    """Return the trade-off curve of a module; implements `graphc.torch.frontier`."""
     step = planned(module, args, kwargs, None, None, loss_fn, reserve, accumulate)
     return step.report.frontier

@@ -1,16 +1,18 @@
-"""A joint graph as the planner's steps.
+"""Conversion of a joint graph into the steps of a planner's `Problem`.
 
-Beside the nodes that compute there are
+Besides the nodes that compute, there are four kinds of auxiliary steps:
 
-    the random state, before each random op                    a repeat draws from it again
-    new running statistics, before each norm that updates any  a repeat does not make them
-    the statistics of a norm before, behind the next           nor does it read them
-    the turn, where the forward pass returns                   makes the tangents, and gradients
-                                                               of outputs that are views of others
+    random state, before each random op          a recomputation draws from it again
+    new running statistics, before each norm     a recomputation does not produce them
+      that updates them
+    use of the old statistics, after such a      a recomputation does not read them
+      norm, if they are not inputs of the graph
+    forward/backward boundary (`turn`), where    produces the tangents, and the gradients of
+      the forward pass returns                   outputs that are views of other outputs
 
-none of which is ever repeated, so that each byte is counted where it lies. What the forward pass
-returns is held to the end, as by a caller. What is there before the step (parameters, buffers,
-inputs) is no value: its bytes are `fixed_bytes`.
+Auxiliary steps are never recomputed, so each byte is counted in its own live range. Outputs of the
+forward pass are live until the end of the step, because the caller may keep them. Tensors resident
+before the step (parameters, buffers, inputs) are not values: their bytes are `fixed_bytes`.
 """
 
 from __future__ import annotations
@@ -29,17 +31,21 @@ from graphc.torch.joint import Joint, Step, aten, is_random, runs_once
 STATEFUL_NORMS = {
     aten._native_batch_norm_legit_functional.default: aten._native_batch_norm_legit.no_stats
 }
-"""Training batch norms read running statistics for their update only: repeats need none."""
+"""Training batch norms, and the ops that recompute them without running statistics.
+
+Such a norm reads running statistics only to update them.
+"""
 
 NEW_STATISTICS = 3
-"""The first of their outputs that is a new running statistic."""
+"""Index of the first output of these norms that is a new running statistic."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What running a node takes: seconds, bytes beside its operands and results, and of these.
+    """Measured cost of a node: seconds, workspace bytes, and the bytes of each result.
 
-    Of a node that does not run alone it `is_estimated`, from the bytes that it reads and writes.
+    `is_estimated` marks a node that cannot run alone; its seconds are those of copying the bytes
+    that it reads and writes.
     """
 
     seconds: float
@@ -49,9 +55,9 @@ class Measured:
 
 
 class TorchSteps:
-    """The planner's steps of a joint graph, and which node each of them is.
+    """The planner's steps of a joint graph, with the node of each step.
 
-    `measured` has every node that computes; `fixed_bytes` are there before the step and after it.
+    `measured` has every node that computes. `fixed_bytes` are resident before and after the step.
     """
 
     def __init__(
@@ -63,13 +69,13 @@ class TorchSteps:
     ) -> None:
         self.joint, self.measured, self.in_place = joint, measured, in_place
         self.nodes: list[fx.Node | None] = []
-        """By step; None for a drawing of the random state, and for the turn."""
+        """The node of each step; None for an auxiliary step."""
         self.state_of: dict[int, int] = {}
-        """The value of the random state that each random step reads."""
+        """Maps each random step to the value of the random state that it reads."""
         self.bytes = list(joint.bytes)
         outer, self._padded = joint.outer_gradients
         self.outer = (len(self.bytes),) if outer else ()
-        """The value that stands for gradients of outputs that are views of others."""
+        """The value for gradients of outputs that are views of other outputs, if there are any."""
         self.bytes += [outer] if outer else []
         self._cost: list[float] = []
         self._workspace: list[int] = []
@@ -98,7 +104,7 @@ class TorchSteps:
 
     @cached_property
     def turn(self) -> int:
-        """The step at which the forward pass returns."""
+        """The step of the forward/backward boundary, where the forward pass returns."""
         return self._turn
 
     def _append(
@@ -155,13 +161,13 @@ class TorchSteps:
     def _add_once(
         self, makes: tuple[int, ...], reads: tuple[int, ...] = (), workspace: int = 0
     ) -> None:
-        """What happens beside the nodes: it takes no time, and is never repeated."""
+        """Append an auxiliary step, which takes no time and is never recomputed."""
         self._once.add(len(self.nodes))
         self._append(None, reads, makes, Measured(0.0, workspace, ()))
 
     @cached_property
     def held(self) -> frozenset[int]:
-        """What the caller has at the end: outputs of the forward pass, tangents, gradients."""
+        """Values live at the end: outputs of the forward pass, tangents and gradients."""
         joint = self.joint
         nodes = [*joint.outputs, *joint.tangents]
         held = {value for node in nodes if node is not None for value in joint.values[node]}
@@ -170,7 +176,7 @@ class TorchSteps:
     def _must_run_once(self, node: fx.Node) -> bool:
         if runs_once(node):
             return True
-        # After the forward pass those have other contents.
+        # Mutated sources have other contents after the forward pass.
         changed = any(source in self.joint.mutated for source in self._read_through_views(node))
         return changed and node.target not in STATEFUL_NORMS
 
@@ -182,7 +188,7 @@ class TorchSteps:
         return tuple(self._overwritten(number) for number in range(len(self.nodes)))
 
     def _overwritten(self, number: int) -> tuple[tuple[int, int], ...]:
-        """The result, and each operand whose place it may take."""
+        """Return pairs of the result and an operand whose storage it may reuse."""
         node = self.nodes[number]
         if not self.in_place or node is None or len(self._outputs[number]) != 1:
             return ()
@@ -200,13 +206,13 @@ class TorchSteps:
         return tuple(pairs)
 
     def _is_read_once(self, node: fx.Node, value: int) -> bool:
-        """Whether one operand alone lies in a storage."""
+        """Return whether exactly one operand uses the storage."""
         operands = [each for each in node.args if isinstance(each, fx.Node)]
         return sum(value in self.joint.values[each] for each in operands) == 1
 
 
 def device_of(node: fx.Node) -> torch.device:
-    """The device of what a node makes."""
+    """Return the device of a node's results."""
     for tensor in torch.utils._pytree.tree_leaves(node.meta.get("val")):
         if isinstance(tensor, torch.Tensor):
             return tensor.device
@@ -214,5 +220,5 @@ def device_of(node: fx.Node) -> torch.device:
 
 
 def random_state(device: torch.device) -> torch.Tensor:
-    """The state of the generator from which a random op on this device draws."""
+    """Return the state of the generator that random ops on this device use."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
