@@ -1,10 +1,10 @@
-"""Seconds and bytes of the nodes of a joint graph, measured once for each distinct node.
+"""Measurement of the seconds and bytes of nodes in a joint graph, once per distinct node.
 
-A node is run on numbers of its own, of the types, shapes and strides that the graph says. One that
-refuses these is taken to take as long as copying what it reads and writes, and no workspace. What
-counts is its target and what it is given: two layers of one shape are measured once. Results are
-kept in a file for each device, version and settings of torch, so that the next plan has the same
-costs; what does not run is tried again by the next process.
+A node runs on generated operands with the types, shapes and strides of the graph. If it refuses
+these, its time is estimated as that of copying its operands and results, without workspace. Nodes
+are distinct by target and operands: two layers of one shape are measured once. Results are cached
+in one file per device, version and settings of torch, so that the next plan has the same costs.
+Estimates are not cached; the next process tries these nodes again.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from graphc.torch.runner import callable_of
 from graphc.torch.steps import Measured, device_of, random_state
 
 NO_MEMORY = ("can't allocate memory", "not enough memory")
-"""What torch's allocator for the CPU says, in an error that has no type of its own."""
+"""Messages of torch's CPU allocator, which raises no specific exception type."""
 
 
 def measure(joint: Joint) -> dict[fx.Node, Measured]:
-    """What each computing node takes, from the user's cache or by running it.
+    """Return the cost of each computing node, from the user's cache or by running it.
 
-    The random state and the contents of parameters stay as they are.
+    The random state and the contents of parameters do not change.
     """
     store = Store.of_device(_device(joint))
     keys = {step.node: key_of(step.node) for step in joint.steps if not has_effects(step.node)}
@@ -61,9 +61,9 @@ def measure(joint: Joint) -> dict[fx.Node, Measured]:
 
 
 def _not_run(node: fx.Node) -> Measured:
-    """What a node is taken to cost that has effects: it runs once in any plan, and not before.
+    """Return the assumed cost of a node with side effects, which must not run for measurement.
 
-    Checks take nothing, nor do writes into what is there; of other ops that is not known.
+    Checks and writes into existing tensors cost nothing. Other ops are estimated.
     """
     called = called_op(node)
     if called is node.target or called in CHECKS:
@@ -72,9 +72,10 @@ def _not_run(node: fx.Node) -> Measured:
 
 
 def _fitting(step: Step, found: Measured, joint: Joint) -> Measured:
-    """Where results are not one storage each, as the graph says they are, its bytes count.
+    """Return the measurement, adjusted to the results of the graph.
 
-    A repeat of a random op puts the generator back to where it was, from a copy of its state.
+    If the measured storages do not match the results of the graph, the graph's bytes are used.
+    A random op needs workspace for a copy of the generator state, which a recomputation restores.
     """
     if len(found.result_bytes) != len(step.makes):
         found = replace(found, result_bytes=tuple(joint.bytes[value] for value in step.makes))
@@ -85,14 +86,14 @@ def _fitting(step: Step, found: Measured, joint: Joint) -> Measured:
 
 
 class Store:
-    """Measurements by key, and the file that keeps them."""
+    """Measurements by key, with the cache file that stores them."""
 
     def __init__(self, path: Path | None, known: dict[str, Measured]) -> None:
         self.path, self.known = path, known
 
     @classmethod
     def of_device(cls, device: torch.device) -> Store:
-        """Those of a device, in the user's cache, as XDG's base directories say."""
+        """Return the store of a device in the user's cache (XDG base directories)."""
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         named = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
         settings = f"{torch.__version__} {named} {torch.get_num_threads()} {_settings()}"
@@ -101,15 +102,15 @@ class Store:
         return cls(path, _read(path))
 
     def add(self, found: Mapping[str, Measured]) -> None:
-        """Take new measurements in, and keep them where the file can be written.
+        """Add new measurements, and write the file if possible.
 
-        What another process has kept by now stays: its plans have those costs. What is estimated is
-        not kept: it may be for want of something that is there the next time.
+        Measurements that another process stored meanwhile take precedence, because its plans use
+        them. Estimates are not stored, since their cause may be gone the next time.
         """
         self.known.update(found)
         if self.path is None:
             return
-        # A cache that cannot be kept costs a second at the next plan, and no more.
+        # If the file cannot be written, the next plan only has to measure again.
         with contextlib.suppress(OSError, TorchError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.path.with_suffix(".lock")):
@@ -123,7 +124,7 @@ class Store:
 
 
 def _read(path: Path) -> dict[str, Measured]:
-    """What a file holds; nothing where it is missing or damaged."""
+    """Return the measurements in a file; none if it is missing or damaged."""
     try:
         found = json.loads(path.read_text())
         return {
@@ -143,7 +144,7 @@ def _processor() -> str:
 
 
 def _settings() -> tuple[object, ...]:
-    """What the user may set by which an op takes another algorithm, or other workspace."""
+    """Return the user's settings that influence the algorithm or workspace of an op."""
     libraries = torch.backends.mkldnn, torch.backends.cudnn
     kinds = (each for library in libraries for each in (library, library.conv, library.rnn))
     products = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul
@@ -151,7 +152,7 @@ def _settings() -> tuple[object, ...]:
         *((each.enabled, each.deterministic) for each in libraries),
         torch.backends.cudnn.benchmark,
         torch.are_deterministic_algorithms_enabled(),
-        # torch.get_float32_matmul_precision() fails where these have been set one by one.
+        # torch.get_float32_matmul_precision() fails if these have been set individually.
         *(each.fp32_precision for each in (*kinds, *products)),
     )
 
@@ -163,7 +164,7 @@ def _device(joint: Joint) -> torch.device:
 
 
 def key_of(node: fx.Node) -> str:
-    """What tells distinct nodes apart: the op, and the types, shapes and strides it is given."""
+    """Return a key of a node: its op and the types, shapes and strides of its operands."""
     given = tree_map(_described, (node.args, dict(node.kwargs)))
     return f"{node.target} {given}"
 
@@ -179,12 +180,12 @@ def _described(argument: Any) -> Any:
 
 
 FILLS = (0, 1)
-"""Integers of which operands are made: indices of anything; or pivots, divisors and the like."""
+"""Fill values tried for integer operands: 0 suits any index, 1 suits pivots and divisors."""
 
 
 @dataclass(frozen=True)
 class _Timed:
-    """Seconds of a node, bytes of its results, and of what integers; None where it does not run."""
+    """Seconds of a node, bytes of its results, and the integer fill; None if it does not run."""
 
     seconds: float
     result_bytes: tuple[int, ...]
@@ -192,7 +193,7 @@ class _Timed:
 
 
 def _run(keys: list[str], nodes: list[fx.Node]) -> dict[str, Measured]:
-    """Times first, then bytes: a profiler would be part of the times."""
+    """Measure times first, then bytes, because the profiler would slow the timed runs."""
     with torch.no_grad(), torch.random.fork_rng(), _disable_current_modes():
         timed = [_timed(node) for node in nodes]
         most = until_complete(partial(_peaks, nodes, [each.fill for each in timed]))
@@ -208,25 +209,25 @@ def _run(keys: list[str], nodes: list[fx.Node]) -> dict[str, Measured]:
 
 
 def _timed(node: fx.Node) -> _Timed:
-    """What a node takes, of the first integers with which it runs."""
+    """Time a node with the first integer fill with which it runs."""
     for fill in FILLS:
         try:
             call = _call(node, fill)
             return _Timed(seconds_of(call, device_of(node)), _result_bytes(call()), fill)
-        except Exception as error:  # an op may refuse whatever numbers it is given
+        except Exception as error:  # an op may refuse any operands
             if _is_of_memory(error):
                 raise
     return _Timed(_seconds_of_copying(node), (), None)
 
 
 def _is_of_memory(error: Exception) -> bool:
-    """Whether there is too little memory for the op, of which its numbers are no cause."""
+    """Return whether an op failed for lack of memory, which other operands would not fix."""
     is_told = any(told in str(error) for told in NO_MEMORY)
     return is_told or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 def _seconds_of_copying(node: fx.Node) -> float:
-    """Seconds in which as many bytes are read and written as operands and results have."""
+    """Return the seconds of moving as many bytes as operands and results have."""
     tensors = [tensor for each in (node, *node.all_input_nodes) for tensor in tensors_of(each)]
     moved = sum(each.numel() * each.element_size() for each in tensors)
     return _seconds_of_moving(moved, device_of(node))
@@ -234,14 +235,14 @@ def _seconds_of_copying(node: fx.Node) -> float:
 
 @cache
 def _seconds_of_moving(count: int, device: torch.device) -> float:
-    """Measured once in a process, so that its plans agree."""
+    """Measure once per process, so that its plans agree."""
     with _disable_current_modes():
         half = torch.empty(count // 2 + 1, dtype=torch.uint8, device=device)
         return seconds_of(half.clone, device)
 
 
 def _peaks(nodes: list[fx.Node], fills: list[int | None]) -> list[int]:
-    """The most bytes that each node allocates; its operands are there for its turn alone."""
+    """Return the peak bytes that each node allocates; its operands exist only while it runs."""
     calls = list(zip(nodes, fills, strict=True))
     on_gpu = {node for node in nodes if device_of(node).type == "cuda"}
     on_cpu = (_call(node, fill) for node, fill in calls if node not in on_gpu)
@@ -253,9 +254,9 @@ def _peaks(nodes: list[fx.Node], fills: list[int | None]) -> list[int]:
 
 
 def _call(node: fx.Node, fill: int | None) -> Callable[[], Any]:
-    """A call of the node's op on operands made anew: they are there during the call alone.
+    """Return a call of the node's op on new operands, which the call alone keeps alive.
 
-    Without integers to make them of, nothing is called.
+    If `fill` is None, the call does nothing.
     """
     if fill is None:
         return lambda: None
@@ -277,10 +278,11 @@ def _call(node: fx.Node, fill: int | None) -> Callable[[], Any]:
 
 
 def _numbers(node: fx.Node, fill: int) -> Any:
-    """A tensor as the graph says: floats between 0 and 1, which may be probabilities, and integers.
+    """Return a tensor with the type, shape and strides of the graph.
 
-    Bytes that an op makes beside its results mean something to its backward pass alone, and the
-    graph may not know how many there are: the op is run for them.
+    Floats are between 0.25 and 0.75, so that they are valid probabilities; integers are `fill`.
+    Auxiliary byte outputs of an op (such as a reserve for its backward pass) are opaque, and the
+    graph may not know their size. They are obtained by running the op.
     """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):

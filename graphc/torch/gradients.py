@@ -1,9 +1,9 @@
-"""Gradients that are tensors of their own, in the joint graph already.
+"""Insertion of gradient copies into the joint graph, so that plans count them.
 
-Autograd gives a parameter the gradient that comes in as its ``.grad`` if nobody else has that
-tensor, and its strides are the parameter's; else it makes a copy when the backward graph has
-returned (``torch/csrc/autograd/functions/accumulate_grad.h``), of which no plan knows. So these
-copies are made in the graph, where they are counted.
+Autograd stores an incoming gradient as ``.grad`` if the tensor has no other owner and has the
+strides of the parameter. Otherwise it copies the gradient after the backward graph returns
+(``torch/csrc/autograd/functions/accumulate_grad.h``), which no plan would count. This module makes
+these copies inside the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import fx
 aten = torch.ops.aten
 
 OF_MODULES = ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")
-"""What a copy takes over of the node that it copies: where that is in the program."""
+"""Metadata that a copy inherits from its node: the location in the program."""
 
 
 def copy_shared_gradients(
@@ -27,10 +27,11 @@ def copy_shared_gradients(
     made_behind: Collection[fx.Node],
     fake_mode: Any,
 ) -> None:
-    """Return a copy in the place of each gradient that autograd would copy to keep it.
+    """Replace each returned gradient that autograd would copy by a copy in the graph.
 
-    It keeps those of the inputs `kept_for`, and copies what is returned twice, what no node
-    `made_behind` the forward pass makes, and what has other strides than the input that it is of.
+    Autograd keeps gradients of the inputs `kept_for`. It copies a gradient that is returned twice,
+    that no node of the backward pass (`made_behind`) produces, or whose strides differ from its
+    input's.
     """
     output = next(iter(graph.find_nodes(op="output")))
     inputs = {node.meta.get("desc"): node for node in kept_for}
@@ -55,14 +56,14 @@ def copy_shared_gradients(
 
 
 def _is_whole(node: fx.Node) -> bool:
-    """Whether a gradient that nobody else reads fills its storage: a copy of it comes at once."""
+    """Return whether a gradient fills its storage and has one use, so it can be copied at once."""
     value = node.meta["val"]
     filled = value.untyped_storage().nbytes() == value.numel() * value.element_size()
     return filled and len(node.users) == 1
 
 
 def _obeys(gradient: torch.Tensor, variable: torch.Tensor) -> bool:
-    """What ``obeys_layout_contract`` of ``grad_layout_contract.h`` says."""
+    """Return the result of ``obeys_layout_contract`` in ``grad_layout_contract.h``."""
     if _order(variable) is None:
         return bool(gradient.is_contiguous())
     strides = zip(gradient.shape, gradient.stride(), variable.stride(), strict=True)
@@ -70,7 +71,7 @@ def _obeys(gradient: torch.Tensor, variable: torch.Tensor) -> bool:
 
 
 def _order(variable: torch.Tensor) -> Sequence[int] | None:
-    """The axes from the farthest elements to the nearest; None where these are not dense."""
+    """Return the axes by decreasing stride, or None if the elements are not dense."""
     order = sorted(range(variable.dim()), key=lambda axis: -variable.stride(axis))
     expected = 1
     for axis in reversed([axis for axis in order if variable.shape[axis] != 1]):
@@ -83,7 +84,7 @@ def _order(variable: torch.Tensor) -> Sequence[int] | None:
 def _copied(
     graph: fx.Graph, behind: fx.Node, node: fx.Node, order: Sequence[int] | None, fake_mode: Any
 ) -> fx.Node:
-    """A copy whose elements lie in this order of axes."""
+    """Insert a copy whose elements are stored in this order of axes, and return it."""
     order = range(node.meta["val"].dim()) if order is None else order
     contiguous = {"memory_format": torch.contiguous_format}
     back = sorted(range(len(order)), key=order.__getitem__)

@@ -1,8 +1,8 @@
-"""The joint graph of a forward and a backward pass, as AOTAutograd traces it, seen by storages.
+"""Storages and steps of the joint forward and backward graph that AOTAutograd traces.
 
-A value is a storage of a fake tensor. A node that only views storages is no step: it is emitted
-where it is read. The others are steps, in the order of the trace but for one rule: what belongs to
-the backward pass stands behind what belongs to the forward pass.
+A value is a storage of a fake tensor. A node that only views storages is not a step; it is emitted
+before its use. All other nodes are steps. Steps keep the order of the trace, except that all steps
+of the backward pass follow those of the forward pass.
 """
 
 from __future__ import annotations
@@ -31,41 +31,42 @@ NORM_BACKWARD = {
     aten.cudnn_batch_norm_backward.default: None,
     aten.miopen_batch_norm_backward.default: None,
 }
-"""Where each says whether it trains; None where it always does. Then running statistics are idle.
+"""Maps each op to the operand that says whether it trains; None if it always trains.
 
-They are its operands 3 and 4, and would outlast the forward pass for nothing.
+In training it does not use running statistics, its operands 3 and 4. Reading them would only
+extend their live ranges past the forward pass.
 """
 
 RNN_WORKSPACE = 3
-"""The output of oneDNN's recurrent layer that its backward pass reads."""
+"""Index of the output of oneDNN's recurrent layer that its backward pass reads."""
 
 
 def tensors_of(node: fx.Node) -> list[torch.Tensor]:
-    """The fake tensors that a node gives, in order."""
+    """Return the fake tensors that a node produces, in order."""
     return [t for t in tree_leaves(node.meta.get("val")) if isinstance(t, torch.Tensor)]
 
 
 def _may_be_learned(node: fx.Node) -> bool:
-    """Whether an output has a gradient, as far as the graph knows."""
+    """Return whether an output may have a gradient, as far as the graph shows."""
     value = node.meta.get("val")
     is_float = isinstance(value, torch.Tensor) and value.dtype.is_floating_point
     return is_float and node.target is not aten.detach.default
 
 
 def _bytes_alone(node: fx.Node) -> int:
-    """Bytes of a tensor that lies in a storage of its own."""
+    """Return the bytes of a node's tensor in a storage of its own."""
     value = node.meta["val"]
     return in_blocks(value.numel() * value.element_size(), value.device)
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """What tells storages of fake tensors apart, as long as the graph is there."""
+    """Return an identifier of a fake tensor's storage, unique while the graph exists."""
     return int(tensor.untyped_storage()._cdata)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A node that computes, the values that it reads, and those that it makes."""
+    """A node that computes, with the values that it reads and produces (`makes`)."""
 
     node: fx.Node
     reads: tuple[int, ...]
@@ -73,11 +74,12 @@ class Step:
 
 
 class Joint:
-    """Values and steps of a joint graph; `forward_outputs` of its outputs are the forward pass's.
+    """Values and steps of a joint graph.
 
-    Gradients of `results`, which autograd has made of other tensors, nobody keeps behind the step.
-    What is `traced` stays as it is: a copy is made ready to be planned. Raises `TorchError` for
-    what cannot be planned: symbolic sizes, collectives, effects.
+    The first `forward_outputs` outputs belong to the forward pass. Autograd keeps no gradients of
+    `results`, which are non-leaf inputs. The `traced` graph is not modified: a copy is prepared
+    for planning. Raises `TorchError` for nodes that cannot be planned, such as symbolic sizes,
+    collectives and effects.
     """
 
     def __init__(
@@ -87,18 +89,18 @@ class Joint:
             refuse_node(node)
         self.module, self.traced = module, module.graph
         self.node_of: dict[fx.Node, fx.Node] = {}
-        """The node that is planned, by the one that was traced; a gradient's copy is for none."""
+        """Maps traced nodes to planned nodes; added copies of gradients have no traced node."""
         self.graph = _copied(self.traced, self.node_of)
         _read_no_running_statistics(self.graph)
         _keep_recurrent_workspaces(self.graph)
         self.fake_mode = _fake_mode(self.graph)
-        """The mode in which the tensors of the graph were made."""
+        """The mode that created the fake tensors of the graph."""
         lay_as_kernels_do(self.graph, self.fake_mode)
         keys = {storage_key(self.fake_mode.from_tensor(each)) for each in results}
         inputs = self.graph.find_nodes(op="placeholder")
         kept_for = [n for n in inputs if keys.isdisjoint(map(storage_key, tensors_of(n)))]
         self.leaves = frozenset(map(inputs.index, kept_for))
-        """The places of the inputs whose gradients autograd keeps."""
+        """Indices of the inputs whose gradients autograd keeps."""
         backward = behind_the_turn(self.graph)
         copy_shared_gradients(self.graph, forward_outputs, kept_for, backward, self.fake_mode)
         self.nodes = list(self.graph.nodes)
@@ -108,14 +110,14 @@ class Joint:
         self.forward_outputs = forward_outputs
         self.bytes: list[int] = []
         self.base: list[fx.Node] = []
-        """The node whose tensor stands for each value: a step, a getitem of one, or a source."""
+        """The node that represents each value: a step, a getitem of one, or a source."""
         self.values: dict[fx.Node, tuple[int, ...]] = {}
-        """The storages of the tensors that a node gives, in their order."""
+        """Maps each node to the storages of its tensors, in order."""
         self._number: dict[int, int] = {}
         self.steps: list[Step] = []
         self.step_of: dict[fx.Node, int] = {}
         self.sources: list[fx.Node] = []
-        """Placeholders and constants."""
+        """Placeholders (including tangents) and constants."""
         for node in self._in_order():
             self._enter(node)
         for value in range(len(self.base)):
@@ -128,15 +130,16 @@ class Joint:
 
     @cached_property
     def tangents(self) -> list[fx.Node]:
-        """The gradients that the backward pass is given."""
+        """The tangents: gradients of outputs, which the backward pass receives."""
         return [node for node in self.sources if is_tangent(node)]
 
     @cached_property
     def outer_gradients(self) -> tuple[int, int]:
-        """Bytes that autograd takes between the passes for outputs that are views of others.
+        """Bytes that autograd keeps and pads between the passes for outputs that view others.
 
-        Their gradients, and one of what they view, are there beside the sum of all, which the
-        backward pass is given; and for a moment one of them, padded to what it is a view of.
+        The backward pass receives the sum of the gradients of these outputs and of their base.
+        The kept bytes are the summands. The padded bytes are one gradient that is temporarily
+        padded to the shape of the base.
         """
         count = self.forward_outputs
         pairs = zip(self.output_descriptions[:count], self.outputs[:count], strict=True)
@@ -159,7 +162,7 @@ class Joint:
 
     @cached_property
     def mutated(self) -> frozenset[fx.Node]:
-        """Sources that have other contents after the forward pass."""
+        """Sources that the forward pass modifies."""
         by_description = {
             node.meta.get("desc"): node for node in self.sources if node.op == "placeholder"
         }
@@ -175,7 +178,7 @@ class Joint:
 
     @cached_property
     def source_values(self) -> frozenset[int]:
-        """Storages that are there before the forward pass."""
+        """Storages that exist before the forward pass."""
         return frozenset(
             value
             for node in self.sources
@@ -218,7 +221,7 @@ class Joint:
         return self._number[key]
 
     def _owner(self, node: fx.Node, value: int) -> fx.Node:
-        """Of a node with several outputs, the getitem that gives this one, if there is any."""
+        """Return the getitem of this value if the node has several outputs, else the node."""
         if isinstance(node.meta.get("val"), torch.Tensor):
             return node
         for user in node.users:
@@ -228,7 +231,7 @@ class Joint:
 
 
 def _copied(graph: fx.Graph, node_of: dict[fx.Node, fx.Node]) -> fx.Graph:
-    """The same graph of other nodes; `node_of` is told which stands for which."""
+    """Return a copy of the graph, and add to `node_of` the copy of each node."""
     made = fx.Graph()
     returned = made.graph_copy(graph, node_of)
     (before,) = graph.find_nodes(op="output")
@@ -242,7 +245,7 @@ def _fake_mode(graph: fx.Graph) -> Any:
 
 
 def behind_the_turn(graph: fx.Graph) -> frozenset[fx.Node]:
-    """The nodes of the backward pass, and the gradients that it is given."""
+    """Return the nodes of the backward pass, including tangents."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
         is_tagged = node.meta.get("partitioner_tag") == "is_backward"
@@ -253,25 +256,28 @@ def behind_the_turn(graph: fx.Graph) -> frozenset[fx.Node]:
 
 
 def is_tangent(node: fx.Node) -> bool:
-    """Whether a node is a gradient that the backward pass is given."""
+    """Return whether a node is a tangent, a gradient that the backward pass receives."""
     return node.op == "placeholder" and "tangents" in str(node.target)
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether a node draws random numbers."""
+    """Return whether a node draws random numbers."""
     tags = getattr(node.target, "tags", ())
     return node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags
 
 
 def has_effects(node: fx.Node) -> bool:
-    """Whether a node does more than give results, which is not to happen twice."""
+    """Return whether a node has side effects, which must not happen twice."""
     called = called_op(node)
     is_inside = called is not node.target
     return mutates(node) or (is_inside and bool(_get_effect(called)))
 
 
 def runs_once(node: fx.Node) -> bool:
-    """Whether a node is never repeated: it has effects, or draws numbers where nothing sees it."""
+    """Return whether a node must not be recomputed.
+
+    Such a node has side effects, or draws random numbers inside a wrapper that hides the state.
+    """
     called = called_op(node)
     is_inside = called is not node.target
     draws = torch.Tag.nondeterministic_seeded in getattr(called, "tags", ())
@@ -279,7 +285,7 @@ def runs_once(node: fx.Node) -> bool:
 
 
 def mutates(node: fx.Node) -> bool:
-    """Whether a node writes into an operand."""
+    """Return whether a node writes into an operand."""
     schema = getattr(node.target, "_schema", None)
     return node.op == "call_function" and schema is not None and bool(schema.is_mutable)
 
@@ -292,10 +298,11 @@ def _read_no_running_statistics(graph: fx.Graph) -> None:
 
 
 def _keep_recurrent_workspaces(graph: fx.Graph) -> None:
-    """Let oneDNN's recurrent layers train where their workspace is read.
+    """Switch oneDNN's recurrent layers to training if their workspace is read.
 
-    Of those whose input requires no grad torch traces the form for inference, which has none: their
-    backward pass fails under any backend, and is right without torch.compile.
+    If the input requires no gradient, torch traces the inference form, which has no workspace.
+    Then the backward pass fails under every backend of torch.compile, though it works in eager
+    mode.
     """
     target = aten.mkldnn_rnn_layer.default
     for node in graph.find_nodes(op="call_function", target=target):

@@ -1,4 +1,4 @@
-"""What a plan for a module takes: its peak, what is there then, what is repeated, and bounds."""
+"""Reports of plans: the peak, live bytes by module, recomputed nodes, and lower bounds."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from graphc.torch.trade_off import Frontier, Point
 from graphc.torch.view import Shown, plan_page
 
 SHOWN = 6
-"""Rows of a printed table."""
+"""Maximum number of rows of a printed table."""
 
 
 @dataclass(frozen=True)
 class Live:
-    """Bytes that live at the peak: those of one module's results."""
+    """Live bytes of one module's results at the peak."""
 
     module: str
     bytes: int
@@ -37,7 +37,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Nodes of one module that run again, how often, and the seconds that this takes."""
+    """Recomputation of one module's nodes: the number of executions added, and their seconds."""
 
     module: str
     times: int
@@ -46,7 +46,7 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that is there before the step, and no parameter, buffer or argument."""
+    """A tensor that is resident before the step and is no parameter, buffer or argument."""
 
     name: str
     bytes: int
@@ -54,11 +54,12 @@ class Constant:
 
 @dataclass(frozen=True)
 class Report:
-    """What is known of a plan before its first step.
+    """Predicted figures of a plan, known before its first step.
 
-    `peak_bytes` is the most of a whole step; `plain_bytes` would be that without repeats, and no
-    plan of any kind is below `bound_bytes`. `extra_time` is a part of the `seconds` of a step
-    without repeats; within the peak, no plan adds less than `bound_time`.
+    `peak_bytes` is the peak of a whole step, and `plain_bytes` the peak without recomputation.
+    `bound_bytes` is a lower bound on the peak of every plan. `extra_time` is a fraction of
+    `seconds`, the time of a step without recomputation. `bound_time` is a lower bound on the extra
+    time of every plan within the peak.
     """
 
     peak_bytes: int
@@ -74,7 +75,7 @@ class Report:
     live: tuple[Live, ...]
     repeated: tuple[Repeated, ...]
     estimated: tuple[str, ...]
-    """Nodes that do not run alone: seconds are those of copying, and no workspace is counted."""
+    """Nodes that cannot run alone, so their costs are estimated and include no workspace."""
     frontier: Frontier
     shown: Shown = field(repr=False, compare=False)
 
@@ -82,7 +83,7 @@ class Report:
     def of(
         cls, torch_steps: TorchSteps, planner: TorchPlanner, plan: Schedule, shown: Shown
     ) -> Report:
-        """The report of one plan."""
+        """Return the report of one plan."""
         seconds = planner.seconds or 1.0
         node, live = at_peak(torch_steps, plan.sequence)
         points = tuple(Point(p.peak_bytes, p.extra_cost / seconds) for p in planner.frontier)
@@ -108,23 +109,23 @@ class Report:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The report as an object of JSON.
+        """The report as a JSON object.
 
-        {"peak_bytes": int,              the most of a whole step
-         "plain_bytes": int,             the same without repeats
-         "least_bytes": int,             of the smallest plan found
-         "bound_bytes": int,             no plan of any kind is below
-         "step_seconds": float,          of a step without repeats, as measured node by node
-         "extra_time_fraction": float,   what repeats add to it
-         "extra_time_bound": float,      what every plan of this peak adds at least
-         "held_bytes": {kind: int},      there before the step: parameters, buffers, inputs,
+        {"peak_bytes": int,              peak of a whole step
+         "plain_bytes": int,             peak without recomputation
+         "least_bytes": int,             peak of the smallest plan found
+         "bound_bytes": int,             lower bound on the peak of every plan
+         "step_seconds": float,          sum of node times of a step without recomputation
+         "extra_time_fraction": float,   recomputation time as a fraction of `step_seconds`
+         "extra_time_bound": float,      lower bound on it for every plan within this peak
+         "held_bytes": {kind: int},      resident before the step: parameters, buffers, inputs,
                                          gradients of earlier steps, reserve, constants
-         "constants": [{"name": str, "bytes": int}],  which those are: plain attributes of modules
-                                         and other tensors of the program, the largest first
+         "constants": [{"name": str, "bytes": int}],  plain attributes of modules and other
+                                         tensors of the program, largest first
          "peak_node": str,
-         "bytes_by_module": [{"module": str, "bytes": int}],   made in the step, at the peak
+         "bytes_by_module": [{"module": str, "bytes": int}],   produced in the step, at the peak
          "repeated": [{"module": str, "times": int, "seconds": float}],
-         "estimated": [str],             nodes that do not run alone, and so were not measured
+         "estimated": [str],             nodes that cannot run alone, so were not measured
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """
@@ -146,9 +147,9 @@ class Report:
         }
 
     def view(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Write graphc's page of the plan, one HTML file, and give its path.
+        """Write an HTML page of the plan and return its path.
 
-        Without a path it is ``plan.html``, and a browser opens it.
+        Without a path, write ``plan.html`` and open it in a browser.
         """
         written = os.fspath(path) if path is not None else "plan.html"
         text = plan_page(self.shown, self._summary())
@@ -180,7 +181,7 @@ class Report:
 
 
 def _constants(shown: Shown) -> list[Constant]:
-    """One a storage, by the first name."""
+    """Return the constants, one per storage with its first name, largest first."""
     found: dict[int, Constant] = {}
     for source in shown.sources.values():
         if source.kind == "constant":
@@ -195,7 +196,7 @@ def _table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def at_peak(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[str, list[Live]]:
-    """The node at the peak of a sequence, and the bytes that live there by module."""
+    """Return the node at the peak of a sequence, and the live bytes there by module."""
     steps, idle = torch_steps.steps, unkept(sequence, torch_steps.state_of)
     levels = steps.profile(sequence, steps.live_out, idle)
     position = levels.index(max(levels))
@@ -237,7 +238,7 @@ def _repeated(torch_steps: TorchSteps, sequence: Sequence[int]) -> list[Repeated
 
 
 def does_not_fit(torch_steps: TorchSteps, planner: TorchPlanner, budget: int) -> BudgetError:
-    """What would fit, what cannot, and the modules at the peak of the least."""
+    """Return an error with the least peak found, its bound, and the modules at that peak."""
     least = planner.least
     node, live = at_peak(torch_steps, least.sequence)
     largest = [(each.module or "(the module itself)", each.bytes) for each in live[:SHOWN]]
