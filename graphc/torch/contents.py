@@ -1,9 +1,9 @@
-"""What the tensors of an FX graph hold, as numbers: equal numbers are equal bits.
+"""Value numbering of the tensors of an FX graph: equal numbers imply equal bits.
 
-A number stands for an op and the numbers of what it is given, down to placeholders, so that graphs
-in which other nodes run twice, in another order or in place can be compared. A random op is given
-the state of its generator, too, which each draw moves on. Contents are those of storages: a write
-through one tensor changes what every other one sees that lies there.
+A number identifies an op and the numbers of its operands, recursively down to placeholders. So
+graphs can be compared that recompute, reorder or overwrite different tensors. The generator state
+is an operand of a random op, and each draw advances it. Numbers describe the contents of storages:
+a write through one tensor is visible through all tensors that share its storage.
 """
 
 from __future__ import annotations
@@ -21,72 +21,78 @@ aten = torch.ops.aten
 
 NORM = aten._native_batch_norm_legit_functional.default
 NORM_ALONE = aten._native_batch_norm_legit.no_stats
-"""The norm that updates no running statistics: its results are the first of the other one's."""
+"""The norm without running statistics; its results are the first results of `NORM`."""
 
 COMMUTE = ("aten.add.Tensor", "aten.mul.Tensor")
-"""Ops of two operands, without more, that give the same bits in either order."""
+"""Ops that are bitwise commutative if they have two operands and no other argument."""
 
 STATISTICS = 3
-"""The first result of the norm that depends on running statistics, and only in training."""
+"""Index of the first result of `NORM` that depends on running statistics in training."""
 
 NORM_BACKWARD = {
     aten.native_batch_norm_backward.default: 7,
     aten.cudnn_batch_norm_backward.default: None,
     aten.miopen_batch_norm_backward.default: None,
 }
-"""Which operand says whether it trains; None where it always does: then 3 and 4 change no bit."""
+"""Maps each op to the operand that says whether it trains; None if it always trains.
+
+In training, operands 3 and 4 do not influence the results.
+"""
 
 RECURRENT = aten.mkldnn_rnn_layer.default
-"""Its last operand says whether it trains: whether its last result has what a backward reads."""
+"""oneDNN's recurrent layer; its last operand says whether it trains.
+
+Only then does its last result hold the workspace for the backward pass.
+"""
 
 MOVES = (aten.clone.default, aten.permute.default)
-"""Ops that give the elements that they are given, in some order of axes."""
+"""Ops that return the elements of their operand, possibly with permuted axes."""
 
 GPU_BLOCK = 512
-"""Of so many bytes are the blocks of torch's allocator for GPUs."""
+"""Bytes per block of torch's allocator for GPUs."""
 
 
 class Numbers:
-    """A number for everything that contents are made of."""
+    """A table of value numbers."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
         self._moved: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def of(self, *parts: Hashable) -> int:
-        """The number of something, a new one where it is new."""
+        """Return the number of these parts; new parts get a new number."""
         return self._known.setdefault(parts, len(self._known))
 
     def move(self, content: int, before: int, axes: tuple[int, ...]) -> None:
-        """Note that a content has the elements of another, whose axes these are, in their order."""
+        """Record that `content` has the elements of `before`, with its axes in this order."""
         first, order = self.elements(before)
         order = tuple((order or range(len(axes)))[axis] for axis in axes)
         self._moved[content] = first, () if order == tuple(range(len(order))) else order
 
     def elements(self, content: int) -> tuple[int, tuple[int, ...]]:
-        """The content of which one is a copy, and the order of its axes; () where that is plain."""
+        """Return the content that this one copies, and the axis order; () for the identity."""
         return self._moved.get(content, (content, ()))
 
 
 @dataclass(eq=False)
 class Storage:
-    """Bytes in one piece; those that are `outside` are there before the step and behind it."""
+    """A contiguous block of bytes; an `outside` storage exists before and after the step."""
 
     bytes: int
     name: str
     fake: torch.Tensor
-    """The tensor that it was made for: its shape and type."""
+    """The tensor that it was allocated for, which gives its shape and type."""
     outside: bool = False
     version: int = 0
     written: int = -1
-    """The number of all that was written here after it was made."""
+    """The number of all writes after the storage was produced; -1 without writes."""
     writer: str = ""
-    """The node that wrote last."""
+    """The name of the last node that wrote."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a variable holds: the content of a storage when it had this version."""
+    """The value of a variable: the content of a storage at this version."""
 
     content: int
     storage: Storage
@@ -94,11 +100,11 @@ class Tensor:
 
 
 Tree = Any
-"""A `Tensor`, a tuple of trees, or what is no tensor."""
+"""A `Tensor`, a tuple of trees, or a value that is no tensor."""
 
 
 def tensors_in(tree: Tree) -> Iterator[Tensor]:
-    """The tensors of a tree, from the first to the last."""
+    """Yield the tensors of a tree in order."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, tuple):
@@ -108,26 +114,27 @@ def tensors_in(tree: Tree) -> Iterator[Tensor]:
 
 @dataclass
 class Done:
-    """A node that has been gone through: the number of what it does, and what it makes."""
+    """A visited node: the number of its computation, and the storages that it produces."""
 
     node: fx.Node
     computes: int | None
-    """None for getitems and constants."""
+    """The number of the computation; None for getitems and constants."""
     draws: int | None = None
-    """The same number without the random state, of an op that draws."""
+    """For a random op, the number without the generator state."""
     makes: list[Storage] = field(default_factory=list)
     state: Storage | None = None
-    """A random state that is kept."""
+    """The storage of a random state that the node saves."""
     written: list[Storage] = field(default_factory=list)
     overwritten: fx.Node | None = None
-    """An operand that is read though another node has written over it."""
+    """An operand that another node has overwritten before this read."""
 
 
 class Walk:
-    """Goes through graphs node by node; `env` is what the variables of the present graph hold.
+    """A node-by-node traversal of graphs; `env` maps variables of the current graph to values.
 
-    Random states, one a device, go on from graph to graph. In what torch has traced every recurrent
-    layer counts as training: it traces some for inference, whose backward pass would fail.
+    Random states, one per device, persist from graph to graph. In a graph traced by torch
+    (`is_traced`), every recurrent layer counts as training: torch traces some for inference, whose
+    backward pass would fail.
     """
 
     def __init__(self, numbers: Numbers, is_traced: bool = False) -> None:
@@ -138,7 +145,7 @@ class Walk:
         self._drawn_from = -1
 
     def outside(self, node: fx.Node, *parts: Hashable) -> Tree:
-        """The value of a source, which is there before the step; `parts` say which it is."""
+        """Return the value of a source that exists before the step, identified by `parts`."""
         fake = node.meta.get("val")
         if not isinstance(fake, torch.Tensor):
             return self.numbers.of(*parts)
@@ -147,7 +154,7 @@ class Walk:
         return Tensor(self.numbers.of(*parts), storage, storage.version)
 
     def do(self, node: fx.Node) -> Done:
-        """Go through one node of the present graph that is no placeholder and no output."""
+        """Visit a node of the current graph that is neither placeholder nor output."""
         if node.op == "get_attr":
             self.env[node] = self.outside(node, "constant", str(node.target))
             return Done(node, None)
@@ -157,7 +164,7 @@ class Walk:
         return self._compute(node)
 
     def seen(self, node: fx.Node) -> Tree:
-        """What reading a variable now gives, as numbers."""
+        """Return the numbers of the contents that a read of the variable now returns."""
         return self._seen(self._variable(node))
 
     def _variable(self, node: Any) -> Tree:
@@ -186,7 +193,7 @@ class Walk:
         if _plain_name(target) in COMMUTE and len(given) == 2:
             given.sort(key=repr)
         number = plain = self.numbers.of(_plain_name(target), *given)
-        # What is written into its operands is called by a wrapper, whose first operand it is.
+        # A wrapper calls ops that write into their operands; its first operand is the op.
         called = (getattr(each, "tags", ()) for each in (target, *args[:1]))
         is_random = any(torch.Tag.nondeterministic_seeded in tags for tags in called)
         if is_random:
@@ -206,7 +213,7 @@ class Walk:
         return done
 
     def _drawn(self, plain: int, device: str, state: int | None) -> int:
-        """The number of a random op, which moves the state on unless it is given one."""
+        """Return the number of a random op; it advances the generator unless given a state."""
         if state is not None:
             return self.numbers.of("drawn", plain, state)
         self._drawn_from = self._states.get(device, self.numbers.of("state", device))
@@ -231,7 +238,7 @@ class Walk:
         return (type(argument).__name__, repr(argument))  # 1, 1.0 and True are equal in Python
 
     def _overwritten(self, node: fx.Node) -> fx.Node | None:
-        """The first operand that no longer holds what it held when it was made."""
+        """Return the first operand that was overwritten after it was produced, or None."""
         for each in node.all_input_nodes:
             if any(t.version != t.storage.version for t in tensors_in(self.env[each])):
                 return each
@@ -240,7 +247,7 @@ class Walk:
     def _results(
         self, node: fx.Node, target: Any, number: int, args: tuple[Any, ...], done: Done
     ) -> Tree:
-        """What a node gives: parts of its operands' storages, or storages of its own."""
+        """Return the results of a node, in storages of its operands or in new storages."""
         value = node.meta.get("val")
         if node.target is run_and_save_rng_state:
             value = value[1]
@@ -267,7 +274,7 @@ class Walk:
         return result(value, ())
 
     def _last_results(self, target: Any, args: tuple[Any, ...]) -> Hashable:
-        """What the last results of a norm that trains, or a recurrent layer, depend on, too."""
+        """Return additional inputs of the last results of a training norm or recurrent layer."""
         if target is NORM and args[5]:
             return tuple(map(self._described, args[3:5]))
         if target is RECURRENT:
@@ -275,7 +282,7 @@ class Walk:
         return ()
 
     def _storages_of_operands(self, node: fx.Node) -> dict[int, Storage]:
-        """By what tells fake storages apart."""
+        """Return the storages of a node's operands, by the key of the fake storage."""
         found: dict[int, Storage] = {}
         for each in node.all_input_nodes:
             fakes = fakes_in(each.meta.get("val"))
@@ -288,7 +295,7 @@ class Walk:
     def _write(
         self, node: fx.Node, target: Any, args: tuple[Any, ...], done: Done
     ) -> dict[int, Storage]:
-        """Change what the op writes into; gives the storages of results that lie there."""
+        """Record the writes of an op; return the written storages that its results alias."""
         schema = getattr(target, "_schema", None)
         found: dict[int, Storage] = {}
         if schema is None or not schema.is_mutable:
@@ -312,14 +319,14 @@ class Walk:
 
 
 def _arguments(schema: Any, args: tuple[Any, ...], kwargs: Any) -> Iterator[tuple[Any, Any]]:
-    """What a schema declares, and what is given for it."""
+    """Yield each declared argument of a schema with the argument given for it."""
     for place, declared in enumerate(schema.arguments):
         given = args[place] if place < len(args) else kwargs.get(declared.name)
         yield declared, given
 
 
 def _leaves_statistics_out(target: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a norm trains, or a norm's backward pass: its operands 3 and 4 change no bit then."""
+    """Return whether a norm or its backward pass trains, so operands 3 and 4 are ignored."""
     if target is NORM:
         return bool(args[5])
     if target not in NORM_BACKWARD:
@@ -329,13 +336,13 @@ def _leaves_statistics_out(target: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _results_given(target: Any) -> frozenset[str]:
-    """The names of arguments into which an op writes its results."""
+    """Return the names of the out arguments of an op."""
     arguments = getattr(getattr(target, "_schema", None), "arguments", ())
     return frozenset(each.name for each in arguments if each.is_out)
 
 
 def _plain_name(target: Any) -> str:
-    """An op's name; one that writes its result into an operand is the op that does not."""
+    """Return the name of an op; in-place and out variants get the functional op's name."""
     if target is NORM_ALONE:
         return str(NORM)
     schema = getattr(target, "_schema", None)
@@ -350,7 +357,7 @@ def _plain_name(target: Any) -> str:
 
 
 def fakes_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of what a graph says that a node gives."""
+    """Yield the fake tensors in a node's recorded value."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -359,12 +366,12 @@ def fakes_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def in_blocks(count: int, device: torch.device) -> int:
-    """Bytes that torch's allocator hands out for so many: on a GPU, whole blocks."""
+    """Return the bytes that torch's allocator reserves for `count`: whole blocks on a GPU."""
     return count + -count % GPU_BLOCK if device.type == "cuda" else count
 
 
 def storage_bytes(fake: torch.Tensor) -> int:
-    """Bytes that torch's allocator hands out for a tensor's storage."""
+    """Return the bytes that torch's allocator reserves for a tensor's storage."""
     return in_blocks(int(fake.untyped_storage().nbytes()), fake.device)
 
 

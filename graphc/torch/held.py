@@ -1,4 +1,4 @@
-"""What is there before a step of torch: parameters, buffers, inputs, what an optimizer keeps."""
+"""Memory resident before a torch step: parameters, buffers, inputs and optimizer state."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from graphc.torch.sources import Source
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes of each kind; storages that are shared count once, where they come first.
+    """Resident bytes by kind; a shared storage counts once, in the first kind that has it.
 
-    `constants` are tensors that are none of the others: plain attributes of modules, tensors of the
-    program, and those that it writes out.
+    `constants` are all other tensors: plain attributes of modules, tensors of the program, and
+    literals in its code.
     """
 
     parameters: int
@@ -36,16 +36,16 @@ class Held:
 
     @property
     def bytes(self) -> int:
-        """All of them."""
+        """The sum over all kinds."""
         return sum(astuple(self))
 
 
 def held_by(
     step: nn.Module, given: Any, sources: Iterable[Source], reserve: int, accumulate: bool
 ) -> Held:
-    """What a step, the arguments of a call, and else the sources of its graph hold.
+    """Return the resident bytes of a step, of a call's arguments, and of other graph sources.
 
-    With `accumulate` there are the gradients of earlier steps, too.
+    With `accumulate`, include the gradients of earlier steps.
     """
     seen: set[int] = set()
     leaves = tree_leaves(given)
@@ -66,7 +66,7 @@ def held_by(
 
 
 def arrays_in(leaves: Iterable[Any]) -> list[np.ndarray[Any, Any]]:
-    """The arrays of NumPy among them, each once; instead of views, what they view."""
+    """Return the distinct NumPy arrays among the leaves, with views replaced by their base."""
     owners: dict[int, np.ndarray[Any, Any]] = {}
     for each in leaves:
         if isinstance(each, np.ndarray):
@@ -77,13 +77,13 @@ def arrays_in(leaves: Iterable[Any]) -> list[np.ndarray[Any, Any]]:
 
 
 def _gradient_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of ``.grad`` of those that get one, each once."""
+    """Return the bytes of ``.grad`` for the distinct leaves that require gradients."""
     learned = {id(each): each for each in tensors if each.requires_grad and each.is_leaf}
     return sum(in_blocks(each.nbytes, each.device) for each in learned.values())
 
 
 def reserve_bytes(reserve: torch.optim.Optimizer | int | str | None) -> int:
-    """Bytes that an optimizer's state takes, or that are given; raises `OptionError`."""
+    """Return the bytes of an optimizer's state, or the given size; raises `OptionError`."""
     if reserve is None:
         return 0
     if isinstance(reserve, torch.optim.Optimizer):
@@ -97,17 +97,20 @@ def reserve_bytes(reserve: torch.optim.Optimizer | int | str | None) -> int:
 
 
 def _there(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of the state that an optimizer has already."""
+    """Return the bytes of an optimizer's existing state."""
     leaves = tree_leaves([dict(state) for state in optimizer.state.values()])
     return storage_bytes(each for each in leaves if isinstance(each, torch.Tensor))
 
 
 def _rehearsed(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of the state that a step makes, on parameters like the optimizer's."""
+    """Return the bytes of the state after a trial step on copies of the parameters.
+
+    Tries all parameters on the meta device first, then each parameter alone on the CPU.
+    """
     try:
         return _kept_after_a_step(optimizer, optimizer.param_groups, torch.device("meta"))
     except Exception:
-        pass  # some look at numbers
+        pass  # some optimizers read values, which meta tensors lack
     try:
         return sum(
             _kept_after_a_step(optimizer, [{**group, "params": [each]}], torch.device("cpu"))
@@ -116,7 +119,7 @@ def _rehearsed(optimizer: torch.optim.Optimizer) -> int:
         )
     except Exception as error:
         if optimizer.state:
-            return 0  # what is there counts
+            return 0  # `_there` counts the existing state
         raise OptionError(
             f"what {type(optimizer).__name__} will keep cannot be told before its first step "
             f"({error}); give reserve as a size, or after a step"
@@ -126,9 +129,9 @@ def _rehearsed(optimizer: torch.optim.Optimizer) -> int:
 def _kept_after_a_step(
     optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], device: torch.device
 ) -> int:
-    """Bytes of the state after a step that changes copies, of gradients that are 1.
+    """Return the bytes of the state after a step on copies of the parameters.
 
-    What is frozen has no gradient, so that a step passes over it.
+    All gradients are 1. Frozen parameters have no gradient, so the step skips them.
     """
     copied = []
     for group in groups:

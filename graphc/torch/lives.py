@@ -1,4 +1,4 @@
-"""What lives when in a step of torch, as the checker of plans finds it and a page draws it."""
+"""Live ranges of storages in a torch step, as computed by the plan checker for the HTML view."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ import torch
 from torch import fx
 
 RANDOM_STATE = -1
-"""Stands for the result that is the state of a random generator."""
+"""The result index of a generator state."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A node that computes, and the bytes that live then; `node` is None for the turn."""
+    """A node that computes, and the live bytes then.
+
+    `node` is None at the forward/backward boundary.
+    """
 
     node: fx.Node | None
     original: fx.Node | None
-    """The node of the joint graph, as it was traced, that it stands for; None for a copy, too."""
+    """The corresponding node of the traced joint graph; None for the boundary and for copies."""
     bytes: int
     made: int
-    """Bytes of the storages that it makes."""
+    """Bytes of the storages that it produces."""
     workspace: int
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a storage holds from a moment on, until it is overwritten, and when that is read.
+    """The content of a storage from a moment until it is overwritten, and its uses.
 
-    The moment is -1 for what is there before the step; `tensor` has its shape and type.
+    The moment is -1 for contents that exist before the step. `tensor` has their shape and type.
     """
 
     moment: int
@@ -39,29 +42,29 @@ class Content:
 
 @dataclass(frozen=True)
 class Life:
-    """A storage that lives from the moment `first` to before the moment `last`."""
+    """The live range of a storage, the moments `[first, last)`."""
 
     bytes: int
     first: int
     last: int
     result: int
-    """Which of its node's results it is, or `RANDOM_STATE`."""
+    """Its index among the node's results, or `RANDOM_STATE`."""
     contents: tuple[Content, ...]
     is_held: bool
-    """Whether the caller has it at the end."""
+    """True if it is live at the end of the step, because the caller has it."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What lives when in a step; moments are those of the forward graph, the turn, the backward."""
+    """Live ranges of a step; moments are the forward graph, the boundary, the backward graph."""
 
     moments: tuple[Moment, ...]
     lives: tuple[Life, ...]
     sources: tuple[tuple[Content, ...], ...]
-    """What is there before, by the placeholders of the joint graph; empty for what is no tensor."""
+    """Contents before the step, per source of the joint graph; empty if it is no tensor."""
     turn: int
 
     @cached_property
     def peak(self) -> Moment:
-        """The first moment of the most bytes."""
+        """The first moment with the peak live bytes."""
         return max(self.moments, key=lambda moment: moment.bytes)

@@ -1,11 +1,11 @@
-"""An independent checker of plans for torch: it replays both graphs storage by storage.
+"""An independent checker of torch plans that replays both graphs storage by storage.
 
-It knows the joint graph as torch has traced it, the forward and the backward graph that stand for
-it, and how many bytes each node of the joint graph takes, and nothing of how a plan is made. Every
-node of the two graphs must compute what a node of the joint graph does, from the same contents;
-what is returned must be the same, but that a gradient may be a copy, and must be one where autograd
-would make it. A storage lives from the node that makes it to the last one that reads a variable in
-it, or to the end where the forward graph returns it to the caller.
+Its inputs are the joint graph as torch traced it, the emitted forward and backward graph, and the
+bytes of each node. It shares no code with the planner. The checker uses value numbering
+(`graphc.torch.contents`): every emitted node must compute the same as a node of the joint graph,
+from the same contents. Both must return the same values, except that a gradient may be a copy, and
+must be a copy if autograd would make one. A storage is live from its producer to its last use, or
+to the end of the step if the caller receives it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from graphc.torch.lives import RANDOM_STATE, Content, Life, Moment, Replay
 
 @dataclass(frozen=True)
 class Weight:
-    """Bytes of a node of the joint graph: beside operands and results, and of each result."""
+    """Workspace bytes of a node of the joint graph, and the bytes of each result."""
 
     workspace: int
     results: tuple[int, ...]
@@ -42,10 +42,11 @@ class Weight:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is replayed: a joint graph and the forward and backward graph that stand for it.
+    """Input of the checker: a joint graph, and the forward and backward graph emitted for it.
 
-    `forward_outputs` of the joint graph's outputs are those of the forward pass; `leaves` are the
-    places of the inputs whose gradients autograd keeps; `fixed_bytes` are there before the step.
+    The first `forward_outputs` outputs of the joint graph belong to the forward pass. `leaves` are
+    indices of the inputs whose gradients autograd keeps. `fixed_bytes` are resident before the
+    step.
     """
 
     joint: fx.Graph
@@ -55,14 +56,14 @@ class Plan:
     leaves: frozenset[int]
     weights: Mapping[fx.Node, Weight]
     copies: Mapping[Hashable, Weight]
-    """By `kind_of_copy`, what those copies take that are in no joint graph."""
+    """Weights of copies that are not in the traced joint graph, by `kind_of_copy`."""
     fixed_bytes: int
 
 
 def check(plan: Plan, claimed_bytes: int) -> Replay:
-    """Replay a plan whose peak is said to be `claimed_bytes`.
+    """Replay a plan with a claimed peak of `claimed_bytes`, and return its live ranges.
 
-    Raises `TorchError` where that or anything else of it is wrong.
+    Raises `TorchError` if the peak is higher or the graphs are wrong.
     """
     found = replay(plan)
     if found.peak.bytes > claimed_bytes:
@@ -75,7 +76,7 @@ def check(plan: Plan, claimed_bytes: int) -> Replay:
 
 
 def replay(plan: Plan) -> Replay:
-    """What lives when; raises `TorchError` where the graphs are not those of the joint graph."""
+    """Return the live ranges; raises `TorchError` if the graphs differ from the joint graph."""
     numbers = Numbers()
     return _Emitted(plan, _Joint(plan, numbers), numbers).replay()
 
@@ -86,14 +87,14 @@ def _wrong(where: fx.Node | str, what: str) -> TorchError:
 
 
 def kind_of_copy(node: fx.Node) -> Hashable:
-    """What decides which bytes a copy takes: of what type and strides both tensors are."""
+    """Return the type, device, shape and both strides of a copy, which determine its bytes."""
     (given,) = (each.meta["val"] for each in node.all_input_nodes)
     made = node.meta["val"]
     return made.dtype, str(made.device), tuple(made.shape), given.stride(), made.stride()
 
 
 class _Joint:
-    """What the joint graph computes, and what it leaves."""
+    """Value numbers of the joint graph: computations, returned values and written sources."""
 
     def __init__(self, plan: Plan, numbers: Numbers) -> None:
         walk = Walk(numbers, is_traced=True)
@@ -120,31 +121,31 @@ class _Joint:
 
 
 def _written(tree: Tree) -> list[int]:
-    """What was written into the storages of a value."""
+    """Return the numbers of the writes into the storages of a value."""
     return [tensor.storage.written for tensor in tensors_in(tree)]
 
 
 class _Emitted:
-    """Goes through the forward graph, then through the backward graph with what was saved."""
+    """A replay of the forward graph, and then of the backward graph with the saved values."""
 
     def __init__(self, plan: Plan, joint: _Joint, numbers: Numbers) -> None:
         self.plan, self.joint = plan, joint
         self.walk = Walk(numbers)
         self.moments: list[tuple[fx.Node | None, fx.Node | None, int]] = []
-        """The node, what it stands for, and its workspace."""
+        """Per moment: the emitted node, its node in the joint graph, and its workspace."""
         self.made: dict[Storage, tuple[int, int, int]] = {}
-        """When each storage is made, its bytes, and which result it is."""
+        """Per storage: the moment of its production, its bytes, and its result index."""
         self.last: dict[Storage, int] = {}
-        """The moment at which each storage is read for the last time."""
+        """Per storage: the moment of its last use."""
         self.contents: dict[Storage, list[tuple[int, torch.Tensor, dict[int, None]]]] = {}
-        """What each storage holds, one after another: since when, and when it is read."""
+        """Per storage: its successive contents, each with its first moment and its uses."""
         self.held: set[Storage] = set()
-        """What lives to the end."""
+        """Storages that are live until the end."""
         self.turn = self._forward_and_turn()
         self._backward()
 
     def _forward_and_turn(self) -> int:
-        """Go through the forward graph; gives the moment at which it returns."""
+        """Replay the forward graph, and return the moment of the forward/backward boundary."""
         self._begin()
         self._through(self.plan.forward)
         returned = returned_by(self.plan.forward)
@@ -192,7 +193,7 @@ class _Emitted:
         self.walk.env = dict(zip(taken, given, strict=True))
         self._through(self.plan.backward, may_copy=True)
         for node in taken:
-            if not node.users:  # nothing frees it before the graph returns
+            if not node.users:  # it is freed only when the graph returns
                 self._touch(self.walk.env[node])
         returned = returned_by(self.plan.backward)
         begin = self.plan.forward_outputs
@@ -239,7 +240,7 @@ class _Emitted:
             self.last[tensor.storage] = max(0, len(self.moments) - 1)
 
     def _original(self, done: Done, may_copy: bool) -> fx.Node | None:
-        """The node of the joint graph that computes the same, from the same; of a copy, none."""
+        """Return the node of the joint graph with the same value number, or None for a copy."""
         found = None if done.computes is None else self.joint.nodes.get(done.computes)
         if found is not None:
             return found
@@ -261,7 +262,7 @@ class _Emitted:
         raise _wrong(done.node, "what is computed is nothing that the module computes")
 
     def _note(self, done: Done, original: fx.Node | None) -> None:
-        """A moment, where a node computes: a view takes no time and no bytes."""
+        """Add a moment for a node that computes; views take neither time nor bytes."""
         if not done.makes and not done.written:
             return
         weight = (
@@ -299,9 +300,9 @@ class _Emitted:
         where: str,
         kept: Collection[int] = (),
     ) -> None:
-        """Raise `TorchError` where a graph does not return what the joint graph does.
+        """Raise `TorchError` if a graph returns other values than the joint graph.
 
-        At the places `kept` it may be a copy of that.
+        Outputs with an index in `kept` may be copies.
         """
         if len(returned) != len(wanted):
             raise _wrong(where, f"{len(returned)} values are returned, and {len(wanted)} are due")
@@ -318,7 +319,10 @@ class _Emitted:
                 raise _wrong(node, f"{where} returns as output {place} what the module does not")
 
     def _expect_kept(self, tangents: Sequence[Tree]) -> None:
-        """Raise `TorchError` where anything was written that the caller has, beside its buffers."""
+        """Raise `TorchError` if outputs, tangents or sources of the caller are overwritten.
+
+        Sources may be written only as the joint graph writes them, such as buffers.
+        """
         for tensor, version in zip(self.returned, self.versions, strict=True):
             if tensor.storage.version != version:
                 raise _wrong(tensor.storage.writer, "an output of the forward pass is overwritten")
@@ -334,7 +338,7 @@ class _Emitted:
                 )
 
     def replay(self) -> Replay:
-        """The lives of all storages, and the bytes of every moment."""
+        """Return the live ranges of all storages, and the live bytes at every moment."""
         end = len(self.moments)
         lives = [
             Life(

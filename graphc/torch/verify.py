@@ -1,4 +1,4 @@
-"""One step of a plan, measured, beside one of torch's own: its peak, and whether bits are equal."""
+"""Verification of a plan: measures the peak of one step, and compares its bits with torch's."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from graphc.torch.step import PlannedStep
 
 STEP = "step"
-"""The range of a recording that is the whole step."""
+"""Name of the range of a recording that covers the whole step."""
 
 TOLERANCE, LEAST_TOLERANCE = 0.01, 1 << 20
-"""A peak may be above the plan's by this part of it, or by so many bytes: allocators round."""
+"""Tolerated excess over the planned peak, as a fraction and in bytes; allocators round up."""
 
 SHOWN = 6
-"""Names that a sentence lists."""
+"""Maximum number of names in a printed list."""
 
 Bits = dict[str, dict[str, torch.Tensor]]
-"""Kind → name → what a step leaves."""
+"""Results of a step by kind and name."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class WorstNode:
 
 @dataclass(frozen=True)
 class Verified:
-    """What one step of a plan took, and whether it left the bits of ``backend="aot_eager"``.
+    """Measured peak of one planned step, and a bitwise comparison with ``backend="aot_eager"``.
 
-    `different` names what is not the same, by kind: ``outputs``, ``gradients``, ``buffers``,
-    ``random_state``; a kind in which all is the same maps to nothing.
+    `different` lists the names of differing tensors by kind: ``outputs``, ``gradients``,
+    ``buffers``, ``random_state``. A kind without differences maps to an empty tuple.
     """
 
     planned_peak_bytes: int
@@ -77,23 +77,23 @@ class Verified:
 
     @property
     def ratio(self) -> float:
-        """The measured peak over the planned one."""
+        """The ratio of the measured peak to the planned peak."""
         return self.measured_peak_bytes / max(1, self.planned_peak_bytes)
 
     @property
     def same_bits(self) -> bool:
-        """Whether outputs, gradients, buffers and random state are equal to the bit."""
+        """True if outputs, gradients, buffers and random state are bitwise equal."""
         return not any(self.different.values())
 
     @property
     def held(self) -> bool:
-        """Whether the peak was at most the planned one, but for 1 % or 1 MiB."""
+        """True if the peak is at most 1 % or 1 MiB (the larger) above the planned peak."""
         above = self.measured_peak_bytes - self.planned_peak_bytes
         return above <= max(LEAST_TOLERANCE, TOLERANCE * self.planned_peak_bytes)
 
     @property
     def json(self) -> dict[str, Any]:
-        """All of it as an object of JSON."""
+        """All fields and properties as a JSON object."""
         return {**asdict(self), "ratio": self.ratio, "same_bits": self.same_bits, "held": self.held}
 
     def __str__(self) -> str:
@@ -113,8 +113,8 @@ class Verified:
 
 
 def verified(step: PlannedStep, given: Given) -> Verified:
-    """What `PlannedStep.verify` gives."""
-    step.plan(*given)  # whose errors are told, and those of the reference are not
+    """Run, measure and compare one step; implements `PlannedStep.verify`."""
+    step.plan(*given)  # first, because its errors are explained, unlike those of the reference
 
     def reference(*args: Any, **kwargs: Any) -> Any:
         return step.unplanned(*args, **kwargs)
@@ -124,7 +124,7 @@ def verified(step: PlannedStep, given: Given) -> Verified:
         with traced_as_here():
             wanted = _bits(step, given, _run(eager, given))
         again()
-        _run(step, given)  # what is made once, such as the backward pass, is not measured
+        _run(step, given)  # a warm-up, because some work happens once, such as compiling backward
         again()
         there = _ranges_there(step, given)
         peak, allocated, outputs = _measured(step, given, again)
@@ -140,7 +140,7 @@ def verified(step: PlannedStep, given: Given) -> Verified:
 
 
 def _ranges_there(step: PlannedStep, given: Given) -> list[range]:
-    """The memory of parameters, buffers, arguments and ``.grad``, at the begin of a step."""
+    """Return the memory of parameters, buffers, arguments and ``.grad`` before a step."""
     leaves = tree_leaves(given)
     tensors = [*step.parameters(), *step.buffers()]
     tensors += [each for each in leaves if isinstance(each, torch.Tensor)]
@@ -151,7 +151,7 @@ def _ranges_there(step: PlannedStep, given: Given) -> list[range]:
 
 
 def _ranges_of_constants(planned: Planned) -> list[range]:
-    """The memory of the tensors that a plan's graphs have of their own."""
+    """Return the memory of the constants in a plan's graphs."""
     modules = planned.forward, planned.backward
     found = [
         operator.attrgetter(str(node.target))(module)
@@ -162,7 +162,7 @@ def _ranges_of_constants(planned: Planned) -> list[range]:
 
 
 def _run(call: Callable[..., Any], given: Given) -> list[torch.Tensor]:
-    """A step: outputs, after the backward pass from all that has gradients, with ones."""
+    """Run a forward and a backward pass with gradients of ones, and return the outputs."""
     outputs = [
         each for each in tree_leaves(call(*given[0], **given[1])) if isinstance(each, torch.Tensor)
     ]
@@ -176,7 +176,7 @@ def _run(call: Callable[..., Any], given: Given) -> list[torch.Tensor]:
 def _measured(
     step: PlannedStep, given: Given, again: Callable[[], None]
 ) -> tuple[int, dict[str, int], list[torch.Tensor]]:
-    """The most bytes that a step adds, those of each node, and its outputs."""
+    """Return the peak bytes that a step adds, those that each node adds, and the outputs."""
     outputs: list[torch.Tensor] = []
 
     def run() -> None:
@@ -195,7 +195,7 @@ def _measured(
 
 
 def _recorded(step: PlannedStep, run: Callable[[], None]) -> Recording:
-    """What a step on the CPU allocates, with a range for it and for each node."""
+    """Record the allocations of a step on the CPU, with a range for it and for each node."""
     watched = step.watched(lambda part, name: marked(f"{part}/{name}"))
     with watched, recording() as told, marked(STEP):
         run()
@@ -209,7 +209,7 @@ def _gpu(step: PlannedStep) -> torch.device | None:
 
 @contextmanager
 def _watched_on_gpu(found: dict[str, int], name: str, device: torch.device) -> Iterator[None]:
-    """Notes the most bytes that a node adds, by the statistics of the caching allocator."""
+    """Record the peak bytes that a node adds, by the statistics of the caching allocator."""
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     yield
@@ -217,7 +217,7 @@ def _watched_on_gpu(found: dict[str, int], name: str, device: torch.device) -> I
 
 
 def _worst(planned: Planned, allocated: dict[str, int]) -> WorstNode | None:
-    """None where every node allocates what was planned for it."""
+    """Return the node with the largest deviation, or None if all nodes allocate as planned."""
     found: WorstNode | None = None
     largest = 0
     for place, moment in enumerate(planned.replay.moments):
@@ -233,7 +233,7 @@ def _worst(planned: Planned, allocated: dict[str, int]) -> WorstNode | None:
 
 
 def _bits(step: PlannedStep, given: Given, outputs: Sequence[torch.Tensor]) -> Bits:
-    """What a step has left, copied."""
+    """Return copies of the results of a step."""
     leaves = ((n, x) for n, x in arguments_of(given) if isinstance(x, torch.Tensor) and x.is_leaf)
     gradients = {name: each.grad for name, each in (*parameters_of(step), *leaves)}
     return {
@@ -263,7 +263,7 @@ def _different(found: Bits, wanted: Bits) -> dict[str, tuple[str, ...]]:
 
 
 def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    """Whether two tensors have the same bits; one that is not a number equals itself."""
+    """Return whether two tensors are bitwise equal; equal NaN bits count as equal."""
     if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
         return False
     bits = (each.contiguous().flatten().view(torch.uint8) for each in (one, other))
@@ -272,7 +272,11 @@ def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
 
 @contextmanager
 def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
-    """Gives what puts a step's begin back, without ``.grad``; behind it all is as it was."""
+    """Yield a function that restores the state before a step; at the end, restore everything.
+
+    The function clears ``.grad``, or resets it to its old value (zeros if None) if the step
+    accumulates gradients.
+    """
     reached = _reached([*(vars(each) for each in step.modules() if each is not step), given])
     kept = [(each, _items(each)) for each in reached if isinstance(each, CONTAINERS)]
     tensors = [*step.parameters(), *step.buffers(), *reached, *tree_leaves(given)]
@@ -307,11 +311,11 @@ def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
 
 
 CONTAINERS = dict, list, set, deque
-"""Of Python, in which a module keeps what it has."""
+"""Mutable Python containers that may hold the state of a module."""
 
 
 def _reached(roots: Iterable[Any]) -> list[Any]:
-    """What is in containers and tuples, however deep, and these themselves, each once."""
+    """Return the roots and everything nested in containers and tuples, each object once."""
     found: dict[int, Any] = {}
     pending = list(roots)
     while pending:
@@ -329,7 +333,7 @@ def _items(container: Any) -> list[Any]:
 
 
 def _put_back(container: Any, items: list[Any]) -> None:
-    """Put back what was in a container, if there is anything else now."""
+    """Restore the items of a container, if they have changed."""
     now, then = (
         [part for pair in each for part in pair] if isinstance(container, dict) else each
         for each in (_items(container), items)
