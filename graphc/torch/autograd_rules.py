@@ -1,6 +1,6 @@
-"""What autograd does with gradients between and behind the graphs of a step, for the checker.
+"""Model of autograd's memory use between and after the graphs of a step, for the checker.
 
-It knows the joint graph as torch has traced it, and shares no code with what makes plans.
+It uses the joint graph as torch traced it, and shares no code with the planner.
 """
 
 from __future__ import annotations
@@ -18,32 +18,35 @@ from graphc.torch.contents import in_blocks
 
 @dataclass(frozen=True)
 class OfViews:
-    """Bytes that autograd takes for outputs that are views of others, between the graphs."""
+    """Bytes that autograd uses between the graphs for outputs that are views of others."""
 
     kept: int
-    """Gradients that are there to the end of the step, beside their sum."""
+    """Gradients that are live until the end of the step, in addition to their sum."""
     padded: int
-    """One of them, for a moment in the shape of what it is a view of."""
+    """One of these gradients, temporarily padded to the shape of its base."""
 
 
 def placeholders(graph: fx.Graph) -> list[fx.Node]:
-    """What a graph is given."""
+    """Return the placeholders of a graph."""
     return [node for node in graph.nodes if node.op == "placeholder"]
 
 
 def returned_by(graph: fx.Graph) -> tuple[Any, ...]:
-    """What a graph returns."""
+    """Return the output values of a graph."""
     return tuple(_output(graph).args[0])
 
 
 def is_tangent(node: fx.Node) -> bool:
-    """Whether an input of a joint graph is a gradient that comes in."""
+    """Return whether an input of a joint graph is a tangent."""
     described = type(node.meta.get("desc")).__name__
     return described == "TangentAOTInput" or str(node.target).startswith("tangents_")
 
 
 def gradients_of_views(joint: fx.Graph, forward_outputs: int) -> OfViews:
-    """Outputs in one storage with one that has a gradient in the graph have theirs added to it."""
+    """Return the bytes for gradients of outputs that share a storage.
+
+    Autograd adds the gradients of such outputs to that of the output with a tangent in the graph.
+    """
     given = {getattr(n.meta.get("desc"), "output", None) for n in placeholders(joint)} - {None}
     by_storage: dict[int, list[tuple[Any, torch.Tensor, bool]]] = defaultdict(list)
     for what, node in _described_outputs(joint)[:forward_outputs]:
@@ -68,7 +71,7 @@ def gradients_of_views(joint: fx.Graph, forward_outputs: int) -> OfViews:
 def kept_gradients(
     joint: fx.Graph, forward_outputs: int, leaves: Collection[int]
 ) -> dict[int, fx.Node]:
-    """The inputs at the places `leaves` by those that their gradients have in the backward graph.
+    """Map output indices of the backward graph to the `leaves` whose gradients they are.
 
     Autograd keeps these gradients as they are returned, or copies them.
     """
@@ -83,9 +86,10 @@ def kept_gradients(
 
 
 def why_copied(returned: Sequence[fx.Node | None], place: int, variable: fx.Node) -> str | None:
-    """Why autograd copies a gradient to keep it, of which no plan would know; None if it does not.
+    """Return the reason why autograd would copy a gradient outside the plan, or None.
 
-    It keeps a tensor that nobody else has, with the strides of the variable where that is dense.
+    Autograd keeps a tensor without other owners if it has the strides of a dense variable, or is
+    contiguous if the variable is not dense.
     """
     node = returned[place]
     assert node is not None
@@ -105,7 +109,7 @@ def why_copied(returned: Sequence[fx.Node | None], place: int, variable: fx.Node
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie side by side, none twice, in some order of axes."""
+    """Return whether the elements are contiguous and distinct for some permutation of axes."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != expected:
@@ -115,12 +119,12 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _bytes(fake: torch.Tensor) -> int:
-    """Bytes of a tensor that lies alone."""
+    """Return the bytes of a tensor in a storage of its own."""
     return in_blocks(fake.numel() * fake.element_size(), fake.device)
 
 
 def _is_users(what: Any) -> bool:
-    """Whether an output is one that the module returns, and not one that torch has added."""
+    """Return whether the module itself returns an output, rather than torch adding it."""
     return type(what).__name__ == "PlainAOTOutput"
 
 
@@ -129,7 +133,7 @@ def _output(graph: fx.Graph) -> fx.Node:
 
 
 def _described_outputs(graph: fx.Graph) -> list[tuple[Any, Any]]:
-    """What each output is, as torch says, and its node."""
+    """Return torch's description of each output, with its node."""
     output = _output(graph)
     returned = tuple(output.args[0])
     return list(zip(output.meta.get("desc", (None,) * len(returned)), returned, strict=True))

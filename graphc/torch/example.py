@@ -1,4 +1,4 @@
-"""The arguments that a step was planned with last, which it does not keep alive."""
+"""Weak references to the arguments of the last plan."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ PLAIN = (
     type(None),
     type(...),
 )
-"""What holds no tensors."""
+"""Types that contain no tensors and are stored directly."""
 
 
 def gone() -> Given:
-    """Raise `OptionError`: there are no arguments."""
+    """Raise `OptionError`, because the arguments no longer exist."""
     raise OptionError("the arguments that the step was planned with are gone; give verify() others")
 
 
 def weakly(given: Given) -> Callable[[], Given]:
-    """What gives the arguments again, while the caller has them; then it is `gone`."""
+    """Return a function that returns the arguments while they are alive, and then calls `gone`."""
     leaves, structure = tree_flatten(given)
     kept = [each if isinstance(each, PLAIN) else _reference(each) for each in leaves]
 
@@ -54,7 +54,7 @@ def weakly(given: Given) -> Callable[[], Given]:
 
 
 def _reference(argument: Any) -> weakref.ref[Any]:
-    """A reference that does not keep an argument; a dead one, where an object has none."""
+    """Return a weak reference, which is dead if the object does not support weak references."""
     try:
         return weakref.ref(argument)
     except TypeError:

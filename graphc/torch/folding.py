@@ -1,4 +1,4 @@
-"""Nodes that read no value of a step: torch computes them while a network is read."""
+"""Constant folding: torch computes nodes without computed operands at import time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphc.torch.rules.creation import FILLED
 
 
 def folded(node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The known results of a node, or None for one that a step computes, as it draws numbers."""
+    """Return the results of a node, or None if it must run in a step, such as a random op."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return None

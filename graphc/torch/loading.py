@@ -1,4 +1,4 @@
-"""`graphc.torch.load`, there without torch."""
+"""`graphc.torch.load`, importable without torch."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ def load(
     trainable: bool | str | Collection[str] | None = None,
     weights: bool = True,
 ) -> Network:
-    """The network of a module called with these arguments, as values to compile or to train.
+    """Import a module called with these arguments as a network to compile or train.
 
-    `module` may be one that `torch.export.export` has exported, or the file of one, ``.pt2``, which
-    need no arguments. It is taken in the mode it is in: dropout drops, and batch norm moves its
-    running statistics, in training mode only. Arguments give shapes and dtypes; tensors among them
-    become inputs of their parameters' names, all else is part of the network.
+    `module` may also be a program exported by `torch.export.export`, or its ``.pt2`` file, which
+    need no arguments. The module keeps its mode: dropout drops, and batch norm updates running
+    statistics, only in training mode. The arguments determine shapes and dtypes. Tensors among
+    them become inputs named after their parameters; all other arguments become constants.
 
-    `trainable` says which weights learn: by default, or for True, the parameters that require a
-    gradient, none for False, or those whose names a regular expression finds, or those named.
-    Without `weights` each parameter begins as a layer's would, not as the module's.
+    `trainable` selects the weights to train. By default, or if True, these are the parameters that
+    require a gradient; if False, none. A string is a regular expression for names, and a
+    collection lists names. Without `weights`, parameters get the initial values of graphc's
+    layers instead of the module's values.
 
-    Raises `TorchError` for a module that torch cannot export, and one that lists all that graphc
-    lacks for it; `OptionError` for names in `trainable` that the module does not have.
+    Raises `TorchError` if torch cannot export the module, or with a list of everything that graphc
+    does not support. Raises `OptionError` for names in `trainable` that the module does not have.
     """
     require_torch()
     from graphc.torch.importer import load
@@ -41,7 +42,7 @@ def load(
 
 
 def is_module(given: object) -> bool:
-    """Whether something is a module of torch, or one that is exported; torch is not imported."""
+    """Return whether the object is a torch module or exported program, without importing torch."""
     kinds = {(base.__module__, base.__qualname__) for base in type(given).__mro__}
     modules = {
         ("torch.nn.modules.module", "Module"),

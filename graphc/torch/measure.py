@@ -1,4 +1,4 @@
-"""Bytes and seconds of running things in torch, as its allocators and the clock tell them."""
+"""Measurement of bytes and seconds in torch, by its profiler, its allocators and the clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from graphc.errors import TorchError
 
 MARK = "graphc/"
-"""Begins the names of the ranges that the profiler is told."""
+"""Prefix of the range names that are passed to the profiler."""
 
 
 def measured_peak(
@@ -23,11 +23,11 @@ def measured_peak(
     reserve_bytes: int = 0,
     device: torch.device | None = None,
 ) -> int:
-    """Bytes of the storages of `held`, which live before `run`, and the most that it adds to them.
+    """Return the peak bytes during `run`: those of `held` before it, plus the most that it adds.
 
-    On a CPU every allocation and release of torch's allocator counts, of workspaces, too; on a GPU
-    the bytes that its caching allocator hands out. A caller holds parameters, buffers, inputs and
-    those ``.grad`` that are there already.
+    On a CPU, every allocation and release of torch's allocator counts, including workspaces. On a
+    GPU, the bytes that the caching allocator hands out count. `held` should include parameters,
+    buffers, inputs and existing ``.grad`` tensors.
     """
     before = storage_bytes(held) + reserve_bytes
     if device is not None and device.type == "cuda":
@@ -36,9 +36,10 @@ def measured_peak(
 
 
 def peaks(runs: Iterable[Callable[[], object]]) -> list[int]:
-    """The most bytes that each run adds on the CPU; what makes a run, and its result, do not count.
+    """Return the peak bytes that each run adds on the CPU.
 
-    All in one recording, whose begin takes longer than most runs.
+    Creating a run, and freeing its result, do not count. All runs share one recording, because
+    starting one takes longer than most runs.
     """
     number = -1
     with recording() as found:
@@ -50,15 +51,15 @@ def peaks(runs: Iterable[Callable[[], object]]) -> list[int]:
 
 
 class Recording:
-    """Allocations and releases on the CPU in their order, and the ranges that were marked."""
+    """Allocations and releases on the CPU in order of time, and marked ranges."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[int, int]] = []
-        """When, and by how many bytes."""
+        """Pairs of a time and a change in bytes."""
         self.ranges: dict[str, tuple[int, int]] = {}
 
     def most(self, name: object) -> int:
-        """The most bytes that a range adds to what was there when it began."""
+        """Return the peak bytes of a range, relative to its beginning."""
         begin, end = self.ranges[str(name)]
         live = most = 0
         for at, change in self.changes[bisect_left(self.changes, (begin,)) :]:
@@ -70,22 +71,22 @@ class Recording:
 
 
 def marked(name: object) -> AbstractContextManager[object]:
-    """A range of a recording; each has a name of its own."""
+    """Return a context that marks a range of a recording; names must be unique."""
     made: AbstractContextManager[object] = record_function(f"{MARK}{name}")
     return made
 
 
 class IncompleteError(TorchError):
-    """A recording of torch's profiler lacks what happened in it, as a busy machine's may."""
+    """A recording of torch's profiler lost events, which may happen on a busy machine."""
 
 
 Found = TypeVar("Found")
 
 
 def until_complete(measured: Callable[[], Found], again: Callable[[], None] | None = None) -> Found:
-    """What is measured, in a few recordings where the first are incomplete; `again` between them.
+    """Repeat a measurement until its recording is complete, and call `again` before each retry.
 
-    Raises `IncompleteError` where the last one is.
+    Raises `IncompleteError` if the last of `RECORDINGS` attempts is incomplete.
     """
     for _ in range(RECORDINGS - 1):
         with suppress(IncompleteError):
@@ -96,10 +97,10 @@ def until_complete(measured: Callable[[], Found], again: Callable[[], None] | No
 
 
 RECORDINGS = 3
-"""So many are made at most of one thing."""
+"""Maximum number of attempts for one measurement."""
 
 SIGNED = 4096
-"""Bytes that are allocated where a recording begins and ends: it is complete where it has them."""
+"""Bytes allocated at both ends of a recording; it counts as complete if it contains both."""
 
 
 def _sign(name: str) -> None:
@@ -109,10 +110,10 @@ def _sign(name: str) -> None:
 
 @contextmanager
 def recording() -> Iterator[Recording]:
-    """What torch's allocator for the CPU does, known behind the end.
+    """Record the events of torch's CPU allocator; they are available after the context ends.
 
-    Raises `TorchError` where a profiler runs already, which this one would end, and
-    `IncompleteError`.
+    Raises `TorchError` if a profiler is running already, since this one would end it. Raises
+    `IncompleteError` if events are lost.
     """
     if torch.autograd._profiler_enabled():
         raise TorchError(
@@ -120,7 +121,7 @@ def recording() -> Iterator[Recording]:
             "before it begins, and profile the steps alone"
         )
     found = Recording()
-    # One recording of several ranges needs the events of all of them.
+    # A recording of several ranges needs the accumulated events of all of them.
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as told:
         _sign("begin")
         yield found
@@ -150,21 +151,21 @@ def _peak_on_gpu(run: Callable[[], object], device: torch.device) -> int:
 
 
 GPU_BLOCK = 512
-"""Of so many bytes are the blocks of torch's caching allocator."""
+"""Bytes per block of torch's caching allocator."""
 
 
 def in_blocks(count: int, device: torch.device) -> int:
-    """Bytes that torch's allocator hands out for so many: on a GPU, whole blocks."""
+    """Return the bytes that torch's allocator reserves for `count`: whole blocks on a GPU."""
     return -(-count // GPU_BLOCK) * GPU_BLOCK if device.type == "cuda" else count
 
 
 def allocated_bytes(tensor: torch.Tensor) -> int:
-    """Bytes that torch's allocator hands out for a tensor's storage."""
+    """Return the bytes that torch's allocator reserves for a tensor's storage."""
     return in_blocks(int(tensor.untyped_storage().nbytes()), tensor.device)
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor], seen: set[int] | None = None) -> int:
-    """Bytes of the tensors' storages, each of which counts once, and not if it has been `seen`."""
+    """Return the bytes of distinct storages that are not in `seen`, and add them to `seen`."""
     seen = set() if seen is None else seen
     total = 0
     for tensor in tensors:
@@ -175,13 +176,13 @@ def storage_bytes(tensors: Iterable[torch.Tensor], seen: set[int] | None = None)
 
 
 def memory_ranges(tensors: Iterable[torch.Tensor]) -> list[range]:
-    """The addresses of the tensors' storages; those of shared ones are alike."""
+    """Return the address range of each tensor's storage; shared storages have equal ranges."""
     storages = ((each.untyped_storage().data_ptr(), allocated_bytes(each)) for each in tensors)
     return [range(begin, begin + count) for begin, count in storages]
 
 
 def bytes_of_ranges(ranges: Iterable[range]) -> int:
-    """Bytes of memory that lie in any of the ranges."""
+    """Return the size of the union of the ranges."""
     total = end = 0
     for each in sorted(ranges, key=lambda each: each.start):
         total += max(0, each.stop - max(each.start, end))
@@ -190,11 +191,11 @@ def bytes_of_ranges(ranges: Iterable[range]) -> int:
 
 
 LEAST_RUNS, MOST_RUNS, ENOUGH = 5, 20, 0.02
-"""How often something is timed: more than the least only as long as that takes few seconds."""
+"""Minimum and maximum number of timed runs; beyond the minimum, runs stop after these seconds."""
 
 
 def seconds_of(run: Callable[[], Any], device: torch.device | None = None) -> float:
-    """The least time of several runs, after one that warms up: others may be in the way of some."""
+    """Return the minimum time of several runs after a warm-up; the minimum is least noisy."""
     run()
     times: list[float] = []
     while len(times) < LEAST_RUNS or (len(times) < MOST_RUNS and sum(times) < ENOUGH):

@@ -1,4 +1,4 @@
-"""What nodes and tensors are called: paths as ``named_modules`` gives them, without the step's."""
+"""Names of nodes and tensors: paths as in ``named_modules``, without the prefix of the step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ Kind = Literal["parameter", "buffer", "input", "constant"]
 
 
 def module_path(node: fx.Node) -> str:
-    """The path of the module whose forward a node is of, or whose gradient: ``blocks.3.norm``."""
+    """Return the path of a node's module, such as ``blocks.3.norm``.
+
+    A node of the backward pass belongs to the module of its forward node.
+    """
     found = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     paths = [path for path, _ in found.values()]
     return clean(paths[-1]) if paths else ""
 
 
 def clean(path: str) -> str:
-    """A path as ``named_modules`` gives it, from what Dynamo calls it."""
+    """Convert Dynamo's name of a module into its path in ``named_modules``."""
     for noise in ("L['self'].module.", "L['self'].module", "L['self'].", "L['self']"):
         path = path.removeprefix(noise)
     path = path.replace("_modules['", "").replace("']", "").replace("[", ".").replace("]", "")
@@ -29,28 +32,28 @@ def clean(path: str) -> str:
 
 
 def parameters_of(step: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """A step's parameters by the names that they have in its module; ``loss_fn.`` is its loss's."""
+    """Yield a step's parameters by their names in its module; ``loss_fn.`` marks the loss's."""
     for name, each in step.named_parameters():
         yield name.removeprefix("module."), each
 
 
 def buffers_of(step: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """A step's buffers, as `parameters_of` has its parameters."""
+    """Yield a step's buffers with names as in `parameters_of`."""
     for name, each in step.named_buffers():
         yield name.removeprefix("module."), each
 
 
 def arguments_of(given: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """What is in positional and keyword arguments: ``args[0]``, ``kwargs['batch']['x']``.
+    """Yield the leaves of the arguments by name: ``args[0]``, ``kwargs['batch']['x']``.
 
-    What Dynamo calls them is the same, in the words of `expression_of_user`.
+    `expression_of_user` converts Dynamo's names into the same form.
     """
     for (whole, *path), each in tree_flatten_with_path(given)[0]:
         yield f"{('args', 'kwargs')[whole.idx]}{keystr(tuple(path))}", each
 
 
 def named(step: nn.Module, given: tuple[Any, ...]) -> Iterator[tuple[Kind, str, Any]]:
-    """A step's parameters and buffers, and what is in the arguments of a call, with their names."""
+    """Yield a step's parameters and buffers and a call's arguments, with kinds and names."""
     for name, each in parameters_of(step):
         yield "parameter", name, each
     for name, each in buffers_of(step):
@@ -60,12 +63,12 @@ def named(step: nn.Module, given: tuple[Any, ...]) -> Iterator[tuple[Kind, str, 
 
 
 def expression_of_user(text: str) -> str:
-    """What Dynamo says of variables of a step, in the words of the module: ``rotary.cos``."""
+    """Convert Dynamo's expression for variables of a step into the module's: ``rotary.cos``."""
     text = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", text)
     text = re.sub(r"\b([LG])\['(?:__import_)?([^']*)'\]", _variable, text)
     return re.sub(r"\bself\.(module\.)?", "", text)
 
 
 def _variable(found: re.Match[str]) -> str:
-    """A local variable, or one of a module of Python, whose name Dynamo writes without dots."""
+    """Return the name of a local or global variable; Dynamo replaces dots in module names."""
     return found[2].replace("_dot_", ".") if found[1] == "G" else found[2]

@@ -1,4 +1,4 @@
-"""What the values are that a joint graph is given, and what the user calls them."""
+"""Sources of a joint graph: the kind of each input tensor, and its name in the user's program."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from graphc.torch.measure import allocated_bytes
 from graphc.torch.names import Kind, arguments_of, expression_of_user, named
 
 FROM_NUMPY = "___from_numpy("
-"""Begins what Dynamo calls a tensor that it makes of an array."""
+"""Prefix of Dynamo's names for tensors converted from NumPy arrays."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor that is there before the step; a constant is none of the other kinds.
+    """A tensor resident before the step.
 
-    It is an attribute of a module that is no buffer, a tensor of the program, or one that the
-    program writes out. `is_counted` says that the module or the arguments have it as their own.
+    The kind `constant` covers all tensors of no other kind: attributes of a module that are no
+    buffers, tensors of the program, and literals. `is_counted` is true if the module or the
+    arguments already count the tensor.
     """
 
     name: str
     kind: Kind
     storage: int
-    """What tells storages apart; several sources may lie in one."""
+    """The key of the storage, which several sources may share."""
     bytes: int
     is_counted: bool
 
 
 def source_names(module: fx.GraphModule) -> list[str]:
-    """What Dynamo calls the inputs of a graph that it has traced: ``L['self'].module.cos``."""
+    """Return Dynamo's names for the inputs of a traced graph, such as ``L['self'].module.cos``."""
     found = []
     for node in module.graph.find_nodes(op="placeholder"):
         source = getattr(node, "_dynamo_source", None)
@@ -47,10 +48,10 @@ def source_names(module: fx.GraphModule) -> list[str]:
 def sources_of(
     joint: Joint, step: nn.Module, given: Any, names: Sequence[str]
 ) -> dict[fx.Node, Source]:
-    """What each source of the graph is that holds a tensor.
+    """Return the description of each source of the graph that is a tensor.
 
-    The graph knows none of them; but the mode that traced it knows which of its tensors stands for
-    each of the user's. The rest have Dynamo's `names`.
+    The fake mode of the trace maps the user's tensors to tensors of the graph. All other sources
+    get their names from Dynamo's `names`.
     """
     known: dict[int, tuple[str, Kind]] = {}
     for kind, name, each in named(step, given):
@@ -70,7 +71,7 @@ def sources_of(
 
 
 def _other(node: fx.Node, names: Sequence[str]) -> tuple[str, Kind]:
-    """Name and kind of what is no parameter, no buffer and no tensor that is given."""
+    """Return the name and kind of a source that is no parameter, buffer or given tensor."""
     place = getattr(node.meta.get("desc"), "idx", None)
     if place is None or place >= len(names):
         return str(node.target), "constant"

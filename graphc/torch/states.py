@@ -1,4 +1,4 @@
-"""What becomes of a module's parameters and buffers: by who reads and who writes them."""
+"""Roles of a module's parameters and buffers, derived from the nodes that read and write them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from graphc.torch.tensors import weight_of
 HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 RUNNING = {"batch_norm": (3, 4), "instance_norm": (3, 4)}
-"""Operator → the arguments that are running statistics."""
+"""Maps operators to the indices of arguments that are running statistics."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleTensor:
-    """A tensor that a module holds, under its first name, and what it is."""
+    """A tensor of a module, with its weight under its first name and its role."""
 
     tensor: torch.Tensor
     weight: Weight
@@ -32,9 +32,9 @@ class ModuleTensor:
 def held_tensors(
     program: ExportedProgram, trainable: bool | str | Collection[str] | None
 ) -> dict[str, ModuleTensor]:
-    """The tensor behind each placeholder that is none of the inputs; tied ones are one.
+    """Return the module's tensor for each placeholder that is no input; tied tensors are one.
 
-    Raises `OptionError` for a choice that names nothing.
+    Raises `OptionError` if `trainable` matches no tensor.
     """
     groups: dict[object, list[InputSpec]] = {}
     for spec in program.graph_signature.input_specs:
@@ -60,7 +60,7 @@ def _tensor(program: ExportedProgram, spec: InputSpec) -> torch.Tensor:
 
 
 def _identity(tensor: torch.Tensor) -> object:
-    """Equal for tensors of the same bytes in the same form."""
+    """Return a key that is equal for tensors with the same memory, shape, strides and dtype."""
     if not tensor.numel():
         return id(tensor)
     form = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
@@ -68,7 +68,7 @@ def _identity(tensor: torch.Tensor) -> object:
 
 
 class _Readers:
-    """Which nodes read what a module holds, and which of it a call changes."""
+    """Uses of a module's tensors, and the buffers that a call changes."""
 
     def __init__(self, program: ExportedProgram) -> None:
         nodes = program.graph.nodes
@@ -81,7 +81,7 @@ class _Readers:
         }
 
     def role(self, specs: Sequence[InputSpec], tensor: torch.Tensor) -> Role:
-        """What a tensor is that stands behind these placeholders."""
+        """Return the role of the tensor of these placeholders."""
         nodes = [self.placeholders[spec.arg.name] for spec in specs]
         users = [user for node in nodes for user in node.users]
         if not users:
@@ -107,6 +107,6 @@ def _is_running(user: torch.fx.Node, buffer: torch.fx.Node) -> bool:
 
 
 def _counts(change: torch.fx.Node) -> bool:
-    """Whether a change adds a number, and nothing but the buffer itself is told."""
+    """Return whether a change adds an integer and its result is used only as the new buffer."""
     adds = operator_of(change.target) == "add" and isinstance(change.args[1], int)
     return adds and all(user.op == "output" for user in change.users)

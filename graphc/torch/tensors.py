@@ -1,4 +1,4 @@
-"""Tensors of torch as arrays and as weights."""
+"""Conversion of torch tensors to NumPy arrays and to weights."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from graphc.importing.weights import Array, Weight, known
 RAW = {
     torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
 }
-"""Dtypes that NumPy has no array of in torch: integers of as many bits, and graphc's dtype."""
+"""Dtypes that torch cannot convert to NumPy: an integer dtype of equal width, and NumPy's dtype."""
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """The numbers of a tensor, of its own bytes where that can be."""
+    """Return the elements of a tensor as an array, without a copy if possible."""
     tensor = tensor.detach().cpu()
     if tensor.dtype in RAW:
         integers, dtype = RAW[tensor.dtype]
@@ -32,12 +32,12 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 
 def weight_of(name: str, tensor: torch.Tensor) -> Weight:
-    """A tensor of a module; its numbers are read when they are asked for."""
+    """Return a weight for a tensor of a module; its elements are read lazily."""
     number = np.empty(0, RAW[tensor.dtype][1]).dtype if tensor.dtype in RAW else None
     dtype = number or np.dtype(str(tensor.dtype).removeprefix("torch."))
     return Weight(name, tuple(tensor.shape), dtype, partial(array_of, tensor))
 
 
 def known_weight(tensor: torch.Tensor) -> Weight:
-    """A tensor that is known while a network is read."""
+    """Return a weight for a tensor that is known at import time."""
     return known("", array_of(tensor))

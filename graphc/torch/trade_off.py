@@ -1,4 +1,4 @@
-"""The trade-off of a module's bytes against time, as numbers, a table and a picture."""
+"""Trade-off curve of peak bytes and recomputation time, as numbers, a table and a picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphc.ir.types import format_bytes
 
 @dataclass(frozen=True)
 class Point:
-    """A plan on the trade-off: its peak, and the part of a step's time that its repeats add."""
+    """A plan on the curve: its peak, and recomputation time as a fraction of a step's time."""
 
     peak_bytes: int
     extra_time: float
@@ -27,7 +27,7 @@ class _Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Frontier(Sequence[Point]):
-    """Plans from the most bytes to the fewest; no plan of any kind is below `bound_bytes`."""
+    """Plans from the most bytes to the fewest; `bound_bytes` is a lower bound for every plan."""
 
     points: tuple[Point, ...]
     bound_bytes: int
@@ -49,7 +49,7 @@ class Frontier(Sequence[Point]):
 
     @property
     def json(self) -> dict[str, Any]:
-        """The points and the bound as an object of JSON."""
+        """The points and the bound as a JSON object."""
         return {
             "bound_bytes": self.bound_bytes,
             "points": [

@@ -1,4 +1,4 @@
-"""Which versions of torch graphc works with."""
+"""Versions of torch that graphc supports."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from graphc.errors import DependencyError, to_install
 
 LOWEST, BEYOND = (2, 13), (2, 16)
-"""The first version that is tested, and the first that is not any more."""
+"""The first tested version, and the first version after the last tested one."""
 
 
 def require_torch() -> None:
-    """Raise `DependencyError` where torch is missing, or of a version that is not tested."""
+    """Raise `DependencyError` if torch is missing or its version is not tested."""
     cure = to_install("torch", "torch")
     try:
         from torch import __version__ as found
