@@ -1,6 +1,7 @@
-"""PyTorch's modules in graphc. The package torch is imported when a function here is called.
+"""Import and memory plans of PyTorch modules.
 
-Each public function stands in a file that does not import torch, so that it is there without it.
+The package torch is imported only when a function is called. Each public function is defined in a
+file that does not import torch, so that it exists without torch.
 """
 
 from graphc.importing.network import Network, Reported

@@ -1,4 +1,4 @@
-"""What torch.compile calls: a joint graph comes, a forward and a backward graph go back."""
+"""A backend for torch.compile that partitions joint graphs with a given function."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from graphc.torch.runner import Boxed
 from graphc.torch.sources import source_names
 
 Partition = Callable[[fx.GraphModule, int, list[str]], tuple[fx.GraphModule, fx.GraphModule]]
-"""Takes a joint graph, how many of its outputs are the forward pass's, and its inputs' names.
+"""Partitions a joint graph into the forward and the backward graph.
 
-Those are Dynamo's. It gives the forward and the backward graph.
+The arguments are the joint graph, its number of forward outputs, and Dynamo's names of its inputs.
 """
 
 Part = Literal["forward", "backward", "inference"]
 
 
 def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed]) -> Any:
-    """A backend for torch.compile that runs graphs as they are; `run_of` makes them functions."""
+    """Return a backend for torch.compile; `run_of` converts graphs into functions."""
 
     def compiler(part: Part) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
         def compiled(module: fx.GraphModule, _: Sequence[Any]) -> Boxed:
@@ -52,20 +52,21 @@ def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed
 
 
 def _donate_nothing() -> None:
-    """Say that the backward graph may run twice: then it is one that overwrites nothing.
+    """Disable buffer donation, so that the backward graph may run twice.
 
-    AOTAutograd would refuse ``retain_graph`` for every graph with saved tensors.
+    With donation, AOTAutograd refuses ``retain_graph`` for graphs with saved tensors. A backward
+    pass with ``retain_graph`` runs a variant of the graph that overwrites nothing.
     """
     torch._guards.TracingContext.get().fw_metadata.bw_donated_idxs = []
 
 
 def is_run_again() -> bool:
-    """Whether the backward pass that runs has ``retain_graph``."""
+    """Return whether the current backward pass has ``retain_graph``."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def with_first_derivatives(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What a call returns; differentiating its backward pass raises `TorchError`."""
+    """Return the result of a call; differentiating its backward pass raises `TorchError`."""
     begin = torch._C._autograd._get_sequence_nr()
     found = call(*args, **kwargs)
     for function in _made_since(begin, found):
@@ -75,7 +76,7 @@ def with_first_derivatives(call: Callable[..., Any], args: Any, kwargs: Any) -> 
 
 
 def _made_since(begin: int, found: Any) -> set[Any]:
-    """The nodes of autograd that a call has made; what it was given may have others above."""
+    """Return the autograd nodes that a call created, without those of its arguments."""
     pending = [each.grad_fn for each in tree_leaves(found) if isinstance(each, torch.Tensor)]
     seen: set[Any] = set()
     while pending:

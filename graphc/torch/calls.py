@@ -1,4 +1,4 @@
-"""What a rule sees of a node: operands by the names of torch's schema, and how to refuse."""
+"""Interface between nodes and rules: operands by the names of torch's schema, and refusals."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
     from graphc.torch.importer import Importer
 
 Operand: TypeAlias = Value | torch.Tensor
-"""A tensor while a network is read: computed by a step, or known now."""
+"""A tensor at import time: a value computed by a step, or a known tensor."""
 
 Number = Value | float
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What stands for a running statistic behind the norm that moves it."""
+    """Placeholder for a running statistic after the norm that updates it."""
 
     state: State
 
 
 Result: TypeAlias = Operand | Sequence[Operand | Moved | None] | None
-"""What a rule returns: the only output, all of them, or None for a node that has none."""
+"""Result of a rule: the only output, a sequence of all outputs, or None for no output."""
 
 
 class UnsupportedError(TorchError):
-    """A node asks for what graphc does not have; the message says what, without the node."""
+    """A node needs an unsupported feature; the message names the feature, not the node."""
 
 
 def check_turns(turns: int) -> None:
-    """Raise `UnsupportedError` for more steps than are unrolled."""
+    """Raise `UnsupportedError` if a loop has more than `MOST_TURNS` iterations to unroll."""
     if turns > MOST_TURNS:
         raise UnsupportedError(f"more than {MOST_TURNS} steps are not unrolled, got {turns}")
 
 
 def check_numbers(count: int) -> None:
-    """Raise `UnsupportedError` for so many known numbers that they would fill memory."""
+    """Raise `UnsupportedError` if a node has more than `MOST_NUMBERS` known elements."""
     if count > MOST_NUMBERS:
         raise UnsupportedError(
             f"at most {MOST_NUMBERS} known numbers are made for a node, got {count}"
@@ -52,14 +52,15 @@ def check_numbers(count: int) -> None:
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """graphc's dtype; raises `DTypeError` where it has none."""
+    """Return graphc's dtype for a torch dtype; raises `DTypeError` if there is none."""
     return as_dtype(str(dtype).removeprefix("torch."))
 
 
 def type_of(tensor: torch.Tensor) -> TensorType:
-    """The type of a tensor, also of a fake one; raises `TorchError` for what graphc does not have.
+    """Return the type of a tensor, which may be fake.
 
-    That is a symbolic extent, a tensor without elements, and a dtype such as complex64.
+    Raises `UnsupportedError` for symbolic extents and tensors without elements, and an error for
+    unsupported dtypes such as complex64.
     """
     if any(not isinstance(extent, int) for extent in tensor.shape):
         raise UnsupportedError(
@@ -72,11 +73,11 @@ def type_of(tensor: torch.Tensor) -> TensorType:
 
 @dataclass
 class Call:
-    """A node with its operands, values or known tensors, and what else it is called with."""
+    """A node with its operands (values or known tensors) and its other arguments."""
 
     node: torch.fx.Node
     arguments: Mapping[str, Any]
-    """By the names of the schema, left out ones with their defaults."""
+    """Arguments by the names of the schema; omitted ones have their defaults."""
     importer: Importer
 
     @property
@@ -87,45 +88,45 @@ class Call:
     # --- operands ---
 
     def has(self, name: str) -> bool:
-        """Whether there is such an operand, and it is not None."""
+        """Return whether the operand exists and is not None."""
         return self.arguments.get(name) is not None
 
     def __getitem__(self, name: str) -> Any:
-        """An argument as it is: a number, a list, a dtype, or an operand."""
+        """Return an argument unchanged: a number, a list, a dtype, or an operand."""
         return self.arguments[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument as it is, or `default` where the overload has none or it is None."""
+        """Return an argument unchanged, or `default` if it is missing or None."""
         found = self.arguments.get(name)
         return default if found is None else found
 
     def value(self, name: str) -> Value:
-        """An operand as a value; what is known becomes a constant of the graph."""
+        """Return an operand as a value; a known tensor becomes a constant of the graph."""
         return self.as_value(self.arguments[name])
 
     def as_value(self, operand: Any) -> Value:
-        """An operand, or a number, as a value."""
+        """Return an operand or a number as a value."""
         return self.importer.as_value(operand)
 
     def optional(self, name: str) -> Value | None:
-        """An operand as a value, or None where it is left out."""
+        """Return an operand as a value, or None if it is omitted."""
         return self.value(name) if self.has(name) else None
 
     def values(self, name: str) -> list[Value]:
-        """A list of operands as values."""
+        """Return a list of operands as values."""
         return [self.as_value(each) for each in self.arguments[name]]
 
     def is_known(self, name: str) -> bool:
-        """Whether the numbers of an operand are known now."""
+        """Return whether an operand is a known tensor."""
         return isinstance(self.arguments.get(name), torch.Tensor)
 
     def axis(self, name: str = "dim", rank: int | None = None) -> int:
-        """An axis, counted from the front; `rank` is by default that of ``self``."""
+        """Return a nonnegative axis; `rank` defaults to the rank of ``self``."""
         rank = self.value("self").type.rank if rank is None else rank
         return normalize_axis(int(self.arguments[name]), max(rank, 1), self.operator)
 
     def axes(self, x: Value, name: str = "dim") -> list[int]:
-        """Axes that are one number, several, or, as None or none, all of x."""
+        """Return axes given as one number or several; None or an empty list means all of x."""
         given = self.arguments.get(name)
         if given is None or given == []:
             return list(range(x.type.rank))
@@ -151,12 +152,12 @@ class Call:
         return self.type.dtype
 
     def wants(self, index: int) -> bool:
-        """Whether anybody reads an output."""
+        """Return whether an output has a use."""
         return any(user.args[1] == index for user in self.node.users)
 
 
 def operator_of(target: Any) -> str:
-    """The name of an operator: that of ATen alone, of others behind their namespace."""
+    """Return the name of an operator, with its namespace unless that is ATen."""
     schema = getattr(target, "_schema", None)
     if schema is None:
         return str(getattr(target, "__name__", target))
@@ -164,6 +165,6 @@ def operator_of(target: Any) -> str:
 
 
 def numbers_of(given: Any, count: int) -> tuple[int, ...]:
-    """A number for each axis: torch gives one for all, or a list that may hold one."""
+    """Return one number per axis, from one number for all axes or a list of one or more."""
     listed = list(given) if isinstance(given, list | tuple) else [given]
     return tuple(int(n) for n in (listed * count if len(listed) == 1 else listed))

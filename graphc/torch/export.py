@@ -1,6 +1,6 @@
-"""A module as a functional graph of ATen's operators, by torch.export.
+"""Export of a module as a functional graph of ATen operators by torch.export.
 
-Nothing is decomposed but what graphc has no rule for, and torch can compose of what it has.
+Only operators without a rule in graphc are decomposed, if torch knows a decomposition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphc.torch.calls import operator_of
 from graphc.torch.rules import RULES
 
 ROUNDS = 8
-"""Times that operators are composed of others: deeper compositions are nobody's."""
+"""Maximum number of decomposition rounds; no known operator needs more."""
 
 
 def exported(
@@ -27,7 +27,7 @@ def exported(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
 ) -> ExportedProgram:
-    """The program of a module called with these arguments, or of an exported one, or of a file."""
+    """Return the functional program of a module, an exported program or a file."""
     with _quiet():
         program = _program(module, args, kwargs)
         with _told("torch.export cannot make the module functional"):
@@ -62,7 +62,7 @@ def _program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None)
 
 
 def _apart(given: Any) -> Any:
-    """Arguments of which no two are one tensor, which torch would make one input."""
+    """Return the arguments with repeated tensors cloned, because torch would merge them."""
     seen = set[int]()
 
     def own(tensor: torch.Tensor) -> torch.Tensor:
@@ -75,7 +75,7 @@ def _apart(given: Any) -> Any:
 
 
 def _compositions(program: ExportedProgram) -> dict[Any, Callable[..., Any]]:
-    """How torch composes the operators without a rule of others, where it knows."""
+    """Return torch's decompositions of the operators that have no rule in graphc."""
     targets = {node.target for node in _nodes(program.graph_module)}
     lacking = {
         target
@@ -89,7 +89,7 @@ def _compositions(program: ExportedProgram) -> dict[Any, Callable[..., Any]]:
 
 
 def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
-    """Nodes that compute, those of inner graphs among them."""
+    """Yield the nodes that compute, including those of subgraphs."""
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
             yield from (node for node in part.graph.nodes if node.op == "call_function")
@@ -97,7 +97,7 @@ def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 
 @contextlib.contextmanager
 def _told(what: str) -> Iterator[None]:
-    """What torch raises, as one sentence."""
+    """Convert exceptions of torch into a `TorchError` of one sentence."""
     try:
         yield
     except Exception as error:  # torch raises errors of many kinds for what it cannot trace
@@ -108,7 +108,7 @@ def _told(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warnings about attributes of recurrent layers, which are parameters."""
+    """Suppress torch's warnings about attributes of recurrent layers, which are parameters."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""Ranks that torchrun started: processes that exchange bytes by gloo, which comes with PyTorch."""
+"""Communication between ranks started by torchrun, through PyTorch's gloo backend."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class GlooWire:
-    """The connection of a process with all others that one `torchrun` started."""
+    """The connection of a process to all other processes of one `torchrun`."""
 
     def __init__(self) -> None:
         to_meet = datetime.timedelta(seconds=RANK_TIMEOUT)
-        to_talk = datetime.timedelta(seconds=LONGEST_TIMEOUT)  # who waits has a limit of its own
+        to_talk = datetime.timedelta(seconds=LONGEST_TIMEOUT)  # the waiting code has its own limit
         try:
             if not distributed.is_initialized():
                 distributed.init_process_group("gloo", timeout=to_meet)
-            # Of its own, so that no message of a user's gets in between.
+            # A separate group, so that messages of the user cannot interfere.
             self._group = distributed.new_group(backend="gloo", timeout=to_talk)
         except (RuntimeError, ValueError) as error:
             raise RanksError(f"the processes of torchrun did not meet: {error}") from None
@@ -63,7 +63,7 @@ class GlooWire:
         os._exit(1)
 
     def _swap(self, given: dict[int, Array], taken: dict[int, Array]) -> None:
-        """Send each other rank what is given for it, and take what each sends."""
+        """Send each other rank its part of `given`, and receive its data into `taken`."""
         works = []
         for other in range(self.size):
             if other == self.rank:

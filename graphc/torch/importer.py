@@ -1,8 +1,7 @@
-"""From a module's exported graph to values of graphc: node by node, known tensors apart from
-computed.
+"""Import of a module's exported graph: converts each node into graphc values.
 
-A node is computed by torch where all that it reads is known, and made by its rule else. What graphc
-lacks is gathered, and raised as one error behind the last node.
+If all operands of a node are known, torch computes it at import time. Otherwise a rule converts
+it. Unsupported features are collected, and raised as one error after the last node.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from graphc.torch.states import ModuleTensor, held_tensors
 from graphc.torch.tensors import known_weight
 
 Environment = dict[torch.fx.Node, Any]
-"""What nodes give: operands, tuples of them, `Missing`, or numbers."""
+"""Results of nodes: operands, tuples of them, `Missing`, or numbers."""
 
 
 def load(
@@ -48,13 +47,13 @@ def load(
     trainable: bool | str | Collection[str] | None,
     weights: bool,
 ) -> Network:
-    """What `graphc.torch.load` does."""
+    """Import a module; implements `graphc.torch.load`."""
     program = exported(module, args, kwargs)
     return Importer(program, held_tensors(program, trainable), weights).network()
 
 
 class Importer:
-    """One exported module on its way to values."""
+    """The import of one exported module."""
 
     def __init__(
         self, program: ExportedProgram, held: Mapping[str, ModuleTensor], reads_weights: bool
@@ -70,10 +69,10 @@ class Importer:
             if each.role.kind != "constant":
                 self._make_state(each, reads_weights)
 
-    # --- the whole ---
+    # --- network ---
 
     def network(self) -> Network:
-        """The network; raises one `TorchError` for all that graphc lacks."""
+        """Return the network; raises one `TorchError` for all unsupported features."""
         environment: Environment = {}
         signature = self.program.graph_signature
         kinds = {spec.arg.name: spec for spec in signature.input_specs}
@@ -92,7 +91,7 @@ class Importer:
         return Network(self._inputs, outputs, InitialStates(self._initial), self._report(), names)
 
     def _make_state(self, held: ModuleTensor, reads_weights: bool) -> None:
-        """The state of a parameter, or of a buffer that a step changes."""
+        """Create the state of a parameter, or of a buffer that a step changes."""
         weight, role = held.weight, held.role
         try:
             type = type_of(held.tensor)
@@ -133,7 +132,7 @@ class Importer:
     def _outputs(
         self, found: Sequence[Any], specs: Sequence[OutputSpec]
     ) -> tuple[dict[str, Value], list[tuple[State, Value]]]:
-        """The outputs by name, and what states are changed to."""
+        """Return the outputs by name, and the new values of changed states."""
         outputs, changes = dict[str, Value](), list[tuple[State, Value]]()
         names = iter(_output_names(self.program))
         targets = {spec.target: spec.arg.name for spec in self.program.graph_signature.input_specs}
@@ -153,7 +152,7 @@ class Importer:
         return outputs, changes
 
     def _named_states(self) -> Iterator[tuple[str, State]]:
-        """All names of the module's tensors, tied ones too, with their states."""
+        """Yield all names of the module's tensors, including tied ones, with their states."""
         for spec in self.program.graph_signature.input_specs:
             held = self.held.get(spec.arg.name)
             if held in self._states:
@@ -176,7 +175,7 @@ class Importer:
     # --- nodes ---
 
     def run(self, module: torch.fx.GraphModule, environment: Environment) -> Sequence[Any]:
-        """Read nodes in their order into `environment`; returns what the graph gives."""
+        """Convert nodes in order into `environment`, and return the outputs of the graph."""
         for node in module.graph.nodes:
             if node.op == "output":
                 given = node.args[0]
@@ -188,7 +187,7 @@ class Importer:
         raise TorchError("the module's graph has no outputs")
 
     def _made(self, node: torch.fx.Node, environment: Environment) -> Any:
-        """What a node gives, or `Missing` where graphc lacks something, which is noted."""
+        """Return the result of a node, or record a problem and return `Missing`."""
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), environment.__getitem__)
         leaves = pytree.tree_leaves((args, kwargs))
         place = Place(node.name, module_of(node))
@@ -205,7 +204,7 @@ class Importer:
             return self.problems.operator(operator_of(node.target), place, str(error))
 
     def _behind(self, node: torch.fx.Node, place: Place) -> Missing:
-        """A node that reads what could not be made: it may lack a rule, too."""
+        """Return `Missing` for a node with missing operands, and record whether it has no rule."""
         is_operator = isinstance(node.target, torch._ops.OpOverload)
         if is_operator and operator_of(node.target) not in rules.RULES:
             return self.problems.operator(operator_of(node.target), place)
@@ -235,7 +234,7 @@ class Importer:
     def _inlined(
         self, module: torch.fx.GraphModule, operands: Sequence[Any], gives_gradients: bool
     ) -> Any:
-        """What an inner graph gives with these operands."""
+        """Return the results of a subgraph with these operands."""
         inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
         found = self.run(module, dict(zip(inputs, operands, strict=True)))
         if gives_gradients:
@@ -247,7 +246,7 @@ class Importer:
     # --- constants ---
 
     def as_value(self, operand: object) -> Value:
-        """An operand as a value; a known tensor becomes a constant of the graph, once."""
+        """Return an operand as a value; each known tensor becomes one constant of the graph."""
         if isinstance(operand, Value):
             return operand
         if isinstance(operand, bool | int | float):
@@ -259,12 +258,12 @@ class Importer:
         if found is None:
             type_of(operand)
             value = known_weight(operand).as_constant()
-            found = self._constants[id(operand)] = (operand, value)  # its id stays its own
+            found = self._constants[id(operand)] = (operand, value)  # keeps the id unique
         return found[1]
 
 
 def module_of(node: torch.fx.Node) -> str:
-    """The path of the module that made a node; empty for the outermost."""
+    """Return the path of the module of a node; empty for the outermost module."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]) if stack else ""
     return path.partition("@")[0].removeprefix("L['self'].")
@@ -281,7 +280,7 @@ def _scoped(node: torch.fx.Node) -> Iterator[None]:
 
 
 def _by_name(node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments by the names of the operator's schema."""
+    """Return all arguments by the names of the operator's schema."""
     declared = node.target._schema.arguments
     named = {a.name: a.default_value for a in declared if a.has_default_value()}
     positional = zip((a.name for a in declared), args, strict=False)
@@ -289,7 +288,7 @@ def _by_name(node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def _check(node: torch.fx.Node, found: Any) -> None:
-    """Raise `UnsupportedError` where a rule has made what torch does not have: no wrong results."""
+    """Raise `UnsupportedError` if the types of a rule's results differ from torch's."""
     expected = node.meta.get("val")
     pairs = [(expected, found)]
     if isinstance(expected, tuple | list):
@@ -303,7 +302,7 @@ def _check(node: torch.fx.Node, found: Any) -> None:
 
 
 def _output_names(program: ExportedProgram) -> list[str]:
-    """A name for each output of the module: its keys and indices, or ``output``."""
+    """Return a name for each output of the module, from its keys and indices, or ``output``."""
     spec = program.call_spec.out_spec
     count = spec.num_leaves
     tree = pytree.tree_unflatten(list(range(count)), spec)

@@ -1,6 +1,6 @@
-"""Ops whose result may lie where an operand did that nothing reads any more: with the same bits.
+"""Ops whose result may overwrite an operand without later uses, with the same bits.
 
-All go element by element, so that each element is read before it is written.
+All are elementwise, so each element is read before it is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIRST = {
     aten.leaky_relu.default: aten.leaky_relu_.default,
     aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
 }
-"""Those that have a form which writes into its first operand."""
+"""Maps ops to their in-place variants, which write into the first operand."""
 
 GIVEN = {
     aten.gelu_backward.default: aten.gelu_backward.grad_input,
@@ -43,14 +43,14 @@ GIVEN = {
     aten.leaky_relu_backward.default: aten.leaky_relu_backward.grad_input,
     aten.hardtanh_backward.default: aten.hardtanh_backward.grad_input,
 }
-"""Those that write into a tensor they are given, which may be the gradient they read first."""
+"""Maps ops to their out variants, which may write into the gradient, their first operand."""
 
 COMMUTE = (aten.add.Tensor, aten.mul.Tensor)
-"""Those of FIRST whose operands may change places, where nothing scales the second."""
+"""Ops of `FIRST` that commute if the second operand is not scaled."""
 
 
 def may_overwrite(node: fx.Node) -> list[fx.Node]:
-    """The operands in whose place the result may lie, as far as the op and its types go."""
+    """Return the operands that the result may overwrite, judged by the op and the types alone."""
     if node.target in GIVEN:
         return _fitting(node, node.args[:1])
     if node.target not in FIRST:
@@ -60,7 +60,7 @@ def may_overwrite(node: fx.Node) -> list[fx.Node]:
 
 
 def _fitting(node: fx.Node, operands: tuple[Any, ...]) -> list[fx.Node]:
-    """Operands of the result's type, shape and strides that are the whole of their storages."""
+    """Return operands with the result's type, shape and strides that fill their storages."""
     result = node.meta["val"]
     found = []
     for operand in operands:
@@ -80,7 +80,7 @@ def _fitting(node: fx.Node, operands: tuple[Any, ...]) -> list[fx.Node]:
 def overwriting(
     node: fx.Node, place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The call of a node whose result takes the place of operand number `place`."""
+    """Return the call of a node that overwrites the operand with index `place`."""
     if node.target in GIVEN:
         return GIVEN[node.target], args, {**kwargs, "grad_input": args[0]}
     if place == 1:
@@ -89,7 +89,7 @@ def overwriting(
 
 
 def not_overwriting(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph, in which every result of these ops has a place of its own."""
+    """Return a copy of the graph with functional ops instead of in-place and out variants."""
     originals = {each: op for op, each in (*FIRST.items(), *GIVEN.items())}
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))

@@ -1,4 +1,4 @@
-"""Graphs within a graph: parts without gradients, and those that torch would compute again."""
+"""Subgraphs of a graph, such as parts without gradients and activation checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Inner = tuple[torch.fx.GraphModule, Sequence[Any], bool]
 
 
 def inner_graph(node: torch.fx.Node, args: Sequence[Any]) -> Inner | None:
-    """What is to be read in the place of a node; None for a node that is no graph."""
+    """Return the subgraph that a node calls, or None if it calls none."""
     name = operator_of(node.target)
     if name == "wrap_with_set_grad_enabled":
         enabled, module, *operands = args

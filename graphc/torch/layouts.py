@@ -1,8 +1,8 @@
-"""Strides that torch's kernels for the CPU give, where a trace says others.
+"""Correction of traced strides to those that torch's CPU kernels produce.
 
-A plan measures ops on operands as its graph says, and decides by strides what may be overwritten
-and which gradients autograd copies. So its graph says what is there in a step; the ops that run
-stay as they were traced.
+A plan measures ops on operands with the strides of its graph. Strides also determine which
+operands may be overwritten and which gradients autograd copies. So this module corrects the
+recorded strides; the ops that run are not changed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ aten = torch.ops.aten
 
 
 def lay_as_kernels_do(graph: fx.Graph, fake_mode: Any) -> None:
-    """Let results of some ops, and what is made of them, have the strides of a step.
+    """Correct the strides of results of `LAYOUTS`, and of all tensors computed from them.
 
-    Where an op refuses such operands, torch's own step fails as well, and all stays as traced.
+    If an op refuses the corrected operands, all strides stay as traced: torch's own step fails as
+    well.
     """
     with suppress(RuntimeError, ValueError), fake_mode, torch.no_grad():
         for node, value in _laid(graph).items():
@@ -30,7 +31,7 @@ def lay_as_kernels_do(graph: fx.Graph, fake_mode: Any) -> None:
 
 
 def _laid(graph: fx.Graph) -> dict[fx.Node, Any]:
-    """What nodes give that lies otherwise than in the trace, or is made of such tensors."""
+    """Return the corrected values of nodes whose strides, or operands' strides, differ."""
     laid: dict[fx.Node, Any] = {}
     for node in graph.nodes:
         if not isinstance(node.target, torch._ops.OpOverload) and node.target != operator.getitem:
@@ -50,7 +51,7 @@ def _laid(graph: fx.Graph) -> dict[fx.Node, Any]:
 
 
 def _first_laid(value: Any, layout: Callable[..., torch.Tensor], args: tuple[Any, ...]) -> Any:
-    """A result, or several, of which the first lies as the kernel for the CPU makes it."""
+    """Return the results with the first one laid out as the CPU kernel produces it."""
     first, others = (value, ()) if isinstance(value, torch.Tensor) else (value[0], value[1:])
     if first is None or first.device.type != "cpu":
         return value
@@ -79,4 +80,4 @@ LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
     aten.native_batch_norm_backward.default: _as_input_behind,
     aten.native_dropout_backward.default: _as_product,
 }
-"""Ops whose first result is traced with other strides at times, and one with those it has."""
+"""Maps ops whose first result may be traced with wrong strides to functions with right ones."""

@@ -1,4 +1,4 @@
-"""Public functions of plans for torch's own training; torch is imported when they are called."""
+"""Public functions that plan training steps of torch; they import torch when called."""
 
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ def plan(
     accumulate: bool = False,
     kwargs: Mapping[str, Any] | None = None,
 ) -> PlannedStep:
-    """A module whose steps keep to a peak that is known before the first one.
+    """Return a module whose training steps follow a memory plan with a known peak.
 
     `args` and `kwargs` are the arguments of one call. `budget` bounds the peak of a whole step:
-    parameters, buffers, inputs, activations, workspaces, gradients, and what is kept for `reserve`,
-    an optimizer or a number of bytes. With `accumulate`, gradients of earlier steps are there, too.
-    Or `max_extra_time` says which part of a step's time may be added, and the fewest bytes within
-    it are planned; without either, the knee of bytes against time. With `loss_fn`, the last of
-    `args` is a target, and a call returns ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.
+    parameters, buffers, inputs, activations, workspaces, gradients, and `reserve`, the state of an
+    optimizer or a number of bytes. With `accumulate`, gradients of earlier steps count as well.
+    Alternatively, `max_extra_time` is the fraction of a step's time that recomputation may add; the
+    plan has the fewest bytes found within it. Without either, the plan is the knee of the trade-off
+    curve. With `loss_fn`, the last of `args` is a target, and a call returns
+    ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.
 
-    Parameters, ``.grad`` and the optimizer stay torch's; gradients, buffers and random numbers are
-    those of the module without a plan, to the bit. Another shape is planned when it comes.
+    Parameters, ``.grad`` and the optimizer remain those of torch. Gradients, buffers and random
+    numbers are bitwise equal to those of the module without a plan. A call with a new shape makes
+    a new plan.
 
-    Raises `BudgetError`, before anything has run, where no plan fits: it names the least found and
-    the modules at its peak; `TorchError` for what cannot be planned; `OptionError`.
+    Raises `BudgetError` if no plan fits, before the step runs; the error names the least peak found
+    and the modules at that peak. Raises `TorchError` for modules that cannot be planned, and
+    `OptionError` for wrong arguments.
     """
     require_torch()
     from graphc.torch.step import planned
@@ -57,7 +60,7 @@ def frontier(
     accumulate: bool = False,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Frontier:
-    """Peaks and extra time, from the most bytes to the fewest; arguments are those of `plan`."""
+    """Return peaks and extra times, from the most bytes to the fewest; arguments as in `plan`."""
     require_torch()
     from graphc.torch.step import frontier
 
@@ -65,10 +68,10 @@ def frontier(
 
 
 def partition_fn(budget: int | str) -> Callable[..., Any]:
-    """A ``partition_fn`` for people's own ``aot_autograd``, or inductor's custom partitioner.
+    """Return a ``partition_fn`` for ``aot_autograd``, or for inductor's custom partitioner.
 
-    Experimental: the budget bounds what the graph itself holds, its parameters, inputs,
-    activations and gradients. What another compiler fuses or keeps is not known to the plan.
+    Experimental: the budget bounds the tensors of the graph, which are parameters, inputs,
+    activations and gradients. The plan does not account for fusion or buffers of other compilers.
     Raises `OptionError` without a budget.
     """
     require_torch()
@@ -78,7 +81,7 @@ def partition_fn(budget: int | str) -> Callable[..., Any]:
 
 
 def _arguments(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of a call as they are given on; raises `OptionError` for what are none."""
+    """Return the arguments of a call as a tuple and a dict; raises `OptionError`."""
     if not isinstance(args, tuple | list):
         raise OptionError(
             "args is a tuple of the module's arguments, such as (x,) or (x, labels), got "

@@ -1,4 +1,4 @@
-"""What cannot be planned, told by its name, the rule and the cure."""
+"""Errors for modules that cannot be planned, with the name, the rule and the fix."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from graphc.torch.names import arguments_of, module_path, named
 from graphc.torch.tracing import TRACING, is_refused_recompile, last_guard
 
 COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_mem")
-"""Namespaces of ops that wait for other processes."""
+"""Namespaces of collective ops, which wait for other processes."""
 
 FUNCTIONALIZED = (auto_functionalized, auto_functionalized_v2)
-"""Run an op that writes into its operands on copies of these."""
+"""Wrappers that run an op that writes into its operands on copies of them."""
 
 CHECKS = (torch.ops.aten._linalg_check_errors.default,)
-"""Ops whose only effect is an error, where what they are given says that there was one."""
+"""Ops whose only effect is to raise an error that their operand reports."""
 
 GRAPHC, TORCH = (Path(package.__path__[0]) for package in (graphc, torch))
-"""Where lines are that are none of the user's."""
+"""Directories of code that is not the user's."""
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -60,7 +60,7 @@ def refuse_node(node: fx.Node) -> None:
 
 
 def called_op(node: fx.Node) -> Any:
-    """The op that a node runs: the one inside, where its target is a wrapper of ops."""
+    """Return the op that a node runs; if its target is a wrapper, the wrapped op."""
     if node.target in FUNCTIONALIZED:
         return node.args[0]
     return node.args[1] if node.target is with_effects else node.target
@@ -90,8 +90,8 @@ def _sizes(leaf: Any) -> tuple[Any, ...]:
 def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
     """Raise `TorchError` for a parameter, buffer or argument whose bytes cannot be counted.
 
-    That is one made of other tensors, or not strided, or without numbers, or on a second GPU.
-    `given` are positional and keyword arguments.
+    These are wrapper subclasses, tensors that are not strided, meta tensors, and tensors on a
+    second GPU. `given` are positional and keyword arguments.
     """
     gpus: dict[torch.device, str] = {}
     for kind, own_name, tensor in named(step, given):
@@ -124,7 +124,7 @@ def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
 def as_graphc_error(
     error: Exception, module: nn.Module, loss_fn: Any, given: tuple[Any, Any]
 ) -> OptionError | TorchError:
-    """What an error of torch.compile, which traced a call, says to the user."""
+    """Convert an error of torch.compile during tracing into an error for the user."""
     is_of_types = isinstance(_innermost(error), TypeError | torch._dynamo.exc.ObservedTypeError)
     wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None
     if wrong is None and "device" in str(error):
@@ -135,7 +135,7 @@ def as_graphc_error(
 def _wrong_arguments(
     module: nn.Module, loss_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> OptionError | None:
-    """An error about arguments that the module, or the loss, does not take."""
+    """Return an error about arguments that the module or the loss does not accept, or None."""
     own = args if loss_fn is None else args[:-1]
     fault = _unfit(module, own, kwargs)
     if fault:
@@ -153,7 +153,7 @@ def _wrong_arguments(
 
 
 def _wrong_devices(module: nn.Module, given: tuple[Any, Any]) -> OptionError | None:
-    """An argument that is on none of the devices on which the module is."""
+    """Return an error for an argument that is on none of the module's devices, or None."""
     there = {str(each.device) for each in (*module.parameters(), *module.buffers())}
     for name, each in arguments_of(given):
         if isinstance(each, torch.Tensor) and there and str(each.device) not in there:
@@ -165,10 +165,10 @@ def _wrong_devices(module: nn.Module, given: tuple[Any, Any]) -> OptionError | N
 
 
 def _unfit(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Why a function or module does not take arguments; empty where it does, or does not say."""
+    """Return why a call does not accept arguments; empty if it does or has no signature."""
     is_module = isinstance(called, nn.Module)
     if is_module and called._forward_pre_hooks:
-        return ""  # they may give it others
+        return ""  # hooks may change the arguments
     try:
         signature = inspect.signature(called.forward if is_module else called)
     except (TypeError, ValueError):
@@ -181,7 +181,7 @@ def _unfit(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def is_of_compiling(error: BaseException) -> bool:
-    """Whether Dynamo was at work: what a graph raises that runs is no fault of compiling."""
+    """Return whether an error comes from compiling, and not from running a compiled graph."""
     if isinstance(error, torch._dynamo.exc.TorchDynamoException) or is_refused_recompile(error):
         return True
     files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
@@ -189,14 +189,14 @@ def is_of_compiling(error: BaseException) -> bool:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The error that torch.compile met, out of those that it has put around it."""
+    """Return the original error inside those that torch.compile wraps around it."""
     while (inner := getattr(error, "inner_exception", None) or error.__cause__) is not None:
         error = inner
     return error
 
 
 def _untraceable(error: BaseException) -> TorchError:
-    """What torch.compile raised while it traced, with torch's first words and the user's line."""
+    """Convert an error of tracing, with the first line of torch's message and the user's line."""
     place, innermost = _user_line(error), _innermost(error)
     if is_refused_recompile(error):
         return TorchError(
@@ -228,14 +228,14 @@ def _untraceable(error: BaseException) -> TorchError:
 
 
 def _said(lines: list[str]) -> str:
-    """What an op raised, from what Dynamo says of it; else its first line."""
+    """Extract an op's error from Dynamo's message, or return the first line."""
     explained = next((line for line in lines if "Explanation: " in line), lines[0])
     raised = re.search(r"got \w+\((['\"])(.*)\1\)", explained)
     return raised[2].rstrip(".") if raised else explained.partition("Explanation: ")[2] or lines[0]
 
 
 def _user_line(error: BaseException) -> str:
-    """Where in the user's program Dynamo was, as far as it says; else where in torch's modules."""
+    """Return the user's line that Dynamo traced; if there is none, the line in torch or nothing."""
     stack = [
         each
         for each in getattr(error, "real_stack", None) or ()

@@ -1,7 +1,8 @@
-"""An FX graph as one Python function, in which every tensor is freed behind its last reader.
+"""Code generation: an FX graph as a Python function that frees each tensor after its last use.
 
-AOTAutograd calls it with a list of arguments, which it empties, so that nobody else holds them. One
-line a node: an interpreter of the graph would take some tens of microseconds for each.
+AOTAutograd calls the function with a list of arguments. The function empties the list, so that no
+other reference keeps them alive. Each node becomes one line; an interpreter of the graph would take
+some tens of microseconds per node.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from graphc.errors import TorchError
 Boxed = Callable[[list[Any]], tuple[Any, ...]]
 
 Watch = Callable[[str], AbstractContextManager[object]]
-"""What a node runs in that is watched, by its name."""
+"""Returns the context in which a watched node runs, given its name."""
 
 
 def callable_of(target: Any) -> Callable[..., Any]:
-    """What runs for a node of this target."""
+    """Return the function that runs for a node of this target."""
     if target is torch.ops.aten.mkldnn_rnn_layer.default:
         return _recurrent_layer
     if target in (run_and_save_rng_state, run_with_rng_state):
@@ -35,7 +36,7 @@ def callable_of(target: Any) -> Callable[..., Any]:
 
 
 def _recurrent_layer(*args: Any) -> Any:
-    """OneDNN's layer, whose workspace is there only where gradients are enabled."""
+    """Run oneDNN's recurrent layer, which has a workspace only if gradients are enabled."""
     training = args[-1]
     with torch.set_grad_enabled(training):
         detached = (each.detach() if isinstance(each, torch.Tensor) else each for each in args)
@@ -43,9 +44,9 @@ def _recurrent_layer(*args: Any) -> Any:
 
 
 def drawing_on_its_device(target: Callable[..., Any]) -> Callable[..., Any]:
-    """What draws random numbers and saves the generator's state, or draws from a state.
+    """Return a variant of a function that saves or restores a generator state.
 
-    Torch's functions for that take the generator of the current GPU, wherever the numbers go.
+    It uses the generator of its operands' GPU. Torch's functions use that of the current GPU.
     """
 
     def drawing(*args: Any, **kwargs: Any) -> Any:
@@ -69,7 +70,7 @@ def _is_gpu(device: object) -> bool:
 
 
 def runner(module: fx.GraphModule, watch: Watch | None = None) -> Boxed:
-    """The function that a graph is; it takes a list of arguments and empties it."""
+    """Compile a graph into a function that takes a list of arguments and empties it."""
     written = _Writer(module, watch)
     scope = written.constants
     exec(compile("\n".join(written.lines), "<graphc.torch>", "exec"), scope)
@@ -79,7 +80,7 @@ def runner(module: fx.GraphModule, watch: Watch | None = None) -> Boxed:
 
 
 class _Writer:
-    """The lines of the function, and what they name that is no tensor of the graph."""
+    """A writer of the function's lines, and of the constants that they name."""
 
     def __init__(self, module: fx.GraphModule, watch: Watch | None) -> None:
         self.module, self.is_watched = module, watch is not None

@@ -1,7 +1,7 @@
-"""graphc's page of a plan for torch: what lives when, over the nodes of both graphs.
+"""HTML view of a torch plan: live ranges over the nodes of both graphs.
 
-Torch's allocator chooses addresses when a step runs, so those of the page are its own: what is
-there before lies at the bottom, and the rest is packed above it.
+Torch's allocator chooses addresses when a step runs, so the page uses offsets of its own: resident
+memory is at the bottom, and the rest is packed above it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,19 @@ KINDS = (
     "parameter", "input", "optimizer", "activation", "saved", "repeated", "gradient", "workspace",
     "random state",
 )  # fmt: skip
-"""``saved`` is what the forward pass has made, behind the turn; ``repeated`` what is made again."""
+"""Kinds of buffers.
+
+``saved`` is a result of the forward pass after the forward/backward boundary; ``repeated`` is a
+recomputed result.
+"""
 
 PACKING_EFFORT = 10**5
-"""Units of work, a fraction of a second."""
+"""Effort limit of packing, in units of work; takes a fraction of a second."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page shows of a plan; `sources` are those of the joint graph."""
+    """Input of the page of a plan; `sources` describes those of the joint graph."""
 
     torch_steps: TorchSteps
     replay: Replay
@@ -46,13 +50,13 @@ class Shown:
 
 
 def plan_page(shown: Shown, summary: list[tuple[str, str]]) -> str:
-    """The page of one plan; the summary stands beside the map."""
+    """Return the page of one plan, with the summary beside the memory map."""
     return page_of([_Model(shown).json(summary)], "a step of torch", (), 0, KINDS)
 
 
 @dataclass
 class _Columns:
-    """Buffers and values of the page, a list a property."""
+    """Buffers and values of the page, with one list per property."""
 
     bytes: list[int] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
@@ -60,7 +64,7 @@ class _Columns:
     kind: list[int] = field(default_factory=list)
     turns: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     fixed: int = 0
-    """How many buffers are there before the step; they come first."""
+    """Number of buffers resident before the step; they come first."""
     name: list[str] = field(default_factory=list)
     type: list[int] = field(default_factory=list)
     buffer: list[int] = field(default_factory=list)
@@ -72,7 +76,7 @@ class _Columns:
 
 
 class _Model:
-    """Makes the columns of a page from a replay."""
+    """The columns of a page, built from a replay."""
 
     def __init__(self, shown: Shown) -> None:
         self.shown, self.replay = shown, shown.replay
@@ -81,7 +85,7 @@ class _Model:
         self.columns = _Columns()
         self.types: Table[tuple[str, tuple[int, ...], str, int]] = Table()
         self.firsts: dict[tuple[fx.Node, int], int] = {}
-        """The first value of each result of a node of the joint graph."""
+        """Maps each result of a node of the joint graph to its first value."""
         self.outputs: dict[str, str] = {}
         self.phases = list(self._phases())
         self._add_sources()
@@ -93,7 +97,7 @@ class _Model:
                 self._add_buffer(moment.workspace, place, place + 1, "workspace")
 
     def _originals(self) -> Iterator[fx.Node | None]:
-        """Of each moment, the step that was planned; a gradient's copy is known by its tensor."""
+        """Yield the planned node of each moment; copies of gradients are matched by tensor."""
         joint = self.shown.torch_steps.joint
         by_tensor = {id(node.meta.get("val")): node for node in joint.step_of}
         for moment in self.replay.moments:
@@ -104,7 +108,7 @@ class _Model:
                 yield None if value is None else by_tensor.get(id(value))
 
     def _phases(self) -> Iterator[str]:
-        """Of each moment; a node of the joint graph that appears again is a repeat."""
+        """Yield the phase of each moment; a later occurrence of a node is a recomputation."""
         seen: set[fx.Node | None] = {None}
         for place, original in enumerate(self.originals):
             is_repeat = original in seen and original is not None
@@ -115,7 +119,7 @@ class _Model:
                 yield "forward" if place <= self.replay.turn else "gradient"
 
     def _add_sources(self) -> None:
-        """Parameters, buffers and arguments by name, then what the graph does not read."""
+        """Add parameters, buffers and arguments by name, then the bytes the graph does not read."""
         rest = {
             "parameter": self.shown.held.parameters + self.shown.held.buffers,
             "input": self.shown.held.inputs + self.shown.held.constants,
@@ -188,7 +192,7 @@ class _Model:
         return len(columns.bytes) - 1
 
     def _add_values(self, buffer: int, name: str, contents: tuple[Content, ...]) -> None:
-        """The values that lie in a buffer, each over the one before."""
+        """Add the values of a buffer, each of which overwrites its predecessor."""
         columns = self.columns
         for number, content in enumerate(contents):
             dtype = str(content.tensor.dtype).removeprefix("torch.")
@@ -213,7 +217,7 @@ class _Model:
         return "over" if number else "new"
 
     def _offsets(self) -> tuple[list[int], int]:
-        """Of all buffers, and the height of all together."""
+        """Return the offsets of all buffers, and the total size."""
         columns = self.columns
         fixed = list(itertools.accumulate(columns.bytes[: columns.fixed], initial=0))
         there = [at for at in range(columns.fixed, len(columns.bytes)) if columns.bytes[at]]
@@ -231,7 +235,7 @@ class _Model:
         return offsets, fixed[-1] + int(packed.height)
 
     def json(self, summary: list[tuple[str, str]]) -> dict[str, Any]:
-        """The model of the page's script, as `graphc.view.page_model` has it."""
+        """Return the model for the page's script, in the format of `graphc.view.page_model`."""
         columns, moments = self.columns, self.replay.moments
         offsets, height = self._offsets()
         live = [moment.bytes for moment in moments]
@@ -297,7 +301,7 @@ class _Model:
 
 
 def _path(name: str) -> str:
-    """Scopes of the page are parted by slashes, paths of modules by dots."""
+    """Convert a module path with dots into a scope of the page with slashes."""
     return name.replace(".", "/")
 
 
