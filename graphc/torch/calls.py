@@ -59,8 +59,8 @@ def dtype_of(dtype: torch.dtype) -> DType:
 def type_of(tensor: torch.Tensor) -> TensorType:
     """Return the type of a tensor, which may be fake.
 
-    Raises `UnsupportedError` for symbolic extents and tensors without elements, and an error for
-    unsupported dtypes such as complex64.
+    Raises `UnsupportedError` for symbolic extents and tensors without elements, and `DTypeError`
+    for unsupported dtypes such as complex64.
     """
     if any(not isinstance(extent, int) for extent in tensor.shape):
         raise UnsupportedError(

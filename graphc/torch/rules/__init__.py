@@ -1,4 +1,4 @@
-"""Rules: for each operator of ATen the function that makes its nodes."""
+"""Rules that convert ATen operators into graphc nodes, one function per operator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Rule = Callable[[Call], Result]
 Decorated = TypeVar("Decorated", bound=Rule)
 
 RULES: dict[str, Rule] = {}
-"""Operator → its rule, which is that of all its overloads."""
+"""Maps operators to their rules, which apply to all overloads."""
 
 
 def rule(*operators: str) -> Callable[[Decorated], Decorated]:
-    """Register a function for these operators."""
+    """Return a decorator that registers a rule for these operators."""
 
     def register(function: Decorated) -> Decorated:
         for operator in operators:

@@ -22,25 +22,25 @@ PLAIN: Mapping[str, Callable[[Value], Value]] = {
 
 @rule(*PLAIN)
 def plain(call: Call) -> Value:
-    """An activation without attributes."""
+    """Return an activation without attributes."""
     return PLAIN[call.operator](call.value("self"))
 
 
 @rule("log_sigmoid")
 def log_sigmoid(call: Call) -> Value:
-    """-softplus(-x), which does not overflow."""
+    """Return -softplus(-x), which does not overflow."""
     return graphc.neg(graphc.softplus(graphc.neg(call.value("self"))))
 
 
 @rule("gelu")
 def gelu(call: Call) -> Value:
-    """x · Φ(x), or its approximation by tanh."""
+    """Return x · Φ(x), or its approximation by tanh."""
     return graphc.gelu(call.value("self"), "tanh" if call["approximate"] == "tanh" else "exact")
 
 
 @rule("leaky_relu")
 def leaky_relu(call: Call) -> Value:
-    """x where positive, else slope · x."""
+    """Return x where positive, else slope · x."""
     x, slope = call.value("self"), float(call["negative_slope"])
     if slope > 0:
         return graphc.leaky_relu(x, slope)
@@ -49,7 +49,7 @@ def leaky_relu(call: Call) -> Value:
 
 @rule("prelu")
 def prelu(call: Call) -> Value:
-    """x where positive, else a learnt slope times x; slopes are one, or one a channel."""
+    """Return x where positive, else a learned slope times x; one slope, or one per channel."""
     x, slope = call.value("self"), call.value("weight")
     if slope.type.elements > 1 and x.type.rank > 1:
         slope = graphc.reshape(slope, (-1, *(1,) * (x.type.rank - 2)))
@@ -58,7 +58,7 @@ def prelu(call: Call) -> Value:
 
 @rule("rrelu_with_noise_functional")
 def random_leaky_relu(call: Call) -> tuple[Value, None]:
-    """x where positive, else a slope times x, drawn in training and in the middle outside."""
+    """Return x where positive, else slope · x; the slope is random in training, else the mean."""
     x, low, high = call.value("self"), float(call["lower"]), float(call["upper"])
     if call["training"]:
         slope = graphc.uniform(x.shape, low, high, x.type.dtype)
@@ -68,7 +68,7 @@ def random_leaky_relu(call: Call) -> tuple[Value, None]:
 
 @rule("elu")
 def elu(call: Call) -> Value:
-    """scale · (x where positive, else alpha · (exp(input_scale · x) - 1))."""
+    """Return scale · (x where positive, else alpha · (exp(input_scale · x) - 1))."""
     x = call.value("self")
     alpha, scale, inner = (float(call[name]) for name in ("alpha", "scale", "input_scale"))
     if inner == 1:
@@ -81,26 +81,26 @@ def elu(call: Call) -> Value:
 
 @rule("celu")
 def celu(call: Call) -> Value:
-    """x where positive, else alpha · (exp(x / alpha) - 1)."""
+    """Return x where positive, else alpha · (exp(x / alpha) - 1)."""
     return graphc.celu(call.value("self"), float(call["alpha"]))
 
 
 @rule("hardtanh")
 def hardtanh(call: Call) -> Value:
-    """Cut to bounds."""
+    """Clip x to bounds."""
     return graphc.clip(call.value("self"), float(call["min_val"]), float(call["max_val"]))
 
 
 @rule("threshold")
 def threshold(call: Call) -> Value:
-    """x above a threshold, else a number."""
+    """Return x above a threshold, else a number."""
     x = call.value("self")
     return graphc.where(graphc.greater(x, call["threshold"]), x, float(call["value"]))
 
 
 @rule("softplus")
 def softplus(call: Call) -> Value:
-    """log(1 + exp(beta · x)) / beta; x itself where beta · x is above a threshold."""
+    """Return log(1 + exp(beta · x)) / beta, or x where beta · x is above a threshold."""
     x, beta = call.value("self"), float(call["beta"])
     inner = x if beta == 1 else graphc.mul(x, beta)
     y = graphc.softplus(inner)
@@ -110,7 +110,7 @@ def softplus(call: Call) -> Value:
 
 @rule("hardshrink", "softshrink")
 def shrink(call: Call) -> Value:
-    """x where it is beyond ±lambd, moved to 0 by it if soft, else 0."""
+    """Return x outside ±lambd, moved toward 0 by lambd if soft, else 0."""
     x, bound = call.value("self"), float(call["lambd"])
     above, below = graphc.greater(x, bound), graphc.less(x, -bound)
     if call.operator == "hardshrink":
@@ -120,14 +120,14 @@ def shrink(call: Call) -> Value:
 
 @rule("glu")
 def glu(call: Call) -> Value:
-    """One half times the sigmoid of the other."""
+    """Return the first half times the sigmoid of the second half."""
     a, b = graphc.split(call.value("self"), 2, call.axis())
     return graphc.mul(a, graphc.sigmoid(b))
 
 
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax")
 def softmax(call: Call) -> Value:
-    """Along one axis; the safe one is 0 where a line is -inf throughout."""
+    """Return the softmax along an axis; the safe variant is 0 where all elements are -inf."""
     x = graphc.cast(call.value("self"), call.dtype)
     axis = call.axis()
     if x.type.rank == 0:

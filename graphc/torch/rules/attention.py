@@ -11,10 +11,10 @@ from graphc.torch.rules import rule
 
 @rule("scaled_dot_product_attention")
 def attention(call: Call) -> Value:
-    """Composed of products and a softmax, so that a planner chooses what is kept.
+    """Compose attention of products and a softmax, so that a planner can choose what to save.
 
-    torch's causal rows begin with the first column. Its heads share keys where they are fewer only
-    if `enable_gqa` says so, which its shapes have been checked for.
+    torch's causal mask is aligned to the first column. Query heads share keys only with
+    `enable_gqa`; torch has checked the shapes for that.
     """
     mask = call.optional("attn_mask")
     q = call.value("query")

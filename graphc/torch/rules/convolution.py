@@ -11,19 +11,19 @@ from graphc.torch.rules import rule
 
 @rule("conv1d", "conv2d", "conv3d")
 def conv(call: Call) -> Value:
-    """A convolution over one to three axes, of a batch or of one map."""
+    """Return a convolution over one to three axes, of a batch or of a single map."""
     return _convolved(call, False)
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def conv_transpose(call: Call) -> Value:
-    """The transpose of a convolution."""
+    """Return the transpose of a convolution."""
     return _convolved(call, True)
 
 
 @rule("convolution")
 def convolution(call: Call) -> Value:
-    """A convolution or its transpose."""
+    """Return a convolution or its transpose."""
     return _convolved(call, bool(call["transposed"]))
 
 
@@ -56,7 +56,7 @@ def _convolved(call: Call, is_transposed: bool) -> Value:
 def _padding(
     call: Call, window: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[tuple[int, int], ...]:
-    """What is added before and after each axis; "same" adds the odd one after."""
+    """Return the padding before and after each axis; "same" adds an odd element after it."""
     given = call["padding"]
     if given == "valid":
         return ((0, 0),) * len(window)

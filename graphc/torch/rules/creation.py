@@ -1,4 +1,4 @@
-"""Tensors of one number in the shape of an operand; those without operands are known."""
+"""Tensors filled with one number in the shape of an operand; without operands they are known."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ FILLED = {
     "zeros": 0,
     "zeros_like": 0,
 }
-"""Operator → the number of all elements, or None for an argument; what is empty is 0."""
+"""Maps operators to their fill value, or None for `fill_value`; empty tensors are filled with 0."""
 
 
 @rule(*FILLED)
 def filled(call: Call) -> Value:
-    """All elements one number, in torch's shape."""
+    """Return a tensor of torch's shape filled with one number."""
     number = FILLED[call.operator]
     found = call["fill_value"] if number is None else number
     return graphc.full(call.shape, float(found), call.dtype)
@@ -38,7 +38,7 @@ def filled(call: Call) -> Value:
 
 @rule("fill")
 def fill(call: Call) -> Value:
-    """All elements one number, or a tensor of one."""
+    """Return a tensor filled with a number or with a tensor of one element."""
     given = call["value"]
     if isinstance(given, int | float):
         return graphc.full(call.shape, float(given), call.dtype)
@@ -47,5 +47,5 @@ def fill(call: Call) -> Value:
 
 @rule("copy")
 def copy(call: Call) -> Value:
-    """What is written over an operand, in its shape and dtype."""
+    """Return the source, in the shape and dtype of the operand that it overwrites."""
     return graphc.broadcast_to(graphc.cast(call.value("src"), call.dtype), call.shape)

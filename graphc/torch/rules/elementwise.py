@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, logic and functions, element by element, with torch's promotion."""
+"""Elementwise arithmetic, comparisons, logic and functions, with torch's type promotion."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ UNARY: Mapping[str, Unary] = {
 
 @rule(*UNARY)
 def unary(call: Call) -> Value:
-    """A function of one operand; integers become floats where torch's result is of floats."""
+    """Return a unary function; integers become floats if torch's result is a float."""
     if call.get("decimals"):
         raise UnsupportedError("numbers are rounded to whole ones, not to decimals")
     return UNARY[call.operator](graphc.cast(call.value("self"), call.dtype))
 
 
 def plain(call: Call) -> Operand:
-    """The operand itself."""
+    """Return the operand itself."""
     found: Operand = call["self"]
     return found
 
@@ -79,13 +79,13 @@ rule(
 
 @rule("detach")
 def detach(call: Call) -> Value:
-    """The operand, through which no gradient flows."""
+    """Return the operand without a gradient."""
     return graphc.stop_gradient(call.value("self"))
 
 
 @rule("isnan", "isinf", "isfinite", "logical_not")
 def tested(call: Call) -> Value:
-    """Whether something holds for an element."""
+    """Return elementwise whether a predicate holds."""
     x = call.value("self")
     if call.operator == "logical_not":
         return graphc.bitwise_not(truth(x))
@@ -99,7 +99,7 @@ def tested(call: Call) -> Value:
 
 
 def truth(x: Value) -> Value:
-    """Whether elements differ from 0."""
+    """Return elementwise whether x differs from 0."""
     return x if x.type.dtype == bool_ else graphc.cast(x, bool_)
 
 
@@ -107,14 +107,14 @@ def truth(x: Value) -> Value:
 
 
 def promoted(*given: object) -> DType:
-    """The dtype in which torch computes with operands, of which numbers count by their kind."""
+    """Return the dtype in which torch computes; Python numbers are promoted by kind only."""
     fakes = [each for each in given if each is not None]
     found = torch.result_type(*[_example(each) for each in fakes[:2]])
     return dtype_of(found)
 
 
 def _example(given: object) -> object:
-    """A tensor of no numbers that takes part in promotion as an operand does."""
+    """Return an uninitialized tensor that is promoted like the operand."""
     if isinstance(given, Value):
         dtype = getattr(torch, str(given.type.dtype))
         return torch.empty((1,) * given.type.rank, dtype=dtype)
@@ -122,13 +122,13 @@ def _example(given: object) -> object:
 
 
 def operands(call: Call, a: str = "self", b: str = "other") -> tuple[Number, Number]:
-    """Two operands in the dtype that torch computes in; what is one number stays one."""
+    """Return two operands in the dtype in which torch computes; single numbers stay numbers."""
     dtype = promoted(call[a], call[b])
     return number(call, call[a], call[b], dtype), number(call, call[b], call[a], dtype)
 
 
 def number(call: Call, given: object, other: object, dtype: DType) -> Number:
-    """An operand beside another: as a number where it is one and that is a value, else a value."""
+    """Return an operand as a number if it is one and `other` is a value, else as a value."""
     is_value = isinstance(other, Value)
     if isinstance(given, bool | int | float):
         if is_value and dtype != bool_:
@@ -143,7 +143,7 @@ def number(call: Call, given: object, other: object, dtype: DType) -> Number:
 
 
 def _held(given: bool | int | float, dtype: DType) -> float:
-    """A number as the dtype holds it."""
+    """Convert a number to the kind of the dtype."""
     return given if dtype.kind == "float" else int(given)
 
 
@@ -152,7 +152,7 @@ def _rank(other: object) -> int:
 
 
 def scaled(x: Number, factor: object) -> Number:
-    """x times a number, which is often 1."""
+    """Return x times a number; no node is made for 1."""
     if factor == 1:
         return x
     assert isinstance(factor, int | float)
@@ -161,7 +161,7 @@ def scaled(x: Number, factor: object) -> Number:
 
 @rule("add", "sub", "rsub")
 def add(call: Call) -> Value:
-    """A sum or difference of the one and a multiple of the other; of bools whether any holds."""
+    """Return the sum or difference of one operand and a multiple of the other; of bools, the or."""
     a, b = operands(call)
     if call.dtype == bool_:
         return graphc.bitwise_or(a, b)
@@ -173,7 +173,7 @@ def add(call: Call) -> Value:
 
 @rule("mul", "multiply")
 def multiply(call: Call) -> Value:
-    """A product, which dropout in place is, too; of bools whether both hold."""
+    """Return a product, which may be an in-place dropout; of bools, the and."""
     from graphc.torch.rules.random import dropped_in_place
 
     dropped = dropped_in_place(call)
@@ -185,7 +185,7 @@ def multiply(call: Call) -> Value:
 
 @rule("div", "true_divide", "divide")
 def divide(call: Call) -> Value:
-    """A quotient, of floats, or rounded down or towards zero."""
+    """Return a quotient of floats, or rounded down or toward zero."""
     a, b = operands(call)
     mode = call.get("rounding_mode")
     if mode is not None:
@@ -205,7 +205,7 @@ def _rounded(a: Number, b: Number, mode: str, dtype: DType) -> Value:
 
 @rule("floor_divide")
 def floor_divide(call: Call) -> Value:
-    """A quotient rounded down."""
+    """Return a quotient rounded down."""
     a, b = operands(call)
     return _rounded(a, b, "floor", promoted(call["self"], call["other"]))
 
@@ -230,7 +230,7 @@ BINARY: Mapping[str, Binary] = {
 
 @rule(*BINARY)
 def binary(call: Call) -> Value:
-    """A function of two operands that broadcast."""
+    """Return a function of two operands with broadcasting."""
     return BINARY[call.operator](*operands(call))
 
 
@@ -246,7 +246,7 @@ COMPARISONS: Mapping[str, Binary] = {
 
 @rule(*COMPARISONS)
 def compare(call: Call) -> Value:
-    """Whether two operands stand so; bools are compared as numbers."""
+    """Return a comparison of two operands; bools are compared as numbers."""
     a, b = operands(call)
     if promoted(call["self"], call["other"]) == bool_:
         a, b = (graphc.cast(x, "uint8") if isinstance(x, Value) else x for x in (a, b))
@@ -255,7 +255,7 @@ def compare(call: Call) -> Value:
 
 @rule("logical_and", "logical_or", "logical_xor")
 def logic(call: Call) -> Value:
-    """Whether both, any or one of two operands differ from 0."""
+    """Return the and, or, or exclusive or of two operands, where nonzero is true."""
     functions: Mapping[str, Binary] = {
         "logical_and": graphc.bitwise_and,
         "logical_or": graphc.bitwise_or,
@@ -266,7 +266,7 @@ def logic(call: Call) -> Value:
 
 @rule("pow")
 def power(call: Call) -> Value:
-    """a ** b; a square is a product, whose gradient has no exponent."""
+    """Return a ** b; a square becomes a product, whose gradient has no power."""
     base, exponent = call["self"], call["exponent"]
     if isinstance(exponent, int | float) and isinstance(base, Value):
         x = graphc.cast(base, call.dtype)
@@ -280,14 +280,14 @@ def power(call: Call) -> Value:
 
 @rule("hypot")
 def hypotenuse(call: Call) -> Value:
-    """The root of the sum of squares."""
+    """Return the square root of the sum of squares."""
     a, b = (graphc.cast(call.value(name), call.dtype) for name in ("self", "other"))
     return graphc.sqrt(graphc.add(graphc.mul(a, a), graphc.mul(b, b)))
 
 
 @rule("where")
 def where(call: Call) -> Value:
-    """A choice between two operands."""
+    """Return elements of two operands, selected by a condition."""
     condition = truth(call.value("condition"))
     a, b = operands(call)
     if not isinstance(a, Value) and not isinstance(b, Value):
@@ -301,7 +301,7 @@ def _to_shape(call: Call, x: Value) -> Value:
 
 @rule("masked_fill")
 def masked_fill(call: Call) -> Value:
-    """One number where a mask holds."""
+    """Return x with one number where a mask is true."""
     x, given = call.value("self"), call["value"]
     filling = (
         given if isinstance(given, int | float) else graphc.cast(call.as_value(given), x.dtype)
@@ -313,7 +313,7 @@ def masked_fill(call: Call) -> Value:
 
 @rule("clamp", "clip", "clamp_min", "clamp_max")
 def clamp(call: Call) -> Value:
-    """Cut to bounds, numbers or tensors."""
+    """Clip x to bounds that are numbers or tensors."""
     x = graphc.cast(call.value("self"), call.dtype)
     low, high = (_bound(call, name) for name in ("min", "max"))
     return graphc.clip(x, low, high)
@@ -328,7 +328,7 @@ def _bound(call: Call, name: str) -> Number | None:
 
 @rule("addcmul", "addcdiv")
 def add_product(call: Call) -> Value:
-    """x plus a multiple of a product or quotient."""
+    """Return x plus a multiple of a product or quotient."""
     a, b = call.value("tensor1"), call.value("tensor2")
     part = graphc.mul(a, b) if call.operator == "addcmul" else graphc.div(a, b)
     return graphc.add(call.value("self"), scaled(part, call.get("value", 1)))
@@ -336,7 +336,7 @@ def add_product(call: Call) -> Value:
 
 @rule("lerp")
 def interpolate(call: Call) -> Value:
-    """x + weight · (end - x)."""
+    """Return x + weight · (end - x)."""
     x, end, weight = call.value("self"), call.value("end"), call["weight"]
     factor = weight if isinstance(weight, int | float) else call.as_value(weight)
     return graphc.add(x, graphc.mul(graphc.sub(end, x), factor))
@@ -347,10 +347,10 @@ def interpolate(call: Call) -> Value:
     "sym_constrain_range_for_size",
 )  # fmt: skip
 def stated(call: Call) -> None:
-    """What torch has found while it traced holds for every step, as shapes and dtypes do."""
+    """Drop an assertion: the facts that torch traced, like shapes, hold for every step."""
 
 
 @rule("_to_copy", "to", "type_as")
 def cast(call: Call) -> Value:
-    """Another dtype, on the device that there is."""
+    """Return x in another dtype; the device is ignored."""
     return graphc.cast(call.value("self"), call.dtype)

@@ -1,4 +1,4 @@
-"""Looking up and writing by whole numbers; those below 0 count from the end."""
+"""Lookups and writes by integer indices; negative indices count from the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphc.torch.rules import rule
 
 @rule("embedding")
 def embedding(call: Call) -> Value:
-    """Rows of a table; that of `padding_idx` gets no gradient."""
+    """Return rows of a table; the row `padding_idx` gets no gradient."""
     indices, padding = call.value("indices"), int(call["padding_idx"])
     y = graphc.gather(call.value("weight"), indices)
     if padding < 0:
@@ -26,7 +26,7 @@ def embedding(call: Call) -> Value:
 
 @rule("gather", "take_along_dim")
 def gather(call: Call) -> Value:
-    """One element along an axis for each index."""
+    """Return one element along an axis for each index."""
     x, indices = call.value("self"), call.value("index" if call.has("index") else "indices")
     if not call.has("dim"):
         return graphc.gather_elements(graphc.reshape(x, (-1,)), graphc.reshape(indices, (-1,)), 0)
@@ -43,18 +43,18 @@ def gather(call: Call) -> Value:
 
 @rule("index_select")
 def index_select(call: Call) -> Value:
-    """Parts along an axis by number."""
+    """Return slices along an axis by index."""
     return graphc.take(call.value("self"), call.value("index"), call.axis())
 
 
 @rule("one_hot")
 def one_hot(call: Call) -> Value:
-    """1 at the index along a new last axis, else 0."""
+    """Return 1 at the index along a new last axis, else 0."""
     return graphc.one_hot(call.value("self"), call.shape[-1], call.dtype)
 
 
 def _entries(call: Call) -> list[tuple[int, Value]]:
-    """The axes that tensors index, with the numbers; a known mask stands for where it holds."""
+    """Return indexed axes with their indices; a known mask becomes the indices where it is true."""
     entries: list[tuple[int, Value]] = []
     axis = 0
     for given in call["indices"]:
@@ -79,7 +79,7 @@ def _entries(call: Call) -> list[tuple[int, Value]]:
 
 @rule("index", "_unsafe_index")
 def index(call: Call) -> Value:
-    """Elements by numbers along one axis or several."""
+    """Return elements by indices along one or several axes."""
     x, numbers = call.value("self"), dict(_entries(call))
     return graphc.slice(x, tuple(numbers.get(axis, slice(None)) for axis in range(x.type.rank)))
 
@@ -90,7 +90,7 @@ def _are_neighbours(axes: Sequence[int]) -> bool:
 
 @rule("index_put", "_unsafe_index_put")
 def index_put(call: Call) -> Value:
-    """Elements by numbers replaced, or added to; by a mask, one number wherever it holds."""
+    """Replace or add to elements by indices, or write one number where a mask is true."""
     x, values = call.value("self"), call.value("values")
     masked = _by_mask(call, x, values)
     if masked is not None:
@@ -113,7 +113,7 @@ def index_put(call: Call) -> Value:
 
 
 def _by_mask(call: Call, x: Value, values: Value) -> Value | None:
-    """x with one number, or one for each place of the last axes, where a mask holds."""
+    """Return x with one number where a mask of its leading axes is true; None if not one."""
     given = [each for each in call["indices"] if each is not None]
     if len(given) != 1 or len(call["indices"]) != 1 or call.get("accumulate"):
         return None
@@ -134,7 +134,7 @@ def _tuples(numbers: Sequence[Value], shape: tuple[int, ...]) -> Value:
 
 @rule("index_add", "index_copy", "index_fill")
 def index_write(call: Call) -> Value:
-    """Parts along an axis, by number, added to or replaced."""
+    """Replace or add to slices along an axis by index."""
     x, axis, numbers = call.value("self"), call.axis(), call.value("index")
     numbers = graphc.reshape(numbers, (-1, 1))
     order = (axis, *(i for i in range(x.type.rank) if i != axis))
@@ -169,7 +169,7 @@ NEUTRAL = {"add": 0.0, "mul": 1.0, "max": float("-inf"), "min": float("inf")}
 
 @rule("scatter", "scatter_add", "scatter_reduce")
 def scatter(call: Call) -> Value:
-    """Elements along an axis replaced, or combined with updates."""
+    """Replace elements along an axis, or combine them with updates."""
     x, indices, axis = call.value("self"), call.value("index"), call.axis()
     if call.has("value"):
         updates = graphc.full(indices.shape, float(call["value"]), x.type.dtype)

@@ -10,7 +10,7 @@ from graphc.torch.calls import Call
 from graphc.torch.rules import rule
 
 REDUCTIONS = ("none", "mean", "sum")
-"""By torch's numbers."""
+"""Reductions, indexed by torch's codes."""
 
 
 def _reduction(call: Call) -> str:
@@ -18,13 +18,13 @@ def _reduction(call: Call) -> str:
 
 
 def _axis(x: Value) -> int:
-    """The axis of classes, which is the second but for one row."""
+    """Return the axis of classes: the second axis, or the only one."""
     return min(x.type.rank - 1, 1)
 
 
 @rule("cross_entropy_loss")
 def cross_entropy(call: Call) -> Value:
-    """Of labels that are classes, or probabilities of all of them."""
+    """Return the cross entropy of logits against class labels or class probabilities."""
     logits, labels, weights = call.value("self"), call.value("target"), call.optional("weight")
     smoothing, reduction = float(call["label_smoothing"]), _reduction(call)
     ignored = None if labels.type.dtype.kind == "float" else int(call["ignore_index"])
@@ -37,7 +37,7 @@ def cross_entropy(call: Call) -> Value:
 
 @rule("nll_loss", "nll_loss2d", "nll_loss_nd")
 def nll_loss(call: Call) -> Value:
-    """Of logarithms of probabilities."""
+    """Return the negative log likelihood of log probabilities."""
     x = call.value("self")
     losses = graphc.nll_loss(
         x, call.value("target"), ignore_index=int(call["ignore_index"]),
@@ -48,7 +48,7 @@ def nll_loss(call: Call) -> Value:
 
 @rule("mse_loss", "l1_loss")
 def distance(call: Call) -> Value:
-    """The square or the size of differences."""
+    """Return the squared or absolute differences."""
     functions: Mapping[str, Callable[..., Value]] = {"mse_loss": graphc.mse, "l1_loss": graphc.l1}
     operands = (graphc.cast(call.value(name), call.dtype) for name in ("self", "target"))
     return functions[call.operator](*operands, reduction=_reduction(call))
@@ -56,7 +56,7 @@ def distance(call: Call) -> Value:
 
 @rule("smooth_l1_loss", "huber_loss")
 def huber(call: Call) -> Value:
-    """A square near 0, a line beyond."""
+    """Return a loss that is quadratic near 0 and linear beyond."""
     x, target = call.value("self"), call.value("target")
     if call.operator == "huber_loss":
         return graphc.huber(x, target, delta=float(call["delta"]), reduction=_reduction(call))
@@ -67,7 +67,7 @@ def huber(call: Call) -> Value:
 
 @rule("binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(call: Call) -> Value:
-    """Of independent labels."""
+    """Return the binary cross entropy of logits against independent labels."""
     return graphc.binary_cross_entropy_with_logits(
         call.value("self"), call.value("target"), weights=call.optional("weight"),
         pos_weight=call.optional("pos_weight"), reduction=_reduction(call),
@@ -75,12 +75,12 @@ def binary_cross_entropy_with_logits(call: Call) -> Value:
 
 
 LEAST_LOG = -100.0
-"""What torch takes for the logarithm of 0."""
+"""The lower bound that torch uses for logarithms."""
 
 
 @rule("binary_cross_entropy")
 def binary_cross_entropy(call: Call) -> Value:
-    """Of independent labels, by probabilities."""
+    """Return the binary cross entropy of probabilities against independent labels."""
     x, target = call.value("self"), call.value("target")
     likely, unlikely = (
         graphc.maximum(graphc.log(each), LEAST_LOG) for each in (x, graphc.sub(1.0, x))
@@ -102,7 +102,7 @@ def _reduced(call: Call, losses: Value) -> Value:
 
 @rule("kl_div")
 def kl_divergence(call: Call) -> Value:
-    """How far a distribution is from another."""
+    """Return the Kullback-Leibler divergence of two distributions."""
     return graphc.kl_divergence(
         call.value("self"), call.value("target"), log_target=bool(call["log_target"]),
         reduction=_reduction(call),

@@ -1,4 +1,4 @@
-"""Norms."""
+"""Normalization layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphc.torch.rules import rule
 
 
 def _factors(call: Call, x: Value, length: int) -> tuple[Value, Value]:
-    """Scale and bias, 1 and 0 where they are left out."""
+    """Return scale and bias, which default to 1 and 0."""
     scale, bias = call.optional("weight"), call.optional("bias")
     one, zero = (graphc.full((length,), n, x.type.dtype) for n in (1.0, 0.0))
     return (
@@ -35,7 +35,7 @@ def _factors(call: Call, x: Value, length: int) -> tuple[Value, Value]:
     "_native_batch_norm_legit_no_training",
 )
 def batch_norm(call: Call) -> Result:
-    """By the batch's statistics, which move running ones, in training; by running ones outside."""
+    """Normalize by batch statistics, updating running ones, in training, else by running ones."""
     x = call.value("input")
     scale, bias = _factors(call, x, x.shape[1])
     epsilon = float(call["eps"])
@@ -53,7 +53,7 @@ def batch_norm(call: Call) -> Result:
 
 
 def _training(call: Call, x: Value, scale: Value, bias: Value, epsilon: float) -> Result:
-    """A norm whose running statistics are states that it moves."""
+    """Return a norm that updates running statistics, which must be states."""
     mean, variance = call["running_mean"], call["running_var"]
     if not isinstance(mean, State) or not isinstance(variance, State):
         raise UnsupportedError(
@@ -66,7 +66,7 @@ def _training(call: Call, x: Value, scale: Value, bias: Value, epsilon: float) -
 
 
 def _alone(call: Call, y: Value) -> Sequence[Value | None]:
-    """The result without the batch's statistics, which nobody reads in a functional graph."""
+    """Return the result without batch statistics, which have no use in a functional graph."""
     if call.wants(1) or call.wants(2):
         raise UnsupportedError("the batch's statistics are no outputs here")
     return (y, None, None)
@@ -74,7 +74,7 @@ def _alone(call: Call, y: Value) -> Sequence[Value | None]:
 
 @rule("layer_norm", "native_layer_norm")
 def layer_norm(call: Call) -> Result:
-    """Over the last axes."""
+    """Normalize over the last axes."""
     x = call.value("input")
     length = math.prod(call["normalized_shape"])
     scale, bias = _factors(call, x, length)
@@ -86,7 +86,7 @@ def layer_norm(call: Call) -> Result:
 
 @rule("rms_norm", "_fused_rms_norm")
 def rms_norm(call: Call) -> Result:
-    """Over the last axes, without a mean; the guard is the dtype's own unless it is given."""
+    """Normalize over the last axes without a mean; epsilon defaults to that of the dtype."""
     x = call.value("input")
     length = math.prod(call["normalized_shape"])
     scale, _ = _factors(call, x, length)
@@ -104,7 +104,7 @@ def rms_norm(call: Call) -> Result:
 
 @rule("group_norm", "native_group_norm")
 def group_norm(call: Call) -> Result:
-    """Over groups of channels and all places."""
+    """Normalize over groups of channels and all positions."""
     x = call.value("input")
     scale, bias = _factors(call, x, x.shape[1])
     groups = int(call["num_groups"] if "num_groups" in call.arguments else call["group"])
@@ -114,7 +114,7 @@ def group_norm(call: Call) -> Result:
 
 @rule("instance_norm")
 def instance_norm(call: Call) -> Value:
-    """Over all places of a channel: each channel is a group."""
+    """Normalize over all positions of a channel; each channel is a group."""
     x = call.value("input")
     scale, bias = _factors(call, x, x.shape[1])
     epsilon = float(call["eps"])

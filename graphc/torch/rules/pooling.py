@@ -1,4 +1,4 @@
-"""Pools."""
+"""Pooling."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from graphc.torch.rules import rule
 
 
 def _axes(call: Call) -> int:
-    """The number of axes that the operator's name says."""
+    """Return the number of axes in the operator's name."""
     return next(int(sign) for sign in call.operator if sign.isdigit())
 
 
 def _batched(call: Call, axes: int) -> Value:
-    """x with an axis for the batch, which may be left out."""
+    """Return x with a batch axis, which the operand may omit."""
     x = call.value("self")
     return graphc.reshape(x, (1, *x.shape)) if x.type.rank == axes + 1 else x
 
 
 def _frame(call: Call, axes: int) -> tuple[tuple[int, ...], ...]:
-    """Window, stride, which is the window unless it is given, and padding."""
+    """Return window, stride and padding; the stride defaults to the window."""
     window = numbers_of(call["kernel_size"], axes)
     stride = call.get("stride") or window
     return window, numbers_of(stride, axes), numbers_of(call["padding"], axes)
@@ -36,7 +36,7 @@ def _frame(call: Call, axes: int) -> tuple[tuple[int, ...], ...]:
     "max_pool1d_with_indices",
 )  # fmt: skip
 def max_pool(call: Call) -> Value | Sequence[Value | None]:
-    """The largest element of each window, and where in its map it is."""
+    """Return the maximum of each window, and its index in the map."""
     axes = _axes(call)
     x = _batched(call, axes)
     window, stride, padding = _frame(call, axes)
@@ -64,7 +64,7 @@ def _largest(x: Value, axes: int, frame: tuple[object, ...]) -> Value:
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def average_pool(call: Call) -> Value:
-    """The mean of each window, or its sum over a number."""
+    """Return the mean of each window, or its sum divided by a number."""
     axes = _axes(call)
     window, stride, padding = _frame(call, axes)
     divisor = call.get("divisor_override")
@@ -80,7 +80,7 @@ def average_pool(call: Call) -> Value:
 
 @rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d")
 def adaptive_average(call: Call) -> Value:
-    """Means over parts, as equal as can be, to given extents."""
+    """Return means over parts that divide x as equally as possible into given extents."""
     axes = _axes(call)
     x, extents = _batched(call, axes), call.shape[-axes:]
     if all(n == 1 for n in extents):
@@ -101,7 +101,7 @@ def _equal_parts(x: Value, extents: tuple[int, ...]) -> tuple[int, ...]:
 
 @rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_largest(call: Call) -> Sequence[Value | None]:
-    """The largest elements of equal parts."""
+    """Return the maxima of equal parts."""
     axes = _axes(call)
     x = _batched(call, axes)
     window = _equal_parts(x, call.shape[-axes:])

@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphc.torch.rules.elementwise import scaled
 
 @rule("linear")
 def linear(call: Call) -> Value:
-    """x · weightᵀ + bias; a weight that is a vector gives one number."""
+    """Return x · weightᵀ + bias; if the weight is a vector, each row gives one number."""
     x, weight, bias = call.value("input"), call.value("weight"), call.optional("bias")
     if weight.type.rank == 1:
         y = product(x, weight)
@@ -24,7 +24,7 @@ def linear(call: Call) -> Value:
 
 @rule("matmul", "mm", "bmm", "dot", "vdot", "mv", "inner")
 def matmul(call: Call) -> Value:
-    """A product of matrices, stacks of them, or vectors."""
+    """Return a product of matrices, batches of matrices, or vectors."""
     names = ("other", "mat2", "tensor", "vec")
     other = next(name for name in names if name in call.arguments)
     if call.operator == "inner" and call.value(other).type.rank > 1:
@@ -33,7 +33,7 @@ def matmul(call: Call) -> Value:
 
 
 def product(a: Value, b: Value) -> Value:
-    """A product by NumPy's rules; one matrix for all is multiplied by all rows at once."""
+    """Return a product by NumPy's rules; a shared matrix is multiplied by all rows at once."""
     if a.type.dtype.kind != "float":
         raise UnsupportedError(f"products are of floats, got {a.type}")
     left = graphc.reshape(a, (1, *a.shape)) if a.type.rank == 1 else a
@@ -53,7 +53,7 @@ def product(a: Value, b: Value) -> Value:
 
 @rule("addmm", "addmv", "baddbmm")
 def add_product(call: Call) -> Value:
-    """beta · self + alpha · a · b."""
+    """Return beta · self + alpha · a · b."""
     pairs = {"addmm": ("mat1", "mat2"), "addmv": ("mat", "vec"), "baddbmm": ("batch1", "batch2")}
     y = scaled(product(*(call.value(name) for name in pairs[call.operator])), call["alpha"])
     assert isinstance(y, Value)
@@ -65,14 +65,14 @@ def add_product(call: Call) -> Value:
 
 @rule("outer", "ger")
 def outer(call: Call) -> Value:
-    """All products of the elements of two vectors."""
+    """Return the outer product of two vectors."""
     a, b = call.value("self"), call.value("vec2")
     return graphc.mul(graphc.reshape(a, (-1, 1)), graphc.reshape(b, (1, -1)))
 
 
 @rule("bilinear")
 def bilinear(call: Call) -> Value:
-    """xᵀ · W · y for each matrix of W, plus a bias."""
+    """Return xᵀ · W · y for each matrix of W, plus a bias."""
     x, y, weight = (call.value(name) for name in ("input1", "input2", "weight"))
     rows, columns = (graphc.reshape(v, (-1, v.shape[-1])) for v in (x, y))
     found = graphc.einsum("ri,oij,rj->ro", rows, weight, columns)
@@ -82,7 +82,7 @@ def bilinear(call: Call) -> Value:
 
 @rule("cdist", "_cdist_forward")
 def distances(call: Call) -> Value:
-    """The norm of the difference of each pair of rows."""
+    """Return the norm of the difference of each pair of rows."""
     x, y = call.value("x1"), call.value("x2")
     a = graphc.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
     b = graphc.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
@@ -91,13 +91,13 @@ def distances(call: Call) -> Value:
 
 @rule("einsum")
 def einsum(call: Call) -> Value:
-    """Sums of products by Einstein's convention."""
+    """Return sums of products in Einstein notation."""
     return graphc.einsum(call["equation"], *call.values("tensors"))
 
 
 @rule("_weight_norm")
 def weight_norm(call: Call) -> Value:
-    """v · g over the norm of v along all axes but one."""
+    """Return v · g divided by the norm of v along all axes except one."""
     v, g = call.value("v"), call.value("g")
     axes = [i for i in range(v.type.rank) if i != call["dim"]]
     squares = graphc.sum(graphc.mul(v, v), axes, True)

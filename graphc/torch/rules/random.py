@@ -12,7 +12,7 @@ from graphc.torch.rules import rule
 
 @rule("dropout", "native_dropout")
 def dropout(call: Call) -> Result:
-    """A node that draws masks in a training program; nothing where torch's is not training."""
+    """Return a dropout node, or x if torch's dropout is not in training."""
     x, rate = call.value("input"), float(call["p"])
     y = x if rate == 0 or call["train"] is False else graphc.dropout(x, rate)
     if call.operator == "dropout":
@@ -24,7 +24,7 @@ def dropout(call: Call) -> Result:
 
 @rule("feature_dropout")
 def feature_dropout(call: Call) -> Value:
-    """Whole channels dropped."""
+    """Drop whole channels."""
     x, rate = call.value("input"), float(call["p"])
     if rate == 0 or not call["train"]:
         return x
@@ -33,7 +33,7 @@ def feature_dropout(call: Call) -> Value:
 
 
 def dropped_in_place(call: Call) -> Value | None:
-    """x · (bernoulli(empty_like(x), keep) / keep), which is dropout in place; None for others."""
+    """Match x · (bernoulli(empty_like(x), keep) / keep), an in-place dropout; else return None."""
     scaled = call.node.args[1]
     if not isinstance(scaled, torch.fx.Node) or operator_of(scaled.target) != "div":
         return None
@@ -49,26 +49,26 @@ def dropped_in_place(call: Call) -> Value | None:
 
 @rule("rand", "rand_like", "randn", "randn_like")
 def draw(call: Call) -> Value:
-    """Of the normal distribution, or alike between 0 and 1."""
+    """Draw from the standard normal distribution, or uniformly between 0 and 1."""
     function = graphc.normal if "randn" in call.operator else graphc.uniform
     return function(call.shape, dtype=call.dtype)
 
 
 @rule("uniform")
 def uniform(call: Call) -> Value:
-    """Alike between two numbers."""
+    """Draw uniformly between two numbers."""
     return graphc.uniform(call.shape, float(call["from"]), float(call["to"]), call.dtype)
 
 
 @rule("normal_functional")
 def normal_in_place(call: Call) -> Value:
-    """Of a normal distribution."""
+    """Draw from a normal distribution."""
     return graphc.normal(call.shape, float(call["mean"]), float(call["std"]), call.dtype)
 
 
 @rule("normal")
 def normal(call: Call) -> Value:
-    """Of normal distributions, each with its own mean and deviation."""
+    """Draw from normal distributions, each with its own mean and deviation."""
     drawn = graphc.normal(call.shape, dtype=call.dtype)
     spread = call["std"]
     scaled = graphc.mul(drawn, float(spread) if _is_number(spread) else call.as_value(spread))
@@ -82,7 +82,7 @@ def _is_number(given: object) -> bool:
 
 @rule("bernoulli")
 def bernoulli(call: Call) -> Value:
-    """1 with a probability, that of an operand or one for all, else 0."""
+    """Return 1 with a probability, elementwise or one for all elements, else 0."""
     given = call.get("p", call["self"])
     drawn = graphc.uniform(call.shape, dtype=call.dtype)
     likely = float(given) if _is_number(given) else graphc.cast(call.as_value(given), call.dtype)

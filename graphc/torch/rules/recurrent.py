@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled over time in products, activations and sums of their own."""
+"""Recurrent layers, unrolled over time into products, activations and sums."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Weights:
 
 
 Cell = Callable[[Weights, Value, list[Value]], list[Value]]
-"""One step: weights, the step's projected input, and the states; gives the new states."""
+"""One time step: takes weights, projected input and states, and returns the new states."""
 
 
 def _lstm(weights: Weights, row: Value, states: list[Value]) -> list[Value]:
-    """Gates in the order input, forget, candidate, output."""
+    """Compute an LSTM step; gates are in the order input, forget, candidate, output."""
     h, c = states
     summed = graphc.add(row, graphc.affine(h, weights.recurrent, weights.recurrent_bias))
     i, forget, new, out = graphc.split(summed, 4, 1)
@@ -39,7 +39,7 @@ def _lstm(weights: Weights, row: Value, states: list[Value]) -> list[Value]:
 
 
 def _gru(weights: Weights, row: Value, states: list[Value]) -> list[Value]:
-    """Gates in the order reset, update, candidate."""
+    """Compute a GRU step; gates are in the order reset, update, candidate."""
     (h,) = states
     n = h.shape[1]
     within = graphc.affine(h, weights.recurrent, weights.recurrent_bias)
@@ -67,7 +67,7 @@ CELLS: Mapping[str, Cell] = {
 
 @rule(*CELLS)
 def recurrent(call: Call) -> Sequence[Value]:
-    """Layers over a sequence, in one direction or both."""
+    """Return layers over a sequence, in one direction or both."""
     if "input" not in call.arguments:
         raise UnsupportedError("packed sequences are not supported; pad them, and mask the loss")
     x, is_batch_first = call.value("input"), bool(call["batch_first"])
@@ -99,7 +99,7 @@ def _states(call: Call) -> Sequence[object]:
 
 
 def _weights(call: Call, count: int) -> list[Weights]:
-    """Those of all layers and directions, which come one after another."""
+    """Return the weights of all layers and directions, which are consecutive."""
     values = call.values("params")
     each = len(values) // count
     listed = [values[i * each : (i + 1) * each] for i in range(count)]
@@ -113,7 +113,7 @@ def _weights(call: Call, count: int) -> list[Weights]:
 def _one_way(
     cell: Cell, weights: Weights, x: Value, states: list[Value], is_reverse: bool
 ) -> tuple[Value, list[Value]]:
-    """The hidden states of all steps along a first axis, and the last states."""
+    """Return the hidden states of all steps along a new first axis, and the last states."""
     rows = graphc.affine(x, weights.inputs, weights.input_bias)
     shown: dict[int, Value] = {}
     steps = range(x.shape[0])
@@ -125,7 +125,7 @@ def _one_way(
 
 @rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 def single(call: Call) -> Value | Sequence[Value]:
-    """One step."""
+    """Return one time step of a cell."""
     weights = Weights(
         call.value("w_ih"), call.value("w_hh"), call.optional("b_ih"), call.optional("b_hh")
     )

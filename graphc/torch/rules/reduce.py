@@ -1,4 +1,4 @@
-"""Sums, means and extremes over axes, places of extremes, running sums."""
+"""Reductions: sums, means, extremes and their indices, and cumulative sums."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _reduced(call: Call, function: Reducer, x: Value) -> Value:
 
 @rule(*REDUCTIONS)
 def reduction(call: Call) -> Value:
-    """A reduction over some axes, or all, in torch's dtype."""
+    """Return a reduction over some or all axes, in torch's dtype."""
     x = graphc.cast(call.value("self"), call.dtype)
     return _reduced(call, REDUCTIONS[call.operator], x)
 
 
 @rule("amax", "amin")
 def extremes(call: Call) -> Value:
-    """The largest or smallest elements over some axes."""
+    """Return the maximum or minimum over some axes."""
     return _reduced(call, _extreme(call), call.value("self"))
 
 
@@ -52,7 +52,7 @@ def _extreme(call: Call) -> Reducer:
 
 @rule("max", "min")
 def extreme(call: Call) -> Value | Sequence[Value]:
-    """Of two operands, over all axes, or along one, with the places."""
+    """Return the extreme of two operands, over all axes, or along an axis with its indices."""
     if "other" in call.arguments:
         function = graphc.maximum if call.operator == "max" else graphc.minimum
         return function(*operands(call))
@@ -63,7 +63,7 @@ def extreme(call: Call) -> Value | Sequence[Value]:
     place = _place(call)(x, axis, True)
     if not call.wants(0):
         values = _extreme(call)(x, [axis], keeps)
-    else:  # the first of equal elements alone gets the gradient, as in torch
+    else:  # only the first of equal elements gets the gradient, as in torch
         values = graphc.gather_elements(x, place, axis)
     shape = x.shape[:axis] + (1,) * keeps + x.shape[axis + 1 :]
     return graphc.reshape(values, shape), graphc.reshape(place, shape)
@@ -75,7 +75,7 @@ def _place(call: Call) -> Callable[..., Value]:
 
 @rule("argmax", "argmin")
 def place(call: Call) -> Value:
-    """The place of an extreme along an axis, or among all elements; the first of equal ones."""
+    """Return the index of the first extreme along an axis, or among all elements."""
     x = call.value("self")
     if not call.has("dim"):
         return graphc.reshape(_place(call)(graphc.reshape(x, (-1,)), 0), call.shape)
@@ -84,14 +84,14 @@ def place(call: Call) -> Value:
 
 @rule("all", "any")
 def test(call: Call) -> Value:
-    """Whether something holds for all or any of the elements."""
+    """Return whether all or any elements differ from 0."""
     function: Reducer = graphc.all if call.operator == "all" else graphc.any
     return graphc.cast(_reduced(call, function, truth(call.value("self"))), bool_)
 
 
 @rule("var", "std", "var_mean", "std_mean")
 def spread(call: Call) -> Value | Sequence[Value]:
-    """The variance over n minus a correction, or its root, and the mean where it is asked for."""
+    """Return the variance with divisor n - correction, or its root, and the mean if requested."""
     x = call.value("self")
     given = call.arguments.get("correction")
     correction = float(call.get("unbiased", True)) if given is None else float(given)
@@ -104,7 +104,7 @@ def spread(call: Call) -> Value | Sequence[Value]:
 
 @rule("norm", "linalg_vector_norm")
 def norm(call: Call) -> Value:
-    """The norm of an order over some axes, or of all elements as one vector."""
+    """Return the norm of an order over some axes, or of all elements as one vector."""
     x = graphc.cast(call.value("self"), call.dtype)
     order = call.get("p", call.get("ord", 2))
     if math.isinf(order):
@@ -115,13 +115,13 @@ def norm(call: Call) -> Value:
 
 @rule("cumsum")
 def cumsum(call: Call) -> Value:
-    """A running sum."""
+    """Return a cumulative sum."""
     return graphc.cumsum(graphc.cast(call.value("self"), call.dtype), call.axis())
 
 
 @rule("cumprod")
 def cumprod(call: Call) -> Value:
-    """A running product, multiplied up one element after another."""
+    """Return a cumulative product, computed one element after another."""
     x, axis = graphc.cast(call.value("self"), call.dtype), call.axis()
     check_turns(x.shape[axis])
     shown = [*graphc.split(x, x.shape[axis], axis)] if x.shape[axis] > 1 else [x]
@@ -132,12 +132,12 @@ def cumprod(call: Call) -> Value:
 
 @rule("topk")
 def top_k(call: Call) -> Sequence[Value]:
-    """The largest or smallest elements along an axis, and their places."""
+    """Return the largest or smallest elements along an axis, and their indices."""
     return graphc.top_k(call.value("self"), int(call["k"]), call.axis(), bool(call["largest"]))
 
 
 @rule("sort", "argsort")
 def sort(call: Call) -> Value | Sequence[Value]:
-    """The elements in order, and their places; equal ones stay in order."""
+    """Return the sorted elements and their indices; the sort is stable."""
     found = graphc.sort(call.value("self"), call.axis(), bool(call["descending"]))
     return found[1] if call.operator == "argsort" else found

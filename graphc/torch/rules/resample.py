@@ -1,4 +1,4 @@
-"""Maps under another extent, at other places, and as windows."""
+"""Resizing, grid sampling, and conversion of maps to windows and back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from graphc.torch.rules import rule
 
 @rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def nearest(call: Call) -> Value:
-    """The element below the place that a factor leads to."""
+    """Return the nearest elements, with coordinates rounded down."""
     return _resized(call, form="nearest", coordinates="asymmetric", rounding="floor")
 
 
 @rule("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
 def nearest_exact(call: Call) -> Value:
-    """The element whose centre is nearest."""
+    """Return the elements with the nearest centers."""
     return _resized(call, form="nearest", rounding="round_prefer_ceil")
 
 
@@ -25,7 +25,7 @@ def nearest_exact(call: Call) -> Value:
     "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
 )  # fmt: skip
 def smooth(call: Call) -> Value:
-    """Interpolated along each axis; antialiased with the other coefficient of a cubic."""
+    """Interpolate along each axis; antialiasing uses another cubic coefficient."""
     form = "cubic" if "cubic" in call.operator else "linear"
     coordinates = "align_corners" if call["align_corners"] else "half_pixel"
     if call.operator.endswith("_aa"):
@@ -37,7 +37,7 @@ def smooth(call: Call) -> Value:
 
 
 def _resized(call: Call, **how: object) -> Value:
-    """To torch's extents; by factors where these were given, which places then follow."""
+    """Resize to torch's extents; if factors are given, coordinates follow from them."""
     x = call.value("input" if "input" in call.arguments else "self")
     factors = _factors(call, x.type.rank - 2)
     whole = {n / m for n, m in zip(call.shape[2:], x.shape[2:], strict=True)}
@@ -53,7 +53,7 @@ def _resized(call: Call, **how: object) -> Value:
 
 
 def _factors(call: Call, axes: int) -> list[float] | None:
-    """The factors that were given, or None for extents."""
+    """Return the given factors, or None if extents are given."""
     if call.has("scale_factors"):
         return [float(factor) for factor in call["scale_factors"]]
     names = ("scales",) if axes == 1 else ("scales_d", "scales_h", "scales_w")[-axes:]
@@ -63,12 +63,12 @@ def _factors(call: Call, axes: int) -> list[float] | None:
 
 INTERPOLATIONS = ("linear", "nearest", "cubic")
 PADDINGS = ("zeros", "border", "reflection")
-"""By torch's numbers."""
+"""Paddings, indexed by torch's codes."""
 
 
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def grid_sample(call: Call) -> Value:
-    """Maps at the places of a grid."""
+    """Sample maps at the positions of a grid."""
     return graphc.grid_sample(
         call.value("input"),
         call.value("grid"),
@@ -80,13 +80,13 @@ def grid_sample(call: Call) -> Value:
 
 @rule("im2col")
 def im2col(call: Call) -> Value:
-    """What each window reads, as a column."""
+    """Return the elements of each window as a column."""
     frame = (numbers_of(call[n], 2) for n in ("kernel_size", "stride", "padding", "dilation"))
     return graphc.im2col(call.value("self"), *frame)
 
 
 @rule("col2im")
 def col2im(call: Call) -> Value:
-    """The sum of what all windows hold at each place."""
+    """Return the sum over all windows at each position."""
     frame = (numbers_of(call[n], 2) for n in ("kernel_size", "stride", "padding", "dilation"))
     return graphc.col2im(call.value("self"), numbers_of(call["output_size"], 2), *frame)

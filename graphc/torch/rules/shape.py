@@ -1,4 +1,4 @@
-"""Views, joins, repeats and parts: elements that move without arithmetic."""
+"""Data movement without arithmetic: views, concatenation, repetition and slices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphc.torch.rules import rule
     "unflatten", "unsqueeze", "view", "view_as",
 )  # fmt: skip
 def reshape(call: Call) -> Value:
-    """The same elements under the shape that torch has found."""
+    """Reshape to the shape that torch inferred."""
     if call.operator == "view" and "dtype" in call.arguments:
         raise UnsupportedError("bytes under another dtype are not supported")
     return graphc.reshape(call.value("self"), call.shape)
@@ -28,14 +28,14 @@ def reshape(call: Call) -> Value:
 
 @rule("permute")
 def permute(call: Call) -> Value:
-    """Axes in another order."""
+    """Permute axes."""
     x = call.value("self")
     return graphc.transpose(x, [normalize_axis(n, x.type.rank, "permute") for n in call["dims"]])
 
 
 @rule("transpose", "swapaxes", "swapdims")
 def transpose(call: Call) -> Value:
-    """Two axes exchanged."""
+    """Swap two axes."""
     x = call.value("self")
     if x.type.rank == 0:
         return x
@@ -48,7 +48,7 @@ def transpose(call: Call) -> Value:
 
 @rule("t", "numpy_T", "mT", "adjoint", "matrix_H")
 def turned(call: Call) -> Value:
-    """The last two axes exchanged, or all in the other order."""
+    """Swap the last two axes, or reverse the order of all axes."""
     x = call.value("self")
     if call.operator in ("t", "numpy_T"):
         return x if x.type.rank < 2 else graphc.transpose(x)
@@ -57,7 +57,7 @@ def turned(call: Call) -> Value:
 
 @rule("movedim", "moveaxis")
 def movedim(call: Call) -> Value:
-    """Axes moved to other places."""
+    """Move axes to other positions."""
     x = call.value("self")
     sources, places = (_listed(call[name], x.type.rank) for name in ("source", "destination"))
     rest = iter(axis for axis in range(x.type.rank) if axis not in sources)
@@ -73,13 +73,13 @@ def _listed(given: int | Sequence[int], rank: int) -> list[int]:
 
 @rule("expand", "expand_as", "broadcast_to")
 def expand(call: Call) -> Value:
-    """Repeated by the rules of broadcasting."""
+    """Broadcast to a shape."""
     return graphc.broadcast_to(call.value("self"), call.shape)
 
 
 @rule("repeat", "tile")
 def repeat(call: Call) -> Value:
-    """The whole repeated along each axis."""
+    """Tile x along each axis."""
     x = call.value("self")
     given = call["repeats"] if call.operator == "repeat" else call["dims"]
     rank = max(len(given), x.type.rank)
@@ -92,7 +92,7 @@ def repeat(call: Call) -> Value:
 
 @rule("repeat_interleave")
 def repeat_each(call: Call) -> Value:
-    """Each element along an axis repeated, a number of times for all."""
+    """Repeat each element along an axis the same number of times."""
     x = call.value("self")
     if not call.has("dim"):
         x = graphc.reshape(x, (-1,))
@@ -111,7 +111,7 @@ def repeat_each(call: Call) -> Value:
 
 @rule("cat", "concat", "concatenate")
 def cat(call: Call) -> Value:
-    """Operands one after another, in torch's dtype; an empty vector adds nothing."""
+    """Concatenate operands in torch's dtype, without empty vectors."""
     parts = [
         graphc.cast(call.as_value(part), call.dtype)
         for part in call["tensors"]
@@ -123,13 +123,13 @@ def cat(call: Call) -> Value:
 
 @rule("stack")
 def stack(call: Call) -> Value:
-    """Operands along a new axis."""
+    """Stack operands along a new axis."""
     parts = [graphc.cast(part, call.dtype) for part in call.values("tensors")]
     return stacked(parts, call.axis(rank=parts[0].type.rank + 1))
 
 
 def stacked(parts: Sequence[Value], axis: int) -> Value:
-    """Values of one shape along a new axis."""
+    """Stack values of one shape along a new axis."""
     shape = parts[0].shape
     wide = [graphc.reshape(part, (*shape[:axis], 1, *shape[axis:])) for part in parts]
     return wide[0] if len(wide) == 1 else graphc.concat(wide, axis)
@@ -137,7 +137,7 @@ def stacked(parts: Sequence[Value], axis: int) -> Value:
 
 @rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk")
 def split(call: Call) -> Sequence[Value]:
-    """Parts along an axis, of the extents that torch has found."""
+    """Split along an axis into the extents that torch inferred."""
     x, axis = call.value("self"), call.axis()
     extents = [part.shape[axis] for part in call.node.meta["val"]]
     if not all(extents):
@@ -147,7 +147,7 @@ def split(call: Call) -> Sequence[Value]:
 
 @rule("unbind")
 def unbind(call: Call) -> Sequence[Value]:
-    """Parts of one element along an axis, without it."""
+    """Split along an axis into single elements, and remove the axis."""
     x, axis = call.value("self"), call.axis()
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     parts = graphc.split(x, x.shape[axis], axis) if x.shape[axis] > 1 else (x,)
@@ -160,12 +160,12 @@ def _along(axis: int, part: int | slice) -> tuple[int | slice, ...]:
 
 @rule("select")
 def select(call: Call) -> Value:
-    """One element along an axis, without it."""
+    """Return one element along an axis, and remove the axis."""
     return graphc.slice(call.value("self"), _along(call.axis(), int(call["index"])))
 
 
 def _part(call: Call, extent: int) -> slice:
-    """The part of an axis that a slice takes, clamped as torch does it."""
+    """Return the part of an axis that a slice selects, clamped as in torch."""
     start, stop = call.get("start", 0), call.get("end", extent)
     start, stop = (max(n + extent, 0) if n < 0 else min(n, extent) for n in (start, stop))
     return slice(start, stop, call["step"])
@@ -173,14 +173,14 @@ def _part(call: Call, extent: int) -> slice:
 
 @rule("slice")
 def slice_(call: Call) -> Value:
-    """A part along an axis."""
+    """Return a part along an axis."""
     x, axis = call.value("self"), call.axis()
     return graphc.slice(x, _along(axis, _part(call, x.shape[axis])))
 
 
 @rule("narrow")
 def narrow(call: Call) -> Value:
-    """So many elements along an axis from one on."""
+    """Return a number of elements along an axis from a start."""
     x, axis = call.value("self"), call.axis()
     start = int(call["start"]) % x.shape[axis]
     return graphc.slice(x, _along(axis, slice(start, start + int(call["length"]))))
@@ -188,7 +188,7 @@ def narrow(call: Call) -> Value:
 
 @rule("select_scatter", "slice_scatter")
 def put_part(call: Call) -> Value:
-    """An operand with a part along an axis replaced."""
+    """Replace a part of an operand along an axis."""
     x, axis = call.value("self"), call.axis()
     extent = x.shape[axis]
     if call.operator == "select_scatter":
@@ -214,13 +214,13 @@ def put_part(call: Call) -> Value:
 
 @rule("flip")
 def flip(call: Call) -> Value:
-    """Axes in the other direction."""
+    """Reverse the elements along axes."""
     return graphc.reverse(call.value("self"), list(call["dims"]))
 
 
 @rule("roll")
 def roll(call: Call) -> Value:
-    """Elements moved along axes, those that leave it coming in at the other end."""
+    """Rotate elements along axes."""
     x = call.value("self")
     axes = list(call["dims"])
     y = x if axes else graphc.reshape(x, (-1,))
@@ -250,7 +250,7 @@ MODES = {
 
 @rule("pad", *(name for name in MODES if "_" in name))
 def pad(call: Call) -> Value:
-    """More elements around an operand; torch counts axes from the last."""
+    """Pad an operand; torch lists axes from the last."""
     x = call.value("self")
     widths = list(call["padding"] if "padding" in call.arguments else call["pad"])
     pairs = [(widths[i], widths[i + 1]) for i in range(0, len(widths), 2)][::-1]
@@ -261,7 +261,7 @@ def pad(call: Call) -> Value:
 
 @rule("tril", "triu")
 def triangle(call: Call) -> Value:
-    """The lower or upper triangle, the rest 0."""
+    """Return the lower or upper triangle, with 0 elsewhere."""
     x = call.value("self")
     check_numbers(math.prod(x.shape[-2:]))
     ones = np.ones(x.shape[-2:], bool)
@@ -272,7 +272,7 @@ def triangle(call: Call) -> Value:
 
 @rule("diagonal")
 def diagonal(call: Call) -> Value:
-    """The elements of a diagonal, along a new last axis."""
+    """Return the elements of a diagonal along a new last axis."""
     x = call.value("self")
     a, b = (normalize_axis(call[name], x.type.rank, "diagonal") for name in ("dim1", "dim2"))
     rest = [i for i in range(x.type.rank) if i not in (a, b)]
@@ -287,13 +287,13 @@ def diagonal(call: Call) -> Value:
 
 @rule("pixel_shuffle")
 def pixel_shuffle(call: Call) -> Value:
-    """Channels spread over blocks of places."""
+    """Rearrange channels into blocks of positions."""
     return graphc.depth_to_space(call.value("self"), call["upscale_factor"], "CRD")
 
 
 @rule("unfold")
 def unfold(call: Call) -> Value:
-    """Windows along an axis, along a new last axis."""
+    """Return windows along an axis as a new last axis."""
     x = call.value("self")
     axis = normalize_axis(call["dimension"], x.type.rank, "unfold")
     size, step = call["size"], call["step"]
