@@ -1,4 +1,4 @@
-"""The command line: one file a command."""
+"""The command line, with one module per command."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from graphc.files import is_standard_output
 from graphc.runtime.ranks.world import end_all
 
 INFEASIBLE = 3
-"""The exit code where no plan fits the budget; with --json there is an object all the same."""
+"""Exit code if no plan fits the budget; with --json, an object is printed nevertheless."""
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C: that of a shell for a process that SIGINT ended."""
+"""Exit code after Ctrl-C, which is a shell's code for a process ended by SIGINT."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code.
+    """Run one command and return its exit code.
 
-    0 stands for success, 1 for a check of `selftest` that failed, 2 for a user's mistake, reported
-    on stderr, 3 for a budget that no plan fits, and 130 for Ctrl-C.
+    The code is 0 for success, 1 for a failed check of `selftest`, 2 for an error reported on
+    stderr, 3 for a budget that no plan fits, and 130 for Ctrl-C.
     """
     try:
         return _run(arguments)
@@ -80,7 +80,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         complain(error)
         end_all()
         return 2
-    except BrokenPipeError:  # the reader, for example `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, closed the pipe
         sys.stderr.close()
     except OSError as error:
         complain(f"cannot write the output: {error.strerror or error}")
@@ -98,7 +98,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _printout_apart(options: argparse.Namespace) -> AbstractContextManager[object]:
-    """Print to standard error where the command's file goes to standard output."""
+    """Redirect printing to standard error if the command's file goes to standard output."""
     paths = (getattr(options, name, None) for name in ("output", "save"))
     if any(path is not None and is_standard_output(path) for path in paths):
         return redirect_stdout(sys.stderr)
@@ -106,7 +106,7 @@ def _printout_apart(options: argparse.Namespace) -> AbstractContextManager[objec
 
 
 def _may_follow(entry: str, options: argparse.Namespace) -> bool:
-    """key=value may stand behind options, too, and so may the word of a command that takes one."""
+    """Return whether an entry may follow options: key=value, or a word if the command takes one."""
     is_taken = "=" in entry or getattr(options, "takes_word", False)
     return is_taken and not entry.startswith("-")
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 STEPS = 10_000
-"""Steps of a run that is only planned."""
+"""Default number of steps of a run that is planned but not executed."""
 
 
 class _Parser(Protocol):
-    """A parser, or a group of one."""
+    """A parser, or an argument group."""
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action: ...
 
@@ -37,7 +37,7 @@ class _Parser(Protocol):
 def add_options(
     parser: _Parser, kind: type[Options], names: Sequence[str], **defaults: object
 ) -> None:
-    """Add options of a class by their flags; `defaults` are others than the class's own."""
+    """Add options of a class by their flags; `defaults` override those of the class."""
     for name in names:
         option = declared(kind)[name]
         add_option(parser, name, option, defaults.get(name, option.default))
@@ -46,7 +46,7 @@ def add_options(
 def add_option(
     parser: _Parser, name: str, option: Option[Any], default: object, **settings: Any
 ) -> None:
-    """Add an option by its flag, with what argparse is told beside that."""
+    """Add an option by its flag; `settings` are further arguments for argparse."""
     flag = option.flag
     assert flag is not None, "only options with a flag are for the command line"
     given = {"metavar": flag.metavar, "type": flag.parse, "action": flag.action}
@@ -61,7 +61,7 @@ def add_option(
 
 
 def add_strategy(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how memory is planned."""
+    """Add the options for memory planning."""
     add_options(parser, PlanOptions, ("allocate", "recompute", "dump"))
     add_order(parser)
     group = parser.add_argument_group("recomputation by budget, at most one")
@@ -70,35 +70,37 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
 
 
 def add_order(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say in which order, in which groups, by what, on how many streams and
-    beside which copies nodes run."""
+    """Add the options for the execution of nodes.
+
+    They are order, fusion, kernels, streams and overlap with copies.
+    """
     add_options(parser, PlanOptions, ("reorder", "fuse", "kernels", "streams", "overlap_copies"))
 
 
 def add_costs(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what plans take nodes to cost."""
+    """Add the options for the costs of nodes."""
     add_options(parser, PlanOptions, ("costs", "roofline"))
 
 
 def check_writable(path: str) -> None:
-    """Raise `OptionError` where a file cannot be written at `path`, before the work is done."""
+    """Raise `OptionError` if `path` cannot be written, before any work is done."""
     files.check_writable(path, OptionError)
 
 
 def add_recipe(
     parser: argparse.ArgumentParser, default: Recipe, extra_optimizers: tuple[str, ...] = ()
 ) -> None:
-    """Add the options that say how a step trains; the `default` recipe has what is left out."""
+    """Add the options of a training recipe, with the values of `default`."""
     group = parser.add_argument_group("training step")
     optimizers = replace(declared(Recipe)["optimizer"], choices=(*OPTIMIZERS, *extra_optimizers))
     add_option(group, "optimizer", optimizers, default.optimizer, choices=optimizers.choices)
     names = ("learning_rate", "schedule", "warmup", "weight_decay", *declared(StepOptions))
     add_options(group, Recipe, names, **{name: getattr(default, name) for name in names})
-    group.set_defaults(warmup=None)  # so that a command can tell whether it was given
+    group.set_defaults(warmup=None)  # so that a command can detect if it was given
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says how long a run is that is only planned."""
+    """Add the option for the number of steps of a planned run."""
     parser.add_argument(
         "--steps", type=int, metavar="N",
         help=f"steps of the run that a schedule is for (default: {STEPS})",
@@ -106,7 +108,7 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
 
 
 def recipe(options: argparse.Namespace) -> Recipe:
-    """The recipe that the user asked for; raises `OptionError` for options that do nothing."""
+    """Return the requested recipe; raises `OptionError` for options without effect."""
     chosen = {name: getattr(options, name) for name in declared(Recipe) if hasattr(options, name)}
     made = Recipe(**{**chosen, "warmup": options.warmup or 0})
     _check_useful(options, made)
@@ -114,7 +116,7 @@ def recipe(options: argparse.Namespace) -> Recipe:
 
 
 def planned_steps(options: argparse.Namespace, made: Recipe) -> int:
-    """The steps of the run that a plan of the recipe is for; `OptionError` where it has none."""
+    """Return the number of steps of the planned run; raises `OptionError` if steps do not apply."""
     given = getattr(options, "steps", None)
     if given is None:
         return STEPS
@@ -127,7 +129,7 @@ def planned_steps(options: argparse.Namespace, made: Recipe) -> int:
 
 
 def _check_useful(options: argparse.Namespace, made: Recipe) -> None:
-    """Raise `OptionError` for options without which the plan would be the same."""
+    """Raise `OptionError` for options that do not change the plan."""
     if made.optimizer == "none":
         asked = {
             "--learning-rate": made.learning_rate is not None,
@@ -147,9 +149,9 @@ def _refuse(names: Sequence[str], why: str) -> None:
 
 
 def parse_settings(entries: Sequence[str], any_key: bool = False) -> dict[str, Any]:
-    """``key=value`` pairs; values are Python literals, or else strings.
+    """Parse ``key=value`` pairs; values are Python literals, or else strings.
 
-    Keys are names of Python, unless `any_key` says that they need not be.
+    Keys must be Python identifiers, unless `any_key` is true.
     """
     settings: dict[str, Any] = {}
     for entry in entries:
@@ -170,7 +172,7 @@ def check_settings(
     settings: dict[str, Any],
     allowed: Sequence[str] = (),
 ) -> None:
-    """Names that the function takes, or only the `allowed`; numbers where it wants numbers."""
+    """Raise `OptionError` for names not allowed or not taken, and for values of a wrong type."""
     parameters = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return

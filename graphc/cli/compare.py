@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
 SHOWING = ("model", "settings", "output", "json", "takes_word", "run")
-"""Options that say what to do with plans, not which ones to make."""
+"""Options that determine the use of plans, and not the plans themselves."""
 
 LONGEST = 18
-"""The columns of a row's name, which goes on below itself where it is longer."""
+"""Maximum width of a row's name; longer names are wrapped."""
 
 
 def add(commands: Commands) -> None:
@@ -71,13 +71,16 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"recompute": "recursive"},
     {"max_extra_flops": 0.33},
 )
-"""The paper's Fig. 5 and 6: allocation without recomputation, the paper's policies with offsets in
-one arena, and the fewest bytes within about one more forward pass."""
+"""Plans as in Fig. 5 and 6 of the paper.
+
+They are allocation strategies without recomputation, the paper's policies with offsets in one
+arena, and the fewest bytes within the time of about one more forward pass.
+"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A plan with its name, and how it differs from what the options ask for; None for a file."""
+    """A plan with its name and its differences from the options, which are None for a file."""
 
     name: str
     plan: MemoryPlan
@@ -116,7 +119,7 @@ def _is_colored(row: Row) -> bool:
 
 
 def _made(options: argparse.Namespace) -> list[Row]:
-    """The rows of the model."""
+    """Return the rows of the model."""
     trains = options.optimizer != "none"
     if not trains and options.budgets:
         raise OptionError("--budget is for training steps; leave out --optimizer none")
@@ -125,21 +128,21 @@ def _made(options: argparse.Namespace) -> list[Row]:
         try:
             found = plan_from_arguments(options, **choice)
         except ColoringError:
-            continue  # `run` says so
+            continue  # `run` prints why
         rows.append(Row(found.recompute, found, choice))
     for budget in options.budgets:
         choice = {"budget": budget}
         try:
             found = plan_from_arguments(options, **choice)
         except BudgetError:
-            options.budget = budget  # of several, the one that the object for JSON is about
+            options.budget = budget  # the JSON object describes this budget
             raise
         rows.append(Row(f"budget {budget}", found, choice))
     return rows
 
 
 def _read(paths: Sequence[str]) -> list[Row]:
-    """The rows of plans from files, named by their paths where their names are the same."""
+    """Return the rows of plans from files, named by path if file names are equal."""
     names = [Path(path).name for path in paths]
     return [
         Row(name if names.count(name) == 1 else path, load_plan(path), None)
@@ -162,7 +165,7 @@ def _table(rows: Sequence[Row]) -> Table:
     ):  # fmt: skip
         table.add_column(column, justify="right", no_wrap=True)
     has_streams = any(row.plan.streams is not None for row in rows)
-    if has_streams:  # times that of one stream, by the cost model
+    if has_streams:  # speed relative to one stream, by the cost model
         table.add_column("\nspeed", justify="right", no_wrap=True)
     for row in rows:
         plan, again = row.plan, row.plan.recomputation
@@ -184,7 +187,7 @@ def _table(rows: Sequence[Row]) -> Table:
 def _draw(options: argparse.Namespace, rows: Sequence[Row]) -> None:
     from graphc.view.picture import compare_picture  # needs matplotlib, an extra
 
-    # Plans without recomputation differ in how they place values, the others in what they drop.
+    # Plans without recomputation differ in allocation, the others in recomputation.
     bars = [(row.plan.allocate if row.name == "none" else row.name, row.plan) for row in rows]
     picture = compare_picture(bars, f"{options.model}: arena by strategy")
     write_atomically(options.output, picture, OptionError)

@@ -1,7 +1,7 @@
-"""What a GPU's cuDNN declines of what networks ask for, tried on a step of a few layers.
+"""Requests that a GPU's cuDNN declines, tried on a step of a few layers.
 
-Engines are looked for and nothing is run. A network of one's own may ask for other sizes: its
-program's `report` names what is declined there.
+Engines are looked up but not run. Other networks may request other sizes; the `report` of their
+program lists the declined requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from graphc.runtime.gpu.places import ARENA_ALIGNMENT
 
 
 def layers() -> Value:
-    """Convolutions of a residual and of a mobile network, and causal attention with heads of 64."""
+    """Return typical convolutions of residual and mobile networks, and causal attention.
+
+    The heads of the attention have 64 elements.
+    """
     images, tokens = input("images", (8, 3, 64, 64)), input("tokens", (2, 128, 64))
     h = relu(conv2d(images, 64, 7, stride=2, padding=3, name="stem"))
     h = relu(conv2d(h, 64, 1, name="narrow"))
@@ -38,10 +41,10 @@ def layers() -> Value:
 
 
 def declined(gpu: Gpu) -> dict[Precision, list[str]]:
-    """Precision → the requests of a step that cuDNN has no engine for, each once, where there are
-    any. No address is touched.
+    """Map each precision to the distinct requests of a step without an engine in cuDNN.
 
-    Raises `GraphcError` where cuDNN is missing or finds no GPU that it can use.
+    Precisions without such requests are omitted. No device memory is accessed. Raises `GraphcError`
+    if cuDNN is missing or finds no usable GPU.
     """
     found: dict[Precision, list[str]] = {}
     with CudaDevice(gpu).active():
@@ -67,9 +70,9 @@ def _declined(gpu: Gpu, cudnn: Cudnn, precision: Precision) -> list[str]:
 
 
 def told(gpu: Gpu) -> dict[Precision, list[str]] | str:
-    """What `declined` finds, or why cuDNN cannot be asked."""
+    """Return the result of `declined`, or the reason why cuDNN is not available."""
     try:
-        find_gpu(gpu.number)  # raises for one that is too old
+        find_gpu(gpu.number)  # raises an error if the GPU is too old
         return declined(gpu)
-    except (GraphcError, RuntimeError) as error:  # CUDA's errors are of the second kind
+    except (GraphcError, RuntimeError) as error:  # CUDA raises RuntimeError
         return str(error)

@@ -1,4 +1,4 @@
-"""What identifies a plan in JSON: the model with all its arguments, the options, the device."""
+"""JSON descriptions of plans: the model with all its arguments, the options and the device."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from graphc.training.recipe import Recipe
 def described(
     plan: MemoryPlan, options: argparse.Namespace | None, model: str, **strategy: Any
 ) -> dict[str, Any]:
-    """A plan as one JSON object; `options` made it, but for `strategy`, or None for a file."""
+    """Describe a plan made by `options` and `strategy`; `options` is None if it is from a file."""
     made_by = _made_by(options, strategy) if options is not None else {}
     return {**plan.summary(model), **memory_object(plan), **made_by}
 
 
 def identity(options: argparse.Namespace) -> dict[str, Any]:
-    """What an object is about that holds no plan, or several: the model, and what was asked for."""
+    """Describe the model and the options, for objects with no plan or several plans."""
     device = device_of(options.device, options.roofline).name
     return {"model": options.model, "device": device, **_made_by(options, {})}
 
 
 def infeasible(error: BudgetError, options: argparse.Namespace) -> dict[str, Any]:
-    """A budget that cannot be met as one JSON object: what was asked for, and what blocks."""
+    """Describe a budget that cannot be met: the options, the bounds, and the values at the peak."""
     try:
         made_by = identity(options)
-    except (AttributeError, GraphcError):  # a problem from a file is no model
+    except (AttributeError, GraphcError):  # a problem file has no model
         made_by = {}
     return {
         **made_by,

@@ -1,4 +1,4 @@
-"""graphc devices: the CPU, and the GPUs or why there are none."""
+"""graphc devices: list the CPU and the GPUs, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print what was found."""
+    """Print the devices and libraries."""
     found = describe()
     if options.json:
         say(json.dumps(found))
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _declined(found: Mapping[str, Sequence[str]] | str) -> Iterator[str]:
-    """Lines on what cuDNN declines."""
+    """Yield lines on the requests that cuDNN declines."""
     if isinstance(found, str):
         yield found
     elif not found:
@@ -62,11 +62,11 @@ def _declined(found: Mapping[str, Sequence[str]] | str) -> Iterator[str]:
 
 
 def describe() -> dict[str, Any]:
-    """The devices of this machine as a mapping, memory in bytes.
+    """Return the devices of this machine as a mapping, with memory in bytes.
 
-    It has ``cpu``, ``gpus``, ``gpu_unavailable`` (a sentence or None) and ``libraries`` (versions,
-    or why they are missing). A GPU's ``cudnn_declines`` has the requests of a small network
-    that cuDNN does not serve, by precision, or says why it cannot be asked.
+    The keys are ``cpu``, ``gpus``, ``gpu_unavailable`` (a sentence or None) and ``libraries``
+    (versions, or why they are missing). A GPU's ``cudnn_declines`` maps precisions to the requests
+    of a small network that cuDNN does not support, or is the reason why cuDNN is not available.
     """
     found: dict[str, Any] = {
         "cpu": {

@@ -1,4 +1,4 @@
-"""graphc explain: why a value is kept or computed again, and what makes the peak: in sentences."""
+"""graphc explain: sentences on why a value is saved or recomputed, and what causes the peak."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 SHOWING = (
     "model", "settings", "peak", "kept", "scopes", "json", "value", "costs", "roofline", "run",
 )  # fmt: skip
-"""Options that say what to do with a plan, not which one to make."""
+"""Options that determine the use of a plan, and not the plan itself."""
 
 FOR_A_MODEL = "What would lower the arena is told of a model, not of a plan from a file."
 
 Told = tuple[dict[str, Any], list[str]]
-"""Facts for JSON, and sentences."""
+"""Facts for JSON, and sentences for printing."""
 
 
 def add(commands: Commands) -> None:
@@ -117,7 +117,7 @@ def _scopes(plan: MemoryPlan) -> Told:
 
 
 def _peak(plan: MemoryPlan, costs: CostModel, options: argparse.Namespace | None) -> Told:
-    """What makes the peak and, where the options of its model are there, what lowers it."""
+    """Explain the peak and, if the plan has options, the changes that lower it."""
     facts, lines = asdict(peak_of(plan, costs)), explain_peak(plan, costs)
     if options is None:
         return {**facts, "lowering": None}, [*lines, FOR_A_MODEL]

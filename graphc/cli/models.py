@@ -1,4 +1,4 @@
-"""A loss, made from MODEL and key=value on the command line."""
+"""Construction of a loss from MODEL and key=value on the command line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from graphc.ir.graph import Value
 from graphc.models import MODELS
 
 MOST_NODES = 250_000
-"""Nodes and parameters of a network beyond which a command gives up making it."""
+"""Maximum number of nodes and parameters of a network that a command builds."""
 
 
 def add_model(parser: argparse.ArgumentParser, *others: str, is_optional: bool = False) -> None:
-    """MODEL and its sizes; `others` says what else may stand there."""
+    """Add MODEL and its settings; `others` describes further kinds of MODEL for the help."""
     named = f"one of {', '.join(MODELS)}, or file.py:function, or file.onnx"
     kinds = "; or ".join([named, *others])
     parser.add_argument("model", metavar="MODEL", nargs="?" if is_optional else None, help=kinds)
@@ -36,7 +36,7 @@ def add_model(parser: argparse.ArgumentParser, *others: str, is_optional: bool =
 
 
 def add_loss(parser: argparse.ArgumentParser) -> None:
-    """What is asked of an ONNX file; `with_flags` makes it arguments like others."""
+    """Add the options of a network from a file; `with_flags` converts them into settings."""
     group = parser.add_argument_group("of an ONNX file, or of a module of torch")
     group.add_argument(
         "--loss", metavar="LOSS",
@@ -48,14 +48,14 @@ def add_loss(parser: argparse.ArgumentParser) -> None:
 
 
 def with_flags(options: argparse.Namespace) -> list[str]:
-    """The settings, and what flags say about an ONNX file, as settings."""
+    """Return the settings, including those from flags of a network from a file."""
     given = {name: getattr(options, name, None) for name in ("loss", "trainable")}
     told = [f"{name}={value}" for name, value in given.items() if value is not None]
     return [*options.settings, *told]
 
 
 def build(model: str, entries: Sequence[str]) -> Value:
-    """The loss of a network of the zoo, or of a function in a file."""
+    """Return the loss of a network from the zoo or from a file."""
     settings = _parsed(model, entries)
     with at_most(MOST_NODES):
         made, asked = made_by(model, settings)
@@ -69,7 +69,7 @@ def build(model: str, entries: Sequence[str]) -> Value:
 
 
 def made_by(model: str, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """What the model's function returns, and what else was asked of a module of torch."""
+    """Return the result of the model's function, and the settings of `ASKED` it does not take."""
     function = find_model(model, settings)
     known = inspect.signature(function).parameters if ":" in model else settings
     asked = {name: settings[name] for name in ASKED if name in settings and name not in known}
@@ -82,7 +82,7 @@ def made_by(model: str, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def arguments_of(model: str, entries: Sequence[str]) -> dict[str, Any]:
-    """All arguments of the model's function by name: as given, or their defaults."""
+    """Return all arguments of the model's function by name, with defaults."""
     settings = _parsed(model, entries)
     parameters = inspect.signature(find_model(model, settings)).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
@@ -90,17 +90,17 @@ def arguments_of(model: str, entries: Sequence[str]) -> dict[str, Any]:
 
 
 def _parsed(model: str, entries: Sequence[str]) -> dict[str, Any]:
-    """Settings by name; those of an ONNX file are extents and inputs, whatever they are called."""
+    """Return settings by name; for an ONNX file, extents and inputs may have any name."""
     return parse_settings(entries, any_key=model.endswith(SUFFIX))
 
 
 def setting(model: str, entries: Sequence[str], name: str) -> Any:
-    """The value of an argument of the model's function: as given, its default, or None."""
+    """Return an argument of the model's function: the given value, its default, or None."""
     return arguments_of(model, entries).get(name)
 
 
 def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
-    """The model's function, which takes what is `given` and has a default for all else."""
+    """Return the model's function; raises `OptionError` if `given` lacks a required argument."""
     if model in MODELS:
         return MODELS[model]
     if model.endswith(SUFFIX):
@@ -120,7 +120,7 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
     if spec is None or spec.loader is None:
         raise OptionError(f"{path!r} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     sys.path.insert(0, str(Path(path).resolve().parent))
     _call(path, spec.loader.exec_module, {"module": module})
     function = getattr(module, name, None)
@@ -141,12 +141,12 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
 def _is_file(path: str) -> bool:
     try:
         return Path(path).is_file()
-    except (OSError, ValueError):  # no path at all: too long, or with a null character
+    except (OSError, ValueError):  # not a path: too long, or with a null character
         return False
 
 
 def _functions(path: str) -> str:
-    """The functions that a Python file defines at its top level, for a message."""
+    """List the top-level functions of a Python file, for a message."""
     try:
         body = ast.parse(Path(path).read_bytes()).body
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
@@ -157,7 +157,7 @@ def _functions(path: str) -> str:
 
 
 def _call(what: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Run a user's code; what it raises is told with its place, not as a traceback from graphc."""
+    """Run a user's code; report its exceptions with their location instead of a traceback."""
     try:
         return function(**arguments)
     except GraphcError:

@@ -1,4 +1,4 @@
-"""A loss, made from an ONNX file on the command line."""
+"""Construction of a loss from an ONNX file on the command line."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from graphc.ir.builder import apply
 from graphc.ir.graph import Node, Value
 
 SUFFIX = ".onnx"
-"""How the name of a MODEL ends that is an ONNX file."""
+"""The suffix of a MODEL that is an ONNX file."""
 
 LOSSES = ("cross_entropy", "mse")
-"""Losses beside the outputs of a file; behind a colon stands the output that they are of."""
+"""Losses besides the outputs of a file; a colon and the name of an output may follow."""
 
 SOFTMAXES = ("softmax", "log_softmax")
-"""Ops that cross entropy stands for."""
+"""Ops that cross entropy replaces."""
 
 MOVES = ("cast", "reshape", "transpose")
-"""Ops that may stand behind a softmax that ends a network."""
+"""Ops that may follow the final softmax of a network."""
 
 
 def onnx_model(path: str) -> Callable[..., Value]:
-    """A function of the extents that a file leaves open; it gives a loss, and reads no weight."""
+    """Return a function from a file's open extents to its loss; it reads no weights."""
 
     def network(loss: str | None = None, trainable: str | None = None, **dims: Any) -> Value:
         return loss_of(path, read(path, dims, trainable, weights=False), loss)
@@ -35,7 +35,7 @@ def onnx_model(path: str) -> Callable[..., Value]:
 
 
 def read(path: str, dims: Mapping[str, Any], trainable: str | None, weights: bool) -> Network:
-    """The network of a file; raises `OptionError` that lists the extents that are missing."""
+    """Return the network of a file; raises `OptionError` with a list of missing extents."""
     given = {name: tuple(n) if isinstance(n, list) else n for name, n in dims.items()}
     _check_extents(path, given)
     chosen = None if trainable is None else str(trainable)
@@ -66,7 +66,7 @@ def _shown(extents: Sequence[int | str | None] | None) -> str:
 
 
 def loss_of(path: str, network: Network, asked: str | None) -> Value:
-    """The loss that is asked for: an output, or of one; raises `OptionError` for another."""
+    """Return the requested loss: an output or a loss of one; raises `OptionError` for others."""
     if asked is None:
         scalars = [value for value in network.outputs.values() if value.shape == ()]
         if len(scalars) != 1:
@@ -99,7 +99,7 @@ def _first(path: str, network: Network) -> Value:
 
 
 def _cross_entropy(network: Network, output: Value) -> Value:
-    """Against labels that are fed, one for each line of classes."""
+    """Return the cross entropy against a new input of labels, one per row of classes."""
     logits, axis = _logits(output)
     if logits.type.rank < 2:
         raise OptionError(f"cross entropy is of (rows, ..., classes), and the output {logits.type}")
@@ -109,10 +109,11 @@ def _cross_entropy(network: Network, output: Value) -> Value:
 
 
 def _logits(output: Value) -> tuple[Value, int]:
-    """What cross entropy is of, and the axis of its classes.
+    """Return the logits of an output, and the axis of classes.
 
-    A softmax that ends the network is left out, also where others move its results, as its form up
-    to opset 12 does. Classes lie along its axis; without one along the last, of maps the second.
+    A final softmax is skipped, even if nodes of `MOVES` follow it, as in its form up to opset 12.
+    The classes are along its axis. Without a softmax, they are along the last axis, or along the
+    second for ranks above 3.
     """
     moves, value = list[Node](), output
     while value.node is not None and value.node.op.name in MOVES:
@@ -124,7 +125,7 @@ def _logits(output: Value) -> tuple[Value, int]:
     logits, axis = softmax.inputs[0], softmax.attributes.axis
     for move in reversed(moves):
         behind = _axis_behind(move, axis)
-        if behind is None:  # classes were several axes, and are again from here on
+        if behind is None:  # the move splits the classes into several axes again
             break
         logits = apply(type(move.op), logits, attributes=move.attributes).output
         axis = behind
@@ -132,7 +133,7 @@ def _logits(output: Value) -> tuple[Value, int]:
 
 
 def _axis_behind(move: Node, axis: int) -> int | None:
-    """Where an axis is in what a node of `MOVES` makes; None where a reshape cuts or joins it."""
+    """Map an axis through a node of `MOVES`; None if a reshape splits or merges it."""
     have, want = move.inputs[0].shape, move.output.shape
     if move.op.name == "transpose":
         place: int = move.attributes.permutation.index(axis)
@@ -148,7 +149,7 @@ def _mse(network: Network, output: Value) -> Value:
 
 
 def _free(network: Network, wanted: str) -> str:
-    """A name that no input of the network has."""
+    """Return a name that no input of the network has."""
     taken, name, number = {value.name for value in network.inputs.values()}, wanted, 2
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1

@@ -1,4 +1,4 @@
-"""graphc ops: all ops, and what their gradients read."""
+"""graphc ops: list all ops, and the values that their gradients read."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Pack the buffers and print how high they are."""
+    """Pack the buffers and print the height of the packing."""
     alignment = whole_number("--alignment", options.alignment)
     effort = whole_number("--effort", options.effort, 0)
     capacity = None
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _standing(packing: Packing, effort: int) -> str:
-    """What is known of a height: that it is the least, or what the search for less ended at."""
+    """Describe the optimality of a height, or why the search for a smaller one ended."""
     if packing.is_optimal:
         return "the least there is"
     if packing.work >= effort:

@@ -1,4 +1,4 @@
-"""A parser of the command line whose complaints are one line, with the nearest of what there is."""
+"""A command line parser whose errors are one line and suggest the nearest valid name."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from graphc.errors import did_you_mean, given_twice, quoted
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser with other messages; parsers of commands are of this class too."""
+    """argparse's parser with other messages; parsers of commands have this class, too."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.given: dict[str, str] = {}
-        """The flags on the command line by what they set, also where that is the default."""
+        """Maps destinations to the flags on the command line, even if the value is the default."""
         self._values: dict[str, Any] = {}
 
     def error(self, message: str) -> NoReturn:
-        """Say in one line what is wrong, and leave with 2."""
+        """Print an error of one line and exit with code 2."""
         end = "" if message.endswith("?") else ";"
         complain(f"{message}{end} `{self.prog} --help` lists what there is", self.prog)
         raise SystemExit(2)
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _tell_given(self, entries: Sequence[str]) -> None:
-        """Let what is told of a flag be its form on the command line: --fuse, not --no-fuse."""
+        """Record flags in their form on the command line: --fuse, not --no-fuse."""
         for action in self._actions:
             if action.dest not in self.given:
                 continue
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Options, and entries that are none; an option that this parser lacks is an error."""
+        """Return options and the other entries; an unknown option is an error."""
         found, rest = super().parse_known_args(args, namespace)
         self._tell_given(sys.argv[1:] if args is None else args)
         for entry in rest:

@@ -1,4 +1,4 @@
-"""graphc plan: the memory plan of a model, without running it."""
+"""graphc plan: print the memory plan of a model, without running it."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
 MARKED = ("none", "cheap", "sublinear", "recursive")
-"""Policies on the chart of a frontier."""
+"""Policies marked on the chart of a trade-off curve."""
 
 LONGEST = 10
-"""How many ops of a modelled step are listed."""
+"""Maximum number of listed ops of a modeled step."""
 
 SHOWING = ("model", "settings", "output", "json", "text", "run")
-"""Options that say what to do with a plan, not which one to make."""
+"""Options that determine the use of a plan, and not the plan itself."""
 
 
 def add(commands: Commands) -> None:
@@ -80,7 +80,7 @@ def add(commands: Commands) -> None:
 
 
 def run(parser: Parser, options: argparse.Namespace) -> None:
-    """Print the plan, or the whole trade-off."""
+    """Print the plan, or the trade-off curve."""
     _check_shown(options)
     if options.output is not None:
         check_writable(options.output)
@@ -115,17 +115,17 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _check_shown(options: argparse.Namespace) -> None:
-    """Raise `OptionError` for two forms of one printout."""
+    """Raise `OptionError` if several output formats are requested."""
     shown = [f"--{name}" for name in ("frontier", "json", "text") if getattr(options, name)]
     if options.text and len(shown) > 1:
         raise OptionError(f"--text is a form of its own; give one of {' and '.join(shown)}")
 
 
 def step_model(memory_plan: MemoryPlan) -> dict[str, Any]:
-    """The modelled step of a plan for a GPU, with and without cuDNN, as an object; else nothing."""
+    """Return the modeled step of a GPU plan, with and without cuDNN; empty for other devices."""
     if memory_plan.device.kind != "cuda":
         return {}
-    from graphc.runtime.gpu.lints import findings  # both need all that writes kernels
+    from graphc.runtime.gpu.lints import findings  # both import the code generator
     from graphc.runtime.gpu.step_model import model_step
 
     models = {"cudnn": model_step(memory_plan), "without": model_step(memory_plan, False)}
@@ -135,7 +135,7 @@ def step_model(memory_plan: MemoryPlan) -> dict[str, Any]:
 
 
 def _show_step_model(memory_plan: MemoryPlan) -> None:
-    """How long a step takes on a GPU by a model, and on what."""
+    """Print the modeled time of a step on a GPU, by kind and by op."""
     for found in step_model(memory_plan).values():
         chosen, without = found["cudnn"], found["without"]
         others = ""
@@ -152,7 +152,7 @@ def _show_step_model(memory_plan: MemoryPlan) -> None:
 
 
 def _slow(findings: Sequence[Mapping[str, str]]) -> list[str]:
-    """A line for each op and rule of what makes the step slow, by the first node that it is of."""
+    """Return a line for each pair of rule and op that slows the step, with its first finding."""
     first: dict[tuple[str, str], Mapping[str, str]] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for finding in findings:
@@ -172,7 +172,7 @@ def _milliseconds(seconds: float) -> str:
 
 def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None:
     """Print the budget that fits, then the changes that lower the arena most."""
-    sys.stdout.flush()  # the plan is read while others are made
+    sys.stdout.flush()  # so that the plan can be read meanwhile
     if (cure := cure_line(memory_plan, options)) is not None:
         tell(["", f"To fit: {cure}"], below="  ")
         sys.stdout.flush()
@@ -181,7 +181,7 @@ def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None
 
 
 def _show_frontier(options: argparse.Namespace) -> None:
-    """Plans from the fewest bytes to the least time, by JSON or as a table."""
+    """Print plans from the fewest bytes to the least time, as JSON or as a table."""
     if options.optimizer == "none":
         raise OptionError("a frontier is of a training step; leave out --optimizer none")
     chosen = plan_options(options)
@@ -213,7 +213,7 @@ def _show_frontier(options: argparse.Namespace) -> None:
 
 
 def _draw_frontier(options: argparse.Namespace, points: Sequence[FrontierPoint]) -> None:
-    """The trade-off as a chart, with the paper's policies marked."""
+    """Draw the trade-off curve, with the paper's policies marked."""
     from graphc.view.picture import frontier_picture  # needs matplotlib, an extra
 
     marked = {name: plan_from_arguments(options, recompute=name) for name in MARKED}

@@ -1,4 +1,4 @@
-"""The plan that a command is about: made as its options ask, or read from a file."""
+"""Plans of commands, made by their options or read from a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PICTURE = ".png"
 """The suffix of an output that is a chart."""
 
 WRITTEN_FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
-"""What is written, by how the file's name ends."""
+"""Formats of output files by suffix."""
 
 
 def check_alone(
@@ -38,9 +38,9 @@ def check_alone(
     showing: Collection[str],
     what: str | None = None,
 ) -> None:
-    """Raise `OptionError` for an option that a plan from a file cannot follow.
+    """Raise `OptionError` for options that do not apply to a plan from a file.
 
-    `what` begins the message, by default that the model is a plan.
+    `what` begins the message; by default, it says that the model is a plan.
     """
     told = [flag for name, flag in parser.given.items() if name not in showing]
     if options.settings or told:
@@ -51,13 +51,13 @@ def check_alone(
 
 
 def plan_from_arguments(options: argparse.Namespace, **strategy: Any) -> MemoryPlan:
-    """The plan that the options and the strategy ask for; optimizer ``none`` plans inference."""
+    """Return the plan for the options and the strategy; optimizer ``none`` plans inference."""
     loss = build(options.model, options.settings)
     return plan(loss, **{**plan_options(options), **strategy})
 
 
 def check_suffix(path: str, suffix: str) -> None:
-    """Raise `OptionError` where a file's name does not say what will be in it."""
+    """Raise `OptionError` if the suffix of a file does not match its content."""
     if is_regular(path) and not path.endswith(suffix):
         raise OptionError(f"{path!r} would hold {WRITTEN_FORMS[suffix]}; end its name in {suffix}")
     if suffix == PICTURE:
@@ -65,18 +65,18 @@ def check_suffix(path: str, suffix: str) -> None:
 
 
 def check_pictures() -> None:
-    """Raise `DependencyError` where matplotlib is missing, before the work is done."""
+    """Raise `DependencyError` if matplotlib is missing, before any work is done."""
     importlib.import_module("graphc.view.picture")
 
 
 def cost_model(memory_plan: MemoryPlan, roofline: str | None, costs: str | None) -> CostModel:
-    """The cost model that --roofline and --costs ask for, by default the device's roofline."""
+    """Return the cost model of --roofline and --costs, by default the device's roofline."""
     device = find_device(roofline) if roofline else None
     return CostModel.of(memory_plan, device, load_costs(costs) if costs else None)
 
 
 def plan_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of `graphc.plan`."""
+    """Return the options as keyword arguments of `graphc.plan`."""
     chosen = recipe(options)
     steps = planned_steps(options, chosen)
     trains = options.optimizer != "none"
@@ -85,7 +85,7 @@ def plan_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def written(options: argparse.Namespace) -> None:
-    """Say what was written, beside an object on standard output that is to be read alone."""
+    """Print the path of the output file; with --json, to standard error."""
     if options.output is not None:
         line = f"written to {options.output}"
         if options.json:

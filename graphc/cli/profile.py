@@ -1,4 +1,4 @@
-"""graphc profile: how long each op of a model's step takes on this machine, kept for planning."""
+"""graphc profile: measure the ops of a model's step on this machine, for use in planning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, write the file, print a table by op."""
+    """Measure the ops, write the file, and print a table by op."""
     repeat = whole_number("--repeat", options.repeat)
     check_writable(options.output)
     memory_plan = plan_from_arguments(options)

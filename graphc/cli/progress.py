@@ -1,4 +1,4 @@
-"""What a command that takes long is doing, on the terminal, until its answer comes."""
+"""Progress display of slow commands on the terminal, until their output begins."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from graphc.errors import escaped
 from graphc.progress import heard_by
 
 DELAY_SECONDS = 2.0
-"""How long a command is silent: of most, nobody asks what they are doing."""
+"""Delay before progress is shown; most commands end earlier."""
 
 
 @contextmanager
 def progress_shown() -> Iterator[None]:
-    """Show what is reported within, after `DELAY_SECONDS`, where standard error is a terminal.
+    """Show reported progress after `DELAY_SECONDS`, if standard error is a terminal.
 
-    It is gone before a byte of the answer, comes again where work goes on after it, and is gone at
-    the end.
+    The display is removed before any output, returns if work continues afterwards, and is removed
+    at the end.
     """
     console = Console(stderr=True)
-    # Rich takes a pipe for a terminal where FORCE_COLOR is set.
+    # Rich treats a pipe as a terminal if FORCE_COLOR is set.
     if not sys.stderr.isatty() or console.is_dumb_terminal:
         yield
         return
@@ -43,7 +43,7 @@ def progress_shown() -> Iterator[None]:
 
 
 class _Display:
-    """One line with a spinner, what is being done, and for how long, which leaves no trace."""
+    """A line with a spinner, the current work and the elapsed time, removed at the end."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._lock = console, threading.Lock()
@@ -56,7 +56,7 @@ class _Display:
             markup=False,
             table_column=Column(no_wrap=True, overflow="ellipsis"),
         )
-        # Standard output may be another file than this console's, so it is left as it is.
+        # Standard output is not redirected, because it may be another file than the console's.
         self._bar = Progress(
             SpinnerColumn(), text, TimeElapsedColumn(),
             console=self._console, transient=True, redirect_stdout=False,
@@ -68,7 +68,7 @@ class _Display:
         self._timer.start()
 
     def tell(self, doing: str) -> None:
-        """Show what is being done now, also behind a part of the answer."""
+        """Show the current work, on a new line if output has ended the display."""
         with self._lock:
             if self._has_ended:
                 self._wait()
@@ -89,18 +89,18 @@ class _Display:
 
 
 class _Answer:
-    """Standard output that ends the display before it is written to."""
+    """A wrapper of standard output that ends the display before each write."""
 
     def __init__(self, file: TextIO, display: _Display) -> None:
         self._file, self._display = file, display
 
     def write(self, text: str) -> int:
-        """Write the text, with nothing of the display left on the terminal."""
+        """End the display and write the text."""
         self._display.end()
         return self._file.write(text)
 
     def flush(self) -> None:
-        """Flush, with the display ended: the file behind this one is about to be written to."""
+        """End the display and flush, because the wrapped file may be written next."""
         self._display.end()
         self._file.flush()
 

@@ -1,4 +1,4 @@
-"""graphc ranks: bytes and the modelled step of a rank, from one to thousands of them."""
+"""graphc ranks: bytes and modeled step time of a rank, for one to thousands of ranks."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
 MOST = 4096
-"""The most ranks of the table, unless told."""
+"""Default for the largest number of ranks in the table."""
 
 WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A number of ranks: the plan of one, its step, and its exchanges by each algorithm."""
+    """A number of ranks, with the plan, step model and communication of one rank."""
 
     ranks: int
     plan: MemoryPlan
@@ -45,7 +45,7 @@ class Row:
 
     @property
     def efficiency(self) -> float:
-        """The step of one rank alone over this one, which does as much work on each rank."""
+        """Weak scaling efficiency: step time of a single rank divided by that of this row."""
         return self.alone_seconds / self.model.seconds if self.model.seconds else 1.0
 
 
@@ -93,7 +93,7 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _doubling(last: int) -> Iterator[int]:
-    """1, 2, 4, ... and the last one."""
+    """Yield 1, 2, 4, ... and the last number."""
     ranks = 1
     while ranks < last:
         yield ranks

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REPORT = "graphc-selftest.json"
 FAILED = 1
-"""The exit code after a check that failed."""
+"""Exit code if a check failed."""
 
 
 def add(commands: Commands) -> None:
@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a line for each check and write the report; returns 1 if a check failed."""
+    """Print a line for each check and write the report; return 1 if a check failed."""
     started = time.monotonic()
     machine = devices.describe()
     found: list[selftest.Check] = []
@@ -60,7 +60,7 @@ def _write(
     found: Sequence[selftest.Check],
     seconds: float,
 ) -> None:
-    """Write the report so far: an end by force leaves that of the last check."""
+    """Write the report so far, so that a killed process leaves its last state."""
     report = {
         "graphc": graphc.__version__,
         "device": options.device,

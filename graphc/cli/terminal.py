@@ -1,4 +1,4 @@
-"""What commands print: text in which nothing steers the terminal that shows it."""
+"""Output of commands, with control characters escaped to protect the terminal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rich.segment import Segment
 from graphc.errors import escaped
 
 WIDTH = 80
-"""The columns of what a command prints."""
+"""Number of columns of a command's output."""
 
 BELOW = " " * 6
-"""What the rest of a sentence stands behind: more than begins any sentence of a list."""
+"""Indent of wrapped lines, deeper than the start of any list item."""
 
 LONGEST_WORD = 200
-"""The most characters without a space that a complaint shows in one piece."""
+"""Words of at least this many characters are truncated in errors."""
 
 
 def say(*parts: object, end: str = "\n") -> None:
@@ -30,13 +30,13 @@ def say(*parts: object, end: str = "\n") -> None:
 
 
 def tell(sentences: Iterable[str], below: str = BELOW) -> None:
-    """Print sentences, each from a line of its own on, folded to the columns of a command."""
+    """Print each sentence on a new line, wrapped to `WIDTH` columns."""
     for sentence in sentences:
         say(textwrap.fill(sentence, WIDTH, subsequent_indent=below, break_on_hyphens=False))
 
 
 def complain(message: object, command: str = "graphc") -> None:
-    """Print a message to standard error; of very long words only the beginning."""
+    """Print a message to standard error, with very long words truncated."""
     text = re.sub(
         rf"\S{{{LONGEST_WORD},}}", lambda word: f"{word[0][: LONGEST_WORD // 2]}...", str(message)
     )
@@ -44,7 +44,7 @@ def complain(message: object, command: str = "graphc") -> None:
 
 
 class Console(rich.console.Console):
-    """rich's console, for tables and colours, with what stands in them escaped."""
+    """rich's console for tables and colors, with escaped text."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -52,15 +52,15 @@ class Console(rich.console.Console):
 
 
 class _Escaping(RenderHook):
-    """Puts everything that a console prints in an `_Escaped`."""
+    """A hook that wraps everything that a console prints in `_Escaped`."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """The same things to print, escaped."""
+        """Return the renderables wrapped in `_Escaped`."""
         return [_Escaped(each) for each in renderables]
 
 
 class _Escaped:
-    """Something to print whose text is escaped; colours and rich's own controls are not text."""
+    """A renderable whose text is escaped, but not its colors and rich's control codes."""
 
     def __init__(self, inner: ConsoleRenderable) -> None:
         self._inner = inner
@@ -68,6 +68,6 @@ class _Escaped:
     def __rich_console__(
         self, console: rich.console.Console, options: ConsoleOptions
     ) -> RenderResult:
-        """Yield the pieces of what is inside."""
+        """Yield the segments of the wrapped renderable with escaped text."""
         for text, style, control in console.render(self._inner, options):
             yield Segment(text if control else escaped(text), style, control)

@@ -1,4 +1,4 @@
-"""graphc train: training on real data, with a checkpoint that a later run can go on from."""
+"""graphc train: train on real data, with checkpoints from which a later run can resume."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def add(commands: Commands) -> None:
 
 
 def _add_network(parser: argparse.ArgumentParser, settings: str) -> None:
-    """What the training of a network that is read takes."""
+    """Add the arguments for training an imported network."""
     _add_common(parser, ONNX, settings)
     add_loss(parser)
     parser.add_argument(
@@ -101,7 +101,7 @@ def _add_network(parser: argparse.ArgumentParser, settings: str) -> None:
 
 
 def with_task(arguments: Sequence[str]) -> list[str]:
-    """The command line with the task that a file's name stands for."""
+    """Return the command line with the task inserted that a file's name implies."""
     listed = list(arguments)
     if listed[:1] == ["train"] and listed[1:2]:
         if listed[1].endswith(SUFFIX):
@@ -115,7 +115,7 @@ def _add_common(parser: argparse.ArgumentParser, default: Recipe, settings: str)
     parser.add_argument("settings", nargs="*", metavar="key=value", help=settings)
     add_strategy(parser)
     add_options(parser, CompileOptions, ("device", "threads", "rank_timeout"))
-    # Processes that were launched together train together.
+    # All processes of one launch train together.
     add_recipe(parser, replace(default, ranks=find_world().size))
     add_options(parser, CompileOptions, ("seed",))
     parser.add_argument("--save", metavar="FILE", help="write a checkpoint here as the run goes")
@@ -143,7 +143,7 @@ def _text(options: argparse.Namespace) -> None:
     if options.json:
         return
     for prompt in PROMPTS:
-        sample = run.sample(prompt, SAMPLE_BYTES)  # all ranks: parameters may be shared out
+        sample = run.sample(prompt, SAMPLE_BYTES)  # on all ranks, since parameters may be sharded
         if run.training.rank == 0:
             say("-" * 40)
             say(sample.decode(errors="replace"))
@@ -185,7 +185,7 @@ def _train_network(
 def _feeds(
     data: str, fed: Sequence[Input], unread: Collection[str], seed: int
 ) -> ArrayFeeds | FunctionFeeds:
-    """What `data` names; inputs that the loss does not read may be there, too."""
+    """Return the feeds that `data` names; they may contain inputs that the loss does not read."""
     if data.endswith(".npz"):
         return ArrayFeeds(data, fed, seed)
     if ":" not in data:
@@ -240,7 +240,7 @@ def _told(event: Report) -> str:
 
 
 def _reported(reports: list[Report]) -> dict[str, Any]:
-    """All figures but the speeds, which differ from run to run."""
+    """Return all figures except speeds, which differ from run to run."""
     rows = [asdict(report) for report in reports]
     for row in rows:
         row.pop("steps_per_second")

@@ -1,4 +1,4 @@
-"""graphc view: a plan as a page, a picture, a trace, or a snapshot for PyTorch's viewer."""
+"""graphc view: show a plan as a page, a picture, a trace, or a snapshot for PyTorch's viewer."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
 TIMES = ("costs", "roofline", "measure")
-"""Options that say how long nodes take."""
+"""Options for the times of nodes."""
 
 SHOWING = ("model", "settings", "output", "strategies", "diff", *TIMES, "run")
-"""Options that say what to do with a plan, not which one to make."""
+"""Options that determine the use of a plan, and not the plan itself."""
 
 
 Writer = Callable[[Mapping[str, MemoryPlan], argparse.Namespace, list[str]], bytes]
@@ -84,7 +84,7 @@ def add(commands: Commands) -> None:
 
 
 def run(parser: Parser, options: argparse.Namespace) -> None:
-    """Make the plans, write the file, and say what differs where that was asked for."""
+    """Make the plans, write the file, and print differences if requested."""
     output = "plan.html" if options.output is None and not options.diff else options.output
     write = None if output is None else _writer(output)
     _check_times(options, write)
@@ -105,13 +105,13 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
     if write is not None:
         report(f"making {output}")
         content = write(plans, options, notes)
-        if find_world().rank == 0:  # of several, all take part in a measurement
+        if find_world().rank == 0:  # all ranks take part in a measurement
             write_atomically(output, content, OptionError)
             say(f"written to {output}")
 
 
 def _check_times(options: argparse.Namespace, write: Writer | None) -> None:
-    """Raise `OptionError` for times that nothing would show."""
+    """Raise `OptionError` for times that the output does not show."""
     if options.measure is not None:
         whole_number("--measure", options.measure)
     if write in (_page, _trace):
@@ -127,7 +127,7 @@ def _check_times(options: argparse.Namespace, write: Writer | None) -> None:
 
 
 def _plans(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
-    """The plans to view, by what stands on their tabs."""
+    """Return the plans to view, by the labels of their tabs."""
     if options.diff:
         return _two_plans(parser, options)
     if options.model is None:
@@ -160,7 +160,7 @@ def _two_plans(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryP
 
 
 def _tabs(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
-    """A plan for each name under --strategies."""
+    """Return a plan for each name in --strategies."""
     names = [name.strip() for name in options.strategies.split(",")]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
@@ -176,7 +176,7 @@ def _tabs(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
 
 
 def strategy(name: str) -> dict[str, Any]:
-    """Keyword arguments of `graphc.plan` for a name; ``none`` is that of allocations."""
+    """Return keyword arguments of `graphc.plan` for a name; ``none`` names an allocation."""
     choose("strategy", name, tuple(dict.fromkeys((*ALLOCATE, *RECOMPUTE))))
     if name in ALLOCATE:
         return {"allocate": name, "recompute": "none"}
@@ -211,7 +211,7 @@ def _page(plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: l
 
 
 def _limits(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> dict[str, Limit]:
-    """What each plan's arena may have: the budget that was given, else its device's memory."""
+    """Return the limit of each plan's arena: the given budget, else the device's memory."""
     if options.budget is not None:
         budget = Limit(parse_bytes("budget", options.budget), "budget")
         return dict.fromkeys(plans, budget)
@@ -224,7 +224,7 @@ def _limits(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> dic
 
 
 def _lowering(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> dict[str, list[str]]:
-    """What would lower each plan's arena, in sentences; nothing is known of plans from files."""
+    """Return sentences on changes that lower each plan's arena; empty for plans from files."""
     if options.diff or options.model.endswith(SUFFIX):
         return {}
     alternatives = Alternatives(options, plan_from_arguments)
@@ -239,7 +239,7 @@ def _lowering(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> d
 
 
 def _clocks(plan: MemoryPlan, options: argparse.Namespace) -> dict[str, Clock]:
-    """The clocks of a page by name: as planned, and as measured where that was asked for."""
+    """Return the clocks of a page: planned, and profiled or measured if requested."""
     clocks = {"planned": estimated(plan, cost_model(plan, options.roofline, None))}
     if options.costs is not None:
         costs = cost_model(plan, options.roofline, options.costs)
@@ -276,4 +276,4 @@ WRITERS: dict[str, Writer] = {
     ".trace.json": _trace,
     ".snapshot.pickle": _snapshot,
 }
-"""What is written, by how the file's name ends."""
+"""Writers of output files by suffix."""

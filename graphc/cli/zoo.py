@@ -1,4 +1,4 @@
-"""graphc models: the networks of the zoo, what they take, and how many parameters they have."""
+"""graphc models: list the networks of the zoo, their arguments, and parameter counts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """The first line of what the model says of itself, its arguments, and its parameters."""
+    """Return the first line of the model's docstring, its arguments, and its parameter count."""
     states = builder.trace({"loss": build(name, [])}).states
     return {
         "doc": (MODELS[name].__doc__ or "").splitlines()[0],
