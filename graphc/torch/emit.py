@@ -219,7 +219,7 @@ class _Emission:
     def _call(
         self, position: int, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """Return the call of a node, in place of the first dying operand it may overwrite."""
+        """Return the call of a node, which overwrites the first dying operand if allowed."""
         if node.target in STATEFUL_NORMS and not self.is_first[position]:
             return STATEFUL_NORMS[node.target], args, kwargs
         for _, operand in self.steps.overwrites[self.sequence[position]]:
