@@ -1,1 +1,1 @@
-"""Programs: a plan bound to one arena, and what executes it."""
+"""Programs: plans bound to one arena, and the backends that execute them."""

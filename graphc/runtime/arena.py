@@ -1,4 +1,4 @@
-"""One allocation for everything, and views into it."""
+"""The arena: one allocation for all buffers of a plan, and views into it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def aligned_bytes(size: int, alignment: int = ALIGNMENT) -> Array:
-    """Uninitialised bytes whose first address is a multiple of `alignment`."""
+    """Allocate uninitialized bytes whose first address is a multiple of `alignment`."""
     raw = np.empty(size + alignment, np.uint8)
     skip = -raw.ctypes.data % alignment
     return raw[skip : skip + size]
 
 
 def check_outputs(plan: MemoryPlan) -> None:
-    """Raise `ArenaError` unless this machine can hold what a step returns.
+    """Raise `ArenaError` unless the outputs of a step fit into the memory of this machine.
 
-    Those arrays are in one piece, so a view that repeats elements may be far larger than its arena.
+    Outputs are contiguous arrays, so a view that repeats elements may be far larger than its arena.
     """
     outputs = plan.graph.outputs.values()
     size = sum(value.type.bytes for value in outputs)
@@ -38,7 +38,7 @@ def check_outputs(plan: MemoryPlan) -> None:
 
 
 class Arena:
-    """The bytes of a plan. `bytes` is the whole of it: nothing else is allocated."""
+    """The memory of a plan. `bytes` is all of it; nothing else is allocated."""
 
     def __init__(self, plan: MemoryPlan) -> None:
         self.alignment = plan.alignment
@@ -52,7 +52,7 @@ class Arena:
             ) from None
 
     def view(self, type: TensorType, offset: int, strides: tuple[int, ...] | None = None) -> Array:
-        """An array at a byte offset; raises `PlanError` if it would leave the arena."""
+        """Return an array at a byte offset; raises `PlanError` if it would leave the arena."""
         layout = Layout(offset, strides or contiguous_strides(type))
         end = offset + span_bytes(type, layout)
         if offset < 0 or end > self.bytes.size:

@@ -1,4 +1,4 @@
-"""What a program asks of the device that it runs on."""
+"""The interface between a program and the device on which it runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from graphc.ir.graph import Input, State
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Staged = Any
-"""Feeds that a backend has made ready."""
+"""Feeds that a backend has staged for a step."""
 
 Outputs = Callable[[], dict[str, Array]]
-"""Waits for a step and gives new arrays by output name."""
+"""A function that waits for a step and returns new arrays by output name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a step calls: how many `calls` of each kind, and what a library was asked for that it
-    does not serve, which kernels of graphc's own compute."""
+    """The number of `calls` of a step by kind, and the requests that a library `declined`.
+
+    Kernels of graphc compute the declined requests.
+    """
 
     calls: Mapping[str, int]
     declined: tuple[str, ...] = ()
@@ -32,42 +34,44 @@ class Backend(Protocol):
     """A plan bound to one arena on one device."""
 
     is_torn: bool
-    """Whether updates of states have begun that did not end. A step that raises leaves all states
-    as they were, or this true."""
+    """True if updates of states have begun and did not end. A step that raises leaves all states
+    unchanged, or sets this to True."""
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of the one allocation."""
+        """The bytes of the arena."""
 
     @property
     def communication_bytes(self) -> int:
-        """Bytes beside it in which exchanges with other ranks are made."""
+        """The bytes of workspace for collectives, outside the arena."""
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the copies of states that a step makes beside it, to bring them back."""
+        """The bytes of backup copies of states outside the arena, from which a step restores."""
 
     @property
     def report(self) -> Report:
-        """What a step calls."""
+        """The number of calls of a step, and the declined requests."""
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether a step may be submitted before the outputs of the one before are taken."""
+        """True if a step may be submitted before the outputs of the previous step are fetched."""
 
     def read(self, state: State) -> Array:
-        """A copy of a state."""
+        """Return a copy of a state."""
 
     def write(self, state: State, given: Array) -> None:
         """Replace a state; `given` has its shape and dtype."""
 
     def stage(self, feeds: Mapping[Input, Array]) -> Staged:
-        """Make feeds ready for a later step; an earlier step may still run. All inputs are there
-        and checked."""
+        """Stage the feeds of a later step, while an earlier step may still run.
+
+        `feeds` has all inputs, already checked.
+        """
 
     def submit(self, staged: Staged) -> Outputs:
-        """Copy inputs in, run every node, copy outputs out.
+        """Run one step: copy inputs in, run every node, copy outputs out.
 
-        The step may still run when this returns. Its outputs are taken before the next step is
-        submitted; before the one after that where this backend runs ahead.
+        The step may still run when this returns. The caller fetches its outputs before it submits
+        the next step; if this backend runs ahead, before the step after the next.
         """

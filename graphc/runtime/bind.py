@@ -1,4 +1,4 @@
-"""A plan and the device that it runs on become a program."""
+"""Binding of a plan to the device on which it runs, which gives a program."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _check_streams(name: str, given: object) -> None:
 
 @dataclass(frozen=True)
 class BindOptions(RunOptions):
-    """What a program of a plan that is there is told."""
+    """The options of `bind`."""
 
     plan: MemoryPlan = field(
         metadata=required("A plan, such as one that `graphc.load_plan` has read.")
@@ -62,10 +62,10 @@ class BindOptions(RunOptions):
 
 @takes(BindOptions)
 def bind(options: BindOptions) -> Program:
-    """A program of a plan, such as one that `graphc.load_plan` has read.
+    """Bind a plan, such as one that `graphc.load_plan` has read, and return the program.
 
-    Raises `OptionError` for a plan of the other kind of device, `GpuUnavailable` without a GPU, and
-    `ArenaError` where the arena does not fit.
+    Raises `OptionError` for a plan for the other kind of device, `GpuUnavailable` without a GPU,
+    and `ArenaError` if the arena does not fit.
     """
     plan, device, kind = options.plan, options.device, options.plan.device.kind
     if options.streams is not None:
@@ -95,8 +95,10 @@ def bind(options: BindOptions) -> Program:
 
 
 def _lane(plan: MemoryPlan, options: BindOptions) -> Lane | None:
-    """What connects the ranks of a plan, if it is for several, with the limit that was asked for
-    last."""
+    """Return the lane that connects the ranks of a plan; None for a plan of one rank.
+
+    Programs share the lane of a process, so the time limit that was requested last applies to all.
+    """
     if ranks_of(plan) == 1:
         return None
     lane = world_lane()
@@ -105,7 +107,7 @@ def _lane(plan: MemoryPlan, options: BindOptions) -> Lane | None:
 
 
 def _own_gpu(plan: MemoryPlan) -> str:
-    """The GPU of this rank: of those of its machine the one with its number there."""
+    """Return the name of the GPU of this rank: the one with the rank's local number."""
     return f"cuda:{number_of_rank(find_world().local_rank)}" if ranks_of(plan) > 1 else "cuda"
 
 
@@ -154,14 +156,14 @@ def _uses_bfloat16(plan: MemoryPlan) -> bool:
 def _cudnn(
     accelerator: CudaDevice, record: str | os.PathLike[str] | None, deterministic: bool
 ) -> Cudnn:
-    """cuDNN, with the engines of an earlier run if their file is there."""
+    """Load cuDNN, with the engines of an earlier run if `record` names an existing file."""
     known = None if record is None else read_record(record, "engines", CudnnError)
     with accelerator.active():
         return Cudnn(load_cudnn(), known, deterministic)
 
 
 def find(device: str) -> Gpu | None:
-    """The GPU that a name stands for; None for the CPU. Raises `GpuUnavailable`."""
+    """Return the GPU that a device name denotes; None for the CPU. Raises `GpuUnavailable`."""
     if device == AUTO:
         try:
             return find_gpu(0)

@@ -1,4 +1,4 @@
-"""States to and from safetensors files. A file is complete or it is not there."""
+"""Saving and loading of states as safetensors files. Files are written atomically."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from graphc.ir.types import TensorType
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MARK = {"format": "graphc"}
-"""The entry of a file's metadata that says who wrote it."""
+"""The metadata entry that marks a file as written by graphc."""
 
 RESERVED = re.compile(r"(note:)*format")
-"""Notes of these names have a `note:` before them in a file, so that the mark keeps its place."""
+"""Names of notes that get the prefix `note:` in a file, so that they do not replace `MARK`."""
 
 DTYPES = {
     "F64": "float64",
@@ -37,7 +37,7 @@ DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
-"""NumPy's names for what safetensors calls the dtypes of states; other dtypes no state has."""
+"""The dtypes of safetensors that states can have → their names in NumPy."""
 
 TAKE_A_PART = (
     "to take all that it has from the file: saved = safetensors.numpy.load_file(path); "
@@ -46,7 +46,7 @@ TAKE_A_PART = (
 
 
 class _Header(NamedTuple):
-    """What a file says of one tensor."""
+    """The dtype and shape of one tensor in a file."""
 
     dtype: str
     shape: list[int]
@@ -76,7 +76,7 @@ def save_states(
 
 
 def load_states(path: str | os.PathLike[str], types: Mapping[str, TensorType]) -> dict[str, Array]:
-    """All states from a file, checked against the types that they must have."""
+    """Read all states from a file, and check them against their expected types."""
     with _opened(path) as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         found = {
@@ -84,12 +84,12 @@ def load_states(path: str | os.PathLike[str], types: Mapping[str, TensorType]) -
             for name, told in slices.items()
         }
         _check_fit(str(path), found, types)
-        # Only now, as NumPy has no arrays for some dtypes of the format.
+        # Read after the check: NumPy has no arrays for some dtypes of the format.
         return {name: file.get_tensor(name) for name in types}
 
 
 def read_notes(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The notes that a file was saved with."""
+    """Return the notes that were saved in a file."""
     with _opened(path) as file:
         metadata = file.metadata() or {}
     return {
@@ -112,7 +112,7 @@ def _metadata(notes: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """An open safetensors file; raises `CheckpointError` with the cause where it is none."""
+    """Open a safetensors file; raises `CheckpointError` with the cause if that fails."""
     try:
         name = str(Path(path))
     except TypeError:
@@ -136,11 +136,11 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 
 def _check_readable(path: str) -> None:
-    """Raise `OSError` with the cause where a file cannot be opened.
+    """Raise `OSError` with the cause if a file cannot be opened.
 
-    `safe_open` says of every such file that there is none.
+    `safe_open` reports every such file as missing.
     """
-    # At once, also where it is a pipe that nobody writes to.
+    # `O_NONBLOCK` returns at once, even for a pipe without a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -162,7 +162,7 @@ def _check_fit(path: str, found: Mapping[str, _Header], states: Mapping[str, Ten
         if found[name] != want:
             problems.append(f"{name} is {found[name]}, this network has {want}")
     if problems:
-        # As those of a training run are for a program that only infers.
+        # For example, the states of a training run for an inference program.
         is_enough = len(problems) == 1 and extra
         cure = f"; {TAKE_A_PART}" if is_enough else ""
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""What a step is fed with: checks of what is given, and random numbers to try a plan with."""
+"""Feeds of a step: checks of the arrays that are passed, and random feeds to try a plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Feeds:
-    """The inputs of a graph, and what may be fed to them; `ranges` are those of integers."""
+    """The inputs of a graph and the checks of their feeds; `ranges` bound integer inputs."""
 
     def __init__(
         self, graph: Graph, check_finite: bool, ranges: Mapping[Input, list[FedRange]]
@@ -32,7 +32,7 @@ class Feeds:
         }
 
     def checked(self, feeds: Mapping[str, Any]) -> dict[Input, Array]:
-        """An array of every input's type, or its default; raises `FeedError`.
+        """Return an array of its type for every input, or its default; raises `FeedError`.
 
         With `check_finite`, raises `NonFiniteError` for NaN or infinity.
         """
@@ -63,7 +63,7 @@ class Feeds:
 
 
 def _learning_rates(graph: Graph) -> frozenset[Input]:
-    """Inputs with a default that are learning rates of updates."""
+    """Return the inputs with a default that are learning rates of updates."""
     return frozenset(
         value
         for node in graph.nodes
@@ -84,7 +84,7 @@ def _check_rate(source: Input, given: float) -> None:
 
 
 def _as_array(source: Input, given: Any) -> Array:
-    """What is given as an array of the input's type; raises `FeedError`."""
+    """Convert a feed to an array of the input's type; raises `FeedError`."""
     if isinstance(given, int | float) and source.shape == ():
         return _number(source, given)
     if isinstance(given, np.generic):
@@ -110,7 +110,7 @@ def _as_array(source: Input, given: Any) -> Array:
 
 
 def _number(source: Input, given: float) -> Array:
-    """A number as a scalar array; raises `FeedError` where the input's dtype cannot hold it."""
+    """Convert a number to a scalar array; raises `FeedError` if the dtype cannot represent it."""
     dtype = source.type.dtype
     try:
         number = number_of(f"input {source.name!r}", given, dtype)
@@ -120,7 +120,7 @@ def _number(source: Input, given: float) -> Array:
 
 
 def _what(source: Input, given: object) -> str:
-    """What is given instead of an array, and the cure."""
+    """Describe a feed that is not an array, and the fix."""
     dtype = source.type.dtype.name
     if source.shape == () and not isinstance(given, list | tuple):
         return f"{type(given).__name__}; feed an int, a float or a NumPy array"
@@ -136,7 +136,7 @@ def _what(source: Input, given: object) -> str:
 
 
 def _conversion(source: Input, given: Array) -> str:
-    """How an array of another dtype becomes one of the input's."""
+    """Describe how to convert an array of another dtype to the dtype of the input."""
     name = source.type.dtype.name
     if given.dtype.kind == "c":
         return f"choose a part of it: .real.astype({name!r})"
@@ -158,9 +158,9 @@ def _require_finite(source: Input, given: Array) -> None:
 
 
 def random_feeds(graph: Graph, seed: int) -> dict[Input, Array]:
-    """Inputs to run with: normal floats, integers that the ops which look up with them accept.
+    """Draw feeds for all inputs: normal floats, and integers that are valid as indices.
 
-    An input with a default gets it.
+    An input with a default gets the default.
     """
     limits = index_limits(graph)
     generator = np.random.default_rng(seed)

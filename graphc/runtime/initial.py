@@ -1,9 +1,9 @@
-"""Initial values of states: the same numbers on every machine for a seed and a name.
+"""Initial values of states: equal on every machine for the same seed and name.
 
-Uniform values are exact; normal ones are computed in float64 and rounded, so that they agree to
-the last bit wherever log, sin and cos agree to float64's. The bits come from Philox (NumPy
-guarantees the streams of its bit generators) keyed by the seed and a hash of the state's name, so a
-parameter's values do not depend on what else the network has.
+Uniform values are exact. Normal values are computed in float64 and rounded, so they are equal bit
+for bit on machines whose float64 log, sin and cos are equal. The bits come from the Philox
+generator; NumPy guarantees the streams of its bit generators. Its key is the seed and a hash of the
+name of the state, so the values of a parameter do not depend on the rest of the network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHUNK = 1 << 18
 def fill_initial(state: State, seed: int, out: Array, rank: int = 0) -> None:
     """Write the state's initial values into `out`, contiguous.
 
-    Of a row that ranks hold together, `rank` says whose part it is.
+    For a sharded state, `rank` selects the part.
     """
     match state.initial:
         case Contents() as contents:
@@ -37,7 +37,7 @@ def fill_initial(state: State, seed: int, out: Array, rank: int = 0) -> None:
 
 
 def _fill_part(shard: Shard, seed: int, out: Array, rank: int) -> None:
-    """The part of a rank; a member is drawn as where one process has it whole."""
+    """Fill the part of a rank. Each member has the values that it has in a single process."""
     out.fill(0)
     for first, member in shard.places():
         in_part, in_member = overlap(rank * out.size, out.size, first, member.elements)
@@ -65,7 +65,7 @@ def _fill(name: str, initial: Initial, seed: int, out: Array) -> None:
 
 
 def _unit(generator: np.random.Philox, count: int) -> Array:
-    """Uniform on [0, 1) with 53 bits, by exact arithmetic."""
+    """Draw uniform numbers in `[0, 1)` with 53 bits, by exact arithmetic."""
     bits = np.asarray(generator.random_raw(count), np.uint64)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
@@ -75,7 +75,7 @@ def _uniform(generator: np.random.Philox, count: int) -> Array:
 
 
 def _normal(generator: np.random.Philox, count: int) -> Array:
-    """Box and Muller's transform in float64."""
+    """Draw normal numbers by the Box-Muller transform in float64."""
     pairs = -(-count // 2)
     radius = np.sqrt(-2.0 * np.log(1.0 - _unit(generator, pairs)))
     angle = 2.0 * np.pi * _unit(generator, pairs)

@@ -1,4 +1,4 @@
-"""The memory that an arena can have: on a device by its profile, or on this machine."""
+"""Memory capacity for an arena: of a device by its profile, or of this machine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ UNLIMITED = "max"
 
 
 def memory_of(device: Device) -> DeviceMemory | None:
-    """The memory of the device that a plan is for; None where nobody knows it.
+    """Return the memory of the device that a plan is for; None if it is unknown.
 
-    That of the CPU is this machine's, and so is that of a GPU which has no profile.
+    The memory of the CPU is that of this machine. For a GPU without a profile, it is that of the
+    GPU of the same name in this machine.
     """
     if device.kind == "cpu":
         return machine_memory()
@@ -32,11 +33,11 @@ def memory_of(device: Device) -> DeviceMemory | None:
 
 
 def machine_memory(root: str | os.PathLike[str] = "/") -> DeviceMemory:
-    """The memory of this machine, or less where a control group of this process has a limit.
+    """Return the memory of this machine, or the limit of a control group of this process if lower.
 
-    An arena cannot have 1 GiB of it, or an eighth where that is less: the interpreter with its
-    libraries takes about 0.3 GiB, and the rest is for the system and for batches that are fed.
-    `root` is the folder in which ``proc`` and ``sys`` lie.
+    1 GiB of it, or an eighth if that is less, is reserved and not available to an arena. The
+    interpreter with its libraries takes about 0.3 GiB; the rest is for the system and for batches
+    that are fed. `root` is the folder that contains ``proc`` and ``sys``.
     """
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     total = min([physical, *_limits(Path(root))])
@@ -45,7 +46,7 @@ def machine_memory(root: str | os.PathLike[str] = "/") -> DeviceMemory:
 
 
 def _limits(root: Path) -> Iterator[int]:
-    """The limits of the process's control groups and of those around them, in bytes.
+    """Yield the limits of the control groups of the process and of their ancestors, in bytes.
 
     Version 2 has one hierarchy, in lines ``0::/path`` and files ``memory.max``; version 1 has one
     for memory, in lines ``4:memory:/path`` and files ``memory.limit_in_bytes``.
@@ -53,7 +54,7 @@ def _limits(root: Path) -> Iterator[int]:
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:  # no Linux, or nothing is told
+    except OSError:  # not Linux, or not readable
         return
     mount = root / "sys/fs/cgroup"
     for line in lines:
@@ -65,7 +66,7 @@ def _limits(root: Path) -> Iterator[int]:
             top, name = mount / "memory", "memory.limit_in_bytes"
         else:
             continue
-        # Inside a container the path may be that of its host, and then its own group is the top.
+        # In a container, the path may be that of the host; the container's own group is the top.
         group = top / path.lstrip("/")
         for folder in (group, *group.parents):
             yield from _limit(folder / name)
@@ -76,7 +77,7 @@ def _limits(root: Path) -> Iterator[int]:
 def _limit(file: Path) -> Iterator[int]:
     try:
         text = file.read_text().strip()
-    except OSError:  # no such group is seen from here, or it has no limit
+    except OSError:  # the group is not visible here, or it has no limit
         return
     if text != UNLIMITED:
         yield int(text)

@@ -40,17 +40,19 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Program:
-    """One graph on one device. `plan` says where everything lives; nothing else is allocated, but
-    for `kept_bytes`, which few programs have.
+    """One graph bound to one device.
 
-    A step that raises leaves all states as they were, or it was stopped in the middle of its
-    updates: then reading states, `save` and further steps raise `TornError` until `load` or
-    `reset`. Threads take turns; see docs/training.md.
+    `plan` gives the offset of every buffer in the arena. Nothing else is allocated except
+    `kept_bytes`, which is 0 for most programs.
 
-    With `poison` every byte is NaN while no value lives there, so that a wrong plan shows. With
-    `check_finite` a step that meets NaN or infinity raises `NonFiniteError` and leaves all states
-    as they were. Without a `backend` the plan runs on the CPU, native kernels on so many
-    `threads`; raises `OptionError` for a plan that was made for a GPU.
+    If a step raises before its updates begin, all states are unchanged. If it is stopped during
+    its updates, reading states, `save` and further steps raise `TornError` until `load` or `reset`.
+    A lock serializes threads; see docs/training.md.
+
+    With `poison`, every byte that belongs to no live value is NaN, which exposes a wrong plan. With
+    `check_finite`, a step that computes NaN or infinity raises `NonFiniteError` and leaves all
+    states unchanged. Without a `backend`, the plan runs on the CPU, with native kernels on
+    `threads` threads. Raises `OptionError` for a GPU plan without a `backend`.
     """
 
     def __init__(
@@ -86,63 +88,66 @@ class Program:
         self._pending: deque[_Pending] = deque()
         self._latest: _Pending | None = None
         self._gathered: tuple[State, Array] | None = None
-        """The row that was gathered last, until a state changes: its members are read in turn."""
+        """The row gathered last, until a state changes. Its members are usually read in sequence,
+        so caching it saves one collective per member."""
         self.reset()
 
     @property
     def backend(self) -> Backend:
-        """The plan as it is bound to the device."""
+        """The plan bound to the device."""
         return self._backend
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of the one allocation; equal to the plan's."""
+        """The bytes of the arena; equal to the plan's."""
         return self._backend.arena_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of copies of states in this machine's memory, beside the arena.
+        """The bytes of backup copies of states in host memory, outside the arena.
 
-        They are 0 unless a step can be refused when updates have begun: under `check_finite`, and
-        on the CPU where integers that the graph computes are checked behind an update.
+        They are 0 unless a check can fail after updates have begun. That is the case with
+        `check_finite`, and on the CPU if integers that the graph computes are checked after an
+        update.
         """
         return self._backend.kept_bytes
 
     @property
     def report(self) -> Report:
-        """What a step calls, by kind, and what libraries declined to do."""
+        """The number of calls of a step, by kind, and the requests that libraries declined."""
         return self._backend.report
 
     @property
     def rank(self) -> int:
-        """The number of this process among the `ranks` that run the plan together, from 0."""
+        """The rank of this process, from 0 to `ranks` - 1."""
         return self._lane.wire.rank
 
     @property
     def ranks(self) -> int:
-        """How many processes run the plan together."""
+        """The number of processes that run the plan together."""
         return self._lane.wire.size
 
     @property
     def communication_bytes(self) -> int:
-        """Bytes beside the arena in which sums over ranks are made; 0 for a plan of one rank.
+        """The bytes of workspace for collectives, outside the arena; 0 for a plan of one rank.
 
-        What MPI itself takes is not among them. On a GPU they are what NCCL took of its memory.
+        Memory that MPI itself allocates is not included. On a GPU, this is the device memory that
+        NCCL allocated.
         """
         return self._backend.communication_bytes
 
     @property
     def parameters(self) -> MutableMapping[str, Array]:
-        """Parameters by name. Reading gives a copy; assigning checks shape and dtype.
+        """The parameters by name. Reading returns a copy; assigning checks shape and dtype.
 
-        Under `shard="states"` reading is an exchange, which all ranks take part in, and all assign
-        the same: each takes its part.
+        With `shard="states"`, reading is a collective in which all ranks take part. All ranks
+        assign the same array, and each stores its own part.
         """
         return self._states({n: s for n, s in self._named.items() if s.role == "parameter"})
 
     @property
     def states(self) -> MutableMapping[str, Array]:
-        """Everything that steps may change: parameters, moments, statistics, counters."""
+        """Everything that steps may change, by name: parameters, moments, statistics, counters."""
         return self._states(self._named)
 
     def _states(self, states: Mapping[str, Held]) -> MutableMapping[str, Array]:
@@ -154,7 +159,7 @@ class Program:
         )
 
     def reset(self) -> None:
-        """Give all states their initial values again."""
+        """Reset all states to their initial values."""
         initial = ((state, self._initial(state)) for state in self.graph.states)
         self._turns.take(self._replace, initial)
 
@@ -166,10 +171,10 @@ class Program:
     def step(
         self, feeds: Mapping[str, Any] | None = None, /, *unnamed: Any, **named: Any
     ) -> dict[str, Array]:
-        """Copy inputs in, run every node, copy outputs out.
+        """Run one step: copy inputs in, run every node, copy outputs out.
 
-        Inputs are given by name; one with a default may be left out. Returns new arrays by output
-        name, for a training program ``{"loss": array}``.
+        Inputs are passed by name; an input with a default may be omitted. Returns new arrays by
+        output name, for a training program ``{"loss": array}``.
         """
         if unnamed or not isinstance(feeds, Mapping | None):
             given = ", ".join(f"{source.name}=..." for source in self.graph.inputs)
@@ -183,13 +188,15 @@ class Program:
         return self._finish(self._submit(self._stage(feeds)))
 
     def steps(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
-        """The outputs of one step for each batch of feeds.
+        """Yield the outputs of one step for each batch of feeds.
 
-        On a GPU the next batch is taken and made ready while a step runs, under a plan with
-        `overlap_copies` copied to the GPU as well; it is run when the next outputs are asked for,
-        so states are those after the step whose outputs were given last. A fault in the next batch
-        is raised then, too. Where no state changes, such a plan runs it without being asked: what
-        is assigned to parameters in between counts from the output after the next.
+        On a GPU, the next batch is fetched and staged while a step runs. A plan with
+        `overlap_copies` also copies it to the GPU. The step on it runs when the next outputs are
+        requested, so states are those after the step that was yielded last. An error in the next
+        batch is also raised then.
+
+        If no state changes, a plan with `overlap_copies` runs the next step ahead of the request.
+        Parameters that are assigned in between then affect the output after the next.
         """
         try:
             return self._run(iter(batches))
@@ -204,14 +211,16 @@ class Program:
                 try:
                     begun.append(self._turns.take(self._submit_ready, ready))
                     ready = self._next(batches)
-                except Exception as error:  # raised behind the outputs of the steps before
+                except Exception as error:  # raised after the outputs of earlier steps
                     begun.append(_Pending(functools.partial(_raise, error)))
                     ready = None
             yield self._turns.take(self._finish, begun.popleft())
 
     def _next(self, batches: Iterator[Mapping[str, Any]]) -> Callable[[], Staged] | None:
-        """The next batch, made ready: what gives it, or raises what is wrong with it. None behind
-        the last one."""
+        """Stage the next batch, and return a function that returns it or raises its error.
+
+        Returns None after the last batch.
+        """
         try:
             staged = self._turns.take(self._stage, _mapping(next(batches)))
         except StopIteration:
@@ -232,8 +241,11 @@ class Program:
         return self._backend.stage(self._feeds.checked(feeds))
 
     def _submit(self, staged: Staged) -> _Pending:
-        """Begin a step. Outputs that were not taken yet are taken now, but for those of the step
-        before where the backend runs ahead: there is room for two steps'."""
+        """Begin a step, after fetching the outputs of earlier steps that nobody has fetched yet.
+
+        If the backend runs ahead, it has buffers for the outputs of two steps. The outputs of the
+        previous step then stay pending.
+        """
         latest = self._latest if self._backend.runs_ahead else None
         for earlier in tuple(self._pending):
             if earlier is not latest:
@@ -247,15 +259,18 @@ class Program:
     def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
         """Write all states to a safetensors file, completely or not at all.
 
-        Of several ranks, which all call it, rank 0 writes; the file is that of one process.
-        Constants are part of the plan and not of the file.
-        `notes` go into the file's metadata; `graphc.read_notes` gives them back.
+        All ranks call it, and rank 0 writes. The file is the same as that of a single process.
+        Constants are part of the plan and are not saved. `notes` are stored in the metadata of the
+        file; `graphc.read_notes` returns them.
         """
         states = self._turns.take(self._read_all)
         by_rank_0(self._lane, lambda: save_states(path, states, notes or {}))
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Read all states; raises `CheckpointError`, changing nothing, if the file does not fit."""
+        """Read all states from a file.
+
+        Raises `CheckpointError`, and changes nothing, if the file does not match the states.
+        """
         types = {name: state.type for name, state in self._named.items()}
         found = load_states(path, types)
         self._turns.take(self._load, [(self._named[name], found[name]) for name in found])
@@ -273,7 +288,7 @@ class Program:
         return member_of(self._gathered[1], held).copy()
 
     def _read_all(self) -> dict[str, Array]:
-        """Everything by name; on ranks that do not save, nothing of what all hold together."""
+        """Return all states by name; sharded states on rank 0 only, which saves them."""
         self._require_whole()
         found = {name: self._read(h) for name, h in self._named.items() if h.first is None}
         together = [held for held in self._named.values() if held.first is not None]
@@ -289,7 +304,7 @@ class Program:
             self._put(state, array)
 
     def _replace(self, states: Iterable[tuple[State, Array]]) -> None:
-        """Write all states; where that stops on the way, they are torn."""
+        """Write these states; if that is interrupted, the program is torn."""
         self._backend.is_torn = True
         for state, array in states:
             self._put(state, array)
@@ -318,7 +333,7 @@ def _mapping(feeds: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 class _Pending:
-    """The outputs of a step, taken once, by who comes first."""
+    """The outputs of a submitted step. The first call fetches them; later calls return the same."""
 
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs

@@ -1,4 +1,4 @@
-"""Who may use a program's arena: one thread at a time, in the process that it was made for."""
+"""A lock on the arena of a program: one thread at a time, in the process that made the program."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class Turns:
-    """Lets threads use an arena one after another; others wait.
+    """A lock on the arena of a program, one per process. Other threads wait for it.
 
-    A child that was forked has a copy of an arena of the CPU. It has none of a GPU's, where `take`
-    raises `GpuUnavailable`.
+    A forked child has its own copy of a CPU arena and its own lock. CUDA does not work in a forked
+    child, so for a GPU arena `take` raises `GpuUnavailable` there.
     """
 
     def __init__(self, on_gpu: bool) -> None:
@@ -25,9 +25,9 @@ class Turns:
         self._turns: dict[int, _Turn] = {}
 
     def take(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do something with the arena to itself.
+        """Call `work` with the arena locked, and return its result.
 
-        Raises `ProgramBusy` where the same thread is at it already: there, waiting has no end.
+        Raises `ProgramBusy` if the same thread already has the lock: waiting would deadlock.
         """
         turn = self._turn()
         with turn.lock:
@@ -44,7 +44,10 @@ class Turns:
                 turn.is_taken = False
 
     def _turn(self) -> _Turn:
-        """That of this process: in a child, the thread that had the parent's may not be there."""
+        """Return the lock of this process.
+
+        A forked child cannot use its parent's: the thread that had it may not exist in the child.
+        """
         process = os.getpid()
         if self._on_gpu and process != self._process:
             raise GpuUnavailable(
@@ -53,12 +56,12 @@ class Turns:
                 "make the program in the process that uses it, and start that one anew, with "
                 "multiprocessing.get_context('spawn')",
             )
-        # One operation, so that the threads of a child, too, find one lock.
+        # `setdefault` is atomic, so all threads of a child get the same lock.
         return self._turns.get(process) or self._turns.setdefault(process, _Turn())
 
 
 class _Turn:
-    """Who is at an arena in one process."""
+    """The arena lock of one process. It is reentrant, so that `is_taken` can detect nested use."""
 
     def __init__(self) -> None:
         self.lock, self.is_taken = threading.RLock(), False
