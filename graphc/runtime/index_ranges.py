@@ -1,8 +1,8 @@
-"""Which integers number rows or classes, and where they are checked.
+"""Bounds checks of integers that index rows or classes.
 
-Those that are fed are checked before a step's first node, also behind views and copies, which leave
-every number as it is. Constants are checked once, when a program is made. Those that the graph
-computes are checked where they are read.
+Fed integers are checked before the first node of a step, also if an op reads them through views and
+copies, which preserve every number. Constants are checked once, when a program is made. Integers
+that the graph computes are checked at their first use.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 ALL = -1
-"""Stands for everything along the last axis."""
+"""Denotes all elements along the last axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The whole numbers from `low` to below `limit`, and `ignored` where there is one."""
+    """The integers in `[low, limit)`, and `ignored` unless it is None."""
 
     low: int
     limit: int
@@ -38,7 +38,7 @@ class Bounds:
         return f"[{self.low}, {self.limit}){extra}"
 
     def contains(self, other: Bounds) -> bool:
-        """Whether every number of the other ones is among these."""
+        """Return True if these bounds contain every number of the other bounds."""
         extra = other.ignored
         spared = extra is None or extra == self.ignored or self.low <= extra < self.limit
         return self.low <= other.low and other.limit <= self.limit and spared
@@ -46,25 +46,25 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The bounds of what an op looks up with; `counted` is room for which numbers are not the
-    ignored one."""
+    """The bounds of the indices of an op; `counted` is scratch for the mask of indices that are not
+    ignored."""
 
     bounds: Bounds
     counted: Array | None
 
     @classmethod
     def of(cls, bounds: Bounds, elements: int) -> Range:
-        """A range with room for so many numbers."""
+        """Return a range with scratch for `elements` numbers."""
         return cls(bounds, None if bounds.ignored is None else np.empty(elements, np.bool_))
 
     def broken_by(self, given: Array) -> str | None:
-        """The least and the largest number, as a message says them, unless all lie inside."""
+        """Return the least and the largest number as text; None if all are within the bounds."""
         counted: Any = True
         bounds = self.bounds
         if bounds.ignored is not None and self.counted is not None:
             counted = self.counted.reshape(given.shape)
             np.not_equal(given, bounds.ignored, out=counted)
-        # The 0 with which both begin lies inside of every range.
+        # The initial value 0 is within every range.
         low = int(np.minimum.reduce(given, None, initial=0, where=counted))
         high = int(np.maximum.reduce(given, None, initial=0, where=counted))
         if low >= bounds.low and high < bounds.limit:
@@ -74,9 +74,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class FedRange:
-    """Elements of an input that must lie in a range, as the op of `reader` looks up with them.
+    """Elements of an input that must be in a range, as the node `reader` uses them as indices.
 
-    `positions` are those of the flattened input, None for all of it; `chosen` is room for them.
+    `positions` are positions in the flattened input, None for all of it. `chosen` is scratch for
+    the elements at these positions.
     """
 
     range: Range
@@ -85,7 +86,7 @@ class FedRange:
     chosen: Array | None
 
     def check(self, source: Input | State, given: Array) -> None:
-        """Raise `FeedError` unless what is fed, or a constant, lies in the range."""
+        """Raise `FeedError` unless the array of an input or a constant is in the range."""
         if self.positions is not None:
             flat = given.reshape(-1)
             given = np.take(flat, self.positions, out=self.chosen, mode="clip")
@@ -101,7 +102,10 @@ class FedRange:
 
 @dataclass(frozen=True, slots=True)
 class ComputedRange:
-    """A value that must lie in a range where `reader` reads it, at one place of its last axis."""
+    """A computed value that must be in a range when `reader` reads it.
+
+    `part` is an index along its last axis, or `ALL`.
+    """
 
     value: Value
     part: int
@@ -109,7 +113,7 @@ class ComputedRange:
     reader: Node
 
     def check(self, name: str, array: Array) -> None:
-        """Raise `FeedError` unless the array, which the graph calls `name`, lies in the range."""
+        """Raise `FeedError` unless the array is in the range; `name` is its name in the graph."""
         broken = self.range.broken_by(_part(array, self.part))
         if broken is not None:
             raise FeedError(
@@ -120,7 +124,7 @@ class ComputedRange:
 
 
 class IndexRanges:
-    """The ranges of a graph's integers: `fed` ones by input, `computed` ones by first reader."""
+    """The ranges of a graph's integers: `fed` by input, `computed` by their first consumer."""
 
     def __init__(self, graph: Graph) -> None:
         self.computed: dict[Node, list[ComputedRange]] = {}
@@ -151,12 +155,12 @@ class IndexRanges:
 
 
 def _part(array: Array, part: int) -> Array:
-    """What lies at one place of the last axis, or everything."""
+    """Return the elements at one index of the last axis, or all of them."""
     return array if part == ALL else array[..., part]
 
 
 def _known(value: Value) -> list[Bounds]:
-    """The bounds that what computes a value says it is in, also behind views and copies."""
+    """Return the bounds that the producer of a value guarantees, through views and copies."""
     node = value.node
     while node is not None and (_shows_numbers(node) or _keeps_numbers(node)):
         node = node.inputs[0].node
@@ -165,7 +169,7 @@ def _known(value: Value) -> list[Bounds]:
 
 
 def _ranges_of(node: Node) -> list[tuple[Value, int, Bounds]]:
-    """The integers that a node looks up with, where along their last axis, and their bounds."""
+    """Return the values that a node uses as indices, the part of their last axis, and bounds."""
     op, limits = node.op, node.op.index_limit(node)
     if limits is None:
         return []
@@ -183,14 +187,16 @@ def _ranges_of(node: Node) -> list[tuple[Value, int, Bounds]]:
 
 
 def _original(value: Value) -> Value:
-    """What a recomputed value is a copy of; it has the same numbers."""
+    """Return the value that a recomputed value is a copy of; it has the same numbers."""
     node = value.node
     return value if node is None or node.copy_of is None else node.copy_of.outputs[value.index]
 
 
 def _fed_positions(graph: Graph) -> dict[Value, tuple[Input | State, Array]]:
-    """Integers that are fed or constants, as they are or behind views and copies: which elements
-    of which input or constant they are."""
+    """Map integer values to the input or constant whose elements they are, and their positions.
+
+    These are the integer inputs and constants, and values derived from them by views and copies.
+    """
     constants = (state for state in graph.states if state.role == "constant")
     sources: list[Input | State] = [*graph.inputs, *constants]
     found: dict[Value, tuple[Input | State, Array]] = {
@@ -212,13 +218,13 @@ def _fed_positions(graph: Graph) -> dict[Value, tuple[Input | State, Array]]:
 
 
 def _shows_numbers(node: Node) -> bool:
-    """Whether the outputs are views of numbers, read as what they are."""
+    """Return True if the outputs are views of the first input, with its dtype."""
     same = all(v.type.dtype == node.inputs[0].type.dtype for v in node.outputs)
     return node.op.views is not None and same
 
 
 def _keeps_numbers(node: Node) -> bool:
-    """Whether the output has the numbers of the only input, integer by integer."""
+    """Return True if the output has the same integers as the only input."""
     if not isinstance(node.op, Copy | Cast):
         return False
     given, kept = node.inputs[0].type.dtype, node.output.type.dtype
@@ -226,7 +232,7 @@ def _keeps_numbers(node: Node) -> bool:
 
 
 Readers = dict[Bounds, list[tuple[Node, Array]]]
-"""Bounds → the nodes that look up within, and the positions that they read."""
+"""Bounds → the nodes whose indices have these bounds, and the positions that they read."""
 
 
 def _order(bounds: Bounds) -> tuple[bool, int, int, int]:
@@ -235,8 +241,11 @@ def _order(bounds: Bounds) -> tuple[bool, int, int, int]:
 
 
 def _united(source: Input | State, readers: Readers) -> list[FedRange]:
-    """One range for each bounds, from the narrowest on, of positions that none inside has; where
-    something is ignored, behind those where nothing is."""
+    """Merge the checks of an input into one range for each bounds, from the narrowest on.
+
+    A position is left out of a range if bounds contained in it already check that position. Bounds
+    without an ignored index come first.
+    """
     covered: dict[Bounds, Array] = {}
     united = []
     for bounds in sorted(readers, key=_order):
@@ -259,7 +268,7 @@ def _united(source: Input | State, readers: Readers) -> list[FedRange]:
 
 
 def index_limits(graph: Graph) -> dict[Value, int]:
-    """Limits of integer values, handed back to all integers that they were computed from."""
+    """Return the limits of integer values, propagated back to the integers they depend on."""
     limits: dict[Value, int] = {}
     for node in reversed(graph.nodes):
         found = [limits[value] for value in node.outputs if value in limits]

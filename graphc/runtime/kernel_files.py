@@ -1,8 +1,9 @@
-"""Machine code of kernels, compiled once and kept in a folder.
+"""Cache of compiled kernels on disk.
 
-A file is named after all that its content depends on: the kernel's text, the compiler with its
-version and options, the processor. It starts with a digest of the rest, so one that was cut short
-is compiled again; it is written whole or not at all, so several processes may share the folder.
+The name of a file is a digest of everything that its content depends on: the text of the kernel,
+the compiler with its version and options, and the processor. A file starts with a digest of the
+rest, so a truncated file is detected and compiled again. Files are written atomically, so several
+processes may share the folder.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ DIGEST_BYTES = 32
 
 
 def cache_folder() -> Path | None:
-    """Where compiled kernels are kept: in the user's cache, as XDG's base directories say.
+    """Return the cache folder of compiled kernels, by the XDG base directory specification.
 
-    None for a user who has no home, or one that is no absolute path.
+    Returns None for a user without a home, or with one that is not an absolute path.
     """
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
@@ -39,10 +40,11 @@ def machine_code(
     folder: Path | None,
     compile: Callable[[str], bytes],
 ) -> dict[str, bytes]:
-    """The machine code of each text by name; what is not in `folder` is compiled, and kept there.
+    """Return the machine code of each text by name, compiling and caching what `folder` lacks.
 
-    `compiler` is all that code depends on beside a text; its `repr` is part of a file's name.
-    `compile` is called on several threads. None as the folder keeps nothing.
+    `compiler` is everything besides the text that the code depends on; its `repr` goes into the
+    digest that names a file. `compile` is called on several threads. Without a folder, nothing is
+    cached.
     """
     paths = {
         name: folder / f"{_digest(text, compiler)}.{suffix}" if folder else None
@@ -63,7 +65,7 @@ def _digest(text: str, compiler: object) -> str:
 
 
 def _kept(path: Path | None) -> bytes | None:
-    """The code that a file holds; None where it is missing or broken."""
+    """Read the code of a file; None if it is missing or corrupt."""
     if path is None:
         return None
     try:
@@ -75,7 +77,7 @@ def _kept(path: Path | None) -> bytes | None:
 
 
 def _keep(path: Path | None, code: bytes) -> None:
-    """Keep code in a file; a folder that cannot be written costs time, nothing else."""
+    """Write code to a file. Errors are ignored: without the cache, kernels are compiled again."""
     if path is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""What a run may be told: how the steps of a plan are computed, each option once."""
+"""The options of execution, which say how the steps of a plan run. Each is defined once, here."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from graphc.ir.device import MOST_THREADS
 from graphc.keywords import Flag, Options, option
 
 RANK_TIMEOUT = 60.0
-"""The seconds that a rank waits for the others, unless told."""
+"""The default seconds that a rank waits for the others."""
 
 SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 1e-3, 1e6
-"""The least, and the most: over eleven days."""
+"""The least and the largest time limit in seconds; the largest is over eleven days."""
 
 
 def _check_cudnn(name: str, given: object) -> None:
@@ -36,7 +36,7 @@ def _path_or_none(name: str, given: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Options):
-    """The options that say how a plan runs."""
+    """The options of execution."""
 
     cuda_graph: bool = option(True, "On a GPU, capture a step as a CUDA graph and replay it.")
     cudnn: bool | str | os.PathLike[str] | None = option(

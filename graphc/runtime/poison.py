@@ -1,18 +1,21 @@
-"""Which bytes of an arena hold nothing, and when: there NaN is put, so that a wrong plan shows."""
+"""Poisoning: the byte ranges of an arena without a live value, which are filled with NaN.
+
+A step that reads such bytes computes NaN, which exposes a wrong plan.
+"""
 
 from __future__ import annotations
 
 from graphc.plans.memory_plan import MemoryPlan
 
 Range = tuple[int, int]
-"""Bytes [first, last) of the arena."""
+"""The bytes `[first, last)` of the arena."""
 
 POISON = 0xFF
-"""A byte of which floats of any width are NaN."""
+"""A byte such that floats of any width made of it are NaN."""
 
 
 def empty_at_start(plan: MemoryPlan) -> list[Range]:
-    """Everything but states, slots and what the feeds fill."""
+    """Return all bytes except those of states, slots and inputs."""
     kept = sorted(
         (buffer.offset, buffer.offset + buffer.bytes)
         for buffer in plan.buffers
@@ -28,7 +31,7 @@ def empty_at_start(plan: MemoryPlan) -> list[Range]:
 
 
 def freed_after(plan: MemoryPlan) -> dict[int, list[Range]]:
-    """Step → bytes of buffers whose lifetime ends with it."""
+    """Map each step to the byte ranges of the buffers whose lifetime ends with it."""
     freed: dict[int, list[Range]] = {}
     for buffer in plan.buffers:
         span = (buffer.offset, buffer.offset + buffer.bytes)

@@ -1,4 +1,4 @@
-"""How long the kernels of a plan take on this machine."""
+"""Measurement of the kernels of a plan on the CPU of this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPEAT = 5
 
 
 def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCosts:
-    """The mean time of the nodes of each key, by `node_seconds`, which says what may be raised."""
+    """Measure the mean time of the nodes of each key by `node_seconds`, and raise as it does."""
     best = node_seconds(plan, repeat, seed)
     device = {
         "name": plan.device.name,
@@ -40,26 +40,30 @@ def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCo
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of a plan's nodes in their order, and (node's number, begin, seconds) of exchanges
-    with other ranks, which run beside them; a begin counts from the first node's."""
+    """Seconds of the nodes of a plan in order, and of the collectives that overlap with them.
+
+    `exchanges` has (node number, start, seconds) of each collective; a start is relative to that of
+    the first node.
+    """
 
     seconds: Sequence[float]
     exchanges: Sequence[tuple[int, float, float]] = ()
 
 
 def node_seconds(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> Sequence[float]:
-    """The seconds of each node by `step_times`."""
+    """Return the seconds of each node, measured by `step_times`."""
     return step_times(plan, repeat, seed).seconds
 
 
 def step_times(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> StepTimes:
     """Run whole steps on random inputs, and time every node in each of them.
 
-    Caches are thus as warm as a real step leaves them. Of `repeat` steps, after one that is not
-    timed, a node's best counts; of a plan for several ranks, which all call this, the shortest step
-    as it was. `seed` is that of states and inputs. Raises `OptionError` for a `repeat` below 1, a
-    wrong seed or a plan for a GPU, `RanksError` where other ranks are missing, and `ArenaError`
-    where the plan does not fit into memory.
+    Caches are therefore as warm as in a real step. After one warm-up step, `repeat` steps are
+    timed, and the result is the minimum of each node. For a plan of several ranks, all ranks call
+    this, and the result is the shortest step. `seed` seeds states and inputs.
+
+    Raises `OptionError` for a `repeat` below 1, an invalid seed or a plan for a GPU, `RanksError`
+    if other ranks are missing, and `ArenaError` if the plan does not fit into memory.
     """
     repeat, seed = whole_number("repeat", repeat), check_seed(seed)
     if plan.device.kind != "cpu":
@@ -77,7 +81,7 @@ def step_times(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> StepTim
     lane.spans = {} if lane.wire.size > 1 else None
     found: list[StepTimes] = []
     for _ in range(1 + repeat):
-        for source, given in feeds.items():  # a step may write over its inputs
+        for source, given in feeds.items():  # a step may overwrite its inputs
             np.copyto(arrays[source], given)
         with numpy_settings():
             spans = [_timed(calls) for calls in steps]
@@ -89,7 +93,7 @@ def step_times(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> StepTim
 
 
 def _timed(calls: Sequence[Call]) -> tuple[int, int]:
-    """The nanoseconds between which the calls ran."""
+    """Run the calls, and return when they started and ended, in nanoseconds."""
     started = time.perf_counter_ns()
     if not calls:
         return started, started
@@ -101,7 +105,7 @@ def _timed(calls: Sequence[Call]) -> tuple[int, int]:
 def _times(
     plan: MemoryPlan, spans: Sequence[tuple[int, int]], exchanges: Mapping[Node, tuple[int, int]]
 ) -> StepTimes:
-    """What lies between nodes is left out of both."""
+    """Convert spans of nodes and collectives to times, leaving out the gaps between nodes."""
     seconds = [(end - begin) * 1e-9 for begin, end in spans]
     begins, started = [0.0, *itertools.accumulate(seconds)], [begin for begin, _ in spans]
 
@@ -117,7 +121,7 @@ def _times(
 
 
 def _by_key(nodes: Sequence[Node], seconds: Sequence[float]) -> tuple[Measurement, ...]:
-    """One measurement a key, in order of first appearance."""
+    """Return one measurement per key, in order of first appearance."""
     groups: dict[str, list[tuple[Node, float]]] = {}
     for node, found in zip(nodes, seconds, strict=True):
         groups.setdefault(node_key(node), []).append((node, found))
@@ -131,7 +135,7 @@ def _by_key(nodes: Sequence[Node], seconds: Sequence[float]) -> tuple[Measuremen
 
 
 def machine() -> str:
-    """Architecture, and how many processors of which kind; nothing that names this one machine."""
+    """Describe the architecture and the processors, without identifying this one machine."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,1 +1,1 @@
-"""Steps on the CPU: native kernels, and NumPy, which is the reference and the fallback."""
+"""The CPU backend: native kernels, and NumPy as the reference and the fallback."""

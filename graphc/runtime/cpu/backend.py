@@ -1,4 +1,4 @@
-"""A plan on the CPU: kernels on views of one array of bytes."""
+"""The CPU backend: kernels on views of one array of bytes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class CpuBackend:
     """Prebound calls in the order of the plan's graph.
 
-    Where a check stands behind the first update, the states are copied before that update, and
-    copied back where the step fails.
+    If a check follows the first update of a state, the states are copied before that update, and
+    restored if the step fails.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class CpuBackend:
         return lambda: outputs
 
     def _update(self) -> None:
-        """Make the calls from the first update on; the flag is for what stops them on the way."""
+        """Run the calls from the first update on. `is_torn` is set in case they are interrupted."""
         for state, copy in self._kept:
             np.copyto(copy, state)
         self.is_torn = True

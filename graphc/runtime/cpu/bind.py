@@ -1,6 +1,6 @@
-"""Nodes become prebound calls on arrays; a step is then a plain list of calls.
+"""Binding of nodes to calls on arrays. A step is then a list of prebound calls.
 
-Nodes with native kernels are rows of a table, which one call runs; see step_table.py.
+Nodes with native kernels become rows of a table, which one call runs; see step_table.py.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Call = Callable[[], Any]
 
 
 BUFFER_ELEMENTS = 512
-"""NumPy's ufuncs buffer operands that are broadcast; this many elements keep a step's temporary
-bytes far under those of any array, at no loss of speed on long rows."""
+"""The buffer size of NumPy's ufuncs, which buffer operands that are broadcast. This many elements
+keep temporary memory far below that of any array, without slowing down long rows."""
 
 
 @contextmanager
 def numpy_settings() -> Iterator[None]:
-    """How kernels run: silent about infinities, with small ufunc buffers."""
+    """Run kernels without floating-point warnings, and with small ufunc buffers."""
     with np.errstate(all="ignore"):  # restores the buffer size, too
         np.setbufsize(BUFFER_ELEMENTS)
         yield
 
 
 class Recording:
-    """Collects what a kernel records; `scratch` is its part of the workspace."""
+    """The calls that a kernel records; `scratch` is its part of the workspace."""
 
     def __init__(self, scratch: tuple[Array, ...], lane: Lane = ALONE) -> None:
         self.scratch, self.lane = scratch, lane
@@ -61,8 +61,10 @@ def bind_node(
     strided: Strided,
     lane: Lane = ALONE,
 ) -> list[Call]:
-    """The calls of one node on the arrays of its values, with one array a workspace tensor, and
-    the `lane` on which collectives run."""
+    """Return the calls of one node on the arrays of its values.
+
+    `workspace` has one array per workspace tensor. Collectives run on `lane`.
+    """
     inputs = node.op.prepared(node, strided)
     outputs = [v for v in node.outputs if node.op.widens(node) and is_16_bit(v)]
     copies = dict(zip((*inputs, *outputs), workspace, strict=False))
@@ -91,9 +93,9 @@ def _record(
 
 @dataclass(slots=True)
 class StepCalls:
-    """The calls of a step in order: `updating` begins with the first update of a state.
+    """The calls of a step in order; `updating` begins with the first update of a state.
 
-    `checks_late` says whether a check, which may refuse the step, is among them.
+    `checks_late` is True if `updating` has a check, which may fail the step.
     """
 
     reading: list[Call]
@@ -110,10 +112,11 @@ def bind(
     threads: int | None = None,
     lane: Lane = ALONE,
 ) -> tuple[dict[Value, Array], StepCalls]:
-    """Views of all values in the arena, and the calls of a step; `computed` are the ranges of
-    integers that a node has to find them in, `threads` how many run native kernels.
+    """Return views of all values in the arena, and the calls of a step.
 
-    Where bytes are poisoned or numbers are looked at, integers too, nodes keep the plan's order.
+    `computed` gives the ranges that integers must be in when a node reads them. `threads` is the
+    number of threads of native kernels. With poisoning or any check, including range checks of
+    integers, nodes run in the order of the plan instead of on streams.
     """
     arrays = arrays_of(plan, arena)
     run = node_calls(plan, arena, arrays, threads, lane)
@@ -135,7 +138,7 @@ def bind(
         ]
         checks_late |= calls is updating and bool(checks or finite)
         calls[node] = [*checks, *run[node], *finite, *map(fill, freed.get(step, ()))]
-    # A check stands before the first reader in the plan's order, which is that of no stream.
+    # A check runs before the first consumer in the order of the plan, which streams do not keep.
     in_order = poison or check_finite or bool(computed) or plan.streams is None
     begin = [fill(span) for span in empty_at_start(plan)] if poison else []
     first, rest = (_arranged(plan, part, in_order) for part in (reading, updating))
@@ -143,7 +146,7 @@ def bind(
 
 
 def _arranged(plan: MemoryPlan, calls: Mapping[Node, list[Call]], in_order: bool) -> list[Call]:
-    """The calls of some nodes one after another, or as the plan's streams let them run."""
+    """Return the calls of some nodes in sequence, or by the stream schedule of the plan."""
     if in_order or plan.streams is None:
         return joined([call for own in calls.values() for call in own])
     return joined(side_by_side(calls, plan.graph.position, plan.streams.slots))
@@ -156,7 +159,7 @@ def node_calls(
     threads: int | None,
     lane: Lane = ALONE,
 ) -> dict[Node, list[Call]]:
-    """What a step calls for each node, natively where it can; nothing where outputs are views."""
+    """Return the calls of each node, native if possible; none if all its outputs are views."""
     rows: Mapping[Node, Rows] = {}
     if plan.device.kernels == "native":
         rows = native_rows(plan, arena.bytes.ctypes.data, threads)
@@ -167,7 +170,7 @@ def node_calls(
 
 
 def joined(calls: Sequence[Call]) -> list[Call]:
-    """The same calls, with rows that follow one another as one call."""
+    """Merge calls of consecutive rows of a table."""
     found: list[Call] = []
     for call in calls:
         last = found[-1] if found else None
@@ -179,7 +182,7 @@ def joined(calls: Sequence[Call]) -> list[Call]:
 
 
 def arrays_of(plan: MemoryPlan, arena: Arena) -> dict[Value, Array]:
-    """Views of all values in the arena."""
+    """Return views of all values in the arena."""
     return {
         value: arena.view(value.type, plan.address(value), placement.strides)
         for value, placement in plan.placements.items()
@@ -193,7 +196,7 @@ def numpy_calls(
     arrays: Mapping[Value, Array],
     lane: Lane = ALONE,
 ) -> list[Call]:
-    """What a step calls for one node by NumPy; nothing where its outputs are views."""
+    """Return the NumPy calls of one node; none if all its outputs are views."""
     if all(plan.placements[value].how == "view" for value in node.outputs):
         return []
     workspace, copies = _workspace(plan, arena, node), plan.target.copies(node, plan.strided)
@@ -206,7 +209,7 @@ def numpy_calls(
     operands = {**arrays, **pieces}
     rest = {value: strides for value, strides in plan.strided.items() if value not in copies}
     calls = [functools.partial(np.copyto, operands[value], arrays[value]) for value in copies]
-    own = len(node.op.workspace(node, plan.device, rest))  # a library's room is behind it
+    own = len(node.op.workspace(node, plan.device, rest))  # followed by workspace for libraries
     return [*calls, *bind_node(node, operands, workspace[len(copies) :][:own], rest, lane)]
 
 

@@ -1,7 +1,7 @@
-"""Kernels in LLVM's language as machine code in this process.
+"""Compilation and loading of kernels in LLVM IR.
 
-Code is made for this machine's processor, with all of its instructions, and kept in a folder for
-later processes. It stays loaded as long as the process lives: programs share kernels.
+Code is compiled for the processor of this machine with all of its instructions, and cached in a
+folder for later processes. It stays loaded until the process ends; programs share kernels.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from graphc.forks import lock_across_forks
 from graphc.runtime.kernel_files import machine_code
 
 OPTIMISATION = 2
-"""Of the code generator. Kernels are written in vectors, in single assignment form and with what is
-invariant outside loops: passes over them take as long as all else, and make no kernel faster."""
+"""The optimization level of the code generator. No passes over the IR run: they would double the
+compile time and make no kernel faster. Kernels are already written with vectors, in single
+assignment form, and with loop invariants hoisted."""
 
 _LOCK = lock_across_forks()
 _LOADED: dict[str, tuple[int, Any]] = {}
-"""Name → the address of a kernel, and what keeps its code in memory."""
+"""Name → the address of a kernel, and the object that keeps its code in memory."""
 
 
 def addresses(kernels: Iterable[NativeKernel], folder: Path | None) -> dict[str, int]:
-    """The address of each kernel by name; what is not in `folder` is compiled, and kept there.
+    """Return the address of each kernel by name, compiling and caching what `folder` lacks.
 
-    None keeps nothing. Raises `GraphcError` where a kernel does not compile.
+    Without a folder, nothing is cached. Raises `GraphcError` if a kernel does not compile.
     """
     texts = {kernel.name: kernel.text for kernel in kernels}
     with _LOCK:
@@ -45,7 +46,7 @@ def addresses(kernels: Iterable[NativeKernel], folder: Path | None) -> dict[str,
 
 @functools.cache
 def _compiler() -> tuple[str, ...]:
-    """All that machine code depends on beside the text."""
+    """Return everything besides the text that machine code depends on."""
     _machine()
     return (
         llvmlite.__version__,
@@ -59,7 +60,7 @@ def _compiler() -> tuple[str, ...]:
 
 @functools.cache
 def _machine() -> Any:
-    """The target machine: this processor."""
+    """Return the LLVM target machine for this processor."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple()

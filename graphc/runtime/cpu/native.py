@@ -1,4 +1,4 @@
-"""Nodes as rows of a step's table: machine code, and primitives of oneDNN."""
+"""Binding of nodes to rows of the step table: native kernels, and primitives of oneDNN."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from graphc.runtime.cpu.step_table import StepTable, pool_of
 from graphc.runtime.kernel_files import cache_folder
 
 FLOPS_A_THREAD = 1 << 21
-"""Flops of a product below which a further thread costs more than it saves: some 10 µs of one."""
+"""Flops of a product below which a further thread costs more than it saves; one thread computes
+them in about 10 µs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Calls of a step: some rows of its table, one after another."""
+    """A call of a step that runs consecutive rows `[first, end)` of its table."""
 
     table: StepTable
     first: int
@@ -32,7 +33,7 @@ class Rows:
 
     @property
     def rows(self) -> int:
-        """How many rows a call runs."""
+        """The number of rows that a call runs."""
         return self.end - self.first
 
     def __call__(self) -> None:
@@ -41,16 +42,16 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """A kernel's call with addresses in it."""
+    """A kernel call bound to addresses."""
 
     call: NativeCall
     pointers: tuple[int, ...]
 
 
 def native_rows(plan: MemoryPlan, address: int, threads: int | None) -> dict[Node, Rows]:
-    """The rows of the nodes that run natively, in an arena at that address.
+    """Return the rows of the nodes that run natively, in an arena at `address`.
 
-    All share one table. Nodes whose outputs are views, and those that are left to NumPy, have none.
+    All share one table. Nodes whose outputs are views, and nodes that run by NumPy, have no rows.
     """
     places = {
         value: Place(
@@ -72,9 +73,9 @@ def native_rows(plan: MemoryPlan, address: int, threads: int | None) -> dict[Nod
 def _calls(
     node: Node, plan: MemoryPlan, places: Mapping[Value, Place], address: int, threads: int
 ) -> list[_Kernel | Execution] | None:
-    """The node's calls: inputs that are copied into one piece first, then its own.
+    """Return the calls of a node: copies of strided inputs to contiguous scratch, then its own.
 
-    None leaves the node to NumPy.
+    Returns None if the node has to run by NumPy.
     """
     room = plan.workspaces.get(node)
     start = address + (room.offset if room else 0)

@@ -1,13 +1,13 @@
-"""Rows of a step's table on several streams: threads take pieces of whatever may run.
+"""Concurrent execution of rows of the step table by a stream schedule.
 
-A plan with streams says what waits for what (plans/streams.py). Here the threads of the one pool,
-see step_table.py, look through the streams for a row whose waits are over, take pieces of it, and
-look again; each looks at a stream of its own first. So small kernels run beside one another, large
-ones are shared by threads that find nothing else, and nobody waits for a whole stream. What a piece
-computes depends neither on the thread nor on when it runs.
+A plan with streams has the dependences between its nodes (plans/streams.py). The threads of the one
+pool (step_table.py) scan the streams for a row whose dependences are satisfied, take pieces of it,
+and scan again. Each thread scans from a stream of its own. Small kernels therefore run
+concurrently, threads without other work share large kernels, and no thread waits for a whole
+stream. The result of a piece depends neither on the thread nor on its time.
 
-A primitive of oneDNN for several threads wants all of them, and what NumPy does wants Python's
-lock: these run alone, between such stretches.
+Some calls run alone, between stretches of concurrent rows: primitives of oneDNN for several
+threads, which need all of them, and calls of NumPy, which need Python's global lock.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Call = Callable[[], Any]
 ENTRY = np.dtype(
     [
         ("row", np.uint64),
-        ("needs", np.uint64),  # rows of each stream that have to be over
-        ("share", np.int64),  # how many pieces a thread takes at a time
+        ("needs", np.uint64),  # number of rows of each stream that must have finished
+        ("share", np.int64),  # number of pieces that a thread takes at a time
         ("next", np.int64),  # the first piece that no thread has taken yet
-        ("done", np.int64),  # pieces that are over
+        ("done", np.int64),  # number of finished pieces
     ]
 )
-"""What a stretch adds to a row of the table; each field has eight bytes."""
+"""The data of a stretch for a row of the table; each field has eight bytes."""
 
 LOOKS = 256
-"""How often a thread looks for work before it lets others have its processor for a while."""
+"""The number of times that a thread scans for work before it yields its processor."""
 
 _LOOP = f"""
 {ROW_TYPE}
@@ -238,23 +238,23 @@ entry:
   ret void
 }}
 """
-"""Runs a stretch on so many threads of libgomp.
+"""The loop in LLVM IR. It runs a stretch on `threads` threads of libgomp.
 
-The thread that finishes the last piece of a row lets its stream go on; nobody takes a piece behind
-the row's end, since the row that a stream stands at is known by how many are over.
+The thread that finishes the last piece of a row advances its stream. The current row of a stream is
+given by the number of finished rows, so no thread takes a piece beyond the end of a row.
 """
 
 
 class _Stretch(ctypes.Structure):
-    """What the threads share: addresses by stream, and counters."""
+    """The shared data of the threads: addresses by stream, and counters."""
 
     _fields_ = (
         ("streams", ctypes.c_int64),
         ("entries", ctypes.c_void_p),
         ("counts", ctypes.c_void_p),
         ("progress", ctypes.c_void_p),
-        ("ticket", ctypes.c_int64),  # threads that have begun
-        ("failed", ctypes.c_int64),  # the address of a row that was refused
+        ("ticket", ctypes.c_int64),  # number of threads that have begun
+        ("failed", ctypes.c_int64),  # the address of a row that failed
         ("execute", ctypes.c_void_p),
         ("yields", ctypes.c_void_p),
     )
@@ -262,19 +262,19 @@ class _Stretch(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A row of a stream, and how many rows of each stream have to be over before it begins."""
+    """A row of a stream, and the number of rows of each stream that must finish before it."""
 
     row: int
     needs: tuple[int, ...]
 
 
 class SideBySide:
-    """A call of a step: rows of a table on several streams, each behind what it waits for."""
+    """A call of a step that runs rows of a table concurrently, subject to their dependences."""
 
     def __init__(self, table: StepTable, streams: Sequence[Sequence[_Link]]) -> None:
         self._pool = table.pool
         self.rows = sum(map(len, streams))
-        """How many rows a call runs."""
+        """The number of rows that a call runs."""
         links = [link for stream in streams for link in stream]
         needs = np.array([link.needs for link in links], np.int64)
         self._entries = np.zeros(len(links), ENTRY)
@@ -293,7 +293,7 @@ class SideBySide:
         self._stretch = _Stretch(len(streams), *addresses, 0, 0, table.execute, _yields())
 
     def __call__(self) -> None:
-        """Run all rows. Raises `GraphcError` where a primitive fails."""
+        """Run all rows. Raises `GraphcError` if a primitive fails."""
         self._entries["next"] = self._entries["done"] = 0
         self._progress[:] = 0
         stretch, pool = self._stretch, self._pool
@@ -307,11 +307,10 @@ class SideBySide:
 def side_by_side(
     calls: Mapping[Node, list[Call]], order: Mapping[Node, int], slots: Mapping[Node, StreamSlot]
 ) -> list[Call]:
-    """The calls of some nodes, which are given in their order: what their streams let run beside
-    one another in one call.
+    """Return the calls of some nodes, with rows that may run concurrently joined to one call.
 
-    `order` are the nodes' numbers in the graph. What a node waits for is among them, or is over.
-    Views, which have no slot, have no calls.
+    `calls` has the nodes in order, and `order` gives their numbers in the graph. The dependences of
+    a node are among them, or have finished. Views, which have no slot, have no calls.
     """
     queues: dict[int, deque[Node]] = {}
     for node, own in calls.items():
@@ -339,8 +338,10 @@ def _stretch(
     order: Mapping[Node, int],
     waiting: set[int],
 ) -> Iterator[Node]:
-    """Take the nodes from the streams' heads that need not run alone, until none is left whose
-    waits are over or taken."""
+    """Pop nodes that need not run alone from the heads of the streams.
+
+    Ends if no head is left whose dependences have finished or were taken before it.
+    """
     is_moving = True
     while is_moving:
         is_moving = False
@@ -353,7 +354,7 @@ def _stretch(
 
 
 def _shares(calls: Sequence[Call]) -> bool:
-    """Whether a node's calls are rows that any thread may run beside others."""
+    """Return True if all calls of a node are rows that may run concurrently with others."""
     return all(isinstance(c, Rows) and c.table.may_share(c.first, c.end) for c in calls)
 
 
@@ -363,14 +364,14 @@ def _joined(
     slots: Mapping[Node, StreamSlot],
     order: Mapping[Node, int],
 ) -> list[Call]:
-    """The calls of a stretch: one where it is of several streams."""
+    """Return the calls of a stretch: a single one if it spans several streams."""
     if len({slots[node].stream for node in nodes if calls[node]}) < 2:
         return [call for node in nodes for call in calls[node]]
     numbers = sorted({slots[node].stream for node in nodes})
     streams: dict[int, list[_Link]] = {number: [] for number in numbers}
     clocks = {number: [0] * len(numbers) for number in numbers}
-    """What has to be over before a stream goes on. A node without calls, such as a concatenation
-    in place, hands on what it waits for."""
+    """Stream → the number of rows of each stream that must finish before its next row: a vector
+    clock. A node without calls, such as a concatenation in place, propagates its dependences."""
     behind: dict[int, list[int]] = {}
     table: StepTable | None = None
     for node in nodes:
@@ -388,7 +389,7 @@ def _joined(
 
 
 def _yields() -> int:
-    """The address of what lets other threads have the processor; 0 where there is none."""
+    """Return the address of `sched_yield`; 0 if there is none."""
     found = getattr(openmp(), "sched_yield", None)
     return 0 if found is None else address_of(found)
 

@@ -1,11 +1,12 @@
-"""A step as a table of C calls, run by a small loop outside Python.
+"""The step table: a step as a table of C calls, run by a small loop outside Python.
 
 A row of the table is a kernel with its arguments, or a primitive of oneDNN; see `ROW`. The loop is
-a function in LLVM's language, compiled as kernels are. Where a kernel has pieces enough for
-several threads, these come from libgomp's pool, which oneDNN uses too: there is one pool. Threads
-take some pieces at a time as they become free, so one that shares its core with another process
-does not keep the others waiting; what a piece computes does not depend on who does. Where one
-is waited for long all the same, the next kernels run without it.
+a function in LLVM IR, compiled like a kernel.
+
+A kernel with enough pieces runs on several threads of libgomp's pool, which oneDNN also uses.
+Scheduling is dynamic: a free thread takes some pieces at a time. A thread that shares its core with
+another process therefore does not delay the others. The result of a piece does not depend on the
+thread. If the loop still waits long for a thread, the next kernels run on one thread only.
 """
 
 from __future__ import annotations
@@ -30,33 +31,34 @@ from graphc.runtime.kernel_files import cache_folder
 ROW = np.dtype(
     [
         ("function", np.uint64),  # of a kernel, or 0 for a primitive of oneDNN
-        ("first", np.uint64),  # a kernel's buffers, or the primitive
-        ("second", np.uint64),  # a kernel's numbers, or the stream
-        ("pieces", np.int64),  # of a kernel, or a primitive's arguments
-        ("threads", np.int64),  # that are worth it, or that a primitive was made for
+        ("first", np.uint64),  # the kernel's buffers, or the primitive
+        ("second", np.uint64),  # the kernel's numbers, or the stream
+        ("pieces", np.int64),  # the number of pieces, or of a primitive's arguments
+        ("threads", np.int64),  # the useful number, or that a primitive was created for
         ("arguments", np.uint64),  # of a primitive
         ("next", np.int64),  # the first piece that no thread has taken yet
-        ("share", np.int64),  # how many pieces a thread takes at a time
+        ("share", np.int64),  # the number of pieces that a thread takes at a time
         ("ended", np.uint64),  # when the first thread found no piece left
     ]
 )
-"""What the loop reads; each field has eight bytes."""
+"""The row format of the table, as the loop reads it; each field has eight bytes."""
 
 WORK_A_THREAD = 1 << 15
 """Elements below which a further thread costs more than it saves."""
 
 SHARES = 4
-"""How often each thread takes pieces, where there are enough."""
+"""The number of times that each thread takes pieces, if there are enough of them."""
 
 LONG_WAIT = 1 << 19
-"""Ticks for which nobody waits for a thread unless a neighbour has taken its core: some 0.2 ms on
-x86-64, more where they are longer."""
+"""Ticks of the cycle counter above which a wait for a thread is long: about 0.2 ms on x86-64, more
+if ticks are longer. Such a wait occurs only if another process has taken the core of a thread."""
 
 LEAST_TURNS, MOST_TURNS = 16, 1024
-"""How many kernels run on one thread after such a wait; more if the next wait is long, too."""
+"""Bounds of the number of kernels that run on one thread after a long wait. The number doubles if
+the next wait is long too, and halves otherwise."""
 
 ROW_TYPE = "%row = type { ptr, ptr, ptr, i64, i64, ptr, i64, i64, i64 }"
-"""`ROW` in LLVM's language."""
+"""`ROW` in LLVM IR."""
 
 _LOOP = f"""
 {ROW_TYPE}
@@ -207,35 +209,37 @@ end:
   ret i64 %index
 }}
 """
-"""Runs rows `from` to `to` - 1 and returns `to`, or the number of the row that failed.
+"""The loop in LLVM IR. It runs rows `from` to `to` - 1, and returns `to` or the row that failed.
 
-Where there is a pool, oneDNN uses as many of its threads meanwhile.
+With a pool, it sets the number of threads of oneDNN to that of the pool, and restores it.
 """
 
 
 class Pool(ctypes.Structure):
-    """Threads for kernels: functions of libgomp, null without it, and how many threads."""
+    """Threads for kernels: functions of libgomp, null without it, and the number of threads."""
 
     _fields_ = (
         ("parallel", ctypes.c_void_p),
         ("get", ctypes.c_void_p),
         ("set", ctypes.c_void_p),
         ("threads", ctypes.c_int64),
-        ("alone", ctypes.c_int64),  # kernels that are still to run on one thread
-        ("turns", ctypes.c_int64),  # how many will after the next long wait
+        ("alone", ctypes.c_int64),  # number of next kernels to run on one thread
+        ("turns", ctypes.c_int64),  # number of kernels after the last wait, adapted by each wait
     )
 
 
 SPINS = "20000"
-"""How often a waiting thread looks whether there is work before it sleeps: some 0.1 ms. libgomp's
-own number, 15 times as much, holds up others where a neighbour has taken a core."""
+"""The number of times that a waiting thread polls for work before it sleeps: about 0.1 ms. The
+default of libgomp is 15 times as large, which delays other threads if another process has taken a
+core."""
 
 
 @functools.cache
 def openmp() -> Any | None:
-    """libgomp, or None where this machine has none.
+    """Load libgomp; None if this machine has none.
 
-    What it reads of the environment when it is loaded is set meanwhile, and given back.
+    Sets the spin count in the environment while libgomp is loaded, unless the user has set it or
+    the wait policy.
     """
     name = "GOMP_SPINCOUNT"
     is_free = name not in os.environ and "OMP_WAIT_POLICY" not in os.environ
@@ -251,7 +255,7 @@ def openmp() -> Any | None:
 
 
 def pool_of(threads: int | None) -> Pool:
-    """Threads of libgomp, by default one for each processor; a single one where it is missing."""
+    """Return a pool of libgomp, by default one thread per processor; one thread without libgomp."""
     library = openmp()
     if library is None:
         return Pool(threads=1)
@@ -261,25 +265,25 @@ def pool_of(threads: int | None) -> Pool:
 
 
 def _most_threads(library: Any) -> int:
-    """How many threads libgomp surely gives: oneDNN waits for as many as it asked for."""
+    """Return the number of threads that libgomp guarantees: oneDNN waits for all it requests."""
     if library.omp_get_dynamic() or library.omp_get_max_active_levels() < 1:
         return 1
     return int(library.omp_get_thread_limit())
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class StepTable:
-    """Rows that are added one after another, and run from one number up to another."""
+    """A table of rows. Rows are appended, and any consecutive range of them can be run."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self._rows: list[tuple[int, ...]] = []
         self._kept: list[Any] = []
-        """What rows point to."""
+        """Objects that rows point to."""
         self.execute = 0
         """The address of oneDNN's function that runs a primitive."""
         self._table = np.empty(0, ROW)
@@ -290,7 +294,7 @@ class StepTable:
     def add_kernel(
         self, function: int, pointers: Sequence[int], numbers: Sequence[int], pieces: int, work: int
     ) -> None:
-        """Add a kernel on these buffers; `work` is about how many elements it touches."""
+        """Add a kernel on these buffers; it touches about `work` elements."""
         given = np.array(pointers, np.uint64), np.array(numbers, np.int64)
         self._kept += given
         threads = max(1, min(self.pool.threads, pieces, work // WORK_A_THREAD))
@@ -299,7 +303,7 @@ class StepTable:
         self._rows.append((function, first, second, pieces, threads, 0, 0, share, 0))
 
     def add_primitive(self, call: Execution) -> None:
-        """Add a primitive of oneDNN on its arguments."""
+        """Add a primitive of oneDNN with its arguments."""
         self.execute = call.function
         self._kept.append(call)
         arguments = ctypes.addressof(call.arguments)
@@ -308,25 +312,30 @@ class StepTable:
 
     @property
     def table(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """All rows; another array when one was added."""
+        """All rows as an array, which is a new one after a row was added."""
         if len(self._table) != len(self._rows):
             self._table = np.array(self._rows, ROW)
         return self._table
 
     def share(self, row: int) -> int:
-        """How many pieces of a row a thread takes at a time: all, where it is worth no second."""
+        """Return the number of pieces of a row that a thread takes at a time.
+
+        It is all of them if a second thread would not pay off.
+        """
         _, _, _, pieces, threads, _, _, share, _ = self._rows[row]
         return share if threads > 1 else max(1, pieces)
 
     def may_share(self, first: int, end: int) -> bool:
-        """Whether rows `first` to `end` - 1 may run beside others: there are several threads, and
-        no row is a primitive that wants more than one of them."""
+        """Return True if rows `first` to `end` - 1 may run concurrently with others.
+
+        That requires several threads, and no primitive among the rows that needs more than one.
+        """
         if self.pool.threads < 2:
             return False
         return all(row[0] != 0 or row[4] == 1 for row in self._rows[first:end])
 
     def run(self, first: int, end: int) -> None:
-        """Run rows `first` to `end` - 1. Raises `GraphcError` where a primitive fails."""
+        """Run rows `first` to `end` - 1. Raises `GraphcError` if a primitive fails."""
         table, pool = self.table.ctypes.data, ctypes.addressof(self.pool)
         reached = called(_loop(), table, first, end, pool, self.execute)
         if reached != end:
@@ -334,21 +343,21 @@ class StepTable:
 
 
 class _Forked:
-    """The thread that makes calls in a forked child.
+    """The thread that runs the loop in a forked child.
 
-    libgomp's pool belongs to a thread, and the parent's other threads are not in the child: there,
-    a thread of its own makes the calls, and gets a pool of its own.
+    A pool of libgomp belongs to the thread that created it, and its worker threads do not exist in
+    the child. So a new thread of the child runs the loop, and gets a new pool.
     """
 
     caller: ClassVar[ThreadPoolExecutor | None] = None
     has_called: ClassVar[bool] = False
-    """Whether a call was made, by which the process may have a pool."""
+    """True if the loop has run, so that the process may have a pool."""
 
     @classmethod
     def begin(cls) -> None:
         """Start the thread, if the parent may have a pool."""
         if cls.has_called:
-            with _uninterrupted():  # which the thread inherits
+            with _uninterrupted():  # the thread inherits the signal mask
                 cls.caller = ThreadPoolExecutor(1)
                 cls.caller.submit(int).result()
 
@@ -358,7 +367,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def called(loop: Any, *arguments: int) -> Any:
-    """What the loop returns, which has ended however this is left."""
+    """Run the loop and return its result. It has ended even if this raises."""
     _Forked.has_called = True
     if _Forked.caller is None:
         return loop(*arguments)
@@ -368,7 +377,7 @@ def called(loop: Any, *arguments: int) -> Any:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C back until the end: locks between threads do not stand it half way."""
+    """Block Ctrl-C until the end: an interrupt would break locks between threads."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -385,7 +394,7 @@ def _loop() -> Any:
 
 
 def address_of(function: Any) -> int:
-    """Where a function of C begins."""
+    """Return the address of a C function."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return address
