@@ -1,4 +1,4 @@
-"""A plan on a GPU: one allocation, and a step that is captured once and replayed."""
+"""The GPU backend: one allocation, and a step that is captured once and replayed."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ from graphc.runtime.poison import POISON, empty_at_start, freed_after
 Array = np.ndarray[Any, np.dtype[Any]]
 
 START = -1
-"""The number of the event before all works."""
+"""The key of the event before all works."""
 
 
 class GpuBackend:
-    """Kernels and products bound to addresses of one allocation.
+    """Kernels and library calls bound to addresses of one allocation.
 
-    The first step is run call by call: libraries get ready, code is loaded. The second one is
-    captured as a CUDA graph, and all from there on replay it, unless `cuda_graph` is false. Nodes
-    run on the streams of the plan. `poison` and `check_finite` are for debugging: steps then run
-    call by call on one stream.
+    The first step runs call by call, while libraries initialize and code is loaded. The second step
+    is captured as a CUDA graph, and it and all later steps replay the graph, unless `cuda_graph` is
+    False. Nodes run on the streams of the plan. `poison` and `check_finite` are for debugging:
+    steps then run call by call on one stream.
 
-    With `cudnn`, convolutions and attention run by it where it can. A warning tells of products
-    that the library does not serve, `report` of all that libraries decline.
+    With `cudnn`, cuDNN computes the convolutions and attention that it supports. A warning lists
+    products that cuBLASLt does not support; `report` lists all requests that libraries decline.
 
-    Raises `ArenaError` where the arena does not fit.
+    Raises `ArenaError` if the arena does not fit.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class GpuBackend:
         self._is_warm = False
 
     def _ready(self, cudnn: Cudnn | None, together: bool) -> list[Work]:
-        """The works of a plan, with all that they call compiled and loaded."""
+        """Bind the works of a plan, and compile and load all their calls."""
         products: dict[str, None] = {}
         requests: dict[str, None] = {}
 
@@ -143,7 +143,7 @@ class GpuBackend:
 
     @property
     def _kept(self) -> Sequence[State]:
-        """The states that a step may have to bring back."""
+        """The states that a step may have to restore."""
         states = self.plan.graph.states if self._check_finite else ()
         return [state for state in states if state.role != "constant"]
 
@@ -154,7 +154,7 @@ class GpuBackend:
 
     @property
     def works(self) -> Sequence[Work]:
-        """The work of a step, node by node, in order."""
+        """The works of a step, in order."""
         return self._works
 
     @property
@@ -191,10 +191,10 @@ class GpuBackend:
         return lambda: self._outputs(fetched)
 
     def repeat(self) -> None:
-        """Enqueue a step on what lies in the arena, without feeds and outputs, to measure it.
+        """Enqueue a step on the current contents of the arena, without feeds and outputs.
 
-        Inputs are still as they were fed if the plan keeps them to its end, as it does those that
-        are outputs, too.
+        This is for measurements. An input still has its fed value only if the plan keeps it until
+        the end of the step, for example because it is also an output.
         """
         with self._accelerator.active():
             self._settle()
@@ -203,7 +203,7 @@ class GpuBackend:
             self._is_settled = True
 
     def _settle(self) -> None:
-        """Wait for all streams where a step was given up: they may not have been joined."""
+        """Wait for all streams if a step was aborted: its streams may not have been joined."""
         if not self._is_settled:
             copying = (self._arrivals.stream, self._departures.stream)
             for stream in (*self._streams, *filter(None, copying)):
@@ -214,7 +214,7 @@ class GpuBackend:
         try:
             with self._accelerator.active():
                 return self._departures.outputs(fetched)
-        except Exception:  # a fault of a kernel shows here, and nobody knows how far the step came
+        except Exception:  # errors of kernels are raised here; how far the step came is unknown
             self.is_torn = bool(self.plan.graph.effects)
             raise
 
@@ -232,7 +232,7 @@ class GpuBackend:
             self.is_torn = False
 
     def _captured(self) -> Callable[[], None]:
-        """The step as a graph; nothing runs, so nothing is torn whatever happens."""
+        """Capture the step as a graph. Nothing runs, so states are not torn if this fails."""
         try:
             return self._accelerator.capture(self.stream, self._enqueue)
         except BaseException:
@@ -243,9 +243,9 @@ class GpuBackend:
         self.is_torn = self._first_update < len(self._works)
 
     def _enqueue(self) -> None:
-        """All works on their streams, which fork from the main one and join it again.
+        """Enqueue all works on their streams, which fork from the main stream and join it again.
 
-        Events live until all is enqueued: what is captured may not be destroyed meanwhile.
+        Events live until all works are enqueued: a capture forbids destroying them before.
         """
         accelerator = self._accelerator
         events: dict[int, Event] = {}
@@ -276,7 +276,7 @@ class GpuBackend:
             self._accelerator.run(call, stream)
 
     def _run_checked(self) -> None:
-        """Call by call; where `check_finite` keeps states, those are back if anything stops it."""
+        """Run a step call by call; with `check_finite`, restore states if it is interrupted."""
         kept = {state: self._fetched(state) for state in self._kept}
         try:
             self._run_one_by_one()
@@ -289,7 +289,7 @@ class GpuBackend:
         self.is_torn = False
 
     def _run_one_by_one(self) -> None:
-        """With NaN where nothing lives, and a look at every result."""
+        """Run the works in order, poison dead bytes, and check that every result is finite."""
         freed = freed_after(self.plan) if self._poison else {}
         self._fill(empty_at_start(self.plan) if self._poison else ())
         works = {work.step: work for work in self._works}
@@ -318,7 +318,7 @@ class GpuBackend:
                 )
 
     def _fetched(self, value: Value) -> Array:
-        """A copy of a value as it is now."""
+        """Copy the current contents of a value to the host."""
         place: Place = self._places[value]
         memory = np.empty(span_bytes(value.type, Layout(0, place.strides)), np.uint8)
         self._accelerator.download(memory, place.address, self.stream)
@@ -327,7 +327,7 @@ class GpuBackend:
 
 
 def _first_update(works: Sequence[Work]) -> int:
-    """The number of the first work that replaces a state; that of none behind the last one."""
+    """Return the index of the first work that updates a state; `len(works)` if there is none."""
     updates = (
         number for number, work in enumerate(works) if any(n.op.has_effect for n in work.nodes)
     )

@@ -1,4 +1,4 @@
-"""Calls of a plan with addresses in them. No GPU is needed: any address will do."""
+"""Binding of a plan to calls with device addresses. It needs no GPU and accepts any address."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from graphc.runtime.gpu.places import places_of_plan
 
 @dataclass(frozen=True, slots=True)
 class BoundLaunch:
-    """A kernel with its arguments: addresses (int), and numbers of 32 bits."""
+    """A kernel with its arguments: addresses (`int`), and 32-bit numbers."""
 
     kernel: Kernel
     arguments: tuple[int | np.uint32, ...]
@@ -50,7 +50,7 @@ class BoundGemm:
 
 @dataclass(frozen=True, slots=True)
 class BoundPlan:
-    """A plan of cuDNN with the addresses of its tensors, by role, and of its workspace."""
+    """A cuDNN plan with the addresses of its tensors, by role, and of its workspace."""
 
     library: Cudnn
     plan: Plan
@@ -60,7 +60,7 @@ class BoundPlan:
 
 @dataclass(frozen=True, slots=True)
 class BoundExchange:
-    """A collective with the addresses of what it reads and writes."""
+    """A collective with the addresses of its operand `x` and its result `y`."""
 
     exchange: Exchange
     x: int
@@ -72,8 +72,10 @@ BoundCall = BoundLaunch | BoundGemm | BoundPlan | BoundExchange
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step does for one node, or for updates that share a launch; the first of them is
-    number `step` of the graph."""
+    """The calls for one node, or for several updates that share a launch.
+
+    `step` is the index of the first of these nodes in the graph.
+    """
 
     step: int
     nodes: tuple[Node, ...]
@@ -89,13 +91,15 @@ def bind(
     serves: Callable[[BoundGemm], bool] = lambda product: True,
     declines: Callable[[Request], None] = lambda request: None,
 ) -> list[Work]:
-    """The work of every node that is no view, in order, in an arena at that address.
+    """Bind every node that is not a view, in order, to an arena at `address`.
 
-    With `cudnn`, it does what it has an engine for within the node's workspace; `declines` hears of
-    what it has none for. Small updates that are neighbours share a launch, unless `together` is
-    false. What follows a product is part of it, and products are calls of a library, if that
-    `serves` them: where not, kernels do that node's work, and no other's. Raises `PlanError` where
-    a node's workspace is smaller than what its calls need.
+    With `cudnn`, cuDNN computes each node for which it has an engine within the workspace of the
+    node; `declines` is called with each request for which it has none. Small adjacent updates share
+    a launch, unless `together` is False.
+
+    Products are library calls with fused epilogues if the library `serves` them. Otherwise
+    generated kernels compute the epilogue, or the product, of that node only. Raises `PlanError` if
+    the workspace of a node is smaller than its calls need.
     """
     places = places_of_plan(plan, address)
     nodes = [
@@ -120,7 +124,7 @@ def bind(
 def _on_one_stream(
     groups: Iterable[tuple[Node, ...]], plan: MemoryPlan
 ) -> Iterator[tuple[Node, ...]]:
-    """The groups, each in parts that run on one stream."""
+    """Split each group into parts that run on one stream."""
     slots = None if plan.streams is None else plan.streams.slots
 
     def stream(node: Node) -> int:
@@ -132,8 +136,11 @@ def _on_one_stream(
 
 
 def slots_of_works(plan: MemoryPlan, works: Sequence[Work], alone: bool) -> list[StreamSlot]:
-    """Where each work runs by the plan, and the works that it waits for, by their numbers; all on
-    one stream if `alone`."""
+    """Return the stream of each work by the plan, and the indices of the works it waits for.
+
+    All works run on one stream if `alone`. Without a stream schedule, collectives get a stream of
+    their own.
+    """
     if plan.streams is None and not alone and any(map(_is_exchange, works)):
         return _slots_beside_exchanges(plan, works)
     if plan.streams is None or alone:
@@ -152,8 +159,11 @@ def _is_exchange(work: Work) -> bool:
 
 
 def _slots_beside_exchanges(plan: MemoryPlan, works: Sequence[Work]) -> list[StreamSlot]:
-    """Exchanges on a stream of their own: each waits for the works before it, and what runs from
-    an arrival on waits for its exchange."""
+    """Schedule collectives on a second stream.
+
+    Each collective waits for the works before it. The first work at or after the node that awaits a
+    collective waits for that collective.
+    """
     begun = {work.step: number for number, work in enumerate(works) if _is_exchange(work)}
     nodes, position = plan.graph.nodes, plan.graph.position
     due = [
@@ -178,7 +188,7 @@ def _slots_beside_exchanges(plan: MemoryPlan, works: Sequence[Work]) -> list[Str
 
 
 def kernels_of(calls: Iterable[BoundCall]) -> list[Kernel]:
-    """The kernels that are launched, each once."""
+    """Return the distinct kernels that are launched."""
     found = {call.kernel.name: call.kernel for call in calls if isinstance(call, BoundLaunch)}
     return list(found.values())
 
@@ -226,12 +236,12 @@ def _bound(
 
 
 def _by_kernel(product: BoundGemm) -> BoundLaunch:
-    """The kernel that computes a product which the library does not serve."""
+    """Return the launch of a generated kernel for a product that the library does not serve."""
     return _launched(product_kernel(product.gemm), product.addresses)
 
 
 def _addresses(places: Mapping[Value, Place], nodes: Sequence[Node]) -> dict[Buffer, int]:
-    """The addresses of all values of some nodes."""
+    """Return the addresses of all values of some nodes."""
     return {v: places[v].address for node in nodes for v in (*node.inputs, *node.outputs)}
 
 
@@ -245,9 +255,11 @@ def _by_cudnn(
     in_parts: bool,
     declines: Callable[[Request], None],
 ) -> list[BoundCall]:
-    """The node's calls with cuDNN in the first form that it has an engine for, with a workspace of
-    `room` bytes at `start`; none where there is no such form. `in_parts` is that of
-    `Cudnn.build`."""
+    """Return the calls of a node by cuDNN, in the first form for which it has an engine.
+
+    The workspace is `room` bytes at `start`. The list is empty if there is no such form. `in_parts`
+    is passed to `Cudnn.build`.
+    """
     forms = list(library_calls(node, own, tf32))
     for asked in forms:
         addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
@@ -274,7 +286,7 @@ def _by_cudnn(
 def workspace_starts(
     plan: MemoryPlan, node: Node, address: int, sizes: Sequence[int]
 ) -> tuple[list[int], int]:
-    """Addresses of the tensors of a node's workspace, and the end of the last one."""
+    """Return the addresses of the workspace tensors of a node, and the end of the last one."""
     if not sizes:
         return [], address
     buffer = plan.workspaces.get(node)
@@ -296,7 +308,7 @@ def _with_addresses(
         return BoundGemm(call, addresses, library, library_bytes)
     if isinstance(call, Exchange):
         return BoundExchange(call, addresses[call.x], addresses[call.y])
-    assert isinstance(call, Launch)  # programs are written by now
+    assert isinstance(call, Launch)  # programs have been lowered to launches
     return _launched(call, addresses)
 
 

@@ -1,9 +1,9 @@
 """cuDNN through NVIDIA's frontend package: convolutions and attention on raw device addresses.
 
-The frontend offers engines for a request in an order of its own. Taken is the first that is
-deterministic, computes as precisely as asked, and needs no more workspace than there is, for the
-request as it would be in one piece: parts of larger tensors then have its bits. Which one that was,
-with its knobs, goes into a record; given back, the record makes the same plans again.
+The frontend lists engines for a request in its heuristic order. The first one is chosen that is
+deterministic, has the requested precision, and fits into the workspace. The choice is made for the
+request with contiguous operands, so that operands inside larger tensors give the same bits. The
+chosen engine and its knobs are recorded; a later run with the record makes the same plans.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ DATA_TYPES = {float32: "FLOAT", float64: "DOUBLE", float16: "HALF", bfloat16: "B
 """The names of dtypes in cudnn.data_type."""
 
 BACKEND_ENGINES = range(10_000)
-"""Numbers of cuDNN's own engines. Above are kernels that the frontend's optional packages bring
-along; what they allocate, and whether they can be captured, is theirs to say."""
+"""The numbers of cuDNN's own engines. Larger numbers are kernels of optional packages of the
+frontend, which are not used: they may allocate memory, and may not support graph capture."""
 
 
 OLDEST = (1, 32)
-"""The first version of the frontend that is taken, major and minor."""
+"""The oldest supported version of the frontend, major and minor."""
 
 LIMIT = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT"
-"""The variable by which the frontend is told, and it has no other way, how many bytes a
-deterministic gradient of attention may take before it sums dq in an order of its own instead (cuDNN
-9.25 and later, on Hopper)."""
+"""The environment variable with the workspace limit, in bytes, of the deterministic gradient of
+attention. Above the limit, the frontend sums dq in another order instead (cuDNN 9.25 and later, on
+Hopper). The frontend has no other interface for it."""
 
 
 ROUNDING_NOTES = (
     "DOWN_CONVERT_INPUTS", "FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6",
     "WINOGRAD_TILE_13x13",
 )  # fmt: skip
-"""Numerical notes of engines that round operands or transform them to domains where their rounding
-errors grow (cudnnBackendNumericalNote_t in cuDNN's API reference)."""
+"""Numerical notes of engines that round operands, or transform them to domains where rounding
+errors grow (`cudnnBackendNumericalNote_t` in cuDNN's API reference)."""
 
 
 def cudnn_version() -> int:
-    """The version of the installed cuDNN, such as 91900; 0 where there is none that is used."""
+    """Return the version of the installed cuDNN, such as 91900; 0 if there is no usable one."""
     try:
         return int(load_cudnn().backend_version())
     except DependencyError:
@@ -62,12 +62,14 @@ def cudnn_version() -> int:
 
 
 class CudnnError(GraphcError):
-    """cuDNN refused a call, or a record of engines does not belong to this cuDNN."""
+    """An error of cuDNN, or a record of engines that does not belong to this cuDNN."""
 
 
 def load_cudnn() -> Any:
-    """The frontend's module; raises `DependencyError` where it or the library is missing, or of
-    another version."""
+    """Import the frontend's module.
+
+    Raises `DependencyError` if it or the library is missing, or if it is too old.
+    """
     try:
         library = importlib.import_module("cudnn")
         library.backend_version()
@@ -84,7 +86,7 @@ def load_cudnn() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request that is bound to an engine of cuDNN."""
+    """A request bound to an engine of cuDNN."""
 
     request: Request
     graph: Any
@@ -94,11 +96,11 @@ class Plan:
 
 
 class Cudnn:
-    """A handle on the current device. `library` is the frontend's module.
+    """A cuDNN handle on the current device. `library` is the frontend's module.
 
-    `record` is what `record` gave in an earlier run. Unless `deterministic`, engines may sum in any
-    order. Raises `CudnnError` for a record of another cuDNN, and `DependencyError` where cuDNN
-    finds no GPU that it can use.
+    The argument `record` is the property `record` of an earlier run. Unless `deterministic`,
+    engines may sum in any order. Raises `CudnnError` for a record of another cuDNN, and
+    `DependencyError` if cuDNN finds no usable GPU.
     """
 
     def __init__(
@@ -118,16 +120,18 @@ class Cudnn:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The engine and the knobs of each request so far, in one piece, None where there was none:
-        JSON."""
+        """The engine and the knobs of each request so far, as JSON; None if it had no engine.
+
+        Requests are recorded with contiguous operands.
+        """
         return {"cudnn": self._version, "engines": dict(self._engines)}
 
     def build(self, request: Request, workspace_bytes: int, in_parts: bool = False) -> Plan | None:
-        """A plan that needs no more than `workspace_bytes`; None where cuDNN has none.
+        """Build a plan that needs at most `workspace_bytes`; None if cuDNN has none.
 
-        With `in_parts` the engine must also serve operands that are parts of larger tensors, so
-        that it serves the node under every strategy, whichever operands each computes inside a
-        concatenation. Raises `CudnnError` for a recorded engine that cannot be had again.
+        With `in_parts`, the engine must also support operands that are parts of larger tensors. It
+        then serves the node under every strategy, whichever operands each computes inside a
+        concatenation. Raises `CudnnError` if a recorded engine is not available.
         """
         key = self._key(request, workspace_bytes, in_parts)
         if key not in self._plans:
@@ -137,13 +141,15 @@ class Cudnn:
         return self._plans[key]
 
     def _key(self, request: Request, workspace_bytes: int, in_parts: bool) -> str:
-        """The signature of a request with what else decides which engine is chosen."""
+        """Return the signature of a request, with all other inputs of the choice of an engine."""
         free = "" if self._deterministic else " any order"
         return signature(request, workspace_bytes) + " in parts" * in_parts + free
 
     def _planned(self, request: Request, workspace_bytes: int, in_parts: bool) -> Plan | None:
-        """The plan by the engine that serves the request in one piece: how operands lie differs
-        between strategies, and which engine computes decides the bits."""
+        """Build the plan with the engine that serves the request with contiguous operands.
+
+        The layouts of operands differ between strategies, and the engine determines the bits.
+        """
         usual = packed(request)
         key = self._key(usual, workspace_bytes, in_parts)
         is_known = key in self._engines
@@ -166,8 +172,8 @@ class Cudnn:
     def run(self, plan: Plan, addresses: Mapping[str, int], workspace: int, stream: int) -> None:
         """Enqueue a plan on tensors at these device addresses, by role.
 
-        `workspace` is the address of `plan.workspace_bytes` bytes or more. Nothing is allocated, so
-        a run can be captured into a CUDA graph after a first one outside of it.
+        `workspace` is the address of at least `plan.workspace_bytes` bytes. Nothing is allocated,
+        so a run can be captured into a CUDA graph after a first run outside of it.
         """
         roles = _numbers(plan.request)
         if addresses.keys() != roles.keys():
@@ -181,12 +187,14 @@ class Cudnn:
             raise CudnnError(f"engine {plan.engine} does not run {key}: {error}") from None
 
     def close(self) -> None:
-        """Give the handle back, as happens too when nobody uses this any more."""
+        """Destroy the handle. This also happens when the object is garbage-collected."""
         self._end()
 
     def _choose(self, request: Request, workspace_bytes: int, in_parts: bool) -> Plan | None:
-        """The first engine of cuDNN's order that fits, and serves the request `in_parts` if so
-        asked."""
+        """Return the plan with the first engine in cuDNN's order that fits, or None.
+
+        With `in_parts`, the engine must also support operands that are parts of larger tensors.
+        """
         graph = self._described(request)
         if graph is None:
             return None
@@ -209,7 +217,7 @@ class Cudnn:
     def _with(
         self, request: Request, found: Mapping[str, Any], workspace_bytes: int
     ) -> Plan | None:
-        """The plan by an engine and its knobs; None where that does not take the request."""
+        """Build the plan with an engine and its knobs; None if it does not support the request."""
         members = self._library.knob_type.__members__
         graph = self._described(request)
         if graph is None:
@@ -224,7 +232,7 @@ class Cudnn:
         return self._at(graph, index, request, workspace_bytes)
 
     def _described(self, request: Request) -> Any:
-        """The request as a graph of the frontend, or None where cuDNN has no words for it."""
+        """Build the frontend graph of a request; None if cuDNN cannot express it."""
         try:
             graph = _graph_of(self._library, self._handle, request, self._deterministic)
             graph.validate()
@@ -247,7 +255,7 @@ class Cudnn:
         graph.deselect_workspace_greater_than(workspace_bytes)
 
     def _at(self, graph: Any, index: int, request: Request, workspace_bytes: int) -> Plan | None:
-        """The plan at one place of the frontend's list, unless it is refused."""
+        """Return the plan at an index of the frontend's list; None if it is refused."""
         try:
             engine, knobs = graph.get_engine_and_knobs_at_index(index)
             if engine not in BACKEND_ENGINES:
@@ -264,9 +272,11 @@ class Cudnn:
 
 @contextmanager
 def _limited(workspace_bytes: int | None) -> Iterator[None]:
-    """Within, the frontend describes the gradient of attention with a workspace that grows with the
-    number of rows where one that grows with its square is larger than this. One thread at a time:
-    the environment is the process's."""
+    """Limit the workspace of the gradient of attention while the context is active.
+
+    The frontend uses a workspace linear in the number of rows if the quadratic one exceeds the
+    limit. A lock admits one thread at a time, since the environment belongs to the process.
+    """
     if workspace_bytes is None:
         yield
         return
@@ -285,18 +295,19 @@ _ENVIRONMENT = threading.Lock()
 
 
 def _give_back(process: int, library: Any, handle: Any) -> None:
-    """A forked child has no CUDA: the handle that it has a copy of is its parent's."""
+    """Destroy the handle, unless in a forked child: its copy of the handle belongs to its parent,
+    and CUDA does not work there."""
     if os.getpid() == process:
         library.destroy_handle(handle)
 
 
 def signature(request: Request, workspace_bytes: int) -> str:
-    """A text for a request and the room for it, equal for equal ones only."""
+    """Return a unique text for a request and the size of its workspace."""
     return f"{shown(request)} room={workspace_bytes}"
 
 
 def shown(request: Request) -> str:
-    """A request in words, equal for equal ones only."""
+    """Return a unique readable text for a request."""
     tensors = " ".join(f"{role}={tensor}" for role, tensor in request.tensors.items())
     if isinstance(request, ConvolutionRequest):
         pairs = (request.stride, request.padding, request.dilation)
@@ -313,7 +324,7 @@ def shown(request: Request) -> str:
 
 
 def _numbers(request: Request) -> dict[str, int]:
-    """The number under which the frontend knows each tensor."""
+    """Return the frontend's number of each tensor, by role."""
     return {role: number for number, role in enumerate(request.tensors, 1)}
 
 
@@ -350,7 +361,7 @@ def _graph_of(library: Any, handle: Any, request: Request, deterministic: bool =
 
 
 def _convolution(graph: Any, request: ConvolutionRequest, read: Mapping[str, Any]) -> list[Any]:
-    """Add a convolution, whose number of groups cuDNN takes from the channels of x and w."""
+    """Add a convolution. cuDNN derives the number of groups from the channels of x and w."""
     geometry = {
         "pre_padding": list(request.padding[:2]),
         "post_padding": list(request.padding[-2:]),

@@ -1,9 +1,9 @@
-"""How long a step of a plan takes on a GPU by a model, call by call; no GPU is needed.
+"""A roofline model of the time of a step on a GPU, call by call. It needs no GPU.
 
-Each call of a step takes the longer of computing and moving, at parts of the device's peaks, and
-costs a launch inside a CUDA graph. Left out are communication between ranks, caches, and blocks
-that do not fill the device. Parts named "measured" are of an H100 or H200 on 2026-11-27
-(benchmarks/results/gpu_day_*.json); the others are assumed.
+Each call takes the maximum of its compute time and its memory time, at fractions of the peak rates
+of the device, plus the cost of a launch inside a CUDA graph. The model omits communication between
+ranks, caches, and blocks that do not fill the device. Fractions named "measured" are of an H100 or
+H200 on 2026-11-27 (benchmarks/results/gpu_day_*.json); the others are assumed.
 """
 
 from __future__ import annotations
@@ -34,53 +34,54 @@ from graphc.runtime.gpu.bind import (
 from graphc.runtime.gpu.cudnn import Cudnn, Plan
 
 MEMORY_PART = 0.85
-"""The part of peak bandwidth that kernels reach which read and write once."""
+"""The fraction of peak bandwidth that kernels with one pass over their operands reach."""
 
 PRODUCT_PART = 0.65
-"""The part of peak arithmetic that large products reach; measured, 0.70 in GPT-2's layers."""
+"""The fraction of peak arithmetic that large products reach; 0.70 was measured in the layers of
+GPT-2."""
 
 ATTENTION_PART, ATTENTION_GRADIENT_PART, OWN_ATTENTION_PART = 0.32, 0.22, 0.17
-"""Those of cuDNN's attention, of its deterministic gradient, and of graphc's own on tensor cores,
-which is bound by its other instructions; measured."""
+"""The fractions of peak arithmetic of cuDNN's attention, of its deterministic gradient, and of
+graphc's own attention on tensor cores, which its other instructions limit; measured."""
 
 WEIGHT_GRADIENT_PART = 0.026
-"""That of cuDNN's deterministic gradients of filters in 16 bits; measured in ResNet-50."""
+"""The fraction of cuDNN's deterministic 16-bit gradients of filters; measured in ResNet-50."""
 
 ODD_EXTENT_PART, EXTENT_MULTIPLE = 0.1, 8
-"""That of 16-bit products whose m or k is no multiple of 8, which cuBLASLt computes without
-Hopper's instructions whatever the strides; measured with a vocabulary of 50,257."""
+"""The fraction of 16-bit products whose m or k is not a multiple of 8. cuBLASLt computes them
+without Hopper's instructions for any strides; measured with a vocabulary of 50,257."""
 
 READS: Mapping[str, float] = {
     "cross_entropy": 3.0, "cross_entropy_gradient": 2.0, "norm_parameter_gradients": 2.6,
 }  # fmt: skip
-"""Passes over operands that a kernel's measured time amounts to. Cross
-entropy reads its rows three times, one element a load; sums over columns load 2 bytes at a time."""
+"""Op → the passes over its operands that the measured time of its kernel amounts to. Cross entropy
+reads its rows three times, one element per load. Sums over columns load 2 bytes at a time."""
 
 OWN_PRODUCTS = 7 / 5
-"""What the gradient of attention computes in own kernels over what it has to: two of its five
-products of a tile are made twice, so that nothing is added by atomics."""
+"""The ratio of computed to necessary products in graphc's gradient of attention. It computes two of
+the five products of a tile twice, which avoids atomic additions."""
 
 UNALIGNED_PART = 0.2
-"""That of 16-bit products whose rows do not begin at multiples of 16 bytes."""
+"""The fraction of peak arithmetic of 16-bit products whose rows are not aligned to 16 bytes."""
 
 PLAIN_PART = 0.2
-"""The part of peak float32 arithmetic that kernels reach which are written to be right."""
+"""The fraction of peak float32 arithmetic that simple kernels reach."""
 
 LAUNCH_SECONDS = 2.5e-6
-"""What a call costs inside a CUDA graph beside its work."""
+"""The overhead of a call inside a CUDA graph."""
 
 ADDRESS = 0x7F00_0000_0000
-"""Where the arena is taken to lie."""
+"""The assumed address of the arena."""
 
 IN_PARTS = ("concat", "pad_slice")
-"""Ops of which each launch writes a part of the result: together they move what the op does."""
+"""Ops whose launches each write a part of the result. Together they move the bytes of the op."""
 
 KINDS = ("products", "convolutions", "attention", "other kernels", "launches")
 
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """All nodes of one op: the calls that they make, and their seconds, launches included."""
+    """The nodes of one op: their number, their calls, and their seconds including launches."""
 
     op: str
     nodes: int
@@ -90,23 +91,22 @@ class OpTime:
 
 @dataclass(frozen=True)
 class StepModel:
-    """The modelled seconds of a step by kind of work, one of `KINDS`, and by op, the longest
-    first."""
+    """The modeled seconds of a step by kind of work (`KINDS`), and by op, the longest first."""
 
     by_kind: Mapping[str, float]
     by_op: tuple[OpTime, ...]
     by_step: Mapping[int, float]
-    """Seconds by the number of a node in the graph, of all its calls; small updates that share a
-    launch are at the first of them."""
+    """Index of a node in the graph → the seconds of all its calls. Updates that share a launch
+    count for the first of them."""
     calls: int
 
     @property
     def seconds(self) -> float:
-        """The whole step."""
+        """The seconds of the whole step."""
         return math.fsum(self.by_kind.values())
 
     def as_json(self) -> dict[str, Any]:
-        """The figures as an object."""
+        """Return the figures as a JSON object."""
         return {
             "seconds": self.seconds,
             "calls": self.calls,
@@ -119,8 +119,10 @@ class StepModel:
 
 
 def model_step(plan: MemoryPlan, with_cudnn: bool = True) -> StepModel:
-    """The modelled step of a plan for a GPU; `with_cudnn` takes it that cuDNN is there, and serves
-    what it is asked for."""
+    """Model a step of a plan for a GPU.
+
+    `with_cudnn` assumes that cuDNN is installed and serves every request.
+    """
     tf32 = plan.settings.get("precision") == "tf32"
     works = bind(plan, ADDRESS, tf32, AnyEngine() if with_cudnn else None)
     by_kind = dict.fromkeys(KINDS, 0.0)
@@ -144,19 +146,21 @@ def model_step(plan: MemoryPlan, with_cudnn: bool = True) -> StepModel:
 
 
 class AnyEngine(Cudnn):
-    """Serves every request, and needs no workspace for it: what cuDNN is taken for."""
+    """A model of cuDNN that serves every request without workspace."""
 
     def __init__(self) -> None:
         pass  # there is no library
 
     def build(self, request: Request, workspace_bytes: int, in_parts: bool = False) -> Plan:
-        """A plan that nothing can run."""
+        """Return a plan that cannot run."""
         return Plan(request, None, 0, 0, {})
 
 
 def bytes_of_buffers(plan: MemoryPlan, nodes: Sequence[Node]) -> dict[int, int]:
-    """Address → bytes of what kernels of these nodes are handed, in an arena at `ADDRESS`: values
-    and the tensors of workspaces."""
+    """Map the addresses of values and workspace tensors of some nodes to their bytes.
+
+    The arena is at `ADDRESS`.
+    """
     found: dict[int, int] = {}
     for node in nodes:
         for value in (*node.inputs, *node.outputs):
@@ -168,8 +172,8 @@ def bytes_of_buffers(plan: MemoryPlan, nodes: Sequence[Node]) -> dict[int, int]:
 
 
 def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tuple[str, float]]:
-    """The kind of each call and its seconds, without the launch; and what a node's kernels compute
-    longer than they move."""
+    """Yield the kind and seconds of each library call without its launch, then those of all kernels
+    of the node: the maximum of their compute time and their memory time."""
     node = work.nodes[0]
     for call in work.calls:
         if isinstance(call, BoundGemm):
@@ -181,7 +185,7 @@ def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tup
     reads = READS.get(node.op.name, 1.0)
     moving = reads * moved_bytes(work, sizes) / (device.bytes_per_second * MEMORY_PART)
     kernels = [call for call in work.calls if not isinstance(call, BoundGemm | BoundPlan)]
-    is_alone = len(kernels) == len(work.calls)  # else the flops are those of a library's calls
+    is_alone = len(kernels) == len(work.calls)  # else library calls do the flops
     flops: float = sum(n.op.cost(n).flops for n in work.nodes) if is_alone else 0
     rate = device.flops_per_second * PLAIN_PART
     if isinstance(node.op, TiledAttention):
@@ -193,7 +197,7 @@ def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tup
 
 
 def moved_bytes(work: Work, sizes: Mapping[int, int]) -> int:
-    """The bytes that a node's own kernels read and write, by what they are handed."""
+    """Return the bytes that the kernels of a node read and write, by their arguments."""
     launches = [call for call in work.calls if isinstance(call, BoundLaunch)]
     if launches and work.nodes[0].op.name in IN_PARTS:
         cost = work.nodes[0].op.cost(work.nodes[0])
@@ -237,7 +241,7 @@ def _request_seconds(request: Request, node: Node, device: Device) -> float:
 
 
 def _part_of(request: Request, dtype: DType) -> float:
-    """The part of peak arithmetic that cuDNN reaches for a request."""
+    """Return the fraction of peak arithmetic that cuDNN reaches for a request."""
     if not isinstance(request, ConvolutionRequest):
         return ATTENTION_PART if request.kind == "forward" else ATTENTION_GRADIENT_PART
     is_narrow_gradient = request.kind == "wgrad" and dtype.itemsize == 2

@@ -1,1 +1,1 @@
-"""Programs of several ranks: who they are, what carries bytes between them, and sums over them."""
+"""Programs of several ranks: launchers, transport of bytes between ranks, and collectives."""

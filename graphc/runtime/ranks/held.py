@@ -1,8 +1,8 @@
-"""Which state of a rank holds what a program knows by a name: all of it, or the rank's part.
+"""Mapping of names to states: a whole state, or a member of a row that is sharded across ranks.
 
-By name a program has whole parameters and moments, on one rank as on many, so that files and loops
-of users are the same. What ranks hold together is gathered from all to be read; to be written, each
-takes its part of what all are given.
+By name, a program has whole parameters and moments on any number of ranks, so files and user code
+do not depend on that number. Reading a sharded member gathers its row from all ranks. Writing is
+local: all ranks get the whole array, and each stores its own part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What has a name: in `state`, or from element `first` on in the row that it is a part of."""
+    """A named array: the whole of `state`, or a member of its row from element `first` on."""
 
     name: str
     type: TensorType
@@ -41,7 +41,7 @@ class Held:
 
 
 def held_by_name(graph: Graph) -> dict[str, Held]:
-    """All that steps may change, by name."""
+    """Return everything that steps may change, by name."""
     found: dict[str, Held] = {}
     for state in graph.states:
         if isinstance(state.initial, Shard):
@@ -54,14 +54,14 @@ def held_by_name(graph: Graph) -> dict[str, Held]:
 
 
 def whole_row(lane: Lane, state: State, part: Array) -> Array:
-    """The row that all ranks hold together, from all their parts: an exchange between all."""
+    """Gather a sharded row from the parts of all ranks; a collective of all ranks."""
     row = np.empty(lane.wire.size * part.size, part.dtype)
     lane.run(f"the gathering of {state.name}", sums.all_gather(lane.wire, part, row))
     return row
 
 
 def member_of(row: Array, held: Held) -> Array:
-    """A member of a row, in its shape."""
+    """Return a member of a row, in its shape."""
     assert held.first is not None
     return row[held.first : held.first + held.type.elements].reshape(held.shape)
 
@@ -69,7 +69,10 @@ def member_of(row: Array, held: Held) -> Array:
 def parts_written(
     rank: int, given: Iterable[tuple[Held, Array]], read: Callable[[State], Array]
 ) -> Iterator[tuple[State, Array]]:
-    """What a rank's states are to be, once what is given is in them; `read` is what a part is."""
+    """Yield the states of a rank with their new contents after `given` is written.
+
+    `read` returns the current part of a sharded row.
+    """
     parts: dict[State, Array] = {}
     for held, array in given:
         if held.first is None:

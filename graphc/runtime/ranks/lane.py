@@ -1,7 +1,7 @@
-"""A thread that runs the exchanges of a rank one after another, beside the calls of its steps.
+"""Asynchronous collectives of a rank: one thread runs them in order, concurrently with steps.
 
-All ranks begin the same collectives in the same order, as their plans are equal, so the threads
-meet. A step waits at most so many seconds for one: a rank that is gone must not hang the others.
+The plans of all ranks are equal, so all ranks begin the same collectives in the same order. A step
+waits for a collective up to a time limit, so that a rank that has ended does not hang the others.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ T = TypeVar("T")
 
 
 class Lane:
-    """The exchanges of one rank; all programs on a wire share its lane, and its time limit in
-    seconds."""
+    """The collectives of one rank. All programs on a wire share its lane and its time limit.
+
+    `time_limit` is in seconds.
+    """
 
     def __init__(self, wire: Wire, time_limit: float = RANK_TIMEOUT) -> None:
         self.wire, self.time_limit = wire, time_limit
-        # As long as the calls live that a program has of them.
+        # Weak: a ticket lives as long as the calls of a program that refer to it.
         self._tickets: WeakValueDictionary[Node, _Ticket] = WeakValueDictionary()
         self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], _Ticket]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.spans: dict[Node, tuple[int, int]] | None = None
-        """Where it is a mapping: collective → the nanoseconds of the clock `time.perf_counter_ns`
-        between which it ran last."""
+        """Collective → start and end of its last run, by `time.perf_counter_ns`; None if spans are
+        not recorded."""
         self._broken = ""
 
     @functools.cached_property
     def room(self) -> sums.Room:
-        """Where sums are made."""
+        """The workspace of sums."""
         return sums.Room(self.wire.size)
 
     def begins(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
-        """The call that begins a collective; y may be x where the op overwrites."""
+        """Return the call that begins a collective; `y` may be `x` if the op may overwrite it."""
         ranks = node.attributes.ranks
         if ranks != self.wire.size:
             raise RanksError(
@@ -66,17 +68,19 @@ class Lane:
         return begin
 
     def ends(self, node: Node) -> Callable[[], None]:
-        """The call that waits for a collective, and raises what it raised."""
+        """Return the call that waits for a collective; it raises `RanksError` if that failed."""
         ticket = self._tickets[node]
         return lambda: self._wait(ticket)
 
     def run(self, what: str, function: Callable[[], T]) -> T:
-        """Run a function between those exchanges, and wait for what it returns."""
+        """Run a function in order with the collectives, and return its result."""
         return function() if self.wire.size == 1 else self.start(what, function)()
 
     def start(self, what: str, function: Callable[[], T]) -> Callable[[], T]:
-        """Begin to run a function between those exchanges of several ranks; the call waits for what
-        it returns."""
+        """Enqueue a function in order with the collectives of several ranks.
+
+        Returns a call that waits for its result.
+        """
         ticket = _Ticket(what)
         self._put(function, ticket)
 
@@ -87,8 +91,10 @@ class Lane:
         return wait
 
     def stopped(self) -> None:
-        """Told where a step ends by an error: with exchanges under way that nobody has waited for,
-        the next step would take theirs for its own, so there is none."""
+        """Mark the lane as broken if a step ended by an error with collectives in flight.
+
+        The next step would take the results of those collectives for its own, so it must not run.
+        """
         if not self._broken and any(ticket.is_open for ticket in self._tickets.values()):
             self._broken = (
                 f"a step of rank {self.wire.rank} of {self.wire.size} was stopped amid its "
@@ -127,7 +133,7 @@ class Lane:
     def _run(self, work: Callable[[], Any], ticket: _Ticket) -> None:
         started = time.perf_counter_ns()
         try:
-            with np.errstate(all="ignore"):  # as kernels run
+            with np.errstate(all="ignore"):  # as for kernels
                 found = work()
             if self.spans is not None and ticket.node is not None:
                 self.spans[ticket.node] = started, time.perf_counter_ns()
@@ -161,8 +167,10 @@ class Lane:
 
 
 class _Ticket:
-    """A collective: what it is called, and how it ended. `is_open` from its beginning until
-    somebody has waited for it; others behind that one need not."""
+    """The name and the results of a collective.
+
+    `is_open` is True from its beginning until the first wait for it. Later waits return at once.
+    """
 
     def __init__(self, what: str, node: Node | None = None) -> None:
         self.what, self.node, self.is_open = what, node, False
@@ -170,4 +178,4 @@ class _Ticket:
 
 
 ALONE = Lane(Alone())
-"""The lane of programs that have one rank."""
+"""The lane of programs of one rank."""

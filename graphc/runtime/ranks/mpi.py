@@ -1,4 +1,4 @@
-"""Ranks that are processes under MPI; the only file that imports mpi4py, and only when used."""
+"""Ranks as MPI processes. This is the only file that imports mpi4py, and only when it is used."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from graphc.errors import DependencyError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SPINS = 200
-"""How often a request is asked whether it is done before the thread sleeps between."""
+"""The number of polls of a request before the thread sleeps between polls."""
 
 NAP = 5e-5
-"""Seconds of such a sleep: a rank that waits leaves its processor to those that compute."""
+"""Seconds of such a sleep, which leaves the processor to ranks that compute."""
 
 
 class MpiWire:
-    """The connection of a process with all others that one `mpirun` started."""
+    """The connection of a process with all others that the same `mpirun` started."""
 
     def __init__(self) -> None:
         try:
@@ -32,7 +32,7 @@ class MpiWire:
                 "pip install 'graphc-compiler[mpi]'"
             ) from error
         self._mpi = MPI
-        # Of its own, so that no message of a user's gets in between.
+        # A separate communicator, so that messages of user code do not interfere.
         self._world = MPI.COMM_WORLD.Dup()
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
         self._end_all_with_this_one()
@@ -61,7 +61,7 @@ class MpiWire:
         self._world.Abort(1)
 
     def _end_all_with_this_one(self) -> None:
-        """Let an error that ends this process end the others, for which MPI would wait."""
+        """Abort all ranks if an error ends this process; MPI would otherwise wait for them."""
         told = sys.excepthook
 
         def tell_and_abort(*error: Any) -> None:

@@ -1,17 +1,18 @@
-"""Collectives on a wire, with sums in the order of ranks.
+"""Deterministic collectives on a wire: sums in the order of ranks.
 
-Element e of a sum is ((x₀[e] + x₁[e]) + x₂[e]) + ... over the ranks, whoever adds, however many
-elements are summed at once, and wherever the ranks run. So the bits of a gradient depend on N
-alone: not on buckets, nor on whether states are sharded. Libraries' own reductions promise less:
-their order changes with the length of the message, and with an element's place in it.
+Element e of a sum is `((x₀[e] + x₁[e]) + x₂[e]) + ...` over the ranks. This holds whichever rank
+adds, however many elements are summed at once, and wherever the ranks run. The bits of a gradient
+therefore depend on the number of ranks N only, not on buckets or on sharding of states. Reductions
+of libraries guarantee less: their order changes with the length of the message, and with the
+position of an element in it.
 
-Rank r adds the r-th part of the elements. An all-reduce is
+Rank r adds the r-th part of the elements. An all-reduce is a reduce-scatter and an all-gather:
 
-    for each piece of all parts:   part j goes to rank j (an exchange), which adds what arrives
-    at the end:                    all ranks get all parts (a gather)
+    for each piece of all parts:   send part j to rank j (all-to-all); add the received pieces
+    at the end:                    gather all parts on all ranks (all-gather)
 
-and sends 2 (N - 1) / N of the bytes, as few as any algorithm can (Patarasuk and Yuan, 2009). What
-arrives lies in a `Room`, one for all collectives of a program, since they run one after another.
+Each rank sends 2 (N - 1) / N of the bytes, which is optimal (Patarasuk and Yuan, 2009). Received
+bytes go to a `Room`, which all collectives of a program share because they run one after another.
 16-bit numbers are added in float32, and rounded once.
 """
 
@@ -31,7 +32,10 @@ Call = Callable[[], None]
 
 
 class Room:
-    """Where what arrives from other ranks lies until it is summed (`plans.exchange_bytes`)."""
+    """The workspace for bytes received from other ranks until they are summed.
+
+    `plans.exchange_bytes` computes its size.
+    """
 
     def __init__(self, ranks: int) -> None:
         self.piece = piece_bytes(ranks)
@@ -44,7 +48,7 @@ class Room:
 
 
 def all_reduce(wire: Wire, room: Room, y: Array) -> Call:
-    """The call that replaces y, in one piece, by the sum of all ranks' y."""
+    """Return the call that replaces contiguous `y` by the sum of `y` over all ranks."""
     flat = y.reshape(-1)
     bounds = [rank * flat.size // wire.size for rank in range(wire.size + 1)]
     own = flat[bounds[wire.rank] : bounds[wire.rank + 1]]
@@ -63,7 +67,10 @@ def all_reduce(wire: Wire, room: Room, y: Array) -> Call:
 
 
 def reduce_scatter(wire: Wire, room: Room, x: Array, y: Array) -> Call:
-    """The call that makes y this rank's part of the sum of all ranks' x, both in one piece."""
+    """Return the call that sets `y` to this rank's part of the sum of `x` over all ranks.
+
+    Both are contiguous.
+    """
     flat, part = x.reshape(-1), y.size
     bounds = [rank * part for rank in range(wire.size + 1)]
     sums = _summing(wire, room, flat, bounds, y.reshape(-1))
@@ -76,7 +83,7 @@ def reduce_scatter(wire: Wire, room: Room, x: Array, y: Array) -> Call:
 
 
 def all_gather(wire: Wire, x: Array, y: Array) -> Call:
-    """The call that fills y with all ranks' x, both in one piece."""
+    """Return the call that fills `y` with the `x` of all ranks; both are contiguous."""
     whole, part = _bytes_of(y.reshape(-1)), x.nbytes
     starts, lengths = [rank * part for rank in range(wire.size)], [part] * wire.size
     own = whole[starts[wire.rank] : starts[wire.rank] + part]
@@ -90,14 +97,16 @@ def all_gather(wire: Wire, x: Array, y: Array) -> Call:
 
 
 def broadcast(wire: Wire, y: Array, root: int) -> Call:
-    """The call that replaces y, in one piece, by that of rank `root`."""
+    """Return the call that replaces contiguous `y` by that of rank `root`."""
     whole = _bytes_of(y.reshape(-1))
     return lambda: wire.broadcast(whole, root)
 
 
 def _summing(wire: Wire, room: Room, flat: Array, bounds: list[int], out: Array) -> list[Call]:
-    """Calls that sum the parts of `flat` between `bounds`, this rank's into `out`, which may be
-    that part."""
+    """Return calls that sum the parts of `flat` between `bounds`, that of this rank into `out`.
+
+    `out` may be the part itself.
+    """
     item, sent = flat.itemsize, _bytes_of(flat)
     step = room.piece // item
     longest = max(b - a for a, b in itertools.pairwise(bounds))
@@ -127,7 +136,7 @@ def _summing(wire: Wire, room: Room, flat: Array, bounds: list[int], out: Array)
 
 
 def _adding(room: Room, pieces: list[Array], target: Array) -> list[Call]:
-    """Calls that add pieces in their order."""
+    """Return calls that add pieces in order."""
     if target.dtype.itemsize > 2:
         if len(pieces) == 1:
             return [_call(np.copyto, target, pieces[0])]

@@ -1,7 +1,7 @@
-"""Ranks that are threads of one process: for tests, and to try a plan of several ranks out.
+"""Ranks as threads of one process, for tests and for trying a plan of several ranks.
 
-They exchange bytes by copying from each other's arrays between two barriers. It is no way to be
-faster: threads share a processor's memory and Python's lock.
+They exchange bytes by copying from each other's arrays between two barriers. This does not speed up
+training: the threads share the memory of the processor and Python's global lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Table:
-    """What the ranks put down for each other, and the barrier at which they meet."""
+    """The data that ranks share with each other, and the barrier that synchronizes them."""
 
     def __init__(self, size: int, time_limit: float) -> None:
         self.given: list[Any] = [None] * size
@@ -27,7 +27,7 @@ class _Table:
 
 
 class ThreadWire:
-    """The connection of a thread with the others of its table."""
+    """The connection of a thread with the other threads of its table."""
 
     def __init__(self, rank: int, size: int, table: _Table) -> None:
         self.rank, self.size, self._table = rank, size, table
@@ -69,7 +69,7 @@ class ThreadWire:
         self._table.barrier.abort()
 
     def _meet(self, given: Any, take: Callable[[], T]) -> T:
-        """Put something down, do `take` when all have, and leave when all have taken."""
+        """Publish `given`, call `take` after all ranks have published, and wait for all to take."""
         self._table.given[self.rank] = given
         try:
             self._table.barrier.wait()
@@ -81,15 +81,15 @@ class ThreadWire:
 
 
 def wires(size: int, time_limit: float = 60.0) -> list[ThreadWire]:
-    """One wire each for `size` ranks, which a thread each is to use."""
+    """Create one wire for each of `size` ranks, each for use by one thread."""
     table = _Table(size, time_limit)
     return [ThreadWire(rank, size, table) for rank in range(size)]
 
 
 def on_ranks(size: int, work: Callable[[ThreadWire], T], time_limit: float = 60.0) -> list[T]:
-    """What `work` returns on each of `size` ranks; raises what the first rank raised.
+    """Run `work` on each of `size` ranks, and return its results by rank.
 
-    A rank that raises ends the others, too.
+    If a rank raises, the other ranks end too, and the error that was raised first is raised here.
     """
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []

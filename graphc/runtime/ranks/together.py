@@ -1,4 +1,4 @@
-"""What the ranks of a program agree on: that they run the same plan, and who writes a file."""
+"""Coordination of the ranks of a program: checks of equal plans, writing of files, GPUs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 UNDER_WAY, DONE = b"\x00", b"\x01"
-"""What rank 0 tells of its work; else it is an error's text."""
+"""Status messages of rank 0 about its work; any other message is the text of an error."""
 
 GOLDEN = 0x9E3779B9
-"""What a rank's number is multiplied with, so that all bits of a seed change."""
+"""2^32 divided by the golden ratio. A rank is multiplied by it to get its seed mask, which spreads
+small ranks over all bits of a word."""
 
 
 def ranks_of(plan: MemoryPlan) -> int:
-    """How many ranks a plan is for: as many as its collectives are between.
+    """Return the number of ranks that a plan is for, which its collectives state.
 
-    Raises `RanksError` where those are not between as many.
+    Raises `RanksError` if its collectives differ in their number of ranks.
     """
     found = {int(node.attributes.ranks): node.label for node in plan.graph.nodes if node.op.sends}
     if len(found) > 1:
@@ -46,10 +47,10 @@ def ranks_of(plan: MemoryPlan) -> int:
 
 
 def lane_of(plan: MemoryPlan, seed: int, lane: Lane | None) -> Lane:
-    """The lane for a plan: the one given, or that of the processes which were started together.
+    """Return the lane for a plan: `lane`, or by default that of the launched processes.
 
-    Raises `RanksError` where there are more or fewer ranks than the plan is for, and where not all
-    have the same plan, seed and time limit.
+    Raises `RanksError` if the number of ranks is not that of the plan, or if ranks differ in plan,
+    seed or time limit.
     """
     ranks = ranks_of(plan)
     if ranks == 1:
@@ -78,10 +79,10 @@ def _check_same(lane: Lane, plan: MemoryPlan, seed: int) -> None:
 
 
 def of_rank(rank: int, state: State, given: Array) -> Array:
-    """What a rank has for a state that others have as given, or the other way round.
+    """Convert a state between its value on a rank and its value on rank 0.
 
-    Only the seed of random ops differs, so that each rank draws bits of its own; what is saved is
-    that of rank 0.
+    The conversion is an XOR, and so its own inverse. Only the seed of random ops differs between
+    ranks, so that each rank draws different bits. Files store the value of rank 0.
     """
     if rank == 0 or not hasattr(state.initial, "kind") or state.initial.kind != "seed":
         return given
@@ -91,8 +92,10 @@ def of_rank(rank: int, state: State, given: Array) -> Array:
 
 
 def by_rank_0(lane: Lane, work: Callable[[], object]) -> None:
-    """Do something on rank 0, while the others wait until it is done; what it raises is raised on
-    all."""
+    """Call `work` on rank 0 while the other ranks wait until it ends.
+
+    If it raises, the other ranks raise `RanksError`.
+    """
     if lane.wire.size == 1:
         work()
         return
@@ -107,8 +110,10 @@ def by_rank_0(lane: Lane, work: Callable[[], object]) -> None:
 
 
 def _told_meanwhile(lane: Lane, work: Callable[[], object]) -> None:
-    """Do something, and tell the others time and again that it is under way, however long it takes;
-    then how it ended."""
+    """Call `work`, and send the other ranks its status every quarter of the time limit.
+
+    The waiting ranks therefore do not time out. The last message says how the work ended.
+    """
     ended, own = threading.Event(), DONE
 
     def tell() -> None:
@@ -132,8 +137,11 @@ def _told_meanwhile(lane: Lane, work: Callable[[], object]) -> None:
 def connected_gpus(
     lane: Lane, nccl: Nccl, gpu: str, active: Callable[[], AbstractContextManager[Any]]
 ) -> Communicator:
-    """This rank's GPU, known by a text of its own, connected with those of all others;
-    `active` makes it that of a thread. Raises `RanksError`, also where two ranks have one."""
+    """Connect the GPU of this rank with those of all other ranks by NCCL.
+
+    `gpu` identifies the GPU uniquely, and `active` makes it the current device of a thread. Raises
+    `RanksError`, also if two ranks have the same GPU.
+    """
     rank, size = lane.wire.rank, lane.wire.size
     own = gpu.encode()
     told = lane.run("the comparison of GPUs", lambda: lane.wire.tell(own))

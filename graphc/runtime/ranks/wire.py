@@ -1,7 +1,7 @@
-"""What carries bytes between ranks: the few things that collectives are made of.
+"""The transport interface between ranks: the primitives from which collectives are built.
 
-All ranks make the same calls in the same order. Arrays are one-dimensional, of bytes, and in one
-piece. A wire is used by one thread at a time.
+All ranks make the same calls in the same order. Arrays are one-dimensional, contiguous, and of
+bytes. A wire is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Wire(Protocol):
-    """The connection of one rank, of `size`, with the others."""
+    """The connection of one of `size` ranks with the others."""
 
     rank: int
     size: int
@@ -23,23 +23,26 @@ class Wire(Protocol):
     def exchange(
         self, sent: Array, starts: Sequence[int], lengths: Sequence[int], received: Array
     ) -> None:
-        """Send the bytes of `sent` from starts[j] on, lengths[j] of them, to each rank j.
+        """Send `lengths[j]` bytes of `sent` from `starts[j]` on to each rank j (an all-to-all).
 
-        What rank i sends arrives behind what the ranks before i send: as many bytes from each as
+        `received` has the pieces in the order of their senders. Each sender sends as many bytes as
         this rank sends to itself.
         """
         ...
 
     def gather(self, whole: Array, starts: Sequence[int], lengths: Sequence[int]) -> None:
-        """Each rank i has the bytes of `whole` from starts[i] on; then all ranks have all."""
+        """Gather `whole` on all ranks, in place.
+
+        Each rank i provides the `lengths[i]` bytes from `starts[i]` on.
+        """
         ...
 
     def broadcast(self, whole: Array, root: int) -> None:
-        """All ranks get the bytes of rank `root`."""
+        """Replace `whole` by that of rank `root`."""
         ...
 
     def tell(self, message: bytes) -> list[bytes]:
-        """The messages of all ranks, by rank. Not for steps: it allocates."""
+        """Return the messages of all ranks, by rank. It allocates, so steps do not use it."""
         ...
 
     def abort(self) -> None:
@@ -48,7 +51,7 @@ class Wire(Protocol):
 
 
 class Alone:
-    """The wire of a program that has one rank."""
+    """The wire of a program of one rank."""
 
     rank, size = 0, 1
 

@@ -1,7 +1,7 @@
-"""Which rank this process is, by what started it, and its connection with the others.
+"""Detection of the rank of this process from its launcher, and its connection with other ranks.
 
-`mpirun`, `srun` and `torchrun` tell each process its number and how many there are in variables of
-their own. Under the first two, ranks are connected by MPI, under the last one by PyTorch's gloo.
+`mpirun`, `srun` and `torchrun` set environment variables with the rank of each process and the
+number of processes. `mpirun` and `srun` connect ranks by MPI, `torchrun` by PyTorch's gloo.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ LAUNCHERS = {
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
 }  # fmt: skip
-"""What starts ranks → the variables of a process's number, of how many there are, and of its number
-among those of its machine."""
+"""Launcher → its variables for the rank of a process, the number of processes, and the local rank
+within a machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The number of this process among those that were started together."""
+    """The rank of this process among the processes that were launched together."""
 
     rank: int = 0
     size: int = 1
     launcher: str = ""
     local_rank: int = 0
-    """Its number among those of its machine."""
+    """The rank among the processes of the same machine."""
 
 
 def find_world(environment: Mapping[str, str] = os.environ) -> World:
-    """What the launcher says in its variables; rank 0 of 1 where nothing has been launched."""
-    # torchrun's processes inherit the variables of a batch system that has started it.
+    """Read the rank from the variables of the launcher; rank 0 of 1 without a launcher."""
+    # Processes of torchrun inherit the variables of a batch system, so torchrun comes first.
     first = ["torchrun"] if "TORCHELASTIC_RUN_ID" in environment else []
     for launcher in (*first, *LAUNCHERS):
         names = LAUNCHERS[launcher]
@@ -55,14 +55,14 @@ def find_world(environment: Mapping[str, str] = os.environ) -> World:
 
 
 def end_all() -> None:
-    """End the processes that are connected with this one, which would wait for it in vain."""
+    """End all processes connected with this one, which would otherwise wait for it."""
     if world_lane.cache_info().currsize and (lane := world_lane()) is not ALONE:
         sys.stderr.flush()
         lane.wire.abort()
 
 
 def _gloo() -> Wire:
-    """The connection by PyTorch, of whose package this one imports nothing else."""
+    """Connect by PyTorch. The module is imported here so that the runtime does not need PyTorch."""
     try:
         gloo = importlib.import_module("graphc.torch.gloo")
     except ImportError as error:
@@ -76,7 +76,7 @@ def _gloo() -> Wire:
 
 @functools.cache
 def world_lane() -> Lane:
-    """The lane of this process, which all its programs share; raises `RanksError`."""
+    """Return the lane of this process, which all its programs share; raises `RanksError`."""
     world = find_world()
     if world.size == 1:
         return ALONE
