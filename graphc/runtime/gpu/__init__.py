@@ -1,1 +1,1 @@
-"""The GPU runtime. What of it is written, compiled and run, and where: docs/gpu-status.md."""
+"""The GPU runtime. docs/gpu-status.md lists the parts that are implemented, compiled and run."""

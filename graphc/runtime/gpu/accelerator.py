@@ -1,8 +1,8 @@
-"""What graphc asks of a GPU.
+"""The interface to a GPU.
 
-Everything goes through streams, in the order in which it is enqueued there. Memory is allocated by
-`allocate` and `pinned` only, code by `load` only. graphc.runtime.gpu.cuda does all this with CuPy;
-tests do it on the CPU.
+All work goes through streams, which run it in the order of enqueuing. Only `allocate` and `pinned`
+allocate memory, and only `load` loads code. `graphc.runtime.gpu.cuda` implements the interface with
+CuPy; tests implement it on the CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from graphc.runtime.gpu.bind import BoundCall, BoundGemm
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-"""An array in memory of the host."""
+"""An array in host memory."""
 
 Stream = Any
 Event = Any
@@ -26,56 +26,58 @@ class Accelerator(Protocol):
     """One GPU, with its memory and its streams."""
 
     communication_bytes: int
-    """Memory of the GPU that connections with other ranks have taken."""
+    """The bytes of GPU memory that connections with other ranks use."""
 
     def active(self) -> AbstractContextManager[Any]:
-        """A context in which calls of this thread go to this GPU."""
+        """Return a context in which this is the current GPU of the thread."""
 
     def allocate(self, size: int) -> int:
-        """The address of so many bytes; raises `ArenaError` where they do not fit."""
+        """Allocate `size` bytes and return their address; raises `ArenaError` if that fails."""
 
     def pinned(self, size: int) -> Bytes:
-        """Memory of the host that copies need not wait for."""
+        """Allocate pinned host memory, for asynchronous copies."""
 
     def serves(self, call: BoundGemm) -> bool:
-        """Whether the library has an algorithm for a product; if so, get ready for it."""
+        """Return True if the library has an algorithm for a product, and prepare to run it."""
 
     def load(self, calls: Iterable[BoundCall]) -> None:
-        """Get ready for calls: compile and load their kernels."""
+        """Compile and load the kernels of calls."""
 
     def stream(self) -> Stream:
-        """A new stream of this GPU."""
+        """Create a stream."""
 
     def run(self, call: BoundCall, stream: Stream) -> None:
-        """Enqueue a kernel or a product."""
+        """Enqueue a kernel, a library call or a collective."""
 
     def fill(self, address: int, size: int, byte: int, stream: Stream) -> None:
-        """Enqueue setting bytes to one number."""
+        """Enqueue a fill of `size` bytes with one value."""
 
     def upload(self, address: int, source: Bytes, stream: Stream) -> None:
-        """Enqueue a copy of host memory to an address; `source` stays as it is until it is done."""
+        """Enqueue a copy of host memory to an address; do not change `source` until it is done."""
 
     def download(self, target: Bytes, address: int, stream: Stream) -> None:
         """Enqueue a copy of the bytes at an address to host memory."""
 
     def copy(self, target: int, source: int, size: int, stream: Stream) -> None:
-        """Enqueue a copy of so many bytes from one address to another, which do not overlap."""
+        """Enqueue a copy of `size` bytes between two addresses; the ranges must not overlap."""
 
     def record(self, stream: Stream) -> Event:
-        """An event that happens when all that is enqueued so far is done."""
+        """Record an event, which is complete when all work enqueued so far is done."""
 
     def mark(self, stream: Stream) -> Event:
-        """An event that also keeps when it happened."""
+        """Record an event with a time stamp."""
 
     def seconds_between(self, start: Event, end: Event) -> float:
-        """The seconds between two marks that have happened."""
+        """Return the seconds between two completed marks."""
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """What is enqueued on the stream from now on starts after the event."""
+        """Make all work that is enqueued on the stream from now on wait for an event."""
 
     def synchronize(self, event: Event) -> None:
         """Wait for an event."""
 
     def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """What `enqueue` enqueues, not run but kept as a graph: a call that enqueues all of it on
-        the stream. Other streams join by events."""
+        """Capture the work that `enqueue` enqueues as a graph, without running it.
+
+        Returns a call that enqueues the graph on the stream. Other streams join by events.
+        """

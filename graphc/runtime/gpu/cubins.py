@@ -1,4 +1,4 @@
-"""Kernels for a GPU as machine code."""
+"""Compilation of kernels to machine code for a GPU, with a cache on disk."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from graphc.runtime.kernel_files import machine_code
 
 
 def cubins(kernels: Iterable[Kernel], architecture: int, folder: Path | None) -> dict[str, bytes]:
-    """The machine code of each kernel by name; what is not in `folder` is compiled, and kept there.
+    """Return the machine code of each kernel by name, compiling and caching what `folder` lacks.
 
-    None keeps nothing. Raises `KernelError` where a kernel does not compile.
+    Without a folder, nothing is cached. Raises `KernelError` if a kernel does not compile.
     """
     texts = {kernel.name: module_text([kernel]) for kernel in kernels}
-    # NVRTC runs without Python's lock, so threads compile at the same time.
+    # NVRTC runs without Python's global lock, so threads compile concurrently.
     return machine_code(
         texts,
         (architecture, OPTIONS, version()),

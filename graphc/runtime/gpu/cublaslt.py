@@ -1,9 +1,9 @@
-"""cuBLASLt by ctypes: a matrix product, and what is done to it as it is written.
+"""cuBLASLt by ctypes: matrix products with fused epilogues.
 
-Numbers of attributes are those of cublasLt.h (cublasLtMatmulDescAttributes_t,
-cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t, cublasLtEpilogue_t), the same
-since CUDA 11. A product is described once, when a program is bound; a step makes one call for it,
-with the workspace and the stream as arguments, so it can be captured into a CUDA graph.
+Numbers of attributes are those of cublasLt.h (`cublasLtMatmulDescAttributes_t`,
+`cublasLtMatrixLayoutAttribute_t`, `cublasLtMatmulPreferenceAttributes_t`, `cublasLtEpilogue_t`),
+unchanged since CUDA 11. A product is described once, when a program is bound. A step makes one call
+for it, with the workspace and the stream as arguments, so it can be captured into a CUDA graph.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphc.ir.types import float32, float64
 EPILOGUES: Mapping[Epilogue, int] = {
     "none": 1, "relu": 2, "bias": 4, "bias_relu": 6, "gelu": 32, "bias_gelu": 36,
 }  # fmt: skip
-"""Values of `cublasLtEpilogue_t`, whose gelu is the approximation by tanh."""
+"""Values of `cublasLtEpilogue_t`; its gelu is the tanh approximation."""
 
 DESC_TRANSA, DESC_TRANSB, DESC_EPILOGUE, DESC_BIAS_POINTER = 3, 4, 7, 8
 LAYOUT_BATCH_COUNT, LAYOUT_STRIDED_BATCH_OFFSET = 5, 6
@@ -31,11 +31,12 @@ PREF_MIN_ALIGNMENT_BYTES = (5, 6, 7, 8)
 """Attributes of a preference that bound the alignment of A, B, C and D."""
 
 REDUCTION_IN_COMPUTE_TYPE = 2
-"""Parts of a long inner axis may be summed apart, but only in the workspace, unrounded, and in a
-step of its own: the other schemes round, or leave the order of the parts to a counter."""
+"""The allowed reduction scheme of split-K: partial sums are kept in the workspace in the compute
+type, and added in a separate step. The other schemes round partial sums, or let a counter determine
+their order."""
 
 PROMISED_ALIGNMENT = 16
-"""What is promised of operands at most: the widest access."""
+"""The largest alignment in bytes that is promised for operands: that of the widest access."""
 
 WORKSPACE_ALIGNMENT = 256
 
@@ -49,21 +50,21 @@ STATUS = {
 
 
 class CublasError(GraphcError):
-    """cuBLASLt refused a call, or a record of its algorithms does not belong to it."""
+    """An error of cuBLASLt, or a record of algorithms that does not belong to it."""
 
 
 class NoAlgorithm(CublasError):  # noqa: N818 - a limit of the library, no mistake
-    """cuBLASLt does not serve a product as it is asked for."""
+    """A product that cuBLASLt does not support."""
 
 
 class Algorithm(ctypes.Structure):
-    """cublasLtMatmulAlgo_t: opaque, and may be copied."""
+    """`cublasLtMatmulAlgo_t`: opaque, and may be copied."""
 
     _fields_ = (("opaque", ctypes.c_uint64 * 8),)
 
 
 class Heuristic(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
+    """`cublasLtMatmulHeuristicResult_t`."""
 
     _fields_ = (
         ("algorithm", Algorithm),
@@ -75,7 +76,7 @@ class Heuristic(ctypes.Structure):
 
 
 def load_cublaslt() -> ctypes.CDLL:
-    """The library of the wheel or the toolkit; raises `DependencyError` where there is none."""
+    """Load the library of the wheel or the toolkit; raises `DependencyError` if there is none."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
@@ -86,7 +87,7 @@ def load_cublaslt() -> ctypes.CDLL:
 
 
 def version(library: ctypes.CDLL) -> str:
-    """The major, minor and patch version of the library."""
+    """Return the major, minor and patch version of the library, separated by dots."""
     found = []
     for kind in range(3):
         number = ctypes.c_int()
@@ -97,8 +98,11 @@ def version(library: ctypes.CDLL) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lying:
-    """How an operand of a product lies: its leading dimension and the elements from one matrix of
-    the batch to the next, and the bytes by which it is aligned."""
+    """The layout of an operand of a product.
+
+    `leading` is its leading dimension, `stride` the elements from one matrix of the batch to the
+    next, and `alignment` that of its address in bytes.
+    """
 
     leading: int
     stride: int
@@ -106,9 +110,9 @@ class Lying:
 
 
 class LtProduct:
-    """Descriptors of a product, and, once `complete`, what runs it.
+    """The descriptors of a product, which can `run` after `complete`.
 
-    `close` it, or leave its ``with`` block.
+    `close` frees the descriptors, as does leaving its ``with`` block.
     """
 
     def __init__(
@@ -133,10 +137,10 @@ class LtProduct:
         except BaseException:
             self.close()
             raise
-        self._described = (operation, *layouts, layouts[-1])  # D lies as C does
+        self._described = (operation, *layouts, layouts[-1])  # D has the layout of C
 
     def first_choice(self, alignments: Sequence[int], workspace_bytes: int) -> Algorithm | None:
-        """The library's first algorithm for operands that are so aligned; None without any."""
+        """Return the library's first algorithm for operands with these alignments, or None."""
         preference = self._preference(alignments, workspace_bytes)
         found, count = Heuristic(), ctypes.c_int()
         status = self._library.cublasLtMatmulAlgoGetHeuristic(
@@ -150,7 +154,7 @@ class LtProduct:
         return algorithm
 
     def takes(self, algorithm: Algorithm, workspace_bytes: int) -> bool:
-        """Whether the product can be computed so within such a workspace."""
+        """Return True if the algorithm can compute the product within the workspace."""
         result = Heuristic()
         status = self._library.cublasLtMatmulAlgoCheck(
             self._handle, *self._described, ctypes.byref(algorithm), ctypes.byref(result)
@@ -160,11 +164,11 @@ class LtProduct:
     def complete(
         self, algorithm: Algorithm, places: Sequence[int], workspace: int, workspace_bytes: int
     ) -> None:
-        """Get ready to run on operands at these addresses."""
+        """Prepare to run on operands at these addresses."""
         call = self._call
         scalar = ctypes.c_double if call.compute == COMPUTE_64F else ctypes.c_float
         self._kept = (scalar(call.alpha), scalar(call.beta), algorithm)
-        alpha, beta, chosen = (ctypes.addressof(each) for each in self._kept)  # held by `_kept`
+        alpha, beta, chosen = (ctypes.addressof(each) for each in self._kept)  # `_kept` keeps them alive
         operation, a, b, c, d = self._described
         first, second, target = places
         self._arguments = (
@@ -177,7 +181,7 @@ class LtProduct:
         check(self._library, "cublasLtMatmul", *self._arguments, stream)
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Destroy the descriptors."""
         while self._made:
             kind, made = self._made.pop()
             check(self._library, f"cublasLt{kind}Destroy", made)
@@ -216,7 +220,7 @@ class LtProduct:
         return layout
 
     def _preference(self, alignments: Sequence[int], workspace_bytes: int) -> ctypes.c_void_p:
-        """A descriptor of what an algorithm may use and rely on, for A, B and C aligned so."""
+        """Create the preference: limits of an algorithm, for these alignments of A, B and C."""
         preference = self._make("MatmulPreference")
         limit = ctypes.c_uint64(workspace_bytes)
         self._set("MatmulPreference", preference, PREF_MAX_WORKSPACE_BYTES, limit)
@@ -240,19 +244,19 @@ class LtProduct:
 
 
 def shapes(call: Gemm) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of A, B and C as they are stored."""
+    """Return the rows and columns of A, B and C as they are stored."""
     first = (call.k, call.m) if call.transpose_first else (call.m, call.k)
     second = (call.n, call.k) if call.transpose_second else (call.k, call.n)
     return first, second, (call.m, call.n)
 
 
 def aligned(address: int) -> int:
-    """The power of two that divides an address, at most `PROMISED_ALIGNMENT`."""
+    """Return the largest power of two that divides an address, at most `PROMISED_ALIGNMENT`."""
     return min(PROMISED_ALIGNMENT, address & -address) or PROMISED_ALIGNMENT
 
 
 def located(matrix: Matrix, addresses: Mapping[Buffer, int]) -> int:
-    """The address of an operand of a call."""
+    """Return the address of an operand of a call."""
     return addresses[matrix.buffer] + matrix.offset * matrix.dtype.itemsize
 
 
@@ -264,12 +268,12 @@ def check(library: ctypes.CDLL, function: str, *arguments: object) -> None:
 
 
 def status_name(status: int) -> str:
-    """The name that the library has for a status."""
+    """Return the library's name of a status."""
     return STATUS.get(status, f"status {status}")
 
 
 def declare(library: ctypes.CDLL) -> None:
-    """Types of the arguments: addresses and 64-bit numbers do not fit what ctypes guesses."""
+    """Declare argument types: the defaults of ctypes do not fit addresses and 64-bit numbers."""
     pointer, number, wide, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
     for kind, arguments in (
         ("MatmulDesc", [number, number]),

@@ -1,4 +1,4 @@
-"""A GPU through CuPy: memory, streams, events, graphs and code; products through cuBLASLt."""
+"""The implementation of `Accelerator` with CuPy, cuBLASLt for products, and NCCL for ranks."""
 
 from __future__ import annotations
 
@@ -25,20 +25,24 @@ from graphc.runtime.gpu.nccl import Communicator
 from graphc.runtime.gpu.products import Products
 
 LIBRARY_BYTES = 512 * 2**20
-"""Bytes that are left to CUDA, the code of kernels and libraries' own tables when an arena is
-refused."""
+"""The bytes reserved for CUDA, the code of kernels and tables of libraries. An arena is refused if
+less than this would remain free."""
 
 
 Active = Callable[[], AbstractContextManager[Any]]
-"""What makes a GPU that of a thread as long as the context lasts."""
+"""A function that returns a context in which a GPU is the current one of the thread."""
 
 
 class CudaDevice:
-    """One GPU. Raises `GpuUnavailable` without CuPy or a device, and `DependencyError` without
-    cuBLASLt or NVRTC. Machine code of kernels is kept in `cache`, if a folder is given;
-    `algorithms` is the record of an earlier run (`graphc.runtime.gpu.products`). `connect` makes
-    the connection with other ranks, if there are any, from this GPU's identity and what makes it
-    that of a thread."""
+    """One GPU.
+
+    Machine code of kernels is cached in the folder `cache`, unless it is None. `algorithms` is the
+    record of an earlier run (`graphc.runtime.gpu.products`). `connect` connects this rank with
+    other ranks, if there are any; its arguments are the identity of this GPU and `active`.
+
+    Raises `GpuUnavailable` without CuPy or a device, and `DependencyError` without cuBLASLt. `load`
+    raises `DependencyError` without NVRTC.
+    """
 
     def __init__(
         self,
@@ -59,15 +63,15 @@ class CudaDevice:
         free = self.free_bytes() if connect else 0
         self._communicator = connect(self._identity(), self.active) if connect else None
         self.communication_bytes = free - self.free_bytes() if connect else 0
-        """What the driver gave NCCL for its connections, as far as that shows."""
+        """The decrease of free memory while NCCL connected: an estimate of what NCCL allocated."""
         self._bound: dict[int, tuple[BoundGemm, LtProduct]] = {}
         owned = os.getpid(), self._bound, self.products
         weakref.finalize(self, _give_back, *owned).atexit = False  # CUDA is gone by then
 
     def _identity(self) -> str:
-        """What tells this GPU from all others, of other machines as well."""
+        """Return a text that is unique among all GPUs, including those of other machines."""
         number = self.gpu.number
-        # Machines may have one name, and CuPy may read on behind the 16 bytes.
+        # Host names may be equal, hence the UUID; CuPy may return more than its 16 bytes.
         uuid = self._runtime.getDeviceProperties(number)["uuid"][:16].hex()
         return f"{socket.gethostname()} {self._runtime.deviceGetPCIBusId(number)} {uuid}"
 
@@ -75,7 +79,7 @@ class CudaDevice:
         return self._device  # type: ignore[no-any-return]
 
     def free_bytes(self) -> int:
-        """How many bytes of memory the driver has left."""
+        """Return the bytes of free device memory."""
         with self._device:
             return int(self._runtime.memGetInfo()[0])
 
@@ -112,7 +116,7 @@ class CudaDevice:
                 )
         except NoAlgorithm:
             return False
-        self._bound[id(call)] = call, product  # it holds the call, whose id is its key
+        self._bound[id(call)] = call, product  # keeps the call alive, so its id stays unique
         return True
 
     def load(self, calls: Iterable[BoundCall]) -> None:
@@ -179,13 +183,13 @@ class CudaDevice:
             self._communicator.wait(lambda: bool(event.done))
 
     def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Capture what is enqueued, in thread-local mode: allocating meanwhile is an error."""
+        """Capture enqueued work in thread-local mode, in which an allocation is an error."""
         with stream, _collection_paused():
             stream.begin_capture(mode=self._runtime.streamCaptureModeThreadLocal)
             try:
                 enqueue()
             except BaseException:
-                with suppress(Exception):  # the first fault is the one to tell of
+                with suppress(Exception):  # the first error is the one to report
                     stream.end_capture()
                 raise
             graph = stream.end_capture()
@@ -199,14 +203,14 @@ class CudaDevice:
         return replay
 
     def versions(self) -> dict[str, str]:
-        """What a figure measured here depends on."""
+        """Return the versions of packages on which measurements depend."""
         packages = ("cupy-cuda13x", "nvidia-cublas", "nvidia-cuda-nvrtc", "numpy")
         return {name: _installed(name) for name in packages}
 
 
 @contextmanager
 def _collection_paused() -> Iterator[None]:
-    """What is collected may free device memory, which would end a capture."""
+    """Pause garbage collection: it may free device memory, which would end a capture."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -220,9 +224,9 @@ def _collection_paused() -> Iterator[None]:
 def _give_back(
     process: int, bound: dict[int, tuple[BoundGemm, LtProduct]], products: Products
 ) -> None:
-    """What libraries hold for a device that nobody uses any more.
+    """Free the library objects of a device that is not used any more.
 
-    A forked child has no CUDA: what it has a copy of is the parent's.
+    Does nothing in a forked child: its copies belong to its parent, and CUDA does not work there.
     """
     if os.getpid() != process:
         return

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as CuPy sees them. Importing this needs neither CuPy nor a GPU."""
+"""The GPUs of this machine, found by CuPy. Importing this module needs neither CuPy nor a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USE_CPU = 'device="cpu" works everywhere'
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A device: its number, name, compute capability and memory."""
+    """A GPU: its number, name, compute capability, memory and peak rates."""
 
     number: int
     name: str
@@ -27,12 +27,12 @@ class Gpu:
     memory_bytes: int
     free_bytes: int
     flops_per_second: float
-    """Most float32 operations a second: two a core and clock."""
+    """The peak rate of float32 operations: two per core and clock cycle."""
     bytes_per_second: float
 
 
 def load_cupy() -> Any:
-    """CuPy, on a machine where it can use a GPU; raises `GpuUnavailable`."""
+    """Import CuPy, and check that it can use a GPU; raises `GpuUnavailable`."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
@@ -52,8 +52,10 @@ def load_cupy() -> Any:
 
 
 def _cure(driver: int, runtime: int) -> str:
-    """What helps where CUDA finds no device, by CUDA's numbers of the versions; 0 is no driver. A
-    driver serves all minor versions of its major one."""
+    """Describe the fix if CUDA finds no device, by CUDA's version numbers; 0 means no driver.
+
+    A driver supports all minor versions of its major version.
+    """
     if driver // 1000 >= runtime // 1000:
         return "the driver is recent enough: see nvidia-smi, and CUDA_VISIBLE_DEVICES"
     what = "install" if driver == 0 else "replace it by"
@@ -61,14 +63,14 @@ def _cure(driver: int, runtime: int) -> str:
 
 
 def find_gpus() -> tuple[Gpu, ...]:
-    """All devices of this machine, at least one; raises `GpuUnavailable`."""
+    """Return all GPUs of this machine, at least one; raises `GpuUnavailable`."""
     cupy = load_cupy()
     runtime = cupy.cuda.runtime
     return tuple(_gpu(cupy, number) for number in range(runtime.getDeviceCount()))
 
 
 def find_gpu(number: int) -> Gpu:
-    """The device of that number; raises `GpuUnavailable`."""
+    """Return the GPU with this number; raises `GpuUnavailable`."""
     cupy = load_cupy()
     count = cupy.cuda.runtime.getDeviceCount()
     if number >= count:
@@ -84,14 +86,19 @@ def find_gpu(number: int) -> Gpu:
 
 
 def number_of_rank(local_rank: int) -> int:
-    """The number of the GPU of a rank by its number on the machine: that one's, or the only one
-    where the launcher lets each rank see its own alone; raises `GpuUnavailable`."""
+    """Return the number of the GPU of a rank: its local rank.
+
+    It is 0 if only one GPU is visible, since some launchers show each rank only its own. Raises
+    `GpuUnavailable`.
+    """
     return local_rank if load_cupy().cuda.runtime.getDeviceCount() > 1 else 0
 
 
 def profile_of(gpu: Gpu) -> Device:
-    """Return the device to plan for: rates of its data sheet, or else of the driver, and the
-    version of the installed cuDNN."""
+    """Return the device to plan for, with the version of the installed cuDNN.
+
+    Its rates are those of the data sheet if there is a profile, else those of the driver.
+    """
     words = re.split(r"[^a-z0-9]+", gpu.name.lower())
     named = [device for device in map(find_device, profiles()) if _is_called(words, device.name)]
     own = Device(
@@ -103,10 +110,11 @@ def profile_of(gpu: Gpu) -> Device:
 
 
 def _is_called(words: list[str], profile: str) -> bool:
-    """Whether a driver's name of a GPU, as words, is that of a profile.
+    """Return True if the driver's name of a GPU, split into words, matches a profile.
 
-    Data centre cards have words for their form and memory besides, as in ``NVIDIA A100-SXM4-40GB``;
-    of GeForce cards another word, such as ``Ti`` or ``Laptop``, makes another GPU.
+    Names of data center GPUs have further words for form factor and memory, as in ``NVIDIA
+    A100-SXM4-40GB``. For GeForce GPUs, a further word such as ``Ti`` or ``Laptop`` denotes another
+    GPU.
     """
     parts = profile.split("-")
     if parts[0] == "rtx":
@@ -129,7 +137,10 @@ def _gpu(cupy: Any, number: int) -> Gpu:
 
 
 def cuda_versions() -> dict[str, str]:
-    """Versions of CuPy, of its CUDA runtime and of the driver; raises `GpuUnavailable`."""
+    """Return the versions of CuPy, of its CUDA runtime and of the driver.
+
+    Raises `GpuUnavailable`.
+    """
     cupy = load_cupy()
     runtime = cupy.cuda.runtime
     return {
@@ -140,5 +151,5 @@ def cuda_versions() -> dict[str, str]:
 
 
 def _version(number: int) -> str:
-    """CUDA's number of a version as text: 13020 is 13.2, and 0 is no driver at all."""
+    """Convert CUDA's version number to text: 13020 is 13.2, and 0 means no driver."""
     return f"{number // 1000}.{number % 1000 // 10}" if number else "none"

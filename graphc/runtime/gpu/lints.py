@@ -1,4 +1,4 @@
-"""What makes a plan slow on a GPU though it is right, found in the calls that a step makes."""
+"""Performance lints: causes of slow steps on a GPU, found in the calls of a plan."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from graphc.runtime.gpu.step_model import (
 Rule = Literal["rows", "products", "bytes", "room", "launches"]
 
 MOST_PRODUCTS = 4
-"""How many products of a node are worth a launch each."""
+"""The largest number of products of a node that the rule ``products`` accepts."""
 
 MOST_PASSES = 1.75
-"""How often a node's kernels may move what its operands and results hold."""
+"""The largest accepted ratio of the bytes that kernels of a node move to the bytes of its operands
+and results."""
 
 LEAST_BYTES = 2**20
-"""What a node moves at least for its passes to matter."""
+"""The smallest number of moved bytes of a node for which the rule ``bytes`` applies."""
 
 MOST_LAUNCHES = 0.25
-"""The part of a modelled step that launches may take."""
+"""The largest accepted fraction of the modeled step for launches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found at a node of a plan, or of the whole step where `node` is empty."""
+    """A finding at a node of a plan, or about the whole step if `node` is empty."""
 
     rule: Rule
     node: str
@@ -47,14 +48,15 @@ class Finding:
 
 
 def findings(plan: MemoryPlan, with_cudnn: bool = True) -> list[Finding]:
-    """All findings of a plan for a GPU, in the order of its nodes; `with_cudnn` is that of
-    `model_step`.
+    """Return all findings of a plan for a GPU, in the order of its nodes.
 
-    - ``rows``: a 16-bit operand of a product has rows that do not begin at multiples of 16 bytes.
-    - ``products``: a node has more than `MOST_PRODUCTS` products of its own.
-    - ``bytes``: a node's kernels move its operands and results more than `MOST_PASSES` times.
-    - ``room``: a product has less room for partial sums than it may use.
-    - ``launches``: launches take more than `MOST_LAUNCHES` of the modelled step.
+    `with_cudnn` is the argument of `model_step`.
+
+    - ``rows``: a 16-bit operand of a product has rows that are not aligned to 16 bytes.
+    - ``products``: a node has more than `MOST_PRODUCTS` products and is no convolution.
+    - ``bytes``: kernels move the operands and results of a node more than `MOST_PASSES` times.
+    - ``room``: a product has less workspace for partial sums than it could use.
+    - ``launches``: launches take more than `MOST_LAUNCHES` of the modeled step.
     """
     tf32 = plan.settings.get("precision") == "tf32"
     found: list[Finding] = []
@@ -89,7 +91,7 @@ def _unaligned(call: BoundGemm) -> Iterator[str]:
 
 
 def _of_bytes(work: Work, plan: MemoryPlan) -> Iterator[tuple[Rule, str]]:
-    """Of nodes that kernels alone compute."""
+    """Yield findings of the rule ``bytes``, for nodes without library calls."""
     if not all(isinstance(call, BoundLaunch) for call in work.calls):
         return
     moved = moved_bytes(work, bytes_of_buffers(plan, work.nodes))

@@ -1,12 +1,12 @@
-"""NCCL by ctypes: exchanges between ranks that have a GPU each.
+"""NCCL by ctypes: collectives between ranks that have a GPU each.
 
-Signatures and numbers are those of nccl.h, the same since NCCL 2.10. A communicator is made once,
-by all ranks together; a step makes one call for an exchange, with addresses in the arena and the
+Signatures and numbers are those of nccl.h, unchanged since NCCL 2.10. All ranks together create a
+communicator once. A step makes one call for a collective, with addresses in the arena and the
 stream, so it can be captured into a CUDA graph.
 
-NCCL sums along rings and trees of its own choice, and rounds 16-bit sums at every rank: the same
-bits in every run of the same plan on the same machines, but not those of sums in the order of ranks
-that CPUs make (`graphc.runtime.ranks.sums`).
+NCCL chooses the rings and trees of a sum, and rounds 16-bit sums at every rank. The bits are the
+same in every run of the same plan on the same machines. They differ from those on CPUs, which sum
+in the order of ranks (`graphc.runtime.ranks.sums`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SUM = 0
 """`ncclSum`."""
 
 SUCCESS, IN_PROGRESS = 0, 7
-"""Values of `ncclResult_t`: those that are no errors."""
+"""The values of `ncclResult_t` that are not errors."""
 
 SPINS = 1000
-"""How often is asked whether a step is done before the thread sleeps between."""
+"""The number of polls of a step before the thread sleeps between polls."""
 
 NAP = 5e-5
 """Seconds of such a sleep."""
@@ -45,14 +45,14 @@ CURE = (
 )
 
 CHAR = 0
-"""`ncclInt8`: what is only moved is moved as bytes."""
+"""`ncclInt8`: data that is only moved is moved as bytes."""
 
 DATA_TYPES: Mapping[DType, int] = {float16: 6, float32: 7, float64: 8, bfloat16: 9}
-"""Values of `ncclDataType_t`, of what is summed."""
+"""Values of `ncclDataType_t` for sums."""
 
 
 class Identity(ctypes.Structure):
-    """`ncclUniqueId`: what ranks that belong together know each other by."""
+    """`ncclUniqueId`, which identifies the ranks of one communicator."""
 
     _fields_ = (("internal", ctypes.c_char * IDENTITY_BYTES),)
 
@@ -70,11 +70,11 @@ SIGNATURES: Mapping[str, tuple[type[Any], tuple[Any, ...]]] = {
     "ncclAllGather": (_int, (_pointer, _pointer, _size, _int, _pointer, _pointer)),
     "ncclBroadcast": (_int, (_pointer, _pointer, _size, _int, _int, _pointer, _pointer)),
 }
-"""Function → its result and arguments."""
+"""Function → the types of its result and its arguments."""
 
 
 class Nccl:
-    """The library."""
+    """The NCCL library."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -83,34 +83,37 @@ class Nccl:
             function.restype, function.argtypes = result, list(arguments)
 
     def new_identity(self) -> bytes:
-        """What rank 0 tells the others, so that they find each other."""
+        """Create the identity that rank 0 sends to the other ranks to connect them."""
         identity = Identity()
         self.call("ncclGetUniqueId", ctypes.byref(identity))
         return bytes(identity)
 
     def connected(self, identity: bytes, rank: int, ranks: int, time_limit: float) -> Communicator:
-        """This rank's connection with all others, which wait for each other here; the GPU is the
-        one that is active. A step is given up after so many seconds."""
+        """Connect the active GPU of this rank with those of all other ranks.
+
+        Blocks until all ranks have called it. A step is aborted after `time_limit` seconds.
+        """
         handle = _pointer()
         ours = Identity.from_buffer_copy(identity)
         self.call("ncclCommInitRank", ctypes.byref(handle), ranks, ours, rank)
         return Communicator(self, handle, rank, time_limit)
 
     def error_of(self, handle: ctypes.c_void_p) -> str:
-        """What went wrong in a connection since it was made; empty where nothing did."""
+        """Return the asynchronous error of a connection as text; empty if there is none."""
         status = _int()
         self.call("ncclCommGetAsyncError", handle, ctypes.byref(status))
         return "" if status.value in (SUCCESS, IN_PROGRESS) else self._told(status.value)
 
     def abort(self, handle: ctypes.c_void_p, process: int) -> None:
-        """Begin to give a connection of this process back, with all that is under way on it.
+        """Begin to abort a connection with all its collectives in flight.
 
-        `ncclCommDestroy` would wait for the other ranks. A forked child has a copy of its parent's.
+        `ncclCommDestroy` would wait for the other ranks. Does nothing in a forked child, whose copy
+        of the connection belongs to its parent.
         """
         if os.getpid() == process:
-            # Once all is stopped, NCCL waits until captured graphs are gone that exchange by it, so
-            # this has a thread of its own; one of `threading` takes locks, under which a collection
-            # of garbage may have come here.
+            # NCCL waits until all captured graphs with its collectives are destroyed, so this runs
+            # on a new thread. `threading` would take locks, and the garbage collector may call this
+            # function while they are held.
             _thread.start_new_thread(self._abort, (handle,))
 
     def _abort(self, handle: ctypes.c_void_p) -> None:
@@ -118,7 +121,7 @@ class Nccl:
             self.call("ncclCommAbort", handle)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function; raises `RanksError` for what it returns but 0."""
+        """Call a function; raises `RanksError` unless it returns 0."""
         status = getattr(self._library, name)(*arguments)
         if status != SUCCESS:
             raise RanksError(f"{name} of NCCL failed: {self._told(status)}. {CURE}")
@@ -129,8 +132,11 @@ class Nccl:
 
 
 class Communicator:
-    """The connection of a rank with all others. Nothing in a step tells which of them is late, so
-    `wait` gives all up together: at an error of the connection, or after `time_limit` seconds."""
+    """The connection of a rank with all others.
+
+    A step does not show which rank is late. So `wait` aborts the whole connection, at an error of
+    it or after `time_limit` seconds.
+    """
 
     def __init__(self, nccl: Nccl, handle: ctypes.c_void_p, rank: int, time_limit: float) -> None:
         self._nccl, self._handle = nccl, handle
@@ -140,12 +146,12 @@ class Communicator:
         self._close.atexit = False  # CUDA is gone by then
 
     def require(self) -> None:
-        """Raise `RanksError` where the connection has been given up."""
+        """Raise `RanksError` if the connection has been aborted."""
         if self._given_up:
             raise RanksError(self._given_up)
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait for something on the GPU, of which exchanges may be a part; raises `RanksError`."""
+        """Wait for work on the GPU that may include collectives; raises `RanksError`."""
         self.require()
         for _ in range(SPINS):
             if is_done():
@@ -168,7 +174,7 @@ class Communicator:
         raise RanksError(why)
 
     def run(self, call: BoundExchange, stream: int) -> None:
-        """Enqueue an exchange."""
+        """Enqueue a collective."""
         self.require()
         exchange, ends = call.exchange, (self._handle, stream)
         assert isinstance(exchange.x, Value)
@@ -189,7 +195,7 @@ class Communicator:
 
 
 def load_nccl() -> Nccl:
-    """The library of the wheel or the system; raises `DependencyError` where there is none."""
+    """Load the library of the wheel or the system; raises `DependencyError` if there is none."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 

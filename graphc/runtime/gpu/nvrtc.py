@@ -1,6 +1,6 @@
-"""NVRTC, NVIDIA's run-time compiler, by ctypes: CUDA C++ to code for one architecture.
+"""NVRTC, NVIDIA's run-time compiler, by ctypes: compiles CUDA C++ for one architecture.
 
-Neither a GPU nor a driver is needed. The library comes from the wheel ``nvidia-cuda-nvrtc`` or from
+It needs neither a GPU nor a driver. The library comes from the wheel ``nvidia-cuda-nvrtc`` or from
 an installed CUDA toolkit.
 """
 
@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from graphc.errors import DependencyError, GraphcError, to_install
 
 OPTIONS = ("--std=c++17", "--fmad=false")
-"""Products and sums are not contracted, so that bits do not depend on how a kernel is laid out."""
+"""Compiler options. Products and sums are not contracted to fused multiply-adds, so that bits do
+not depend on the structure of a kernel."""
 
 
 class KernelError(GraphcError):
-    """A kernel does not compile; the message holds the compiler's."""
+    """A kernel that does not compile; the message includes that of the compiler."""
 
 
 @functools.cache
@@ -33,22 +34,23 @@ def _library() -> ctypes.CDLL:
 
 
 def version() -> tuple[int, int]:
-    """The major and minor version of the library."""
+    """Return the major and minor version of the library."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return major.value, minor.value
 
 
 def compile_cubin(text: str, architecture: int, options: Sequence[str] = OPTIONS) -> bytes:
-    """Machine code for an architecture such as 90; raises `KernelError` with the compiler's words.
+    """Compile a text to machine code for an architecture such as 90.
 
-    Raises `DependencyError` where NVRTC is not installed.
+    Raises `KernelError` with the message of the compiler, and `DependencyError` if NVRTC is not
+    installed.
     """
     return _compile(text, (f"--gpu-architecture=sm_{architecture}", *options), "CUBIN")
 
 
 def compile_ptx(text: str, architecture: int, options: Sequence[str] = OPTIONS) -> str:
-    """The PTX of a text: machine code before it is assembled, for people to read."""
+    """Compile a text to PTX, the human-readable code before assembly."""
     arguments = (f"--gpu-architecture=compute_{architecture}", *options)
     return _compile(text, arguments, "PTX").rstrip(b"\0").decode()
 
@@ -72,7 +74,7 @@ def _compile(text: str, options: Sequence[str], kind: str) -> bytes:
 
 
 def _fetch(program: ctypes.c_void_p, getter: str) -> bytes:
-    """The bytes that a pair of functions gives: `getter`, and the one named `Size` behind it."""
+    """Return the bytes that `getter` writes; the function `getter` + "Size" gives their number."""
     library, size = _library(), ctypes.c_size_t()
     _check(getattr(library, f"{getter}Size")(program, ctypes.byref(size)))
     found = ctypes.create_string_buffer(size.value)

@@ -1,4 +1,4 @@
-"""Where the values of a plan lie once its arena has an address."""
+"""Addresses of the values of a plan in an arena at a given address."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from graphc.ir.types import Layout, contiguous_strides, span_bytes
 from graphc.plans.memory_plan import MemoryPlan, Way
 
 ARENA_ALIGNMENT = 256
-"""Bytes that an arena's address is a multiple of: cuBLAS asks that of a workspace, and no access
-needs more."""
+"""The alignment in bytes of the address of an arena. cuBLAS requires it of a workspace, and no
+access needs more."""
 
 
 def places_of_plan(plan: MemoryPlan, address: int = 0) -> dict[Value, Place]:
-    """The place of every value, in an arena at that address. No byte is touched.
+    """Return the place of every value in an arena at `address`, without accessing memory.
 
-    Raises `PlanError` for an address that is no multiple of 256, and for a value that would leave
-    the arena.
+    Raises `PlanError` for an address that is not a multiple of 256, and for a value that would
+    leave the arena.
     """
     if plan.alignment % ARENA_ALIGNMENT:
         raise PlanError(
@@ -43,7 +43,10 @@ def places_of_plan(plan: MemoryPlan, address: int = 0) -> dict[Value, Place]:
 def slots_of_plan(
     plan: MemoryPlan, places: Mapping[Value, Place], address: int, way: Way
 ) -> dict[Value, Place]:
-    """The places of the slots for one way: values lie there as they do in their own `places`."""
+    """Return the places of the slots of one direction (`way`).
+
+    Values have the same strides in their slots as in their own `places`.
+    """
     return {
         slot.value: Place(address + slot.buffer.offset, places[slot.value].strides)
         for slot in plan.slots

@@ -1,8 +1,8 @@
-"""All matrix products of a program: which algorithm of cuBLASLt computes each, and the calls.
+"""Matrix products of a program: the choice of cuBLASLt algorithms, and the calls.
 
-Which algorithm computes a product decides the bits of the result. So it is chosen for the product
-as it would lie in one piece, whatever the plan does with its operands, and once: a record of the
-choices makes the same ones again in a later run.
+The algorithm of a product determines the bits of the result. It is therefore chosen once, for the
+product with contiguous operands, whatever layout the plan gives them. A record of the choices
+reproduces them in a later run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from graphc.runtime.gpu.cublaslt import (
 from graphc.runtime.gpu.records import recorded
 
 ALGORITHM = re.compile("[0-9a-f]{128}")
-"""An algorithm as a record holds it: its 64 bytes."""
+"""The text of an algorithm in a record: its 64 bytes in hexadecimal."""
 
 
 class Products:
     """A handle of cuBLASLt; `library` has the C functions of version 12 or later.
 
-    `record` is what `record` gave in an earlier run; raises `CublasError` for one of another
-    version.
+    The argument `record` is the property `record` of an earlier run. Raises `CublasError` for a
+    record of another version.
     """
 
     def __init__(self, library: ctypes.CDLL, record: Mapping[str, Any] | None = None) -> None:
@@ -61,18 +61,18 @@ class Products:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The algorithm of each product so far, None where there was none: JSON."""
+        """The algorithm of each product so far, as JSON; None if a product had none."""
         return {"cublaslt": self._version, "algorithms": dict(self._algorithms)}
 
     def bind(
         self, call: Gemm, addresses: Mapping[Buffer, int], workspace: int, workspace_bytes: int
     ) -> LtProduct:
-        """A product on buffers at these device addresses, with a workspace of its own.
+        """Bind a product to buffers at these device addresses, with a workspace of its own.
 
-        Its algorithm is the library's first choice, among those that need no more than the
-        workspace, for the product in one piece; a product that lies less aligned than that, so that
-        no such algorithm can read it, gets one of its own. Raises `NoAlgorithm` where there is
-        none, and `CublasError` for a recorded one that this GPU does not have.
+        The algorithm is the library's first choice within the workspace, for the product with
+        contiguous operands. If the actual operands are less aligned, or that algorithm does not
+        support them, the choice is made for the actual layout. Raises `NoAlgorithm` if there is
+        none, and `CublasError` for a recorded algorithm that this GPU does not have.
         """
         if workspace % WORKSPACE_ALIGNMENT:
             raise CublasError(f"a workspace must be aligned to 256 bytes, got {workspace:#x}")
@@ -101,7 +101,7 @@ class Products:
         bias_alignment: int,
         workspace_bytes: int,
     ) -> Algorithm:
-        """The algorithm for the product in one piece where it takes that, else one of its own."""
+        """Return the algorithm of the contiguous product if it fits, else that of this layout."""
         asked = [(lies, bias_alignment)]
         usual = in_one_piece(call)
         if is_as_aligned(call, lies, usual) and bias_alignment == PROMISED_ALIGNMENT:
@@ -129,8 +129,10 @@ class Products:
         bias_alignment: int,
         workspace_bytes: int,
     ) -> Algorithm | None:
-        """The recorded choice for a product that lies so, or the library's first, which is
-        recorded under its signature."""
+        """Return the recorded choice for a product with this layout.
+
+        If there is none, the first choice of the library is recorded under the signature `key`.
+        """
         if key not in self._algorithms:
             found = self._choose(call, lies, bias_alignment, workspace_bytes)
             self._algorithms[key] = None if found is None else bytes(found).hex()
@@ -140,24 +142,24 @@ class Products:
     def _choose(
         self, call: Gemm, lies: Sequence[Lying], bias_alignment: int, workspace_bytes: int
     ) -> Algorithm | None:
-        """The library's first choice for all products of a node at once.
+        """Return the library's first choice for all products of a node at once.
 
-        While it chooses, the library reads the alignment of the bias, and nothing else, from its
-        address: a number that is so aligned stands for it.
+        For the choice, the library uses the address of the bias only for its alignment. So a number
+        with that alignment is passed instead of the address.
         """
         bias = None if call.bias is None else bias_alignment
         with LtProduct(self._library, self._handle, call, lies, bias, call.all_batches) as asked:
             return asked.first_choice([each.alignment for each in lies], workspace_bytes)
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Destroy the handle."""
         if self._handle:
             check(self._library, "cublasLtDestroy", self._handle)
             self._handle = ctypes.c_void_p()
 
 
 def signature(call: Gemm, lies: Sequence[Lying], bias_alignment: int, workspace_bytes: int) -> str:
-    """A text for a product, how it lies and the room for it, equal for equal ones only."""
+    """Return a unique text for a product, its layout and the size of its workspace."""
     matrices = (call.first, call.second, call.c)
     operands = " ".join(
         f"{matrix.dtype}:{each.leading}:{each.stride}:{each.alignment}"
@@ -173,7 +175,7 @@ def signature(call: Gemm, lies: Sequence[Lying], bias_alignment: int, workspace_
 
 
 def shown(call: Gemm) -> str:
-    """A product as a message names it."""
+    """Describe a product for messages."""
     return (
         f"a {call.first.dtype} product (m {call.m}, n {call.n}, k {call.k}, epilogue "
         f"{call.epilogue})"
@@ -181,13 +183,15 @@ def shown(call: Gemm) -> str:
 
 
 def _leading(matrix: Matrix, rows: int, columns: int) -> int:
-    """The leading dimension; a matrix of one column has any, so one with padding."""
+    """Return the leading dimension; a single column may have any, so return the padded extent."""
     return matrix.leading if columns > 1 else padded_extent(rows, matrix.dtype.itemsize)
 
 
 def in_one_piece(call: Gemm) -> tuple[Lying, ...]:
-    """How the operands lie in one piece, but for padding, at addresses that are the same modulo 16
-    under all strategies."""
+    """Return the layout of the operands if they are contiguous, apart from padding.
+
+    The alignments are those that hold under all strategies.
+    """
     found = []
     is_narrow = call.first.dtype.itemsize == 2
     matrices = (call.first, call.second, call.c)
@@ -206,7 +210,7 @@ def in_one_piece(call: Gemm) -> tuple[Lying, ...]:
 
 
 def is_as_aligned(call: Gemm, lies: Sequence[Lying], usual: Sequence[Lying]) -> bool:
-    """Whether every row and matrix begins at least as aligned as it would in one piece."""
+    """Return True if every row and matrix is at least as aligned as with contiguous operands."""
     matrices = (call.first, call.second, call.c)
     for matrix, own, other in zip(matrices, lies, usual, strict=True):
         size = matrix.dtype.itemsize

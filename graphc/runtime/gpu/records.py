@@ -1,4 +1,4 @@
-"""Files that keep what libraries chose, so that later runs have the same algorithms."""
+"""Files that record the algorithms chosen by libraries, so that later runs use the same ones."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from graphc.files import write_atomically
 def read_record(
     path: str | os.PathLike[str], kind: str, error: type[GraphcError]
 ) -> dict[str, Any] | None:
-    """A record of such choices that `write_record` wrote; None where there is no such file.
+    """Read a record that `write_record` wrote; None if there is no such file.
 
-    `kind` is what is recorded: ``engines`` or ``algorithms``. Raises `error` for a file that holds
-    something else.
+    `kind` is ``engines`` or ``algorithms``. Raises `error` for a file with other contents.
     """
     try:
         found = json.loads(Path(path).read_bytes())
@@ -35,7 +34,10 @@ def recorded(
     record: Mapping[str, Any] | None, kind: str, library: str, version: object,
     error: type[GraphcError],
 ) -> dict[str, Any]:  # fmt: skip
-    """What a record holds; nothing without one. Raises `error` for one of another version."""
+    """Return the choices of a record; empty without a record.
+
+    Raises `error` for a record of another version of the library.
+    """
     if record is None:
         return {}
     if record.get(library.lower()) != version:
@@ -49,5 +51,5 @@ def recorded(
 def write_record(
     path: str | os.PathLike[str], record: Mapping[str, Any], error: type[GraphcError]
 ) -> None:
-    """Keep a record for later runs, completely or not at all."""
+    """Write a record for later runs, atomically."""
     write_atomically(path, json.dumps(record, indent=1, sort_keys=True).encode(), error)

@@ -1,7 +1,7 @@
-"""Feeds and outputs between the host and the arena.
+"""Transfers of feeds and outputs between the host and the arena, with double buffering.
 
-Feeds go through pinned memory that is there twice: while a step runs, the next one's feeds are
-written to the other half. So do outputs that leave while the next step runs.
+Feeds go through two halves of pinned memory: while a step runs, the feeds of the next step are
+written to the other half. Outputs that are copied while the next step runs use two halves too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HALVES = 2
 
 
 class Mirror:
-    """Host memory that holds some values as they lie in the arena."""
+    """Pinned host memory for some values, with the same strides as in the arena."""
 
     def __init__(
         self, accelerator: Accelerator, values: Iterable[Value], places: Mapping[Value, Place]
@@ -40,7 +40,7 @@ class Mirror:
             start += align(size, ARENA_ALIGNMENT)
 
     def array(self, value: Value) -> Array:
-        """The value's elements; they lie on the host as they do in the arena."""
+        """Return the elements of a value on the host, with the strides that it has in the arena."""
         return arranged(self._bytes[value], value, self._places[value])
 
     def upload(self, stream: Stream) -> None:
@@ -55,20 +55,20 @@ class Mirror:
 
 
 def arranged(memory: Bytes, value: Value, place: Place) -> Array:
-    """Bytes of the host as an array that lies as its value does at a place."""
+    """Return an array on host memory with the strides of a value at a place of the arena."""
     return np.ndarray(value.shape, value.type.dtype.numpy, memory.data, 0, place.strides)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feed:
-    """Feeds that were written to one half; they are written again if another took it since."""
+    """Feeds written to one half. They are written again if other feeds have overwritten it."""
 
     half: int
     feeds: Mapping[Input, Array]
 
 
 class _Moves:
-    """Copies inside the arena between values' places and their slots."""
+    """Copies inside the arena between the places of values and their slots."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class _Moves:
 
 
 class Arrivals:
-    """Feeds on their way to the inputs of steps, one after another, on a stream of their own.
+    """Transfers of feeds to the inputs of successive steps, on a stream of their own.
 
-    Without `slots` they are copied to their `places` between two steps, as inputs share their bytes
-    with other values. With slots they are copied there once they are written, whatever step runs;
-    what is left between two steps is a copy inside the arena.
+    Without `slots`, feeds are copied to their `places` between two steps, because inputs share
+    bytes with other values. With slots, feeds are copied to the slots while a step runs. Only a
+    copy inside the arena then remains between two steps.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class Arrivals:
         self._uploads: list[Event] = [None] * HALVES
         self._next = 0
         self._landed: Feed | None = None
-        """What is in the slots, or on its way there, and was not taken yet."""
+        """The feed that is in the slots, or being copied there, and has not been used yet."""
         self._taken: Event = None
-        """When the slots may be written again."""
+        """The event after which the slots may be written again."""
 
     def stage(self, feeds: Mapping[Input, Array]) -> Feed:
         """Write feeds to the half that was not used last, once its copies are done.
 
-        They go on to the slots, unless others wait there to be taken.
+        They are also copied to the slots, unless the slots have feeds that are not used yet.
         """
         feed = Feed(self._next, feeds)
         self._next = (self._next + 1) % HALVES
@@ -140,7 +140,7 @@ class Arrivals:
         self._owners[feed.half] = feed
 
     def feed(self, feed: Feed, stream: Stream) -> None:
-        """Enqueue what puts feeds into their places, behind all that is on the stream so far."""
+        """Enqueue the copies of feeds to their places, after all work on the stream so far."""
         accelerator = self._accelerator
         if self._moves is None:
             self._upload(feed, accelerator.record(stream))
@@ -159,7 +159,7 @@ class Arrivals:
         self._landed = feed
 
     def _upload(self, feed: Feed, after: Event) -> None:
-        """Enqueue the copies of feeds, to slots or places, behind an event if there is one."""
+        """Enqueue the copies of feeds to slots or places, after an event if there is one."""
         if self._owners[feed.half] is not feed:
             self._write(feed)
         if after is not None:
@@ -170,17 +170,17 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetched:
-    """Outputs on their way to one half, and the event when they are there."""
+    """Outputs that are being copied to one half, and the event of their arrival."""
 
     half: int
     there: Event
 
 
 class Departures:
-    """Outputs on their way from the arena, one step's after another's.
+    """Transfers of the outputs of successive steps to the host.
 
-    With `slots` they leave from there on a stream of their own, while the next step runs, so that
-    two steps' outputs may be on their way.
+    With `slots`, outputs are copied from the slots on a stream of their own while the next step
+    runs. The outputs of two steps may then be in flight.
     """
 
     def __init__(
@@ -198,10 +198,10 @@ class Departures:
         self._moves = _Moves(accelerator, places, slots)
         self._next = 0
         self._left: Event = None
-        """When the slots may be written again."""
+        """The event after which the slots may be written again."""
 
     def fetch(self, stream: Stream) -> Fetched:
-        """Enqueue copies of the outputs to pinned memory, behind all that is on the stream."""
+        """Enqueue copies of the outputs to pinned memory, after all work on the stream so far."""
         accelerator, half = self._accelerator, self._next
         if self.stream is None:
             self._halves[half].download(stream)
@@ -216,7 +216,7 @@ class Departures:
         return Fetched(half, self._left)
 
     def outputs(self, fetched: Fetched) -> dict[str, Array]:
-        """New arrays of the outputs, made once these have arrived."""
+        """Wait for outputs to arrive, and return them as new arrays."""
         self._accelerator.synchronize(fetched.there)
         arrived = self._halves[fetched.half]
         return {name: arrived.array(value).copy() for name, value in self._named.items()}

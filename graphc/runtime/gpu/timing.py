@@ -1,7 +1,7 @@
-"""Measured times of a program on a GPU: of whole steps, and of every launch of a step.
+"""Measurement of a program on a GPU: whole steps, and every launch of a step.
 
-Launches are timed between two events on the stream of the step. A step is enqueued twice before it
-is timed, so that the host is ahead and a gap between two events is the device's own.
+A launch is timed between two events on the stream of the step. Two steps are enqueued before the
+timed launches, so that the host is ahead and does not cause gaps between events.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from graphc.runtime.gpu.bind import BoundCall, BoundLaunch
 from graphc.runtime.program import Program
 
 ROUNDS = 3
-"""Repetitions of every timed launch, of which the shortest counts."""
+"""Repetitions of every timed launch; the minimum is used."""
 
 HEAD_START = 2
 """Steps that are enqueued before a round."""
@@ -24,8 +24,11 @@ HEAD_START = 2
 
 @dataclass(frozen=True, slots=True)
 class LaunchTime:
-    """The seconds of one launch: its node's number and op, and the kernel's name or the kind of
-    call."""
+    """The seconds of one launch.
+
+    `step` and `op` are the index and the op of its node; `call` is the name of the kernel or the
+    kind of call.
+    """
 
     step: int
     op: str
@@ -34,9 +37,9 @@ class LaunchTime:
 
 
 def step_seconds(program: Program, steps: int = 30) -> float:
-    """The median seconds of a step on the inputs that are in the arena, without copies.
+    """Measure the median seconds of a step on the inputs in the arena, without host copies.
 
-    The program must have stepped at least twice: a captured step is then replayed. Raises
+    The program must have run at least two steps, so that a captured step is replayed. Raises
     `OptionError` for a program that does not run on a GPU.
     """
     backend = _backend(program)
@@ -52,7 +55,7 @@ def step_seconds(program: Program, steps: int = 30) -> float:
 
 
 def launch_times(program: Program) -> list[LaunchTime]:
-    """The seconds of every launch of a step, in the order of the step, each launched by itself.
+    """Measure the seconds of every launch of a step, in order, each launched individually.
 
     Raises `OptionError` for a program that does not run on a GPU.
     """

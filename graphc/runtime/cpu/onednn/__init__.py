@@ -1,1 +1,1 @@
-"""oneDNN on the CPU: products and convolutions as primitives on the arena's own addresses."""
+"""oneDNN on the CPU: products and convolutions as primitives on addresses in the arena."""

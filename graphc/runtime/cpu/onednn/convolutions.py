@@ -1,8 +1,8 @@
 """Convolutions and their gradients as primitives of oneDNN.
 
-The library computes on channels-last maps in one piece, and wants filters in blocks of channels.
-Filters are brought into that layout in the workspace each time, or back from it: they are small
-beside maps. Maps that lie otherwise are brought there some images at a time.
+The library computes on contiguous channels-last maps, and needs filters blocked by channels.
+Filters are reordered to and from that layout in the workspace in each call; they are small compared
+with maps. Maps with other layouts are copied to the workspace, some images at a time.
 """
 
 from __future__ import annotations
@@ -42,21 +42,23 @@ from graphc.runtime.cpu.onednn.primitive import (
 )
 
 TRAINING, DIRECT = 64, 1
-"""Values of dnnl_prop_kind_t and dnnl_alg_kind_t."""
+"""Values of `dnnl_prop_kind_t` and `dnnl_alg_kind_t`."""
 
 ROLES = {
     "conv2d": (SOURCE, WEIGHTS, TARGET),
     "conv2d_input_gradient": (SOURCE_GRADIENT, WEIGHTS, TARGET_GRADIENT),
     "conv2d_weight_gradient": (SOURCE, WEIGHTS_GRADIENT, TARGET_GRADIENT),
 }
-"""Op → which arguments x, the filters and y are."""
+"""Op → the arguments of its primitive for x, the filters and y."""
 
 
 def convolution_executions(
     library: Library, node: Node, places: Places, workspace: Workspace, threads: int
 ) -> list[Execution] | None:
-    """The calls of a convolution or of a gradient of one; None where the library has none that is
-    fit."""
+    """Return the calls of a convolution or one of its gradients.
+
+    Returns None if the library does not support it.
+    """
     if any(v.type.dtype not in DATA_TYPES for v in (*node.inputs, node.output)):
         return None
     if any(repeats(v, places[v]) for v in (*node.inputs, node.output)):
@@ -88,7 +90,7 @@ def _form(library: Library, node: Node, places: Places, workspace: Workspace) ->
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A convolution node, its values by what they are to x * w = y, and where they lie."""
+    """A convolution node, with its values by their roles in x * w = y, and their places."""
 
     library: Library
     node: Node
@@ -102,7 +104,7 @@ class _Form:
     sum: Value | None
 
     def calls(self, threads: int) -> list[Execution] | None:
-        """All calls, in order, on so many threads."""
+        """Return all calls, in order, on `threads` threads; None if one is not supported."""
         found: list[Execution | None] = []
         if self.sum is not None:
             copied = moved(self.library, self.sum, self.w, self.places)
@@ -123,13 +125,16 @@ class _Form:
 
     @property
     def roles(self) -> tuple[int, int, int]:
-        """Which arguments of the primitive x, w and y are."""
+        """The arguments of the primitive for x, w and y."""
         return ROLES[self.node.op.name]
 
     @property
     def reads_foreign_bytes(self) -> bool:
-        """Whether oneDNN 3.2's gradient of bfloat16 filters would read scratch that nobody wrote:
-        found where maps are less wide than a window's step, by runs on scratch full of NaN."""
+        """True if oneDNN 3.2's gradient of bfloat16 filters would read uninitialized scratch.
+
+        It does so if maps are narrower than the stride of the window. This was found by runs on
+        scratch filled with NaN.
+        """
         width, step = self.geometry.x[3], self.geometry.attributes.stride[1]
         is_narrow = self.x.type.dtype != float32 or self.y.type.dtype != float32
         return self.roles[1] == WEIGHTS_GRADIENT and is_narrow and width < step
@@ -140,13 +145,13 @@ class _Form:
 
     @property
     def _copied(self) -> tuple[Value, ...]:
-        """The maps that the library does not take where they lie."""
+        """The maps that are not channels-last, and have to be copied for the library."""
         return tuple(
             v for v in (self.x, self.y) if not is_channels_last(v.type, self.places[v].strides)
         )
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
-        """(first image, images) of all calls: one call, unless maps have to be copied."""
+        """Yield (first image, number of images) of each call: one call, unless maps are copied."""
         count = self.geometry.x[0]
         images = copied_images(self._copied) if self._copied else count
         for first in range(0, count, images):
@@ -161,14 +166,14 @@ class _Form:
         return align(value.type.bytes // value.shape[0] * images, ALIGNMENT)
 
     def _scratch(self, primitive: Primitive, images: int) -> int:
-        """The bytes before the scratchpad."""
+        """Return the bytes of the workspace before the scratchpad."""
         copies = sum(self._copy_bytes(value, images) for value in self._copied)
         return self._filters_bytes(primitive) + copies
 
     # --- calls ---
 
     def _filters(self) -> Tensor:
-        """The filters of the node, with an axis for groups where there are several."""
+        """Return the filters of the node, with an axis of groups if there are several."""
         groups, (k, c, r, s) = self.geometry.attributes.groups, self.geometry.w
         strides = strides_of(self.w, self.places[self.w])
         if groups == 1:
@@ -177,22 +182,21 @@ class _Form:
         return Tensor((groups, k // groups, c, r, s), self.w.type.dtype, by_group)
 
     def _filters_brought(self, primitive: Primitive) -> Execution | None:
-        """What brings the filters into the layout in which a primitive reads them."""
+        """Return the call that reorders the filters to the layout of a primitive."""
         given = described(self.library, self._filters())
         ends = Pointer(given.handle), primitive.argument(WEIGHTS)
         addresses = self.places[self.w].address, self.workspace.address
         return reordered(self.library, ends, addresses)
 
     def _filters_back(self, primitive: Primitive, is_later: bool) -> Execution | None:
-        """What writes the gradient of the filters to where it lies, or adds it there."""
+        """Return the call that writes the gradient of the filters to its place, or adds it."""
         given = described(self.library, self._filters())
         ends = primitive.argument(WEIGHTS_GRADIENT), Pointer(given.handle)
         addresses = self.workspace.address, self.places[self.w].address
         return reordered(self.library, ends, addresses, is_later or self.sum is not None)
 
     def _chunk(self, primitive: Primitive, first: int, images: int) -> list[Execution | None]:
-        """The calls for some images: copies of what is read, the primitive, and of what is
-        written."""
+        """Return the calls for some images: copies of inputs, the primitive, copies of outputs."""
         source, filters, target = self.roles
         taken = self._filters_bytes(primitive)
         addresses = {filters: self.workspace.address}
@@ -217,7 +221,7 @@ class _Form:
         return [*before, call, *behind]
 
     def _from(self, value: Value, image: int) -> Place:
-        """Where a value lies from an image on."""
+        """Return the place of a value from an image on."""
         place = self.places[value]
         return Place(place.address + image * place.strides[0], place.strides)
 
@@ -233,7 +237,7 @@ class _Form:
             tensors.append(Tensor(self.bias.shape, self.bias.type.dtype, (1,)))
         is_part = self.roles[1] == WEIGHTS_GRADIENT and images < self.geometry.x[0]
         if is_part and self.w.type.dtype != float32:
-            return None  # each sum of some images would be rounded
+            return None  # the partial sum of each chunk of images would be rounded
         key = (
             self.node.op.name, *tensors, self.geometry.attributes, threads, self.workspace.size,
             *(value in self._copied for value in (self.x, self.y)),
@@ -241,7 +245,7 @@ class _Form:
         return PRIMITIVES.get(key, partial(self._made, tensors, images))
 
     def _last(self, value: Value, images: int) -> Tensor:
-        """A map of some images, channels-last."""
+        """Describe a channels-last map of some images."""
         part = value.type.with_shape((images, *value.shape[1:]))
         size = value.type.dtype.itemsize
         strides = tuple(stride // size for stride in channels_last_strides(part))

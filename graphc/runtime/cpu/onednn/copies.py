@@ -1,4 +1,4 @@
-"""Copies between layouts, and between types, as reorder primitives of oneDNN."""
+"""Copies between layouts and types, as reorder primitives of oneDNN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphc.runtime.cpu.onednn.primitive import (
 
 
 def strides_of(value: Value, place: Place) -> Numbers:
-    """Strides in elements; an axis of one element has one that no other axis reaches."""
+    """Return strides in elements; an axis of one element gets a stride beyond all other axes."""
     size = value.type.dtype.itemsize
     given = [stride // size for stride in place.strides]
     reach = max((n * step for n, step in zip(value.shape, given, strict=True)), default=1)
@@ -28,14 +28,17 @@ def strides_of(value: Value, place: Place) -> Numbers:
 
 
 def repeats(value: Value, place: Place) -> bool:
-    """Whether elements are found at several places, which no primitive takes."""
+    """Return True if an axis is broadcast (stride 0), which no primitive supports."""
     return any(n > 1 and not s for n, s in zip(value.shape, place.strides, strict=True))
 
 
 def reordered(
     library: Library, ends: tuple[Pointer, Pointer], addresses: tuple[int, int], adds: bool = False
 ) -> Execution | None:
-    """A copy from one layout at one address into another, or one that adds to what is there."""
+    """Return a copy from one layout and address to another; with `adds`, it adds to the target.
+
+    Returns None if the library has no such copy without scratch.
+    """
     engine, made = Pointer(library.engine.handle), attributes(library, adds)
     descriptor = library.offered(
         "primitive_desc", "dnnl_reorder_primitive_desc_create", ends[0], engine, ends[1], engine,
@@ -48,7 +51,10 @@ def reordered(
 
 
 def moved(library: Library, source: Value, target: Value, places: Places) -> list[Execution] | None:
-    """What brings a value to the place of another of its shape: nothing where it lies there."""
+    """Return the calls that copy a value to the place of another value of the same shape.
+
+    The list is empty if both have the same place. Returns None if the library cannot copy it.
+    """
     if places[source] == places[target]:
         return []
     if repeats(source, places[source]):

@@ -1,7 +1,7 @@
-"""oneDNN by ctypes: finding the library of the wheel, and calls whose status is checked.
+"""oneDNN by ctypes: loading the library of the wheel, and calls with checked status.
 
-Numbers of enumerations are those of dnnl_types.h of version 3.2, the last with a wheel that needs
-libgomp alone; no other version is taken, as some of them differ.
+Enumeration values are those of dnnl_types.h of version 3.2, the last version with a wheel that
+needs only libgomp. Other versions are not used, because some of their values differ.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ VERSION = 3, 2
 CPU_ENGINE, IN_ORDER = 1, 1
 
 UNIMPLEMENTED = (2, 3)
-"""Statuses of a description that the library has no primitive for: what it does not foresee is an
-invalid argument, what it foresees and does not do is not implemented."""
+"""The statuses of a descriptor for which the library has no primitive: invalid arguments, and
+unimplemented."""
 LAST_IMPLEMENTATION = 4
 STATUS = {
     1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "last implementation",
@@ -33,19 +33,19 @@ Pointer = ctypes.c_void_p
 
 
 class OnednnError(GraphcError):
-    """oneDNN refused a call; the message holds its status."""
+    """An error of oneDNN; the message includes its status."""
 
 
 class Version(ctypes.Structure):
-    """The first fields of dnnl_version_t."""
+    """The first fields of `dnnl_version_t`."""
 
     _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int), ("patch", ctypes.c_int))
 
 
 class Owned:
-    """A handle of the library, which is given back when nothing refers to it.
+    """A handle of the library, which is destroyed when nothing refers to it.
 
-    `needs` are handles that the library reads through this one as long as it is there.
+    `needs` are handles that must live as long as this one, since the library reads them through it.
     """
 
     def __init__(self, library: Library, kind: str, handle: int) -> None:
@@ -71,11 +71,11 @@ class Library:
         _check(name, self.status(name, *arguments))
 
     def status(self, name: str, *arguments: Any) -> int:
-        """The status that a function returns."""
+        """Call a function and return its status."""
         return int(getattr(self.functions, name)(*arguments))
 
     def made(self, kind: str, *arguments: Any, how: str = "create") -> Owned:
-        """A new handle of a kind; raises `OnednnError` where the library refuses."""
+        """Create a handle of a kind; raises `OnednnError` if the library fails."""
         found = self.offered(kind, f"dnnl_{kind}_{how}", *arguments, refusals=())
         assert found is not None
         return found
@@ -83,7 +83,7 @@ class Library:
     def offered(
         self, kind: str, name: str, *arguments: Any, refusals: tuple[int, ...] = UNIMPLEMENTED
     ) -> Owned | None:
-        """A new handle made by a function; None where its status is one of the refusals."""
+        """Create a handle by a function; None if its status is one of `refusals`."""
         handle = Pointer()
         status = self.status(name, ctypes.byref(handle), *arguments)
         if status in refusals:
@@ -94,7 +94,7 @@ class Library:
 
     @contextmanager
     def threads(self, count: int) -> Iterator[None]:
-        """Primitives that are made inside run on so many threads."""
+        """Make primitives that are created inside this context run on `count` threads."""
         before = self.functions.omp_get_max_threads()
         self.functions.omp_set_num_threads(count)
         try:
@@ -116,7 +116,7 @@ def _address(function: Any) -> int:
 
 @functools.cache
 def load_onednn() -> Library | None:
-    """The library of the wheel; None where it is not installed, or does not load."""
+    """Load the library of the wheel; None if it is missing, does not load or is not version 3.2."""
     try:
         files = importlib.metadata.files(WHEEL) or []
         path = next(file.locate() for file in files if file.name == FILE)

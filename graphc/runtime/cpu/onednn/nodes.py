@@ -1,4 +1,4 @@
-"""What a step calls of oneDNN for a node."""
+"""The oneDNN calls of a node."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from graphc.runtime.cpu.onednn.products import product_executions
 def executions(
     node: Node, places: Places, workspace_address: int, workspace_bytes: int, threads: int
 ) -> list[Execution] | None:
-    """The calls of a node on values at these addresses; None leaves the node to NumPy.
+    """Return the oneDNN calls of a node on values at these places; None if it has to run by NumPy.
 
-    The workspace is the caller's, and holds nothing between nodes. The calls are to be made with as
-    many threads of libgomp as `threads` says, or more. Without the library, every node is left.
+    The caller provides the workspace, whose contents are not kept between nodes. The calls must run
+    with at least `threads` threads of libgomp. Without the library, the result is always None.
     """
     with _LOCK:
         return _executions(node, places, workspace_address, workspace_bytes, threads)
 
 
 _LOCK = lock_across_forks()
-"""Primitives are shared by all programs, and made when they are first asked for."""
+"""A lock on the primitives, which all programs share and which are created at their first use."""
 
 
 def _executions(
@@ -36,8 +36,8 @@ def _executions(
     library = load_onednn()
     if library is None:
         return None
-    # Bytes before an aligned address are left out of account wherever the workspace lies, so that
-    # what fits does not depend on that.
+    # The loss by alignment is always subtracted, even at an aligned address. Whether a primitive
+    # fits therefore does not depend on the address of the workspace.
     room = max(0, workspace_bytes - ALIGNMENT)
     workspace = Workspace(align(workspace_address, ALIGNMENT), room)
     if node.op.name in PRODUCTS:

@@ -1,4 +1,4 @@
-"""Primitives of oneDNN: descriptions of tensors, the choice of an implementation, and calls."""
+"""Primitives of oneDNN: tensor descriptors, the choice of an implementation, and calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphc.runtime.cpu.onednn.library import (
 )
 
 DATA_TYPES = {float32: 3, bfloat16: 2}
-"""Values of dnnl_data_type_t, of the types that are computed with."""
+"""Supported dtypes → values of `dnnl_data_type_t`."""
 
 MOST_AXES = 12
 ANY_FORMAT = 1
@@ -27,29 +27,31 @@ USER_SCRATCHPAD = 1
 
 SOURCE, TARGET, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
 SOURCE_GRADIENT, TARGET_GRADIENT, WEIGHTS_GRADIENT = 129, 145, 161
-"""Arguments of primitives."""
+"""Numbers of the arguments of primitives."""
 
 ALLOCATING = ("gemm", "ref")
-"""Parts of the names of implementations that are left out: those over the library's own BLAS
-allocate buffers in each call, and those for reference are slow."""
+"""Substrings of the names of rejected implementations. Those based on the library's BLAS allocate
+buffers in each call, and reference implementations are slow."""
 
 ALIGNMENT = 128
-"""What the scratchpad of a primitive begins at: that of the library's own."""
+"""The alignment of scratchpads in bytes, equal to that of the library's own scratchpads."""
 
 Numbers = tuple[int, ...]
 Condition = Callable[["Primitive"], bool]
 
 
 class Argument(ctypes.Structure):
-    """dnnl_exec_arg_t."""
+    """`dnnl_exec_arg_t`."""
 
     _fields_ = (("argument", ctypes.c_int), ("memory", Pointer))
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """The type of an operand of a primitive, with strides in elements; None leaves where its
-    elements lie to the library."""
+    """The type of an operand of a primitive, with strides in elements.
+
+    If `strides` is None, the library chooses the layout.
+    """
 
     shape: Numbers
     dtype: DType
@@ -58,7 +60,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """The bytes of the plan's workspace that calls of a node may use."""
+    """The part of the plan's workspace that the calls of a node may use."""
 
     address: int
     """A multiple of `ALIGNMENT`."""
@@ -67,7 +69,7 @@ class Workspace:
 
 @dataclass
 class Execution:
-    """A call of a step's table: ``int dnnl_primitive_execute(primitive, stream, count,
+    """A call in the step table: ``int dnnl_primitive_execute(primitive, stream, count,
     arguments)``."""
 
     function: int
@@ -76,18 +78,18 @@ class Execution:
     arguments: ctypes.Array[Argument]
     count: int
     threads: int
-    """How many the primitive was made for."""
+    """The number of threads for which the primitive was created."""
     kept: tuple[object, ...]
-    """The handles that the call needs."""
+    """The handles that must live as long as the call."""
 
 
 def numbers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
-    """A dnnl_dims_t."""
+    """Convert numbers to a `dnnl_dims_t`."""
     return (ctypes.c_int64 * MOST_AXES)(*values)
 
 
 def described(library: Library, tensor: Tensor) -> Owned:
-    """The description of a tensor."""
+    """Create the memory descriptor of a tensor."""
     shape = len(tensor.shape), numbers(tensor.shape), DATA_TYPES[tensor.dtype]
     if tensor.strides is None:
         return library.made("memory_desc", *shape, ANY_FORMAT, how="create_with_tag")
@@ -95,7 +97,7 @@ def described(library: Library, tensor: Tensor) -> Owned:
 
 
 class Primitive:
-    """A primitive of the library, with what has to be known to call it."""
+    """A primitive of the library, with the properties that a call needs."""
 
     def __init__(self, library: Library, descriptor: Owned) -> None:
         self._library, self._descriptor = library, descriptor
@@ -107,47 +109,47 @@ class Primitive:
         self.implementation = (name.value or b"").decode()
         self._made: Owned | None = None
         self.threads = int(library.functions.omp_get_max_threads())
-        """How many it runs on; see `Library.threads`."""
+        """The number of threads it runs on; see `Library.threads`."""
 
     @property
     def descriptor(self) -> Pointer:
-        """The library's description of the primitive."""
+        """The primitive descriptor."""
         return Pointer(self._descriptor.handle)
 
     @property
     def primitive(self) -> Owned:
-        """The primitive, which is made when it is first asked for."""
+        """The primitive, created at the first access."""
         if self._made is None:
             self._made = self._library.made("primitive", self.descriptor)
         return self._made
 
     @property
     def allocates(self) -> bool:
-        """Whether a call allocates memory of the size of its operands, or is slow."""
+        """True if a call allocates memory of the size of its operands, or is slow."""
         return any(part in self.implementation for part in ALLOCATING)
 
     def argument(self, argument: int) -> Pointer:
-        """How an argument of the primitive has to lie."""
+        """Return the memory descriptor that an argument of the primitive must have."""
         return self.tensor(QUERY_EXECUTION_TENSOR, argument)
 
     def tensor(self, query: int, index: int) -> Pointer:
-        """The description of a tensor that the primitive has."""
+        """Query a memory descriptor of the primitive."""
         functions = self._library.functions
         return Pointer(functions.dnnl_primitive_desc_query_md(self.descriptor, query, index))
 
     def tensor_bytes(self, described: Pointer) -> int:
-        """The bytes of a tensor; 0 for none."""
+        """Return the bytes of a tensor; 0 for a null descriptor."""
         if not described.value:
             return 0
         return int(self._library.functions.dnnl_memory_desc_get_size(described))
 
     def lies(self, argument: int, tensor: Owned) -> bool:
-        """Whether an argument has to lie as a tensor does."""
+        """Return True if an argument must have the memory descriptor `tensor`."""
         equal = self._library.functions.dnnl_memory_desc_equal
         return bool(equal(self.argument(argument), Pointer(tensor.handle)))
 
     def on(self, addresses: Mapping[int, int], scratch: int) -> Execution:
-        """A call on arguments at these addresses, with a scratchpad at another."""
+        """Create a call on arguments at these addresses, with a scratchpad at `scratch`."""
         library = self._library
         places = {key: (self.argument(key), address) for key, address in addresses.items()}
         if self.scratch_bytes:
@@ -167,7 +169,7 @@ class Primitive:
 
 
 class Primitives:
-    """The primitives that are in use, by what they do: nodes that are alike share one."""
+    """A weak cache of the primitives in use; nodes with equal keys share a primitive."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakValueDictionary[Hashable, Primitive] = (
@@ -175,7 +177,7 @@ class Primitives:
         )
 
     def get(self, key: Hashable, make: Callable[[], Primitive | None]) -> Primitive | None:
-        """The primitive of that key, made where there is none."""
+        """Return the primitive of a key, created by `make` if there is none."""
         found = self._known.get(key)
         if found is None:
             found = make()
@@ -190,9 +192,9 @@ PRIMITIVES = Primitives()
 def attributes(
     library: Library, adds: bool = False, activation: int | None = None, alpha: float = 0.0
 ) -> Owned:
-    """The attributes of a primitive: scratch from the caller, and what follows the sums.
+    """Create the attributes of a primitive: a scratchpad of the caller, and post-ops.
 
-    `adds` adds the result to what its place holds; `activation` is a dnnl_alg_kind_t.
+    With `adds`, the result is added to the target. `activation` is a `dnnl_alg_kind_t`.
     """
     made = library.made("primitive_attr")
     handle = Pointer(made.handle)
@@ -212,7 +214,7 @@ def attributes(
 
 
 def chosen(library: Library, descriptor: Owned | None, fits: Condition) -> Primitive | None:
-    """The first implementation of a description that fits, and allocates nothing itself."""
+    """Return the first implementation of a descriptor that fits and does not allocate, or None."""
     while descriptor is not None:
         found = Primitive(library, descriptor)
         if not found.allocates and fits(found):
@@ -229,7 +231,7 @@ Made = TypeVar("Made")
 
 
 def with_fewer(library: Library, threads: int, make: Callable[[int], Made | None]) -> Made | None:
-    """What `make` gives on so many threads, or else on half as many, down to one."""
+    """Return the result of `make` for `threads` threads, halved down to one while it is None."""
     while threads:
         with library.threads(threads):
             found = make(threads)

@@ -1,8 +1,8 @@
-"""Products of matrices: `matmul` and `linear` nodes as matmul primitives of oneDNN.
+"""Matrix products: `matmul` and `linear` nodes as matmul primitives of oneDNN.
 
-All batch axes are axes of one primitive where its implementation takes their strides; else they are
-a loop over calls. The implementations that allocate nothing read matrices in one piece, by rows or
-by columns, and the batches of these that `codegen.products.native.takes_strides` names.
+All batch axes are axes of one primitive if an implementation supports their strides. Otherwise some
+or all of them become a loop over calls. The implementations that do not allocate support matrices
+by rows or by columns, and the batches that `codegen.products.native.takes_strides` names.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ from graphc.runtime.cpu.onednn.primitive import (
 )
 
 ACTIVATIONS: dict[Activation, int | None] = {"none": None, "gelu": 0x2B}
-"""Values of dnnl_alg_kind_t, of the approximation by tanh. A relu of the library makes 0 of NaN, so
-it would hide a loss that has diverged."""
+"""Supported activations → values of `dnnl_alg_kind_t`; gelu is the tanh approximation. The relu of
+the library is not used: it maps NaN to 0, which would hide a loss that has diverged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """The operands of a product: batch axes, then the axes of matrices, with strides in
-    elements."""
+    """The operands of a product: batch axes, then matrix axes, with strides in elements."""
 
     batch: Numbers
     first: Operand
@@ -57,7 +56,7 @@ class Matrices:
 def product_executions(
     library: Library, node: Node, places: Places, workspace: Workspace, threads: int
 ) -> list[Execution] | None:
-    """The calls of a matmul or linear node; None where the library has none that is fit."""
+    """Return the calls of a matmul or linear node; None if the library does not support it."""
     is_linear = node.op.name == "linear"
     activation: Activation = node.attributes.activation if is_linear else "none"
     added = node.inputs[2:]
@@ -80,8 +79,10 @@ def product_executions(
 
 
 def _matrices(node: Node, places: Places) -> Matrices | None:
-    """The operands of a product as the library sees them; None where a matrix lies neither by rows
-    nor by columns."""
+    """Return the operands of a product for the library.
+
+    Returns None if a matrix is stored neither by rows nor by columns, or the result not by rows.
+    """
     (a, b), c = node.inputs[:2], node.output
     is_linear = node.op.name == "linear"
     transposes = (
@@ -107,7 +108,10 @@ def _matrices(node: Node, places: Places) -> Matrices | None:
 
 
 def _matrix_strides(value: Value, places: Places) -> Numbers | None:
-    """The strides of matrices along both axes, in elements, also of axes with one element."""
+    """Return the strides of matrices along both axes in elements, also for axes of one element.
+
+    Returns None if they are stored neither by rows nor by columns.
+    """
     size = value.type.dtype.itemsize
     below, right = (stride // size for stride in places[value].strides[-2:])
     rows, columns = value.shape[-2:]
@@ -120,7 +124,7 @@ def _matrix_strides(value: Value, places: Places) -> Numbers | None:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What products of a node have in common."""
+    """The parameters that all calls of a node share."""
 
     library: Library
     bias: Value | None
@@ -131,7 +135,7 @@ class _Form:
     threads: int
 
     def products(self, matrices: Matrices) -> list[Execution] | None:
-        """One call for the whole batch, or else a loop of calls over some of its axes."""
+        """Return one call for the whole batch, or else a loop of calls over some of its axes."""
         axes = range(len(matrices.batch))
         longest = sorted(axes, key=lambda axis: (matrices.batch[axis], axis))
         for kept in dict.fromkeys((tuple(axes), tuple(longest[-1:]), ())):
@@ -142,10 +146,10 @@ class _Form:
         return None
 
     def _looped(self, matrices: Matrices, kept: Numbers, outer: int) -> list[Execution] | None:
-        """Calls with the axes `kept` as their batch, one for each index of the others.
+        """Return calls with the axes `kept` as their batch, one for each index of the other axes.
 
-        Of a batch with one axis, the library knows the form in which rows of all matrices take
-        turns only with an axis of one element outside: `outer` is how many of these there are.
+        `outer` is the number of leading axes of one element that are added. For a batch of one
+        axis, the library supports interleaved rows of the matrices only with such an axis.
         """
         operands = matrices.first, matrices.second, matrices.result
         primitive = with_fewer(
@@ -207,8 +211,7 @@ class _Form:
 def _tensor(
     matrices: Matrices, each: Operand, kept: Numbers, outer: int, shape: tuple[int, int]
 ) -> Tensor:
-    """An operand with the batch axes `kept`: an axis along which one matrix serves all has one
-    element."""
+    """Describe an operand with the batch axes `kept`; an axis with stride 0 gets one element."""
     batch = [matrices.batch[axis] if each.strides[axis] else 1 for axis in kept]
     matrix = each.strides[-2:]
     inside = [(n, step) for n, step in zip(shape, matrix, strict=True)]
@@ -219,6 +222,6 @@ def _tensor(
 
 
 def _offset(each: Operand, axes: Sequence[int], index: Sequence[int]) -> int:
-    """The bytes from the first matrix to that of an index."""
+    """Return the offset in bytes of the matrix at an index."""
     step = sum(i * each.strides[axis] for i, axis in zip(index, axes, strict=True))
     return step * each.dtype.itemsize
