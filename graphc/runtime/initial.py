@@ -3,7 +3,7 @@
 Uniform values are exact. Normal values are computed in float64 and rounded, so they are equal bit
 for bit on machines whose float64 log, sin and cos are equal. The bits come from the Philox
 generator; NumPy guarantees the streams of its bit generators. Its key is the seed and a hash of the
-name of the state, so the values of a parameter do not depend on the rest of the network.
+name of the state. The values of a parameter therefore do not depend on the rest of the network.
 """
 
 from __future__ import annotations

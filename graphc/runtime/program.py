@@ -45,9 +45,9 @@ class Program:
     `plan` gives the offset of every buffer in the arena. Nothing else is allocated except
     `kept_bytes`, which is 0 for most programs.
 
-    If a step raises before its updates begin, all states are unchanged. If it is stopped during
-    its updates, reading states, `save` and further steps raise `TornError` until `load` or `reset`.
-    A lock serializes threads; see docs/training.md.
+    If a step raises, all states are unchanged, unless it was stopped during its updates. In that
+    case, reading states, `save` and further steps raise `TornError` until `load` or `reset`. A lock
+    serializes threads; see docs/training.md.
 
     With `poison`, every byte that belongs to no live value is NaN, which exposes a wrong plan. With
     `check_finite`, a step that computes NaN or infinity raises `NonFiniteError` and leaves all

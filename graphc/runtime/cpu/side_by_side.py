@@ -240,8 +240,8 @@ entry:
 """
 """The loop in LLVM IR. It runs a stretch on `threads` threads of libgomp.
 
-The thread that finishes the last piece of a row advances its stream. The current row of a stream is
-given by the number of finished rows, so no thread takes a piece beyond the end of a row.
+The thread that finishes the last piece of a row advances its stream. The number of finished rows
+gives the current row of a stream, so no thread takes a piece beyond the end of a row.
 """
 
 

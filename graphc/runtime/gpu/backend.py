@@ -193,8 +193,8 @@ class GpuBackend:
     def repeat(self) -> None:
         """Enqueue a step on the current contents of the arena, without feeds and outputs.
 
-        This is for measurements. An input still has its fed value only if the plan keeps it until
-        the end of the step, for example because it is also an output.
+        This is for measurements. Inputs keep their fed values only if the plan keeps them until the
+        end of the step, as for inputs that are also outputs.
         """
         with self._accelerator.active():
             self._settle()

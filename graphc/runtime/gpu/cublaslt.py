@@ -168,7 +168,7 @@ class LtProduct:
         call = self._call
         scalar = ctypes.c_double if call.compute == COMPUTE_64F else ctypes.c_float
         self._kept = (scalar(call.alpha), scalar(call.beta), algorithm)
-        alpha, beta, chosen = (ctypes.addressof(each) for each in self._kept)  # `_kept` keeps them alive
+        alpha, beta, chosen = (ctypes.addressof(each) for each in self._kept)  # kept by `_kept`
         operation, a, b, c, d = self._described
         first, second, target = places
         self._arguments = (

@@ -1,9 +1,10 @@
 """A roofline model of the time of a step on a GPU, call by call. It needs no GPU.
 
 Each call takes the maximum of its compute time and its memory time, at fractions of the peak rates
-of the device, plus the cost of a launch inside a CUDA graph. The model omits communication between
-ranks, caches, and blocks that do not fill the device. Fractions named "measured" are of an H100 or
-H200 on 2026-11-27 (benchmarks/results/gpu_day_*.json); the others are assumed.
+of the device. To this the cost of a launch inside a CUDA graph is added. The model omits
+communication between ranks, caches, and blocks that do not fill the device. Fractions named
+"measured" are of an H100 or H200 on 2026-11-27 (benchmarks/results/gpu_day_*.json); the others are
+assumed.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tup
         elif isinstance(call, BoundPlan):
             yield _kind(node, "convolutions"), _request_seconds(call.plan.request, node, device)
         elif isinstance(call, BoundExchange):
-            return  # it runs beside the other nodes, over a link
+            return  # it runs concurrently with other nodes, over a link
     reads = READS.get(node.op.name, 1.0)
     moving = reads * moved_bytes(work, sizes) / (device.bytes_per_second * MEMORY_PART)
     kernels = [call for call in work.calls if not isinstance(call, BoundGemm | BoundPlan)]

@@ -34,7 +34,7 @@ ALLOCATING = ("gemm", "ref")
 buffers in each call, and reference implementations are slow."""
 
 ALIGNMENT = 128
-"""The alignment of scratchpads in bytes, equal to that of the library's own scratchpads."""
+"""The alignment of scratchpads in bytes, as for scratchpads that the library allocates."""
 
 Numbers = tuple[int, ...]
 Condition = Callable[["Primitive"], bool]
