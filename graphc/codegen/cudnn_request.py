@@ -1,8 +1,8 @@
-"""What NVIDIA's cuDNN is asked for: convolutions and attention as plain numbers.
+"""Requests to NVIDIA's cuDNN: convolutions and attention as plain numbers.
 
-A request holds shapes, strides and dtypes, no pointer, so equal nodes that lie alike have equal
-requests. Whether cuDNN takes a request is known only where it is installed; what it does not take
-in any of the forms that there are for it is left to generated kernels.
+A request holds shapes, strides and dtypes, but no pointer. So equal nodes with equal strides have
+equal requests. Whether cuDNN supports a request is known only where it is installed. If it supports
+none of the forms of a request, generated kernels are used.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from graphc.ops.geometry import Pair
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor as a library sees it; strides count elements."""
+    """A tensor in a library's terms; strides count elements."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: DType
 
     def packed(self) -> Tensor:
-        """The tensor in one piece, with its axes in the same order."""
+        """Return the tensor as contiguous, with its axes in the same order."""
         strides, step = list(self.strides), 1
         for axis in sorted(range(len(strides)), key=lambda axis: (self.strides[axis], -axis)):
             strides[axis] = step
@@ -58,7 +58,7 @@ class Tensor:
         return replace(self, strides=tuple(strides))
 
     def spread(self) -> Tensor:
-        """The tensor as a part of one with twice as many elements along axis 1."""
+        """Return the tensor as a part of one with twice as many elements along axis 1."""
         own = self.strides[1]
         return replace(self, strides=tuple(2 * s if s > own else s for s in self.strides))
 
@@ -72,7 +72,7 @@ class ConvolutionRequest:
     """One of the three products of y = x * w, without a bias and without a running sum.
 
     The tensors are x (n, c, h, w), w (k, c / groups, r, s) and y (n, k, p, q) in any order in
-    memory: channels last is a matter of strides. `fprop` writes y, `dgrad` x and `wgrad` w.
+    memory: channels-last is expressed by strides. `fprop` writes y, `dgrad` x and `wgrad` w.
     """
 
     kind: Literal["fprop", "dgrad", "wgrad"]
@@ -85,7 +85,7 @@ class ConvolutionRequest:
     dilation: Pair
     groups: int
     tf32: bool = False
-    """Whether float32 operands may be rounded to 10 bits of mantissa."""
+    """True if float32 operands may be rounded to 10 bits of mantissa."""
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -115,7 +115,7 @@ class AttentionRequest:
     scale: float
     causal: bool
     gradients: tuple[Tensor, ...] = ()
-    """The gradient's dy, dq, dk and dv; none going forward."""
+    """The gradient's dy, dq, dk and dv; empty in the forward pass."""
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -134,7 +134,7 @@ Request = ConvolutionRequest | AttentionRequest
 
 
 def packed(request: Request) -> Request:
-    """The request with each tensor in one piece, its axes in the order in which they lie."""
+    """Return the request with contiguous tensors, whose axes keep their order in memory."""
     if isinstance(request, ConvolutionRequest):
         x, w, y = (tensor.packed() for tensor in (request.x, request.w, request.y))
         return replace(request, x=x, w=w, y=y)
@@ -143,8 +143,11 @@ def packed(request: Request) -> Request:
 
 
 def spread(request: Request) -> Request:
-    """The request with its maps, or all of attention but its statistics, as parts of larger
-    tensors: how operands lie that are computed inside a concatenation."""
+    """Return the request with its maps as parts of larger tensors.
+
+    In attention, these are all tensors except the statistics. Operands computed inside a
+    concatenation have such strides.
+    """
     if isinstance(request, ConvolutionRequest):
         return replace(request, x=request.x.spread(), y=request.y.spread())
     q, k, v, y = (t.spread() for t in (request.q, request.k, request.v, request.y))
@@ -154,8 +157,10 @@ def spread(request: Request) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """A request, what holds each of its tensors by role, and kernels to launch around it; scratch
-    tensors are at the start of the node's workspace."""
+    """A request, the buffer of each of its tensors by role, and kernels to launch around it.
+
+    Scratch tensors are at the start of the node's workspace.
+    """
 
     request: Request
     values: Mapping[str, Buffer]
@@ -165,8 +170,10 @@ class LibraryCall:
 
 
 def library_calls(node: Node, places: Places, tf32: bool = False) -> Iterator[LibraryCall]:
-    """What cuDNN may be asked for in place of a node's generated kernels, the best form first; none
-    where it has no word for the node."""
+    """Yield cuDNN calls that may replace a node's generated kernels, best form first.
+
+    Yields nothing if cuDNN cannot express the node.
+    """
     if isinstance(node.op, Convolution):
         yield from _convolutions(node, places, tf32)
     elif node.op.name in ATTENTION:
@@ -184,9 +191,12 @@ _ROLES: Mapping[str, tuple[Literal["fprop", "dgrad", "wgrad"], tuple[str, str, s
 
 
 def _convolutions(node: Node, places: Places, tf32: bool) -> Iterator[LibraryCall]:
-    """Engines for tensor cores want all operands channels-last, and some write a weight's gradient
-    only in the dtype of what they read: so what lies otherwise is copied first, and a float32
-    gradient of 16-bit operands may be converted from 16 bits."""
+    """Yield the forms of a convolution.
+
+    Engines for tensor cores need all operands channels-last, so other operands are copied first.
+    Some write a weight's gradient only in the dtype of their inputs. So a float32 gradient of
+    16-bit operands may be converted from 16 bits.
+    """
     if getattr(node.attributes, "accumulate", False):
         return  # cuDNN's graphs have no beta
     kind, roles = _ROLES[node.op.name]
@@ -200,7 +210,7 @@ def _convolutions(node: Node, places: Places, tf32: bool) -> Iterator[LibraryCal
 
 
 class _Asked:
-    """A convolution that cuDNN is asked for in several forms."""
+    """A convolution with several forms of requests."""
 
     def __init__(
         self,
@@ -214,13 +224,15 @@ class _Asked:
         lies_last = {role: _lies_last(value, places[value]) for role, value in values.items()}
         self.lies_last = True in lies_last.values()
         self.first = [role for role, last in lies_last.items() if last is False]
-        """The roles of what lies channels-first."""
+        """The roles of channels-first tensors."""
         read_first = all(values[role] in node.inputs for role in self.first)
         self.copies = (True, False) if self.lies_last and self.first and read_first else (False,)
-        """Whether to copy what lies channels-first: where the others lie channels-last."""
+        """The choices of copying channels-first tensors. Copies are tried if others are
+        channels-last, and if all channels-first ones are inputs."""
 
     def form(self, is_copied: bool, is_narrow: bool) -> LibraryCall:
-        """The call, with what lies channels-first copied, and with a 16-bit weight gradient."""
+        """Return the call, optionally with copies of channels-first tensors and a 16-bit weight
+        gradient."""
         all_last = self.lies_last and (is_copied or not self.first)
         tensors = {r: _map(v, self.places[v], all_last) for r, v in self.values.items()}
         buffers: dict[str, Buffer] = dict(self.values)
@@ -252,14 +264,14 @@ class _Asked:
 
 
 def _copied(source: Operand, target: Operand, shape: tuple[int, ...]) -> Launch:
-    """A launch that copies and converts."""
+    """Return a launch that copies and converts."""
     return elementwise(
         Each("copy", shape, (replace(source, name="x"),), (target,), {"y": IDENTITY})
     )
 
 
 def _lies_last(value: Value, place: Place) -> bool | None:
-    """Whether a map lies with its channels innermost; None where both orders are one."""
+    """Return true if the channels of a map are innermost, or None if both orders are the same."""
     _, channels, rows, columns = value.shape
     if channels == 1 or rows * columns == 1:
         return None
@@ -267,8 +279,11 @@ def _lies_last(value: Value, place: Place) -> bool | None:
 
 
 def _map(value: Value, place: Place, lies_last: bool) -> Tensor:
-    """A map or filters. Strides of axes with one element are those of the layout: a library tells
-    the layout by all strides."""
+    """Return a map or filters as a tensor.
+
+    Strides of axes with one element follow the layout, because a library derives the layout from
+    all strides.
+    """
     tensor = _tensor(value, place)
     strides, step = list(tensor.strides), 1
     for axis in (1, 3, 2, 0) if lies_last else (3, 2, 1, 0):
@@ -279,13 +294,13 @@ def _map(value: Value, place: Place, lies_last: bool) -> Tensor:
 
 
 def _in_order(type: TensorType, lies_last: bool) -> Tensor:
-    """A map or filters in one piece."""
+    """Return a contiguous map or contiguous filters."""
     strides = channels_last_strides(type) if lies_last else contiguous_strides(type)
     return Tensor(type.shape, tuple(s // type.dtype.itemsize for s in strides), type.dtype)
 
 
 def _shifted(node: Node, bias: Value, places: Places) -> Launch:
-    """A launch that adds a bias, one number a channel, to y."""
+    """Return a launch that adds a bias, one number per channel, to y."""
     y = node.output
     target = operand("y", y, places[y], y.shape)
     operands = (
@@ -298,20 +313,23 @@ def _shifted(node: Node, bias: Value, places: Places) -> Launch:
 # --- attention ---
 
 WIDTH_MULTIPLE = 8
-"""cuDNN's attention takes rows of whole 16-byte packs."""
+"""cuDNN's attention needs rows of whole 16-byte packs."""
 
 ATTENTION = ("attention", "attention_gradient")
 
 LEAST_ROOM = 64 * 2**10
-"""Bytes for what engines of attention keep of their own."""
+"""Bytes for the internal buffers of attention engines."""
 
 ROWS_OF_A_TILE, COLUMNS_OF_A_TILE = 64, 128
-"""Multiples that the numbers of rows and columns are rounded up to in workspaces of attention."""
+"""Multiples to which the numbers of rows and columns are rounded up in workspaces of attention."""
 
 
 def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
-    """A request for 16-bit operands with rows in one piece; none for others, for a mask, shared
-    heads of keys, and rows that count from the first."""
+    """Yield a request for 16-bit operands with contiguous rows.
+
+    Yields nothing for other operands, with a mask or shared heads of keys. Nor does it if the
+    causal mask is aligned to the first row and the numbers of rows and keys differ.
+    """
     is_forward = node.op.name == "attention"
     *names, _ = node.op.inputs
     q, k = (node.inputs[names.index(name)] for name in "qk")
@@ -339,20 +357,23 @@ def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
 
 
 LINEAR_SINCE = 92_500
-"""The first version of cuDNN whose deterministic gradient of attention takes a workspace that is
-linear in the number of rows. Earlier versions keep 16-bit scores of all pairs of positions."""
+"""The first version of cuDNN whose deterministic gradient of attention has a linear workspace.
+
+It is linear in the number of rows. Earlier versions keep 16-bit scores of all pairs of
+positions.
+"""
 
 MOST_PAIR_BYTES = 512 * 2**20
 """The largest workspace that a plan reserves for the scores of all pairs."""
 
 
 def attention_room(node: Node, cudnn_version: int = 0) -> int:
-    """The workspace bytes that a node's attention needs in cuDNN; 0 for other nodes.
+    """Return the workspace bytes that a node's attention needs in cuDNN; 0 for other nodes.
 
-    Two float32 numbers a row. The gradient needs a float32 sum for every element of dq as well
-    (cudnn-frontend 1.32, scaled_dot_product_flash_attention.h), or with a `cudnn_version` before
-    `LINEAR_SINCE` the scores of all pairs, which are reserved up to `MOST_PAIR_BYTES`. Version 0 is
-    an unknown one.
+    It holds two float32 numbers per row. The gradient also needs a float32 sum for every element of
+    dq (cudnn-frontend 1.32, `scaled_dot_product_flash_attention.h`). With a `cudnn_version` before
+    `LINEAR_SINCE` it needs the scores of all pairs. They are reserved if they are larger, and at
+    most `MOST_PAIR_BYTES`. Version 0 is an unknown version.
     """
     if node.op.name not in ATTENTION:
         return 0
@@ -386,10 +407,10 @@ def _has_packed_rows(value: Value, place: Place) -> bool:
 
 
 def _is_readable(value: Value, place: Place) -> bool:
-    """Whether each element has a place of its own and the first is aligned.
+    """Return true if each element has its own address and the first one is aligned.
 
-    cuDNN's frontend takes it that every pointer is a multiple of 16 bytes, and cannot be told
-    otherwise.
+    cuDNN's frontend assumes that every pointer is a multiple of 16 bytes, and this cannot be
+    changed.
     """
     spread = zip(value.shape, place.strides, strict=True)
     return place.address % VECTOR_BYTES == 0 and all(n == 1 or stride > 0 for n, stride in spread)

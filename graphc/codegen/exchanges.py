@@ -1,5 +1,4 @@
-"""Rules of collectives: calls of a library that exchanges bytes, beside copies where one rank has
-nothing to exchange."""
+"""Rules of collectives: calls of a communication library, or copies if there is one rank."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def _begins(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("arrival")
 def _ends(node: Node, places: Places) -> NodeCalls:
-    """What runs behind it waits by the plan's order; only a result that moves is copied."""
+    """Copy only a result that moves; the plan's order makes later nodes wait for it."""
     return NodeCalls(_copy(node.inputs[0], node.output, places))
 
 

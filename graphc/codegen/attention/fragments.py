@@ -1,12 +1,13 @@
-"""The text of attention kernels on tensor cores: tiles in shared memory, and products of fragments.
+"""Text of fused attention kernels on tensor cores: tiles in shared memory, products of fragments.
 
-A block owns 64 rows of queries, or 64 keys, and goes through tiles of the others; each of its four
-warps takes 16 of the owned and multiplies 16 x 16 fragments of them with 16 x 8 fragments of the
-others (PTX, mma.m16n8k16). Operands lie in shared memory in 16 bits, the next tile is copied while
-one is computed, and rows there are 16 bytes longer than they need be, so that the eight rows of a
-fragment lie in different banks.
+A block owns 64 rows of queries, or 64 keys, and iterates over tiles of the other operand. Each of
+its four warps takes 16 owned rows. It multiplies 16 x 16 fragments of them with 16 x 8 fragments of
+the tile (PTX, `mma.m16n8k16`). Operands are stored in shared memory in 16 bits. The next tile is
+copied while the current one is computed. Rows in shared memory are padded by 16 bytes, so that the
+eight rows of a fragment fall into different banks.
 
-Which operands are copied 16 bytes at a time depends on how they lie; what is computed does not.
+The strides decide which operands are copied 16 bytes at a time; the results do not depend on
+them.
 """
 
 from __future__ import annotations
@@ -22,23 +23,26 @@ from graphc.ir.graph import Node
 from graphc.ir.types import align
 
 WARPS, OWNED = 4, 16
-"""Warps of a block, and how many of the owned each takes."""
+"""Warps per block, and owned rows per warp."""
 
 LANES = 8
-"""Elements of 16 bytes."""
+"""Elements in 16 bytes."""
 
 MOST_SHARED = 48 * 2**10
-"""Bytes of shared memory that every kernel may have."""
+"""Bytes of shared memory that every kernel may use."""
 
 SIZES = ((64, 2), (32, 2), (16, 2), (16, 1))
-"""How many of the others a tile has, and how many tiles lie in shared memory, best first."""
+"""Rows per tile and number of tiles in shared memory, best first."""
 
 LOG2_E = math.log2(math.e)
 
 
 class TensorCoreKernel(AttentionKernel):
-    """Writes parts of a kernel's text. The names in `owned_tiles` are operands of which the owned
-    rows lie in shared memory, those in `other_tiles` the ones that tiles are taken from."""
+    """A writer of parts of a kernel's text.
+
+    `owned_tiles` names the operands whose owned rows are kept in shared memory. `other_tiles` names
+    those from which tiles are loaded.
+    """
 
     owned_tile = WARPS * OWNED
     block = WARPS * 32
@@ -67,13 +71,19 @@ class TensorCoreKernel(AttentionKernel):
         )
         self.unit = self.number(LOG2_E)
         self.factor = self.number(self.attributes.scale * (1.0 if self.adds_mask else LOG2_E))
-        """By which scores are multiplied: so that weights are powers of two, unless a mask is added
-        to them, which might overflow."""
+        """The factor of scores.
+
+        It makes weights powers of two, unless a mask is added to the scores, because that might
+        overflow.
+        """
 
     @property
     def tiles(self) -> list[str]:
-        """Declarations of the tiles, and of the thread's place: the rows `line` and `line` + 8 of
-        the warp's, and columns `pair` and `pair` + 1 of each fragment of 8."""
+        """Declarations of the tiles and of the thread's position.
+
+        A thread has the rows `line` and `line + 8` of its warp, and columns `pair` and `pair + 1`
+        of each fragment of 8.
+        """
         declared = [
             f"alignas(16) __shared__ {self.narrow} {name}_tile[{self.owned_tile}]"
             f"[{self.wide[name] + LANES}];"
@@ -93,21 +103,26 @@ class TensorCoreKernel(AttentionKernel):
         ]
 
     def load_owned(self) -> list[str]:
-        """Statements that begin to copy the owned rows."""
+        """Return statements that start copying the owned rows."""
         return [
             self._load(f"{name}_tile", name, "base", self.owned_tile, self.owned)
             for name in self.owned_tiles
         ]
 
     def first(self, numbers: Sequence[str] = ()) -> list[str]:
-        """Statements before the loop: the first tile is on its way."""
+        """Return the statements before the loop; with two stages, they start copying the first
+        tile."""
         if self.stages == 1:
             return []
         start, _ = self.range
         return self._load_others("stage", start, numbers)
 
     def next(self, numbers: Sequence[str] = ()) -> list[str]:
-        """Statements at the start of an iteration: its tile is there, the next one on its way."""
+        """Return statements that wait for the tile of this iteration and start copying the next
+        one.
+
+        With one stage, they copy the tile of this iteration.
+        """
         if self.stages == 1:
             copied = self._load_others("stage", "at", numbers)
             return [*copied, "copies_arrived<0>();", "__syncthreads();"]
@@ -122,7 +137,7 @@ class TensorCoreKernel(AttentionKernel):
 
     @property
     def done(self) -> list[str]:
-        """Statements at the end of an iteration, when all have read the tile."""
+        """Statements at the end of an iteration, after all threads have read the tile."""
         return ["__syncthreads();", *(["stage ^= 1u;"] if self.stages > 1 else [])]
 
     def _load_others(self, stage: str, first: str, numbers: Sequence[str]) -> list[str]:
@@ -141,8 +156,11 @@ class TensorCoreKernel(AttentionKernel):
         return [*copies, "copies_sent();"]
 
     def _load(self, tile: str, name: str, first: str, count: int, extent: int) -> str:
-        """A loop that begins to copy `count` rows of an operand, from row `first` on, into a tile;
-        zeros stand for what is beyond its ends."""
+        """Return a loop that starts copying `count` rows of an operand, from row `first` on, into a
+        tile.
+
+        Elements beyond its ends are zero.
+        """
         step = LANES if self.is_aligned(name) else 1
         packs = self.wide[name] // step
         inside = f"row < {extent}u && column < {self.widths[name]}u"
@@ -160,7 +178,7 @@ class TensorCoreKernel(AttentionKernel):
         )
 
     def is_aligned(self, name: str) -> bool:
-        """Whether rows of an operand are whole packs of 16 bytes at addresses that are, too."""
+        """Return true if rows of an operand are aligned and whole 16-byte packs."""
         o, size = self.operands[name], self.values[name].type.dtype.itemsize
         return (
             self.widths[name] % LANES == 0
@@ -170,8 +188,11 @@ class TensorCoreKernel(AttentionKernel):
         )
 
     def dots(self, result: str, own: str, other: str) -> str:
-        """`result` becomes the products of the warp's rows of one operand and the tile's rows of
-        another, as fragments of 8 columns."""
+        """Return code for `result`: products of the warp's rows of one operand and the tile's rows
+        of another.
+
+        Products are stored as fragments of 8 columns.
+        """
         fragments = self.other_tile // 8
         own_row = f"{own}_tile[mine + lane % 16u][c * 16u + lane / 16u * 8u]"
         row, column = "j * 8u + lane / 16u * 8u + lane % 8u", "c * 16u + lane / 8u % 2u * 8u"
@@ -190,7 +211,8 @@ class TensorCoreKernel(AttentionKernel):
         )
 
     def sums(self, result: str, factors: str, other: str) -> str:
-        """`result` grows by the factors of the warp's rows times the tile's rows of an operand."""
+        """Return code that adds the factors of the warp's rows times the tile's rows of an operand
+        to `result`."""
         corners = ((0, 0), (0, 2), (1, 0), (1, 2))
         parts = ", ".join(
             f"pair_of({factors}[2u * c + {j}u][{e}], {factors}[2u * c + {j}u][{e + 1}], "
@@ -218,12 +240,15 @@ class TensorCoreKernel(AttentionKernel):
         )
 
     def sum_of(self, result: str, name: str) -> str:
-        """The declaration of a sum with the warp's rows of an operand."""
+        """Declare a sum with the warp's rows of an operand."""
         return f"float {result}[{self.wide[name] // 8}][4] = {{}};"
 
     def per_pair(self, body: Sequence[str]) -> str:
-        """A loop over the pairs of an owned row and one of the tile that this thread has, as
-        `row` and `column`: number e of fragment j, in row e / 2 of the thread's two."""
+        """Return a loop over this thread's pairs of an owned row and a row of the tile, as `row`
+        and `column`.
+
+        A pair is element e of fragment j; it is in row `e / 2` of the thread's two rows.
+        """
         inner = [
             *self._place_of_pair(),
             f"const bool seen = all_seen || ({self.seen()});",
@@ -241,9 +266,12 @@ class TensorCoreKernel(AttentionKernel):
 
     @property
     def drawn(self) -> list[str]:
-        """Statements that tell which weights of a tile stay: bit 4j + e of `kept` for number e of
-        fragment j. One block of random words serves both numbers of a pair if it is in one row of
-        an even number of columns."""
+        """Statements that draw the dropout mask of a tile: bit `4j + e` of `kept` for element e of
+        fragment j.
+
+        One block of random words serves both elements of a pair if the pair is in one row and the
+        number of columns is even.
+        """
         if not self.drops:
             return []
         is_pair = self.owned_axis == "rows" and self.extents["columns"] % 2 == 0
@@ -257,13 +285,13 @@ class TensorCoreKernel(AttentionKernel):
         ]
 
     def where_it_stays(self, number: str) -> str:
-        """C++ for number e of fragment j, or 0 where dropout has made its weight 0."""
+        """Return C++ for element e of fragment j, or for 0 if dropout removes its weight."""
         if not self.drops:
             return number
         return f"(kept >> (j * 4u + e) & 1u ? {number} : {self.number(0.0)})"
 
     def per_number(self, body: Sequence[str]) -> str:
-        """A loop over the numbers e of the fragments j of a tile."""
+        """Return a loop over the elements e of the fragments j of a tile."""
         return (
             f"#pragma unroll\nfor (unsigned j = 0; j < {self.other_tile // 8}u; ++j)\n"
             "    #pragma unroll\n    for (unsigned e = 0; e < 4u; ++e) {\n"
@@ -272,7 +300,7 @@ class TensorCoreKernel(AttentionKernel):
 
     @property
     def all_seen(self) -> str:
-        """The statement that tells tiles of which everything is seen."""
+        """A statement that declares whether no score of the tile is masked."""
         rows, columns = self.extents["rows"], self.extents["columns"]
         shift = self.attributes.shift(rows, columns)
         seen = (
@@ -288,16 +316,16 @@ class TensorCoreKernel(AttentionKernel):
 
     @property
     def power(self) -> str:
-        """C++ for a score that is seen, in the unit of peaks."""
+        """C++ for an unmasked score, in the unit of peaks."""
         scaled = f"score[j][e] * {self.factor}"
         return f"({scaled} + added)" if self.adds_mask else scaled
 
     def weight(self, difference: str) -> str:
-        """C++ for the weight of a score that is so far above a peak."""
+        """Return C++ for the weight of a score, given its difference from a peak."""
         return f"exp2f(({difference}) * {self.unit})" if self.adds_mask else f"exp2f({difference})"
 
     def stored(self, name: str, result: str) -> str:
-        """A loop that stores the warp's rows of a result."""
+        """Return a loop that stores the warp's rows of a result."""
         value = self.at(name, "row", "column")
         if self.is_aligned(name):
             first, second = f"{result}[t][e]", f"{result}[t][e + 1u]"

@@ -1,8 +1,9 @@
-"""What kernels of fused attention have in common: their operands, what a row sees, and the loop of
-a block that owns some rows of queries, or some keys, through tiles of the others.
+"""The common base of fused attention kernels: operands, masks, and the loop over tiles.
 
-Where heads of queries share keys, a block that owns queries reads the keys of its share. One that
-owns keys goes through the queries of every head that shares them, one head after another.
+A block owns some rows of queries, or some keys, and iterates over tiles of the other operand. With
+grouped queries, several heads of queries share keys. A block that owns queries then reads the keys
+of its group. A block that owns keys iterates over the queries of every head in the group, one head
+after another.
 """
 
 from __future__ import annotations
@@ -23,25 +24,28 @@ from graphc.ops.fused_attention import TiledAttention
 from graphc.ops.random import least_that_stays
 
 OF_KEYS = ("k", "v", "dk", "dv")
-"""Operands whose heads are those of keys."""
+"""Operands that have the heads of keys."""
 
 COUNTERS = ("seed", "step")
-"""Operands of which every block reads the same: they have no heads."""
+"""Operands without heads: every block reads the same elements."""
 
 Axis = Literal["rows", "columns"]
 """Rows of queries, or columns of scores, which are keys."""
 
 
 class AttentionKernel:
-    """Writes parts of a kernel's text: a block owns a tile of one axis and goes through tiles of
-    the other one. Subclasses set the sizes."""
+    """A writer of parts of a kernel's text, for a block that owns a tile of one axis and iterates
+    over tiles of the other.
+
+    Subclasses set the sizes.
+    """
 
     owned_tile: int
-    """How many rows, or columns, a block owns."""
+    """Rows or columns that a block owns."""
     other_tile: int
-    """How many of the others it meets at a time."""
+    """Rows or columns of the other axis per tile."""
     block: int
-    """Threads of a block."""
+    """Threads per block."""
 
     def __init__(self, node: Node, places: Places, owned: Axis) -> None:
         named_values = {**node.named_inputs(), **node.named_outputs()}
@@ -60,9 +64,9 @@ class AttentionKernel:
         self.scratch: dict[str, Scratch] = {}
         self.heads = q[:2]
         self.blocks_of = q[:2] if owned == "rows" else k[:2]
-        """Batch and heads of what the blocks own."""
+        """Batch and heads of the owned axis."""
         self.shared = q[1] // k[1]
-        """How many heads of queries share one of keys."""
+        """Heads of queries per head of keys."""
         self.extents: dict[str, int] = {"rows": q[2], "columns": k[2]}
         self.owned_axis: Axis = owned
         self.other_axis: Axis = "columns" if owned == "rows" else "rows"
@@ -71,12 +75,12 @@ class AttentionKernel:
         self.widths |= {f"d{name}": self.widths[name] for name in "qkv"}
         self.attributes = node.attributes
         self.drops = "seed" in values
-        """Whether weights go through dropout."""
+        """True if weights go through dropout."""
         self.held: DType = arithmetic_dtype(values["q"].type.dtype)
         self.real = C_TYPES[self.held]
 
     def with_along(self, along: Scratch) -> None:
-        """Make the sums of dy · y along rows an operand."""
+        """Add the scratch tensor of the sums of dy · y along rows as an operand."""
         shape = (*self.heads, self.extents["rows"])
         self.operands["along"] = Operand("along", self.held, row_major(shape), along)
         self.scratch["along"] = along
@@ -88,32 +92,36 @@ class AttentionKernel:
 
     @property
     def adds_mask(self) -> bool:
-        """Whether the mask is of floats."""
+        """True if the mask is of floats."""
         return self.mask is not None and self.mask.type.dtype != bool_
 
     @property
     def suffix(self) -> str:
-        """The suffix of C's functions for the dtype of the arithmetic."""
+        """The suffix of C functions for the dtype of the arithmetic."""
         return "" if self.held == float64 else "f"
 
     @property
     def lowest(self) -> str:
-        """C++ for the score of what is hidden."""
+        """C++ for the score of a hidden element."""
         return f"-infinite({self.number(0.0)})"
 
     @property
     def first_peak(self) -> str:
-        """What peaks begin with: under a mask a row may see nothing, and the difference of two
-        minus infinities is no number."""
+        """The initial value of peaks.
+
+        With a mask a row may see no key, and the difference of two minus infinities is NaN. So it
+        is then the least finite number.
+        """
         if self.mask is None:
             return self.lowest
         return self.number(float(np.finfo(self.held.numpy).min))
 
     @property
     def unseen_rows(self) -> list[str]:
-        """Statements for the sums of rows that see nothing, as may be under a mask."""
+        """Statements that set peak to 0 and the sum to 1 for rows that see no key, which a mask
+        makes possible."""
         one, zero = self.number(1.0), self.number(0.0)
-        # The sum of a row that sees something is at least 1.
+        # The sum of a row that sees a key is at least 1.
         found = [
             f"peak[i] = total[i] < {one} ? {zero} : peak[i];",
             f"total[i] = maximum(total[i], {one});",
@@ -121,17 +129,17 @@ class AttentionKernel:
         return [] if self.mask is None else found
 
     def number(self, value: float) -> str:
-        """A number as a literal of the arithmetic's dtype."""
+        """Return a number as a literal of the arithmetic's dtype."""
         return literal(value, self.held)
 
     def at(self, name: str, place: str, column: str | None = None) -> str:
-        """C++ for an element of an operand, in the block's head."""
+        """Return C++ for an element of an operand, in the block's head."""
         o = self.operands[name]
         last = offset((place, column), o.strides[2:]) if column else offset((place,), o.strides[2:])
         return f"{name}[{name}_head + {last}]"
 
     def heads_of(self, names: Sequence[str]) -> list[str]:
-        """Statements for where the block's head starts in each operand."""
+        """Return statements that compute the offset of the block's head in each operand."""
         return [
             f"const Index {name}_head = "
             f"{offset(('batch', self._head_of(name)), self.operands[name].strides[:2])};"
@@ -140,13 +148,13 @@ class AttentionKernel:
         ]
 
     def _head_of(self, name: str) -> str:
-        """The name of the number of an operand's head."""
+        """Return the variable with the index of an operand's head."""
         if self.shared == 1:
             return "head"
         return "key_head" if name in OF_KEYS else "query_head"
 
     def seen(self) -> str:
-        """C++ for whether the row sees the column."""
+        """Return a C++ condition: the row sees the column."""
         a, rows, columns = self.attributes, self.extents["rows"], self.extents["columns"]
         seen, shift = f"row < {rows}u && column < {columns}u", a.shift(rows, columns)
         if shift is not None:
@@ -156,14 +164,15 @@ class AttentionKernel:
         return seen
 
     def added(self) -> list[str]:
-        """The statement that reads what a mask of floats adds to a score."""
+        """Return the statement that reads the term which a mask of floats adds to a score."""
         if not self.adds_mask:
             return []
         read = f"widen({self.at('mask', 'row', 'column')})"
         return [f"const {self.real} added = seen ? {read} : {self.number(0.0)};"]
 
     def stays(self) -> str:
-        """C++ for which of the weights stay of the pair of `row` and `column`, and the next one."""
+        """Return C++ for the dropout bits of the pair of `row` and `column`, and of the next
+        pair."""
         rows, columns = self.extents["rows"], self.extents["columns"]
         line = f"(batch * {self.heads[1]}ull + {self._head_of('q')}) * {rows}u + row"
         least = least_that_stays(self.attributes.rate)
@@ -171,11 +180,11 @@ class AttentionKernel:
 
     @property
     def factor_of_kept(self) -> float:
-        """By what weights are multiplied that dropout leaves."""
+        """The scale of the weights that dropout keeps."""
         return 1 / (1 - self.attributes.rate) if self.drops else 1.0
 
     def raised(self, number: str) -> str:
-        """C++ for a number times that factor."""
+        """Return C++ for a number times `factor_of_kept`."""
         return f"{number} * {self.number(self.factor_of_kept)}" if self.drops else number
 
     def launch(
@@ -188,8 +197,10 @@ class AttentionKernel:
         each: Sequence[str],
         after: Sequence[str],
     ) -> Launch:
-        """The launch of a kernel in which `each` runs for every tile of others that an owned one
-        meets; `first` stands in front of each loop over tiles, `before` and `after` around all."""
+        """Return the launch of a kernel that runs `each` for every tile.
+
+        `first` precedes each loop over tiles; `before` and `after` enclose all loops.
+        """
         own_tiles = -(-self.owned // self.owned_tile)
         names = [*inputs, *outputs]
         drawn = "{unsigned(seed[0]), unsigned(seed[1]), number, unsigned(step[0])}"
@@ -225,7 +236,8 @@ class AttentionKernel:
         first: Sequence[str],
         each: Sequence[str],
     ) -> list[str]:
-        """`before`, then `each` for every tile of others, of every head that has some."""
+        """Return `before`, then `each` for every tile, in every head that the block iterates
+        over."""
         start, end = self.range
         step = f"at += {self.other_tile}u"
         loop = [
@@ -255,20 +267,21 @@ class AttentionKernel:
         ]
 
     def _shape_of(self, o: Operand) -> tuple[int, ...]:
-        """The shape of the tensor behind an operand, which may be scratch."""
+        """Return the shape of the tensor of an operand, which may be scratch."""
         if o.name in self.values:
             return self.values[o.name].shape
         return (*self.heads, self.extents["rows"])
 
     @property
     def range(self) -> tuple[str, str]:
-        """C++ for the first of the others that a tile of owned ones meets, and for their end."""
+        """C++ for the start and the end of the range of the other axis that a tile of owned rows
+        meets."""
         rows, columns = self.extents["rows"], self.extents["columns"]
         shift, own, step = self.attributes.shift(rows, columns), self.owned_tile, self.other_tile
         if shift is None:
             return "0u", f"{self.others}u"
         if self.owned_axis == "rows":
-            most = min(rows, columns - shift)  # the first rows that see all are as good as the last
+            most = min(rows, columns - shift)  # rows from here on see all columns
             last = f"(base + {own}u < {most}u ? base + {own}u : {most}u)"
             return "0u", f"{last} + {shift}u"
         if own % step:

@@ -1,26 +1,26 @@
 """Fused attention and its gradient, without the matrix of scores in memory.
 
-Problem: softmax(scale · q · kᵀ) · v for a head of n positions has n² weights, of which a block can
-hold no more than a tile at a time.
+Problem: softmax(scale · q · kᵀ) · v for a head of n positions has n² weights. A block can hold only
+one tile of them at a time.
 
-Forward, a block owns some rows of queries and goes through tiles of keys in order. Of each row it
-keeps the highest score so far, `peak`, the sum of exp(score - peak), `total`, and the same sum with
-rows of v for factors, `result`. The invariant: after each tile these three are those of a softmax
-over the keys met so far. A tile that raises the peak first shrinks both sums by exp(old - new peak)
-(Milakov and Gimelshein, 2018; Dao et al., 2022). At the end y = result / total, and
-stats = peak + log(total) is all that the gradient needs of the row's weights.
+Forward, a block owns some rows of queries and iterates over tiles of keys in order. For each row it
+keeps three numbers: `peak`, the highest score so far; `total`, the sum of exp(score - peak); and
+`result`, the same sum weighted by rows of v. The invariant: after each tile these three are those
+of a softmax over the keys so far. A tile that raises the peak first scales both sums by exp(old -
+new peak). This is online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022). At the end y =
+result / total. The gradient recovers the row's weights from stats = peak + log(total) alone.
 
-Where weights go through dropout, which of them stay is drawn again wherever a tile of weights is
-computed. Those that do not count in `total`, but not in `result`.
+With dropout, the mask is drawn again wherever a tile of weights is computed. Dropped weights count
+in `total`, but not in `result`.
 
-A mask hides scores, or is added to them. A row from which everything is hidden has a sum of 0, for
-which 1 is taken: y is 0, and so are the gradients' weights.
+A mask hides scores, or is added to them. A row in which everything is hidden has a sum of 0, which
+is replaced by 1. So y is 0, and so are the weights of the gradients.
 
-The gradient computes each tile of weights again as exp(score - stats). With `along`, the sum of
-dy · y along a row, the gradient of a score is weight * (dy · v - along) * scale. Three launches:
-`along` for every row; dk and dv, by blocks that own some keys and go through the queries; dq, by
-blocks that own some queries and go through the keys. So no two blocks add to the same element,
-nothing is added by atomics, and each sum has one order, which depends on shapes alone.
+The gradient recomputes each tile of weights as exp(score - stats). Let `along` be the sum of dy · y
+along a row. Then the gradient of a score is weight * (dy · v - along) * scale. There are three
+launches: `along` for every row; dk and dv, by blocks that own keys and iterate over the queries;
+dq, by blocks that own queries and iterate over the keys. So no two blocks add to the same element,
+and no atomics are needed. The order of each sum depends on shapes alone.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from graphc.ir.types import TensorType
 
 @kernels_of("attention", "dropped_attention")
 def _attention(node: Node, places: Places) -> NodeCalls:
-    """One launch."""
+    """Return one launch."""
     kernels = tensor_cores if tensor_cores.take(node) else plain
     return NodeCalls((kernels.attention(node, places),))
 
 
 @kernels_of("attention_gradient", "dropped_attention_gradient")
 def _attention_gradient(node: Node, places: Places) -> NodeCalls:
-    """Three launches: the sums of dy · y along rows, then dk and dv, then dq."""
+    """Return three launches: the sums of dy · y along rows, then dk and dv, then dq."""
     kernels = tensor_cores if tensor_cores.take(node) else plain
     q, along = node.inputs[1], Scratch(0)
     launches = (
@@ -57,7 +57,7 @@ def _attention_gradient(node: Node, places: Places) -> NodeCalls:
 
 
 def _along(node: Node, places: Places, along: Scratch) -> Launch:
-    """The launch that sums dy · y along rows."""
+    """Return the launch that sums dy · y along rows."""
     dy, y = node.inputs[0], node.inputs[4]
     strides = row_major(y.shape[:3])
     program = Lines(

@@ -1,12 +1,12 @@
-"""Kernels of fused attention in any dtype, without tensor cores: written to be right, not fast.
+"""Kernels of fused attention in any dtype, without tensor cores; they favor simplicity over speed.
 
-A block owns 32 rows of queries, or 32 keys, and goes through tiles of 32 of the others. A warp
-takes four of the owned; its lanes are the others of a tile. Every number of a tile therefore has
-one thread that computes it, and a sum along the others stays within a warp.
+A block owns 32 rows of queries, or 32 keys, and iterates over tiles of 32 of the other axis. A warp
+takes four owned rows; its lanes correspond to the 32 rows of a tile. So one thread computes each
+score of a tile, and a sum along the other axis stays within a warp.
 
-Operands are read element by element along their last axis by consecutive lanes, one chunk of a row
-at a time, and converted to the dtype of the arithmetic in shared memory. A row of a tile there has
-one element more than a chunk, so that lanes which read a column meet different banks.
+Consecutive lanes read operands element by element along their last axis, one chunk of a row at a
+time. They are converted to the dtype of the arithmetic in shared memory. A row of a tile is padded
+by one element, so that lanes that read a column access different banks.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from graphc.ir.graph import Node
 from graphc.ir.types import float64
 
 OWNED = 4
-"""How many of a tile's owned rows or columns one warp takes."""
+"""Owned rows or columns of a tile per warp."""
 WIDEST_CHUNK = 64
 """Elements of a row that are in shared memory at a time; half as many in float64."""
 
 UNROLLED = {"c": " 4", "n": " 2"}
-"""How far loops are unrolled that do not run over registers, by their counter."""
+"""Unroll factors, by loop counter, of loops that do not index registers."""
 
 EVERY = f"#pragma unroll\nfor (unsigned i = 0; i < {OWNED}u; ++i)"
-"""A loop over what a warp owns."""
+"""A loop over the rows or columns of a warp."""
 
 
 class PlainKernel(AttentionKernel):
-    """Writes parts of a kernel's text: tiles in shared memory, products of them, and results."""
+    """A writer of parts of a kernel's text: tiles in shared memory, products of them, and
+    results."""
 
     owned_tile = other_tile = WARP
     block = WARP // OWNED * WARP
-    """A warp for every four of the owned."""
+    """One warp for every four owned rows."""
 
     def __init__(self, node: Node, places: Places, owned: Axis) -> None:
         super().__init__(node, places, owned)
@@ -47,20 +48,21 @@ class PlainKernel(AttentionKernel):
 
     @property
     def score(self) -> str:
-        """C++ for the score of an owned row or column and the lane's other, if it is seen."""
+        """C++ for the unmasked score of an owned row or column and the lane's row of the other
+        axis."""
         scaled = f"score[i] * {self.number(self.attributes.scale)}"
         return f"({scaled} + added)" if self.adds_mask else scaled
 
     def where_it_stays(self, number: str) -> str:
-        """C++ for a number of a pair, or 0 where dropout has made its weight 0."""
+        """Return C++ for a number of a pair, or for 0 if dropout removes its weight."""
         return f"({self.stays()} & 1u ? {number} : {self.number(0.0)})" if self.drops else number
 
     def parts(self, name: str) -> int:
-        """How many elements of a row of an operand one lane takes, with those behind its end."""
+        """Return the elements of an operand's row per lane, with those beyond its end."""
         return -(-self.widths[name] // self.chunk) * (self.chunk // WARP)
 
     def tiles(self, *names: str) -> list[str]:
-        """Declarations of the tiles, and of the thread's place."""
+        """Return declarations of the tiles and of the thread's position."""
         return [
             f"__shared__ {self.real} own_tile[{WARP}][{self.chunk + 1}];",
             f"__shared__ {self.real} other_tile[{WARP}][{self.chunk + 1}];",
@@ -70,8 +72,11 @@ class PlainKernel(AttentionKernel):
         ]
 
     def load(self, tile: str, name: str, first: str, extent: int) -> str:
-        """A loop that loads one chunk of 32 rows of an operand, from row `first` on, into a tile;
-        zeros stand for what is beyond its ends."""
+        """Return a loop that loads one chunk of 32 rows of an operand, from row `first` on, into a
+        tile.
+
+        Elements beyond its ends are zero.
+        """
         inside = f"row < {extent}u && column < {self.widths[name]}u"
         read = f"widen({self.at(name, 'row', 'column')})"
         return (
@@ -84,10 +89,10 @@ class PlainKernel(AttentionKernel):
         )
 
     def dots(self, result: str, own: str, other: str) -> str:
-        """`result[i]` becomes the product of owned row i of one operand and the lane's row of
-        another."""
+        """Return code that computes `result[i]`: the product of owned row i of one operand and the
+        lane's row of another."""
         inner = [
-            "__syncthreads();",  # all have read what the tiles held before
+            "__syncthreads();",  # all threads have read the previous contents of the tiles
             self.load("own_tile", own, "base", self.owned),
             self.load("other_tile", other, "at", self.others),
             "__syncthreads();",
@@ -102,7 +107,8 @@ class PlainKernel(AttentionKernel):
         )
 
     def sums(self, result: str, factors: str, other: str) -> str:
-        """`result[i]` grows by the tile's factors times the rows of an operand which it meets."""
+        """Return code that adds the tile's factors times the matching rows of an operand to
+        `result[i]`."""
         lanes = self.chunk // WARP
         inner = [
             "__syncthreads();",
@@ -122,7 +128,7 @@ class PlainKernel(AttentionKernel):
         )
 
     def stored(self, name: str, result: str) -> str:
-        """A loop in which each warp stores its owned rows of a result."""
+        """Return a loop in which each warp stores its owned rows of a result."""
         return self._unrolled(
             f"for (unsigned i = 0; i < {OWNED}u; ++i)\n"
             f"    for (unsigned t = 0; t < {self.parts(name)}u; ++t) {{\n"
@@ -134,8 +140,8 @@ class PlainKernel(AttentionKernel):
         )
 
     def per_owned(self, body: Sequence[str]) -> str:
-        """A loop over the owned with `body` for each pair of one and the lane's other: it knows the
-        two as row and column."""
+        """Return a loop that runs `body` for each pair of an owned row and the lane's row, as `row`
+        and `column`."""
         own, other = ("row", "column") if self.owned_axis == "rows" else ("column", "row")
         inner = [
             f"const Index {own} = base + mine + i;",
@@ -149,8 +155,11 @@ class PlainKernel(AttentionKernel):
 
     @staticmethod
     def _unrolled(text: str) -> str:
-        """The text with a pragma in front of each loop: loops over registers have to be unrolled,
-        else the registers are memory, others a little, for the compiler's sake."""
+        """Return the text with an unroll pragma before each loop.
+
+        Loops that index registers must be unrolled, otherwise the registers are moved to memory.
+        Other loops are unrolled by a small factor, which limits the compiler's work.
+        """
         lines = []
         for line in text.split("\n"):
             indent = " " * (len(line) - len(line.lstrip()))
@@ -162,7 +171,7 @@ class PlainKernel(AttentionKernel):
 
 
 def attention(node: Node, places: Places) -> Launch:
-    """One launch, whose blocks own queries and go through the keys."""
+    """Return one launch, whose blocks own queries and iterate over the keys."""
     kernel = PlainKernel(node, places, "rows")
     real, parts = kernel.real, kernel.parts("y")
     before = [
@@ -180,16 +189,19 @@ def attention(node: Node, places: Places) -> Launch:
 
 
 def _corrected(kernel: PlainKernel) -> list[str]:
-    """Statements for a row and a tile: raise the peak, shrink the sums so far to it, and add the
-    tile's weights to `total`; `result` gets them when all rows of the tile have theirs."""
+    """Return the statements for a row and a tile: raise the peak, rescale the sums so far, and add
+    the tile's weights to `total`.
+
+    `result` is updated later, after all rows of the tile have their weights.
+    """
     real, exp, zero = kernel.real, f"exp{kernel.suffix}", kernel.number(0.0)
     parts = kernel.parts("y")
     return [
         f"const {real} here = seen ? {kernel.score} : {kernel.lowest};",
         f"const {real} highest = maximum(peak[i], across_row<Max, WARP>(here));",
-        # A row behind the last one sees nothing, and is not stored.
+        # Rows beyond the last one see nothing and are not stored.
         f"const {real} weight = seen ? {exp}(here - highest) : {zero};",
-        # In a row's first tile the peak is minus infinity, and what is kept of nothing is zero.
+        # In a row's first tile the peak is minus infinity, so `kept` is zero.
         f"const {real} kept = {exp}(peak[i] - highest);",
         "total[i] = total[i] * kept + across_row<Sum, WARP>(weight);",
         "peak[i] = highest;",
@@ -199,7 +211,8 @@ def _corrected(kernel: PlainKernel) -> list[str]:
 
 
 def _divided(kernel: PlainKernel) -> str:
-    """A loop that divides the owned rows by their sums, and stores the logarithms of these."""
+    """Return a loop that divides the owned rows by their sums and stores the logarithms of the
+    sums."""
     parts, log = kernel.parts("y"), f"log{kernel.suffix}"
     share = f"{kernel.raised('result[i][t]')} / total[i]"
     body = [
@@ -213,7 +226,7 @@ def _divided(kernel: PlainKernel) -> str:
 
 
 def _slope(kernel: PlainKernel, store: Sequence[str]) -> str:
-    """A loop that computes, for each pair, its weight and the gradient of its score."""
+    """Return a loop that computes the weight and the gradient of the score of each pair."""
     zero, scale = kernel.number(0.0), kernel.number(kernel.attributes.scale)
     stats, along = (f"widen({kernel.at(name, 'row')})" for name in ("stats", "along"))
     weight = f"exp{kernel.suffix}({kernel.score} - {stats})"
@@ -229,7 +242,7 @@ def _slope(kernel: PlainKernel, store: Sequence[str]) -> str:
 
 
 def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
-    """The launch that computes dk and dv, by blocks that own keys."""
+    """Return the launch that computes dk and dv, by blocks that own keys."""
     kernel = PlainKernel(node, places, "columns")
     kernel.with_along(along)
     before = [
@@ -252,7 +265,7 @@ def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
 
 
 def query_gradient(node: Node, places: Places, along: Scratch) -> Launch:
-    """The launch that computes dq, by blocks that own queries."""
+    """Return the launch that computes dq, by blocks that own queries."""
     kernel = PlainKernel(node, places, "rows")
     kernel.with_along(along)
     before = [f"{kernel.real} dq_sum[{OWNED}][{kernel.parts('q')}] = {{}};"]

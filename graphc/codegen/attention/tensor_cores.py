@@ -1,7 +1,7 @@
-"""Kernels of fused attention of 16-bit operands on tensor cores (Dao, 2023).
+"""Kernels of fused attention of 16-bit operands on tensor cores: FlashAttention-2 (Dao, 2023).
 
-Products are summed in float32; the weights and the gradients of scores are rounded to 16 bits as
-factors of the next product, for which they lie in the registers already as it wants them.
+Products are summed in float32. Weights and gradients of scores are rounded to 16 bits as factors of
+the next product. Their layout in registers is already the one that product needs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from graphc.ir.graph import Node
 
 
 def take(node: Node) -> bool:
-    """Whether these kernels compute a node, which its types alone decide."""
+    """Return true if these kernels compute a node; its types alone decide."""
     return node.op.contracts(node)
 
 
 def attention(node: Node, places: Places) -> Launch:
-    """One launch, whose blocks own queries and go through the keys."""
+    """Return one launch, whose blocks own queries and iterate over the keys."""
     kernel = TensorCoreKernel(node, places, "rows", ("q",), ("k", "v"))
     fragments = kernel.wide["y"] // 8
     least = kernel.first_peak
@@ -63,7 +63,8 @@ def attention(node: Node, places: Places) -> Launch:
 
 
 def _divided(kernel: TensorCoreKernel) -> str:
-    """A loop that divides the thread's rows by their sums, and stores the logarithms of these."""
+    """Return a loop that divides the thread's rows by their sums and stores the logarithms of the
+    sums."""
     peak = "peak[i]" if kernel.adds_mask else f"peak[i] * {kernel.number(math.log(2.0))}"
     body = [
         "total[i] = across_quad<Sum>(total[i]);",
@@ -79,8 +80,7 @@ def _divided(kernel: TensorCoreKernel) -> str:
 
 
 def _slopes(kernel: TensorCoreKernel, stats: str, along: str) -> str:
-    """A loop that puts weights in the place of scores, and the gradients of scores in that of
-    reaches."""
+    """Return a loop that replaces scores by weights, and reaches by the gradients of scores."""
     zero, scale = kernel.number(0.0), kernel.number(kernel.attributes.scale)
     below = stats if kernel.adds_mask else f"{stats} * {kernel.unit}"
     weight = kernel.weight(f"{kernel.power} - {below}")
@@ -97,7 +97,7 @@ def _slopes(kernel: TensorCoreKernel, stats: str, along: str) -> str:
 
 
 def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
-    """The launch that computes dk and dv, by blocks that own keys."""
+    """Return the launch that computes dk and dv, by blocks that own keys."""
     kernel = TensorCoreKernel(node, places, "columns", ("k", "v"), ("q", "dy"))
     kernel.with_along(along)
     numbers = ("stats", "along")
@@ -123,7 +123,7 @@ def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
 
 
 def query_gradient(node: Node, places: Places, along: Scratch) -> Launch:
-    """The launch that computes dq, by blocks that own queries."""
+    """Return the launch that computes dq, by blocks that own queries."""
     kernel = TensorCoreKernel(node, places, "rows", ("q", "dy"), ("k", "v"))
     kernel.with_along(along)
     own = [

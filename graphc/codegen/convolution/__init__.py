@@ -1,1 +1,1 @@
-"""Convolutions as products of a BLAS with the unfolded input, and as kernels without a BLAS."""
+"""Convolutions as BLAS products with the unfolded input, and as direct kernels without a BLAS."""

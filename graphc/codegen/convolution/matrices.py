@@ -1,4 +1,4 @@
-"""Tensors of a convolution as matrices of a BLAS: channels by pixels, and filters by taps."""
+"""Tensors of a convolution as BLAS matrices: channels by pixels, and filters by taps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from graphc.ir.types import DType
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A matrix for each image and group, all alike. Strides and the offset count elements."""
+    """One matrix for each image and group, all with the same strides. Strides and the offset count
+    elements."""
 
     buffer: Buffer
     dtype: DType
@@ -33,20 +34,20 @@ class View:
         return replace(self, below=self.right, right=self.below)
 
     def moved(self, elements: int) -> View:
-        """The same matrices so many elements further on."""
+        """Return the same matrices at an offset of `elements` more."""
         return replace(self, offset=self.offset + elements)
 
     def is_readable(self, rows: int, columns: int) -> bool:
-        """Whether a BLAS takes these matrices."""
+        """Return true if a BLAS accepts these matrices."""
         return stored(rows, columns, self.below, self.right) is not None
 
     def joins(self, pixels: int) -> bool:
-        """Whether the columns of all images are columns of one matrix."""
+        """Return true if the columns of all images are columns of one matrix."""
         return self.image == pixels * self.right
 
 
 def merged(extents: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The stride of neighbouring axes as one; None where they have none in common."""
+    """Return the stride of neighboring axes as one axis, or None if they have no common stride."""
     axes = [(n, s) for n, s in zip(extents, strides, strict=True) if n > 1]
     if any(axes[i][1] != axes[i + 1][0] * axes[i + 1][1] for i in range(len(axes) - 1)):
         return None
@@ -54,7 +55,8 @@ def merged(extents: Sequence[int], strides: Sequence[int]) -> int | None:
 
 
 def maps_of(tensor: Operand, shape: tuple[int, ...], groups: int) -> View | None:
-    """(batch, channels, height, width) as channels by pixels; None if pixels have no one stride."""
+    """View (batch, channels, height, width) as channels by pixels; None if pixels have no single
+    stride."""
     pixel = merged(shape[2:], tensor.strides[2:])
     if pixel is None or tensor.buffer is None:
         return None
@@ -68,8 +70,12 @@ def maps_of(tensor: Operand, shape: tuple[int, ...], groups: int) -> View | None
 def filters_of(
     w: Operand, shape: tuple[int, ...], groups: int, channels_last: bool
 ) -> tuple[View, bool] | None:
-    """(filters, channels, rows, columns) as filters by taps, and whether channels come last in
-    them, which is tried first where it is asked for. None if no BLAS takes the matrix."""
+    """View (filters, channels, rows, columns) as filters by taps, and return whether channels are
+    last.
+
+    The order given by `channels_last` is tried first. Returns None if no BLAS accepts the
+    matrix.
+    """
     k, c, r, s = w.strides
     orders = {
         False: merged(shape[1:], (c, r, s)),
@@ -87,7 +93,7 @@ def filters_of(
 
 
 def taps_of(columns: Columns, matrix: Operand) -> View:
-    """An unfolded input as taps by pixels."""
+    """View an unfolded input as taps by pixels."""
     strides = columns.strides
     tap = min(strides[name] for name in "crs")
     pixel = strides["q"] if columns.rows * columns.geometry.y[3] > 1 else strides["n"]
@@ -104,16 +110,18 @@ def multiply(
     beta: float,
     compute: int,
 ) -> list[Gemm]:
-    """c = a · b + beta · c with c (m, n) and a (m, k), for so many images and groups.
+    """Return the calls that compute c = a · b + beta · c with c (m, n) and a (m, k), per image and
+    group.
 
-    All matrices are readable. The longer axis of the batch is the call's, the other a loop.
+    All matrices are readable. The longer axis of `batch` becomes the batch of a call, the other one
+    a loop.
     """
     m, n, k = extents
     (a_lies, a_leading), (b_lies, b_leading), (c_lies, c_leading) = (
         _stored(rows, columns, view) for rows, columns, view in ((m, k, a), (k, n, b), (m, n, c))
     )
     leading = {id(a): a_leading, id(b): b_leading}
-    # A BLAS has columns in one piece: a result by rows is its transpose, of swapped operands.
+    # A BLAS needs columns in one piece. A row-major result is its transpose, of swapped operands.
     first, second = (a, b) if c_lies else (b, a)
     flags = (not a_lies, not b_lies) if c_lies else (b_lies, a_lies)
 
@@ -135,7 +143,7 @@ def multiply(
 
 
 def _matrix(view: View, leading: int, batch: tuple[int, int], step: int) -> Matrix:
-    """An operand of the call number `step`, for a batch of so many images and groups."""
+    """Return an operand of call number `step`, for a batch of (images, groups)."""
     by_images = batch[0] >= batch[1]
     outer, inner = (view.group, view.image) if by_images else (view.image, view.group)
     stride = inner if max(batch) > 1 else 0

@@ -1,7 +1,7 @@
-"""Convolutions by a library on the CPU: what it takes, and the workspace that it needs.
+"""Convolutions by a library on the CPU: accepted strides, and the workspace they need.
 
-The library computes in float32, of float32 and bfloat16 operands, on maps in one piece,
-channels-last. Maps that lie row-major are copied some images at a time.
+The library computes in float32, from float32 and bfloat16 operands, on contiguous channels-last
+maps. Row-major maps are copied some images at a time.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Geometry
 
 CHANNELS, FILTERS = 16, (48, 64)
-"""The library holds filters in blocks of at most so many channels and filters."""
+"""The library stores filters in blocks of at most this many channels and filters."""
 
 PARTIAL_BYTES = 4 * 2**20
-"""At most so many bytes of sums over some of the images: larger filters are shared among threads
-instead."""
+"""The most bytes of partial sums over images. Larger filters are divided among threads instead."""
 
 COPIED_BYTES = 4 * 2**20
-"""About how many bytes of images are copied at a time, but one image at least."""
+"""About how many bytes of images are copied at a time; at least one image is copied."""
 
 MAPS = ("x", "y", "dx", "dy")
 """The operands that are maps; the others are filters and biases."""
@@ -45,10 +44,12 @@ LEAST_BYTES = 64 * 2**10
 
 
 def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Whether the library reads or writes an operand where it lies so: maps in one piece,
-    channels-last or row-major, filters anyhow. NumPy's kernels do, too.
+    """Return true if the library reads or writes an operand with these strides.
 
-    Gradients of filters are left row-major, as filters are: NumPy's kernels would need a copy."""
+    Maps must be contiguous, channels-last or row-major; filters may have any strides. NumPy's
+    kernels accept these, too. Gradients of filters stay row-major, like filters, because NumPy's
+    kernels would need a copy.
+    """
     if name == "dw":
         return outer_axes(type, strides) == 0
     if name not in MAPS:
@@ -60,23 +61,25 @@ def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, .
 
 
 def copied_strides(type: TensorType, strides: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a copy into one piece: maps keep the order of their axes, so that they are
-    summed as those that lie in one piece."""
+    """Return the strides of a contiguous copy.
+
+    Maps keep the order of their axes, so that they are summed like contiguous maps.
+    """
     last = channels_last_strides(type) if type.rank == 4 else strides
     return last if same_order(type, strides, last) else contiguous_strides(type)
 
 
 def copied_images(copied: Sequence[Value]) -> int:
-    """How many images at a time are copied of these maps."""
+    """Return how many images of these maps are copied at a time."""
     image = sum(value.type.bytes // value.shape[0] for value in copied)
     return max(1, min(copied[0].shape[0], COPIED_BYTES // image))
 
 
 def native_bytes(node: Node, strided: Strided) -> int:
-    """The bytes of workspace for a convolution beside what its NumPy kernel needs: filters in
-    blocks, what threads need for themselves, and copies of maps that do not lie channels-last.
+    """Return the workspace of a convolution beyond that of its NumPy kernel, in bytes.
 
-    `strided` has the strides of values that do not lie row-major in one piece.
+    It holds filters in blocks, buffers of threads, and copies of maps that are not channels-last.
+    `strided` has the strides of values that are not row-major and contiguous.
     """
     op = node.op
     assert isinstance(op, Convolution)
@@ -93,7 +96,7 @@ def native_bytes(node: Node, strided: Strided) -> int:
 
 
 def _copied_maps(node: Node, strided: Strided) -> list[Value]:
-    """The maps that the library does not take where they lie."""
+    """Return the maps that the library does not accept with their strides."""
     names = {value: node.op.input_name(index) for index, value in enumerate(node.inputs)}
     names[node.output] = node.op.output_name(0)
     return [
@@ -105,7 +108,7 @@ def _copied_maps(node: Node, strided: Strided) -> list[Value]:
 
 
 def _filters_bytes(geometry: Geometry) -> int:
-    """Filters in blocks."""
+    """Return the bytes of filters in blocks."""
     groups, (k, c, r, s) = geometry.attributes.groups, geometry.w
     if c == 1 and k == groups:
         return align(groups, CHANNELS) * r * s * float32.itemsize
@@ -114,8 +117,10 @@ def _filters_bytes(geometry: Geometry) -> int:
 
 
 def _transposed_bytes(node: Node, geometry: Geometry) -> int:
-    """An image of both maps for each thread, in which pairs of places lie together: products of
-    bfloat16 sum over pairs."""
+    """Return the bytes of one image of both maps for each thread, with pairs of pixels interleaved.
+
+    Products of bfloat16 sum over such pairs.
+    """
     dtype = node.inputs[0].type.dtype
     if dtype != bfloat16:
         return 0
@@ -125,8 +130,10 @@ def _transposed_bytes(node: Node, geometry: Geometry) -> int:
 
 
 def _image_bytes(geometry: Geometry) -> int:
-    """What a thread needs of an image where windows lie apart: an output with all its borders, of
-    as many channels as the wider of the two maps."""
+    """Return the bytes a thread needs per image if a stride exceeds 1.
+
+    They hold an output with all its borders, with as many channels as the wider of the two maps.
+    """
     if max(geometry.attributes.stride) == 1:
         return 0
     channels = align(max(geometry.x[1], geometry.y[1]), CHANNELS)

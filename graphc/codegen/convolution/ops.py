@@ -1,9 +1,9 @@
-"""Convolution and its gradients: products of a BLAS with the unfolded input.
+"""Convolution and its gradients as BLAS products with the unfolded input (im2col).
 
-With filters F (filters, taps), output maps Y (filters, pixels) and unfolded input X (taps, pixels),
-the three are Y = F · X, X = Fᵀ · Y and F = Y · Xᵀ. The input is unfolded some images at a time, or
-some rows of one image. What is one piece of memory decides the form of the products: channels last,
-all pixels are one matrix; else each image is one.
+Let F be the filters (filters, taps), Y the output maps (filters, pixels) and X the unfolded input
+(taps, pixels). The three products are Y = F · X, X = Fᵀ · Y and F = Y · Xᵀ. The input is unfolded
+some images at a time, or some rows of one image. The layout decides the form of the products:
+channels-last, all pixels form one matrix; otherwise each image does.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Conv2dAttributes, Geometry
 
 LIMIT_BYTES = 64 * 2**20
-"""Most bytes of scratch for unfolding, unless one row of one image needs more."""
+"""The most bytes of scratch for unfolding, unless one row of one image needs more."""
 
 ROOM = Scratch(0)
-"""The scratch in which input is unfolded for an output, or which is to be folded back."""
+"""The scratch of the unfolded input, or of the gradient that is folded back."""
 
 
 @strides_of(Convolution)
 def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Whether products read or write the operand `name` where it lies so.
+    """Return true if products read or write the operand `name` with these strides.
 
-    What is unfolded or folded may lie anyhow. Otherwise kernels without a BLAS would do the work,
-    slower and in another order of sums.
+    Operands that are unfolded or folded may have any strides. For all others, unsupported strides
+    select direct kernels, which are slower and sum in another order.
     """
     geometry = _geometry(node)
     is_unfolded = name in ("x", "dx") and not geometry.is_pointwise
@@ -69,12 +69,13 @@ def _geometry(node: Node) -> Geometry:
 
 
 def _is_depthwise(geometry: Geometry) -> bool:
-    """Whether each filter sees one of many channels: products would have nothing to sum."""
+    """Return true if each filter reads one of many channels, so that products have nothing to
+    sum."""
     return geometry.attributes.groups > 1 and geometry.w[1] == 1
 
 
 def _operands(node: Node, places: Places) -> list[Operand]:
-    """A node's inputs, then its output, as operands on their own axes."""
+    """Return a node's inputs, then its output, as operands on their own axes."""
     names = [node.op.input_name(i) for i in range(len(node.inputs))]
     names = ["filters" if name == "w" else name for name in (*names, node.op.output_name(0))]
     values = (*node.inputs, node.output)
@@ -82,7 +83,7 @@ def _operands(node: Node, places: Places) -> list[Operand]:
 
 
 def _maps(geometry: Geometry, tensor: Operand) -> View | None:
-    """Maps as matrices of channels by pixels; None where they lie as no BLAS takes them."""
+    """View maps as matrices of channels by pixels; None if no BLAS accepts their strides."""
     groups = geometry.attributes.groups
     shape = geometry.y if tensor.name in ("y", "dy") else geometry.x
     view = maps_of(tensor, shape, groups)
@@ -122,17 +123,18 @@ def _forward(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
 
 
 def _spread(bias: Operand, y: Operand, geometry: Geometry) -> Each:
-    """A program that fills the output with the bias, to which products are added."""
+    """Return a program that fills the output with the bias, to which products are added."""
     return _copied(geometry.y, bias.on((0, *bias.strides, 0, 0)), y)
 
 
 def _part(geometry: Geometry, maps: View, image: int, row: int) -> View:
-    """The maps of the output from an image and a row on."""
+    """Return the maps of the output from an image and a row on."""
     return maps.moved(image * maps.image + row * geometry.y[3] * maps.right)
 
 
 def _joined(images: int, pixels: int, *views: View) -> tuple[int, int]:
-    """How many images products have, and pixels: all at once where they are one matrix."""
+    """Return the images and the pixels of products: one image with all pixels if they form one
+    matrix."""
     if all(view.joins(pixels) for view in views):
         return 1, images * pixels
     return images, pixels
@@ -210,7 +212,7 @@ def _weight_gradient(node: Node, places: Places, options: ProductOptions) -> Nod
 
 
 def _total(geometry: Geometry, room: Scratch) -> Operand:
-    """The float32 sum over tiles as an operand."""
+    """Return the float32 sum over tiles as an operand."""
     return Operand("total", float32, row_major(geometry.w), room)
 
 
@@ -222,7 +224,8 @@ def _copied(shape: tuple[int, ...], source: Operand, target: Operand) -> Each:
 def _gathered(
     geometry: Geometry, plan: WeightPlan, tile: Tile, dy: Operand, maps: View | None
 ) -> tuple[View, list[Call]]:
-    """dy with all pixels of a tile as columns of one matrix, and what brings them together."""
+    """Return dy with all pixels of a tile as columns of one matrix, and the calls that gather
+    them."""
     pixels = geometry.y[2] * geometry.y[3]
     if maps is not None and (len(tile.images) == 1 or maps.joins(pixels)):
         return _part(geometry, maps, tile.images.start, tile.rows.start), []
@@ -238,7 +241,8 @@ def _taps(
     taps: View | None,
     channels_last: bool,
 ) -> tuple[View, list[Call]]:
-    """x unfolded, with all pixels of a tile as columns of one matrix, and what unfolds it."""
+    """Return x unfolded, with all pixels of a tile as columns of one matrix, and the calls that
+    unfold it."""
     pixels = geometry.y[2] * geometry.y[3]
     if taps is not None and (len(tile.images) == 1 or taps.joins(pixels)):
         return _part(geometry, taps, tile.images.start, tile.rows.start), []
@@ -256,7 +260,7 @@ def _brought(
 
 
 def _pointwise(geometry: Geometry) -> Geometry:
-    """The geometry of a convolution that reads each element of dy once."""
+    """Return the geometry of a convolution that reads each element of dy once."""
     groups, filters = geometry.attributes.groups, geometry.y[1]
     window = (filters, filters // groups, 1, 1)
     attributes = Conv2dAttributes(groups=groups)

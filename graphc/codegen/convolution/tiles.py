@@ -1,7 +1,7 @@
-"""How the work of a convolution is cut into tiles, and the scratch that they share.
+"""Tiles of a convolution and the scratch that they share.
 
 A tile is some images, or some rows of one image, whose unfolded input is within a limit of bytes.
-Everything follows from types and attributes alone, so scratch is known before anything has a place.
+Everything follows from types and attributes, so scratch is known before memory is allocated.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from graphc.ops.geometry import Geometry
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Some images, and some rows of the result: of the output, or of the input."""
+    """Some images, and some rows of the output or of the input."""
 
     images: range
     rows: range
 
 
 def _row_bytes(geometry: Geometry, dtype: DType) -> int:
-    """How many bytes of unfolded input one row of the output needs."""
+    """Return the bytes of unfolded input that one row of the output needs."""
     return geometry.attributes.groups * geometry.depth * geometry.y[3] * dtype.itemsize
 
 
 def _even(total: int, most: int) -> list[range]:
-    """A range cut into as few parts as possible, of sizes as even as possible."""
+    """Split a range into as few parts as possible, of sizes as even as possible."""
     size = -(-total // -(-total // max(1, most)))
     return [range(start, min(start + size, total)) for start in range(0, total, size)]
 
 
 def _tiles(images: int, rows: int, image_bytes: int, rows_fit: int, limit: int) -> list[Tile]:
-    """Tiles of whole images where one is within the limit, else of so many rows of one image."""
+    """Return tiles of whole images if one image is within the limit, else of `rows_fit` rows of one
+    image."""
     if image_bytes <= limit:
         parts = _even(images, limit // image_bytes)
         return [Tile(part, range(rows)) for part in parts]
@@ -45,14 +46,15 @@ def _tiles(images: int, rows: int, image_bytes: int, rows_fit: int, limit: int) 
 
 
 def _output_tiles(geometry: Geometry, dtype: DType, limit: int) -> list[Tile]:
-    """Tiles of the output that are unfolded within the limit."""
+    """Return tiles of the output that are unfolded within the limit."""
     row = _row_bytes(geometry, dtype)
     images, _, rows, _ = geometry.y
     return _tiles(images, rows, row * rows, limit // row, limit)
 
 
 def _input_tiles(geometry: Geometry, dtype: DType, limit: int) -> list[Tile]:
-    """Tiles of the input that are folded within the limit; neighbours share rows of the output."""
+    """Return tiles of the input that are folded within the limit; neighbors share rows of the
+    output."""
     row = _row_bytes(geometry, dtype)
     a, (images, _, height, _) = geometry.attributes, geometry.x
     unfolded = max(1, limit // row)
@@ -62,7 +64,7 @@ def _input_tiles(geometry: Geometry, dtype: DType, limit: int) -> list[Tile]:
 
 
 def windows_over(geometry: Geometry, height: range) -> range:
-    """The rows of the output that read these rows of the input."""
+    """Return the rows of the output that read these rows of the input."""
     a = geometry.attributes
     reach = a.dilation[0] * (geometry.w[2] - 1)
     first = max(0, -(-(height.start + a.padding[0] - reach) // a.stride[0]))
@@ -71,7 +73,7 @@ def windows_over(geometry: Geometry, height: range) -> range:
 
 
 def _room(geometry: Geometry, tiles: Iterable[tuple[int, int]], dtype: DType) -> TensorType:
-    """The scratch for the largest unfolded tile; `tiles` are their images and rows."""
+    """Return the scratch for the largest unfolded tile; `tiles` are their images and rows."""
     row = geometry.attributes.groups * geometry.depth * geometry.y[3]
     return TensorType((max(images * rows for images, rows in tiles) * row,), dtype)
 
@@ -80,7 +82,7 @@ def _room(geometry: Geometry, tiles: Iterable[tuple[int, int]], dtype: DType) ->
 def forward_plan(
     geometry: Geometry, dtype: DType, limit: int
 ) -> tuple[list[Tile], tuple[TensorType, ...]]:
-    """Tiles of the output, and the scratch in which the input of one is unfolded."""
+    """Return tiles of the output, and the scratch in which the input of one is unfolded."""
     if geometry.is_pointwise:
         return [Tile(range(geometry.y[0]), range(geometry.y[2]))], ()
     tiles = _output_tiles(geometry, dtype, limit)
@@ -92,7 +94,7 @@ def forward_plan(
 def backward_plan(
     geometry: Geometry, dtype: DType, limit: int
 ) -> tuple[list[Tile], tuple[TensorType, ...]]:
-    """Tiles of the input, and the scratch from which the gradient of one is folded back."""
+    """Return tiles of the input, and the scratch from which the gradient of one is folded back."""
     if geometry.is_pointwise:
         return [Tile(range(geometry.y[0]), range(geometry.x[2]))], ()
     tiles = _input_tiles(geometry, dtype, limit)
@@ -102,20 +104,21 @@ def backward_plan(
 
 @dataclass(frozen=True, slots=True)
 class WeightPlan:
-    """How the sum over all pixels is cut, and its scratch, by types and attributes alone."""
+    """Tiles of the sum over all pixels, and its scratch; they follow from types and attributes
+    alone."""
 
     tiles: tuple[Tile, ...]
     scratch: tuple[TensorType, ...]
     unfolded: Scratch | None
     gathered: Scratch | None
-    """The scratch in which pixels of dy are brought together, if tiles have many images."""
+    """The scratch in which pixels of dy are gathered, if tiles have several images."""
     total: Scratch | None
     """The scratch of a float32 sum, for a 16-bit gradient with several tiles."""
 
 
 @functools.lru_cache(maxsize=1024)
 def weight_plan(geometry: Geometry, narrow: DType, dw: DType, limit: int) -> WeightPlan:
-    """How the gradient of filters is summed, for operands of one dtype and a result of another."""
+    """Return the plan of the gradient of filters, for operands and a result of given dtypes."""
     images, filters, rows, columns = geometry.y
     row = _row_bytes(geometry, narrow)
     if dw.itemsize == 2:

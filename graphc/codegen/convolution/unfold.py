@@ -1,8 +1,8 @@
-"""Unfolding the input of a convolution into a matrix (im2col), and folding it back.
+"""Unfolding the input of a convolution into a matrix (im2col), and folding it back (col2im).
 
-A row or column of the matrix is a pixel, a place of the window in one image; the other axis runs
-over taps, what one filter reads there. Folding gives each element of the input a thread that reads
-its taps, in one order: nothing is added by atomics, and how the work is cut changes no bit.
+One axis of the matrix runs over pixels: positions of the window in one image. The other axis runs
+over taps: the elements that one filter reads there. In folding, one thread per element of the input
+reads its taps in a fixed order. There are no atomics, and the tiling changes no bit.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Columns:
     images: int
     rows: int
     by_pixels: bool
-    """Whether all taps of a pixel lie in one piece, else all pixels of a tap."""
+    """True if the taps of a pixel are contiguous, otherwise the pixels of a tap are."""
     channels_last: bool
-    """Whether taps lie as (rows, columns, channels), else as (channels, rows, columns)."""
+    """True if taps are ordered (rows, columns, channels), otherwise (channels, rows, columns)."""
     together: bool = False
-    """Whether pixels of all images follow each other for each tap."""
+    """True if pixels of all images follow each other for each tap."""
 
     @property
     def extents(self) -> dict[str, int]:
@@ -60,23 +60,23 @@ class Columns:
 
     @property
     def strides(self) -> dict[str, int]:
-        """Elements from one place on an axis to the next."""
+        """The stride of each axis, in elements."""
         return dict(zip(self.extents, row_major(tuple(self.extents.values())), strict=True))
 
     @property
     def elements(self) -> int:
-        """How many elements the whole matrix has."""
+        """The number of elements of the whole matrix."""
         return math.prod(self.extents.values())
 
     def operand(self, x: Operand, buffer: Scratch) -> Operand:
-        """The matrix as an argument of a kernel, of x's dtype."""
+        """Return the matrix as an argument of a kernel, of x's dtype."""
         return Operand("columns", x.dtype, tuple(self.strides.values()), buffer)
 
 
 def unfold(columns: Columns, x: Operand, room: Scratch, image: int, row: int) -> Launch:
-    """A launch that makes the matrix of images from `image` on and output rows from `row` on.
+    """Return a launch that unfolds images from `image` on and output rows from `row` on.
 
-    x has strides over (batch, channels, height, width), any.
+    x may have any strides over (batch, channels, height, width).
     """
     assert x.buffer is not None
     kernel = _unfold_kernel(columns, _anonymous(x))
@@ -86,20 +86,22 @@ def unfold(columns: Columns, x: Operand, room: Scratch, image: int, row: int) ->
 def fold(
     columns: Columns, dx: Operand, room: Scratch, image: int, height: range, row: int
 ) -> Launch:
-    """A launch that sums taps into some images and rows of dx; the matrix starts at row `row` of
-    the output."""
+    """Return a launch that sums taps into some images and rows of dx.
+
+    The matrix starts at row `row` of the output.
+    """
     assert dx.buffer is not None
     kernel, items = _fold_kernel(columns, _anonymous(dx), len(height))
     return over_grid(kernel, (room, dx.buffer, image, height.start, row), items)
 
 
 def _anonymous(x: Operand) -> Operand:
-    """An operand with nothing but what a kernel's text depends on."""
+    """Return an operand with only those fields on which a kernel's text depends."""
     return Operand("x", x.dtype, x.strides, Scratch(0), x.address % VECTOR_BYTES)
 
 
 def _width(columns: Columns, x: Operand) -> int:
-    """How many elements a pack along the matrix's last axis has."""
+    """Return the elements of a pack along the matrix's last axis."""
     width, extent = VECTOR_BYTES // x.dtype.itemsize, list(columns.extents.values())[-1]
     while extent % width:
         width //= 2
@@ -107,7 +109,7 @@ def _width(columns: Columns, x: Operand) -> int:
 
 
 def _channels_packed(columns: Columns, x: Operand, width: int) -> bool:
-    """Whether a pack of channels is in one piece in the matrix and in x."""
+    """Return true if a pack of channels is contiguous in the matrix and in x."""
     last = x.on((x.strides[0], x.strides[2], x.strides[3], x.strides[1]))
     return columns.by_pixels and columns.channels_last and packs(last, width)
 
@@ -138,8 +140,10 @@ def _unfold_kernel(columns: Columns, x: Operand) -> Kernel:
 
 
 def _read_pack(columns: Columns, x: Operand, width: int, packed: bool) -> list[str]:
-    """Statements that read a pack of the matrix's last axis from x, zeros where that is padding:
-    as one access, or each lane for itself."""
+    """Return statements that read a pack of the matrix's last axis from x, with zeros for padding.
+
+    The pack is one access, or one access per lane.
+    """
     geometry, a = columns.geometry, columns.geometry.attributes
     where = [
         input_place(a, 0, "first_row + p", "int(r)"),
@@ -166,7 +170,7 @@ def _lanes(width: int) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _fold_kernel(columns: Columns, dx: Operand, height: int) -> tuple[Kernel, int]:
-    """A kernel that folds so many rows of dx, and the number of its items."""
+    """Return a kernel that folds `height` rows of dx, and the number of its items."""
     channels, width = columns.geometry.w[1], _fold_width(columns, dx)
     axes = _fold_axes(columns, height, width)
     split, indices = decompose("item", tuple(axes.values()), "i")
@@ -191,7 +195,7 @@ def _fold_kernel(columns: Columns, dx: Operand, height: int) -> tuple[Kernel, in
 
 
 def _fold_width(columns: Columns, dx: Operand) -> int:
-    """How many channels of dx a thread sums: a pack where they lie in one piece, else one."""
+    """Return the channels of dx that a thread sums: a pack if they are contiguous, else one."""
     width = VECTOR_BYTES // dx.dtype.itemsize
     while width > 1 and (columns.geometry.w[1] % width or not _channels_packed(columns, dx, width)):
         width //= 2
@@ -199,8 +203,11 @@ def _fold_width(columns: Columns, dx: Operand) -> int:
 
 
 def _fold_axes(columns: Columns, height: int, width: int) -> dict[str, int]:
-    """Extents of the threads' axes, outermost first: those innermost in the matrix are innermost
-    here, so that neighbours read neighbours."""
+    """Return extents of the threads' axes, outermost first.
+
+    Axes that are innermost in the matrix are innermost here, so that neighboring threads read
+    neighboring elements.
+    """
     geometry = columns.geometry
     pixels = {"h": height, "w": geometry.x[3]}
     channels = {"g": geometry.attributes.groups, "c": geometry.w[1] // width}
@@ -209,7 +216,7 @@ def _fold_axes(columns: Columns, height: int, width: int) -> dict[str, int]:
 
 
 def _sum_of_taps(columns: Columns, width: int) -> str:
-    """A loop over the taps that read an element, which adds what the matrix has for each."""
+    """Return a loop that sums the matrix's entries over the taps that read an element."""
     geometry, strides = columns.geometry, columns.strides
     source = offset(
         ("n", "Index(row - int(first_out))", "Index(column)", "g", "c", "Index(r)", "Index(s)"),

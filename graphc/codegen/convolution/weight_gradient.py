@@ -1,16 +1,16 @@
-"""The gradient of filters without a BLAS: sums over all pixels, in two stages where few blocks sum.
+"""The gradient of filters without a BLAS: sums over all pixels, in two stages if blocks are few.
 
-Problem: a weight is the sum of dy · x over all pixels of all images, and there may be fewer weights
+Problem: a weight is the sum of dy · x over all pixels of all images. There may be fewer weights
 than a device has threads.
 
-A block takes one channel of one filter, or a warp of filters where these are neighbours in memory,
-and some rows of the window. Its threads go through the pixels side by side, and each holds a sum
-for every tap of these rows, so an element of dy is read once for all of them. Then the threads'
-sums are combined. Where blocks are few, pixels are cut into parts; a part's sums go to scratch, and
-a second kernel adds the parts of each weight in their order.
+A block takes one channel of one filter, or of a warp of filters if these are neighbors in memory,
+and some rows of the window. Its threads process pixels in parallel. Each thread keeps a sum for
+every tap of these rows, so an element of dy is read once for all of them. Then the threads' sums
+are combined. If blocks are few, pixels are split into parts. The sums of each part go to scratch,
+and a second kernel adds the parts of each weight in order.
 
-Which thread sums which pixels depends on the geometry and on whether channels or pixels are
-neighbours in dy, on nothing else of strides and places; nothing is added by atomics.
+The assignment of pixels to threads depends on the geometry and on whether channels or pixels are
+neighbors in dy. It depends on no other property of strides or addresses. There are no atomics.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from graphc.ops.geometry import Geometry
 BLOCKS_WANTED = 512
 """Blocks that keep a device busy."""
 PIXELS_ENOUGH = 256
-"""Pixels that a block sums at least."""
+"""Minimum pixels per block."""
 TEAM = 128
-"""Threads of a block that sum the same taps where pixels lie in one piece."""
+"""Threads of a block that sum the same taps if pixels are contiguous."""
 RANKS = 8
-"""Threads that sum the same taps where channels lie in one piece: a warp of filters each."""
+"""Threads that sum the same taps if channels are contiguous: each in a warp of filters."""
 TAPS_AT_ONCE = 32
-"""Sums that a thread holds at most, unless one row of a window has more."""
+"""Maximum sums per thread, unless one row of a window has more."""
 
 UNROLL = "#pragma unroll\n"
 
 
 def parts_of(geometry: Geometry) -> int:
-    """How many parts the pixels of a filter's sum are cut into."""
+    """Return the number of parts into which the pixels of a filter's sum are split."""
     filters, channels, r, s = geometry.w
     blocks = -(-filters // WARP) * channels * (r // _window_rows(r, s))
     pixels = geometry.y[0] * geometry.y[2] * geometry.y[3]
@@ -68,7 +68,8 @@ def correlated(
     dw: Operand,
     parts: int,
 ) -> NodeCalls:
-    """The launches that compute dw from dy and x, plus a running sum. One part needs no scratch."""
+    """Return launches that compute dw from dy and x, plus a running sum. One part needs no
+    scratch."""
     held = arithmetic_dtype(x.dtype)
     room = Operand("partial", held, (), Scratch(0))
     addends = tuple(map(anonymous, sums))
@@ -86,22 +87,22 @@ def correlated(
 
 
 def _window_rows(r: int, s: int) -> int:
-    """How many rows of a window a thread sums the taps of at once."""
+    """Return the rows of a window whose taps a thread sums at once."""
     return r if r * s <= TAPS_AT_ONCE else 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How the sums are dealt out to blocks and threads."""
+    """The division of the sums among blocks and threads."""
 
     warps: bool
-    """Whether a warp's threads take neighbouring filters, else pixels of one filter."""
+    """True if a warp's threads take neighboring filters, otherwise pixels of one filter."""
     at_once: int
-    """How many rows of the window a thread sums the taps of."""
+    """Rows of the window whose taps a thread sums."""
     pixels: int
-    """How many pixels one part has."""
+    """Pixels per part."""
     blocks: tuple[int, int, int, int]
-    """How many blocks there are by filter or warp of filters, channel, window row, and part."""
+    """Numbers of blocks by filter or warp of filters, channel, window row, and part."""
 
     @property
     def threads(self) -> int:
@@ -110,17 +111,17 @@ class _Cut:
 
     @property
     def rank(self) -> str:
-        """C++ for the number of a thread among those that sum the same taps."""
+        """C++ for the rank of a thread among those that sum the same taps."""
         return "threadIdx.x / WARP" if self.warps else "threadIdx.x"
 
     @property
     def step(self) -> int:
-        """How many threads sum the same taps."""
+        """The number of threads that sum the same taps."""
         return RANKS if self.warps else TEAM
 
     @property
     def combine(self) -> str:
-        """The function that gives all these threads the sum of their sums."""
+        """The function that gives these threads the sum of their sums."""
         return f"across_column<Sum, {RANKS}>" if self.warps else f"across_row<Sum, {TEAM}>"
 
 
@@ -142,8 +143,11 @@ def _correlation(
     target: Operand,
     parts: int,
 ) -> tuple[Kernel, int, int]:
-    """A kernel in which a block sums one part of the pixels for the taps of some window rows of a
-    filter, or of a warp of filters where they are neighbours; also its grid and its threads."""
+    """Return a kernel in which a block sums one part of the pixels, with its grid and its threads.
+
+    A block handles the taps of some window rows of a filter, or of a warp of filters if these are
+    neighbors in memory.
+    """
     cut, (filters, _, _, s) = _cut(geometry, dy, parts), geometry.w
     pixels = geometry.y[0] * geometry.y[2] * geometry.y[3]
     exists = f"k < {filters}u" if cut.warps else "true"
@@ -173,7 +177,7 @@ def _correlation(
 
 
 def _block(geometry: Geometry, cut: _Cut) -> list[str]:
-    """Statements that split a block's number into filter, channel, window row and part."""
+    """Return statements that split a block's number into filter, channel, window row and part."""
     split, (k, c, above, part) = decompose("block", cut.blocks, "i")
     lane = " * WARP + threadIdx.x % WARP" if cut.warps else ""
     return [
@@ -185,7 +189,7 @@ def _block(geometry: Geometry, cut: _Cut) -> list[str]:
 
 
 def _pixel(geometry: Geometry, cut: _Cut, dy: Operand, x: Operand) -> list[str]:
-    """Statements that add what one pixel gives to a thread's sums."""
+    """Return statements that add one pixel's terms to a thread's sums."""
     a, (filters, channels, _, s) = geometry.attributes, geometry.w
     rows, columns = geometry.y[2:]
     channel = f"(k / {filters // a.groups}u * {channels}u + c)"
@@ -210,7 +214,7 @@ def _pixel(geometry: Geometry, cut: _Cut, dy: Operand, x: Operand) -> list[str]:
 
 
 def _store(geometry: Geometry, sums: Sequence[Operand], target: Operand, parts: int) -> str:
-    """A statement that stores `value`, the sum of a weight or of one part of it."""
+    """Return a statement that stores `value`, the sum of a weight or of one part of it."""
     weight = ("k", "c", "Index(r + i)", "Index(s)")
     if parts > 1:
         place = offset(weight, row_major(geometry.w))
@@ -220,7 +224,7 @@ def _store(geometry: Geometry, sums: Sequence[Operand], target: Operand, parts: 
 
 
 def _unrolled(variable: str, stop: int, body: Sequence[str]) -> str:
-    """A loop over registers: where it is not unrolled they are memory."""
+    """Return an unrolled loop over registers; without unrolling they would be in memory."""
     return UNROLL + loop(variable, stop, body)[0]
 
 
@@ -228,7 +232,7 @@ def _unrolled(variable: str, stop: int, body: Sequence[str]) -> str:
 def _finish_kernel(
     geometry: Geometry, room: Operand, sums: tuple[Operand, ...], dw: Operand, parts: int
 ) -> Kernel:
-    """A kernel that adds the parts of each weight in their order."""
+    """Return a kernel that adds the parts of each weight in order."""
     split, indices = decompose("item", geometry.w, "i")
     body = [
         *split,

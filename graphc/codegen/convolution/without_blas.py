@@ -1,7 +1,8 @@
-"""Convolution without a BLAS: for depthwise ones, and wherever a result lies as no BLAS writes it.
+"""Direct convolution, without a BLAS: for depthwise convolutions, and for strides that no BLAS
+supports.
 
-Operands may have any strides. Each thread sums what one element needs in a fixed order. The
-gradient of filters, which sums over all pixels, is in weight_gradient.py.
+Operands may have any strides. One thread per element sums in a fixed order. The gradient of
+filters, which sums over all pixels, is in `weight_gradient.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ AXES = "nchw"
 
 
 def channels_inside(tensor: Operand) -> bool:
-    """Whether neighbours in memory are channels rather than pixels."""
+    """Return true if neighbors in memory are channels rather than pixels."""
     _, channel, *pixel = tensor.strides
     steps = [stride for stride in pixel if stride]
     return channel > 0 and bool(steps) and channel < min(steps)
@@ -32,14 +33,14 @@ def channels_inside(tensor: Operand) -> bool:
 def convolved(
     geometry: Geometry, x: Operand, w: Operand, bias: Sequence[Operand], y: Operand
 ) -> NodeCalls:
-    """A launch that computes y = x * w + bias, whatever the strides."""
+    """Return a launch that computes y = x * w + bias, for any strides."""
     operands = [x, w, *bias]
     kernel = _forward_kernel(geometry, tuple(map(anonymous, operands)), anonymous(y))
     return NodeCalls((_launch(kernel, [*operands, y], math.prod(geometry.y)),))
 
 
 def convolved_back(geometry: Geometry, dy: Operand, w: Operand, dx: Operand) -> NodeCalls:
-    """A launch that computes dx from dy and w, whatever the strides."""
+    """Return a launch that computes dx from dy and w, for any strides."""
     kernel = _backward_kernel(geometry, *map(anonymous, (dy, w, dx)))
     return NodeCalls((_launch(kernel, [dy, w, dx], math.prod(geometry.x)),))
 
@@ -49,19 +50,20 @@ def _launch(kernel: Kernel, operands: Sequence[Operand], items: int) -> Launch:
 
 
 def anonymous(tensor: Operand) -> Operand:
-    """An operand with nothing but what a kernel's text depends on: no element is read by packs."""
+    """Return an operand with only those fields on which a kernel's text depends; it is not read by
+    packs."""
     return Operand(tensor.name, tensor.dtype, tensor.strides, Scratch(0))
 
 
 def _split(shape: tuple[int, ...], tensor: Operand, item: str) -> list[str]:
-    """Statements that number the elements of a tensor as they lie."""
+    """Return statements that number the elements of a tensor in memory order."""
     order = (0, 2, 3, 1) if channels_inside(tensor) else (0, 1, 2, 3)
     split, indices = decompose(item, [shape[axis] for axis in order], "i")
     return [*split, *(f"const Index {AXES[a]} = {i};" for a, i in zip(order, indices, strict=True))]
 
 
 def at(tensor: Operand, *indices: str) -> str:
-    """C++ for an element of a tensor."""
+    """Return C++ for an element of a tensor."""
     return f"{tensor.name}[{offset(indices, tensor.strides)}]"
 
 
@@ -120,7 +122,7 @@ def _backward_kernel(geometry: Geometry, dy: Operand, w: Operand, dx: Operand) -
 
 
 def loop(variable: str, stop: int, body: Sequence[str]) -> list[str]:
-    """A loop from 0 as the one statement of a list; `variable` has its type in front."""
+    """Return a loop from 0 as a list of one statement; `variable` includes its type."""
     kind, name = variable.split()
     head = f"for ({kind} {name} = 0; {name} < {stop}; ++{name})"
     return [f"{head} {{\n{indented(body, 1)}\n}}"]
@@ -140,12 +142,12 @@ def _per_item(
 
 
 def buffers(*tensors: Operand) -> tuple[Buffer, ...]:
-    """What the pointer arguments for these operands point to."""
+    """Return the buffers of these operands, as pointer arguments."""
     return tuple(tensor.buffer for tensor in tensors if tensor.buffer is not None)
 
 
 def index_of(geometry: Geometry, tensors: Sequence[Operand]) -> str:
-    """The C++ type that holds every offset of these tensors of a convolution."""
+    """Return the C++ type that holds every offset of these tensors of a convolution."""
     shapes = {"x": geometry.x, "dx": geometry.x, "y": geometry.y, "dy": geometry.y}
     spans = [(shapes.get(t.name, geometry.w), t) for t in tensors if len(t.strides) == len(AXES)]
     return widest_index(spans)

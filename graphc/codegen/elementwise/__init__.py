@@ -1,1 +1,1 @@
-"""Kernels that compute each element of a result from its own elements alone."""
+"""Kernels that compute each element of a result from the corresponding elements alone."""

@@ -1,7 +1,7 @@
-"""Elementwise kernels: one thread a pack of elements, in a loop over the whole grid.
+"""Elementwise kernels: one thread per pack of elements, in a grid-stride loop.
 
-All operands are read before anything is written, element by element, so an output may lie over
-any operand that lies as it does.
+At each element, all operands are read before any output is written. So an output may overwrite any
+operand with the same address and strides.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from graphc.ir.types import DType
 
 
 def elementwise(program: Each) -> Launch:
-    """One launch that runs an elementwise program."""
+    """Return one launch that runs an elementwise program."""
     shape, inputs, outputs = program.shape, program.inputs, program.outputs
-    # Threads are numbered as the output lies, so that neighbours write one piece of memory.
+    # Threads are numbered in the memory order of the output, so that neighbors write contiguously.
     order = order_of(shape, outputs)
     ordered = tuple(shape[axis] for axis in order)
     extents, operands = collapse(ordered, [o.permuted(order) for o in (*inputs, *outputs)])
@@ -62,8 +62,11 @@ def elementwise(program: Each) -> Launch:
 def pack_width(
     extents: Sequence[int], sources: Sequence[Operand], targets: Sequence[Operand]
 ) -> int:
-    """How many elements a pack has: 16 bytes of the narrowest operand that can be packed, if all
-    outputs can be written by such packs."""
+    """Return the number of elements per pack.
+
+    A pack has 16 bytes of the narrowest operand that can be packed, if all outputs can be written
+    by such packs.
+    """
     tensors = [o for o in (*sources, *targets) if packs(o, VECTOR_BYTES // o.dtype.itemsize)]
     width = max((min(WIDEST, VECTOR_BYTES // o.dtype.itemsize) for o in tensors), default=1)
     while width > 1:
@@ -75,8 +78,10 @@ def pack_width(
 
 
 def loop(first: str, last: str, width: int, body: Callable[[int, str], str]) -> str:
-    """Packs of `width` elements from `first` on, by all threads; `body` says what is done at a
-    place."""
+    """Return a loop of all threads over packs of `width` elements from `first` on.
+
+    `body` returns the code for a width and a position.
+    """
     code = body(width, f"item * {width}u" if width > 1 else "item")
     return f"    for (Index item = {first}; item < {last}; item += threads) {{\n{code}\n    }}\n"
 
@@ -90,7 +95,7 @@ def element_code(
     width: int,
     place: str,
 ) -> str:
-    """Statements that evaluate the expressions for `width` elements from `place` on."""
+    """Return statements that evaluate the expressions for `width` elements from `place` on."""
     split, indices = decompose("place", extents, "i")
     reads, writes = accesses(sources, indices, width), accesses(targets, indices, width)
     lanes = _lane_code(reads, writes, expressions, locals)
@@ -113,7 +118,7 @@ def _lane_code(
     expressions: Mapping[str, Expression],
     locals: Mapping[str, DType],
 ) -> list[str]:
-    """Statements that evaluate the expressions for one lane of a pack."""
+    """Return statements that evaluate the expressions for one lane of a pack."""
     beside_none = floating([access.operand.dtype for access in (*reads, *writes)])
     if beside_none is None and not reads:
         beside_none = arithmetic_dtype(writes[0].operand.dtype)
@@ -128,6 +133,6 @@ def _lane_code(
             continue
         access = written[name]
         scalar.assign(expression, access.operand.dtype, access.target())
-        if name in read:  # an output counts as it was rounded when it was stored
+        if name in read:  # later expressions read an output as it was rounded when stored
             scalar.declare(name, access.operand.dtype, f"widen({access.target()})")
     return scalar.statements

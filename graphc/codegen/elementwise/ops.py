@@ -1,4 +1,4 @@
-"""Rules of ops that are elementwise in what they compute, and programs that copy."""
+"""Rules of elementwise ops, and programs that copy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IDENTITY = parse("x")
 
 @programs_of(Elementwise)
 def _evaluated(node: Node, places: Places) -> NodeCalls:
-    """The program of an op that is given by expressions, an optimizer's update included."""
+    """Return the program of an op that is given by expressions, including an optimizer's update."""
     op, shape = node.op, node.outputs[0].shape
     assert isinstance(op, Elementwise)
     program = op.scalar_program(node.attributes, tuple(v.type.dtype for v in node.inputs))
@@ -46,13 +46,14 @@ def _each(node: Node, places: Places, inputs: Sequence[Operand], expression: Exp
 
 
 def copied(x: Value, y: Value, places: Places) -> Each:
-    """A program that copies x into y, which broadcasts it."""
+    """Return a program that copies x into y, with broadcasting."""
     source, target = (operand(name, v, places[v], y.shape) for name, v in (("x", x), ("y", y)))
     return Each("copy", y.shape, (source,), (target,), {"y": IDENTITY})
 
 
 def straightened(x: Value, places: Places, target: Scratch, piece: Place) -> Each:
-    """A program that copies x into a scratch tensor, which lies at that place."""
+    """Return a program that copies x into a scratch tensor with the address and strides of
+    `piece`."""
     source = operand("x", x, places[x], x.shape)
     alike = replace(operand("y", x, piece, x.shape), buffer=target)
     return Each("copy", x.shape, (source,), (alike,), {"y": IDENTITY})
@@ -76,8 +77,8 @@ def _number(value: float) -> Expression:
 
 @programs_of("reshape")
 def _reshaped(node: Node, places: Places) -> NodeCalls:
-    """A copy of x into a y that lies in one piece, needed only where x has strides that the other
-    shape cannot have."""
+    """Return a copy of x into a contiguous y, needed only if the strides of x allow no view of that
+    shape."""
     (x,), y = node.inputs, node.output
     source = operand("x", x, places[x], x.shape)
     alike = in_one_piece(x.type)
@@ -121,7 +122,7 @@ def _cross_entropy_gradient(node: Node, places: Places) -> NodeCalls:
 def _part(
     node: Node, places: Places, part: Value, starts: Sequence[int], steps: Sequence[int]
 ) -> Each:
-    """A program that copies a tensor to a regular part of the output."""
+    """Return a program that copies a tensor to a regular part of the output."""
     y, source = node.output, operand("x", part, places[part], part.shape)
     own = operand("y", y, places[y], y.shape).strides
     start = sum(n * stride for n, stride in zip(starts, own, strict=True))
@@ -132,7 +133,7 @@ def _part(
 
 @programs_of("concat")
 def _concatenated(node: Node, places: Places) -> NodeCalls:
-    """A copy of each part by a program of its own; what was computed in its place has none."""
+    """Return one copy per part, except parts that were computed inside the output."""
     y, axis, copies, start = node.output, node.attributes.axis, [], 0
     whole = places[y]
     for part in node.inputs:
@@ -146,7 +147,7 @@ def _concatenated(node: Node, places: Places) -> NodeCalls:
 
 @programs_of("pad_slice")
 def _padded(node: Node, places: Places) -> NodeCalls:
-    """The output filled with one number, then the slice copied into it."""
+    """Return two programs: fill the output with one number, then copy the slice into it."""
     (x,), where = node.inputs, node.attributes
     fill = _each(node, places, [], _number(where.value))
     return NodeCalls((fill, _part(node, places, x, where.starts, where.steps)))
@@ -154,7 +155,7 @@ def _padded(node: Node, places: Places) -> NodeCalls:
 
 @programs_of("reverse")
 def _reversed(node: Node, places: Places) -> NodeCalls:
-    """A copy that reads x from the far end along some axes, by strides below 0."""
+    """Return a copy that reads x from the far end along some axes, by negative strides."""
     (x,), axes = node.inputs, node.attributes.axes
     own = operand("x", x, places[x], x.shape)
     start = sum((x.shape[axis] - 1) * own.strides[axis] for axis in axes)
@@ -165,7 +166,8 @@ def _reversed(node: Node, places: Places) -> NodeCalls:
 
 @programs_of("upsample_nearest2d")
 def _repeated(node: Node, places: Places) -> NodeCalls:
-    """A copy over a frame that has rows and columns as pairs: a number in x, and a repetition."""
+    """Return a copy over a frame that has rows and columns as pairs: an index in x, and a
+    repetition."""
     (x,), y, factor = node.inputs, node.output, node.attributes.factor
     batch, channels, rows, columns = x.shape
     frame = (batch, channels, rows, factor, columns, factor)

@@ -1,4 +1,4 @@
-"""Elementwise programs: what is computed at each place of an index space."""
+"""Elementwise programs: expressions evaluated at each point of an index space."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from graphc.ir.types import DType
 
 @dataclass(frozen=True)
 class Each(Program):
-    """Specialised expressions, keyed by output or local, evaluated at each place of `shape`.
+    """Specialized expressions, keyed by output or local, evaluated at each point of `shape`.
 
-    All operands have strides over `shape`. A later expression may read an earlier output or local;
-    locals are rounded to their dtype and go to no memory. All operands of a place are read before
-    one of its outputs is written, so an output may lie over an operand that lies as it does.
+    All operands have strides over `shape`. A later expression may read an earlier output or
+    local; locals are rounded to their dtype and not stored. All operands of a point are read
+    before one of its outputs is written. So an output may overwrite an operand with the same
+    address and strides.
     """
 
     op: str

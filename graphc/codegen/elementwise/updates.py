@@ -1,17 +1,17 @@
-"""Several small updates of an optimizer in one launch.
+"""Several small updates of an optimizer in one launch (horizontal fusion).
 
-Problem: a network has hundreds of parameters of a few KiB. Alone, the update of each is a launch
-that takes longer to start than to run.
+Problem: a network has hundreds of parameters of a few KiB. The update of each is a launch that
+takes longer to start than to run.
 
-So neighbouring updates of one likeness become one launch, whose blocks are dealt out to the nodes:
-node i has blocks from `starts[i]` on, as many as its elements need. A block finds its node by
-bisection over these numbers, which are constants of the text, and takes the node's pointers from
-the launch's parameters. From there on it runs the code of an elementwise kernel on that node's
-elements alone, so no bit differs from a launch for each.
+So adjacent updates with equal likeness become one launch, whose blocks are divided among the nodes.
+Node i has blocks from `starts[i]` on, as many as its elements need. A block finds its node by
+binary search over these numbers, which are constants of the text. It takes the node's pointers from
+the launch's parameters. Then it runs the code of an elementwise kernel on that node's elements
+alone, so no bit differs from separate launches.
 
-Two invariants make that safe. No node of a launch reads what another writes, as blocks run in any
-order. And an operand counts as aligned only as well as the worst of its values, as one text serves
-all of them. Where an output lies over its state in every node, one pointer serves both.
+Two invariants make this safe. No node of a launch reads what another one writes, because blocks run
+in any order. And the alignment of an operand is the least alignment of its values, because one text
+serves all of them. If an output overwrites its state in every node, both share one pointer.
 """
 
 from __future__ import annotations
@@ -35,31 +35,35 @@ from graphc.ops.elementwise import Elementwise
 from graphc.ops.update import Update
 
 SMALL_BYTES = 64 * 2**10
-"""State tensors below this are small: at some TB/s they are updated in less than 0.1 µs, while a
-launch takes some µs. Larger ones keep launches of their own, whose blocks take several packs."""
+"""The size below which state tensors are small.
+
+At some TB/s they are updated in less than 0.1 µs, while a launch takes some µs. Larger ones keep
+separate launches, whose blocks process several packs.
+"""
 
 PARAMETER_BYTES = 4000
-"""Bytes of a launch's parameters; every device takes 4,096."""
+"""Bytes of a launch's parameters; every device accepts 4,096."""
 
 POINTER_BYTES = 8
 
 ANY_EXTENT = (SMALL_BYTES,)
-"""The index space of all tensors of a launch: how many elements a block has, it looks up."""
+"""The index space of all tensors of a launch; a block looks up its number of elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """What updates of one launch have in common."""
+    """The common properties of the updates of one launch."""
 
     op: str
     attributes: object
     dtypes: tuple[str, ...]
     repeated: tuple[bool, ...]
-    """Whether an input is one number for all elements, for each input."""
+    """For each input, true if it is one number for all elements."""
 
 
 def likeness(node: Node) -> Likeness | None:
-    """What updates must share to run together; None for a node that is no small update."""
+    """Return the properties that updates must share to run together; None if a node is no small
+    update."""
     if not isinstance(node.op, Update) or any(
         value.type.bytes >= SMALL_BYTES or value.shape != node.outputs[0].shape
         for value in node.outputs
@@ -74,10 +78,10 @@ def likeness(node: Node) -> Likeness | None:
 
 
 def groups(nodes: Iterable[Node], places: Places) -> Iterator[tuple[Node, ...]]:
-    """Nodes in their order, neighbours that `grouped` takes together as one tuple.
+    """Yield nodes in their order, with neighbors that share a launch as one tuple.
 
-    `nodes` are those that compute something: views between two updates would part them. All others
-    are tuples of one node.
+    `nodes` are those that compute something, because views between two updates would separate them.
+    All others are tuples of one node.
     """
     group = _Group(places)
     for node in nodes:
@@ -91,7 +95,7 @@ def groups(nodes: Iterable[Node], places: Places) -> Iterator[tuple[Node, ...]]:
 
 
 class _Group:
-    """Neighbours that may run at the same time."""
+    """Adjacent nodes that may run at the same time."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -101,7 +105,7 @@ class _Group:
         self.written: set[Value] = set()
 
     def takes(self, node: Node) -> bool:
-        """Whether a launch may hold this node too, beside those that it holds."""
+        """Return true if the group's launch may include this node, too."""
         if not self.nodes:
             return True
         if self.likeness is None or self.likeness != _launchable(node, self.places):
@@ -118,7 +122,7 @@ class _Group:
 
 
 def _launchable(node: Node, places: Places) -> Likeness | None:
-    """The likeness of a small update whose tensors lie in one piece."""
+    """Return the likeness of a small update whose tensors are contiguous."""
     found = likeness(node)
     if found is None:
         return None
@@ -132,14 +136,15 @@ def _is_in_one_piece(value: Value, place: Place) -> bool:
 
 
 def grouped(nodes: Sequence[Node], places: Places) -> Launch:
-    """One launch for updates of one likeness, none of which reads what another replaces."""
+    """Return one launch for updates of equal likeness, none of which reads what another
+    replaces."""
     columns = _columns(nodes, places)
     inputs = len(nodes[0].inputs)
     operands = [column.operand for column in columns]
     sources, targets = operands[:inputs], operands[inputs:]
     program = _program(nodes[0])
     expressions = program.expressions
-    # Outputs are written in the order of the program, as an elementwise kernel writes them.
+    # Outputs are written in the order of the program, as in an elementwise kernel.
     ordered = [next(o for o in targets if o.name == name) for name in expressions]
     width = pack_width(ANY_EXTENT, sources, targets)
 
@@ -178,7 +183,7 @@ def _program(node: Node) -> ScalarProgram:
 
 
 def _chosen(starts: Sequence[int], rows: Sequence[str]) -> str:
-    """Statements that find a block's row: as many comparisons as the rows' number has bits."""
+    """Return statements that find a block's row with about log2(len(rows)) comparisons."""
     if len(rows) == 1:
         return rows[0]
     half = len(rows) // 2
@@ -191,24 +196,24 @@ def _chosen(starts: Sequence[int], rows: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One operand of the op, with what it is in each of the nodes."""
+    """One operand of the op, with its value in each of the nodes."""
 
     operand: Operand
     values: tuple[Value, ...]
     is_output: bool
     same_as: str | None = None
-    """The output that lies over this input in every node, if one does."""
+    """The output that overwrites this input in every node, if one does."""
 
     @property
     def pointers(self) -> int:
-        """How many parameters the launch has for it: one where all nodes read the same value."""
+        """The number of parameters of the launch for it: one if all nodes read the same value."""
         if self.same_as is not None:
             return 0
         return len(self.values) if self.is_output or len(set(self.values)) > 1 else 1
 
     @property
     def is_chosen(self) -> bool:
-        """Whether a block has to look up its pointer."""
+        """True if a block has to look up its pointer."""
         return self.pointers > 1 or (self.is_output and self.pointers == 1)
 
     @property
@@ -230,17 +235,17 @@ class _Column:
         return f"{self.type}{self.operand.name};"
 
     def choice(self, row: int) -> str:
-        """A statement that makes the block's pointer that of one node."""
+        """Return a statement that sets the block's pointer to that of one node."""
         return f"{self.operand.name} = {self.operand.name}_{row};"
 
     @property
     def same(self) -> str:
-        """A statement that makes the block's pointer that of the output which lies over it."""
+        """A statement that sets the block's pointer to that of the output that overwrites it."""
         return f"{self.type}const {self.operand.name} = {self.same_as};"
 
 
 def _columns(nodes: Sequence[Node], places: Places) -> list[_Column]:
-    """The columns of some nodes: inputs in order, then outputs."""
+    """Return the columns of some nodes: inputs in order, then outputs."""
     op, found = nodes[0].op, likeness(nodes[0])
     assert found is not None, f"{nodes[0].label} is no small update"
     inputs = list(zip(*(node.inputs for node in nodes), strict=True))
@@ -268,7 +273,7 @@ def _columns(nodes: Sequence[Node], places: Places) -> list[_Column]:
 
 
 def _operand(name: str, values: Sequence[Value], places: Places, stride: int) -> Operand:
-    """The values of a column as one operand, as well aligned as the worst of them."""
+    """Return the values of a column as one operand, with the least alignment of all of them."""
     address = functools.reduce(operator.or_, (places[v].address % VECTOR_BYTES for v in values))
     return Operand(name, values[0].type.dtype, (stride,), values[0], address)
 

@@ -1,1 +1,1 @@
-"""Ops that need a form of kernel of their own, a file a family."""
+"""Ops that need their own form of kernel, one file per family."""

@@ -1,7 +1,7 @@
-"""Linear maps along one axis: one thread a result, in a loop over what its row of the table sums.
+"""Linear maps along one axis: one thread per result, in a loop over its row of the table.
 
-Neighbouring rows that differ by a regular step alone are one segment, so the table of a window or
-of an edge is a few lines however long the axis is; a thread finds its segment by bisection.
+Adjacent rows that differ only by a regular step are one segment. So the table of a window or of an
+edge is short for any length of the axis. A thread finds its segment by binary search.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from graphc.ir.types import DType
 from graphc.ops.axis_map import AxisMap, Table
 
 MOST_TAPS = 2**24
-"""Numbers of a table that a kernel's text is made of; those of the CPU may be larger."""
+"""The most numbers of a table in a kernel's text; tables of the CPU may be larger."""
 
 
 class Segment(NamedTuple):
-    """Results from `first` on, which sum the places of the first of them, each its step further."""
+    """Results from `first` on. Each sums the places of the first one, shifted by `steps` per
+    result."""
 
     first: int
     places: tuple[int, ...]
@@ -36,7 +37,7 @@ class Segment(NamedTuple):
 
 
 def segments_of(table: Table) -> list[Segment]:
-    """The rows of a table in as few segments as their order allows."""
+    """Return the rows of a table in as few segments as their order allows."""
     found: list[Segment] = []
     before: Segment | None = None
     starts = table.starts.tolist()
@@ -63,7 +64,8 @@ def _array(kind: str, name: str, numbers: Iterable[object]) -> str:
 
 
 def _tables(segments: list[Segment], results: int, weighs: DType | None) -> list[str]:
-    """The segments as constants of the kernel, and statements that find the one of a result."""
+    """Return the segments as constants of the kernel, and statements that find the segment of a
+    result."""
     ends = np.cumsum([0, *(len(segment.places) for segment in segments)])
     places = [place for segment in segments for place in segment.places] or [0]
     steps = [step for segment in segments for step in segment.steps] or [0]

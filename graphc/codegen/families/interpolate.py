@@ -1,8 +1,8 @@
-"""Interpolation at computed places: one thread a result.
+"""Interpolation at computed places: one thread per result.
 
-The gradient of the maps gives each element to a warp, which looks through all places of its image
-for those that read it; lanes compare places, then take channels. So what places hand back is added
-in their order, without atomics and without sorting.
+In the gradient of the maps, one warp per element searches all places of its image for those that
+read it. Lanes first compare places, then take channels. So the terms are added in the order of the
+places, without atomics and without sorting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LANE_CHANNELS = 8
 """Channels of one element that a lane sums at a time."""
 
 FAR = 2.0**29
-"""Places beyond this many elements are as far away as it: indices are 32 bits."""
+"""Places are clamped to this distance, because indices are 32 bits."""
 
 
 class _Sampler:
@@ -42,7 +42,8 @@ class _Sampler:
         return literal(value, self.held)
 
     def along(self, axis: int, point: Sequence[str]) -> list[str]:
-        """Statements for the taps of an axis: weights, elements, and whether they are inside."""
+        """Return statements for the taps of an axis: weights, elements, and whether they are
+        inside."""
         at = offset((*point, str(len(self.extents) - 1 - axis)), self.places.strides)
         far = self.number(FAR)
         rounded = f"rint{self.suffix}" if self.count == 1 else f"floor{self.suffix}"
@@ -90,7 +91,8 @@ class _Sampler:
         return f"({n(3 * a)} * {d} + {n(-10 * a)}) * {d} + {n(8 * a)}"
 
     def _inside(self, axis: int) -> list[str]:
-        """Statements for one tap: its element, brought inside as the node says."""
+        """Return statements for one tap: its element, mapped inside by the node's `outside`
+        mode."""
         extent, lead = self.extents[axis], (self.count - 1) // 2
         lines = [f"int at = first{axis} + tap - {lead};"]
         if self.outside in ("reflect", "symmetric"):
@@ -111,7 +113,7 @@ class _Sampler:
         return [line for axis in range(len(self.extents)) for line in self.along(axis, point)]
 
     def over_taps(self, body: Sequence[str]) -> str:
-        """`body` for each combination of taps t0, t1, ... that lies inside."""
+        """Return code that runs `body` for each combination of taps t0, t1, ... that is inside."""
         axes = range(len(self.extents))
         skip = " && ".join(f"inside{axis}[t{axis}]" for axis in axes)
         text = indented([f"if (!({skip})) continue;", *body], 1)
@@ -149,7 +151,7 @@ def _gathered(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("interpolate_place_gradient")
 def _sloped(node: Node, places: Places) -> NodeCalls:
-    """One thread a place, which sums over channels and taps."""
+    """Return a kernel with one thread per place, which sums over channels and taps."""
     (dy, x, where), (dplaces,) = own_operands(node, places)
     shape, channels = node.inputs[2].shape, node.inputs[1].shape[1]
     sampler = _Sampler(node, node.inputs[1].shape[2:], where, arithmetic_dtype(x.dtype))
@@ -207,8 +209,11 @@ def _scattered(node: Node, places: Places) -> NodeCalls:
 def _owned_sums(
     node: Node, sampler: _Sampler, dy: Operand, dx: Operand, tiles: int, warps: int
 ) -> list[str]:
-    """Statements by which a warp sums some channels of one element: it compares 32 places at a time
-    with its own, one a lane; the lanes vote, and those that read it are added from the first on."""
+    """Return statements by which a warp sums some channels of one element.
+
+    It compares 32 places at a time with its element, one per lane. The lanes vote, and the places
+    that read the element are added in order.
+    """
     batch, channels, *extents = node.output.shape
     shape = node.inputs[1].shape[1:-1]
     points = 1

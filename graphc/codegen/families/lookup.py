@@ -1,10 +1,10 @@
-"""Rows of a table by number, and the table's gradient.
+"""Rows of a table by number (gather), and the table's gradient.
 
-The gradient gives each row of the table to a warp, which looks for its own among the numbers. So
-rows of dy are added in the order of their positions, whatever the device does, without atomics and
-without sorting. Where there are many numbers a first kernel marks, for each part of them, which
-rows may be there by the last bits of their numbers, as a Bloom filter with one hash does; warps
-look only where a bit is set.
+In the gradient, one warp per row of the table searches the numbers for its own. So rows of dy are
+added in the order of their positions on any device, without atomics and without sorting. If there
+are many numbers, a first kernel marks the rows that each part of them may contain. Marks are the
+last bits of the numbers, as in a Bloom filter with one hash function. Warps search only parts whose
+bit is set.
 """
 
 from __future__ import annotations
@@ -37,20 +37,24 @@ LANE_COLUMNS = 8
 """Columns of one row that a lane sums at a time."""
 
 PART = BLOCK
-"""How many numbers are marked together."""
+"""The numbers that are marked together."""
 
 WORDS = BLOCK
-"""The words of 32 marks that a part has: 8,192 marks, of which it sets at most 256, so that at most
-one row in 32 is looked for where it is not."""
+"""The words of 32 marks per part.
+
+Of its 8,192 marks a part sets at most 256. So at most one row in 32 is searched for in vain.
+"""
 
 FEW_PARTS = 4
-"""Numbers of so many parts are looked through without marks: those would take a launch."""
+"""Up to this many parts are searched without marks, because marks need another launch."""
 
 
 @kernels_of("gather")
 def _gather(node: Node, places: Places) -> NodeCalls:
-    """A copy of rows into a y that lies in one piece, as does the table. A number out of range
-    reads the nearest row."""
+    """Copy rows of a contiguous table into a contiguous y.
+
+    A number out of range reads the nearest row.
+    """
     table, numbers = node.inputs
     y, rows = node.output, table.shape[0]
     columns = math.prod(table.shape[1:])
@@ -88,9 +92,9 @@ def _gather(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("gather_gradient")
 def _gather_gradient(node: Node, places: Places) -> NodeCalls:
-    """Sums of rows into a table that lies in one piece, as does dy.
+    """Sum rows of a contiguous dy into a contiguous table.
 
-    A running sum lies where the output is, or is copied there first.
+    A running sum is in the output's memory, or is copied there first.
     """
     dy, numbers, *sums = node.inputs
     dtable = node.output
@@ -125,13 +129,14 @@ def row_updates(
     begins: bool = True,
     scratch: int = 0,
 ) -> NodeCalls:
-    """Launches that give each row of `target` the updates whose numbers are its own.
+    """Return launches that apply to each row of `target` the updates with its number.
 
-    All lie in one piece: rows (batch, rows, columns), updates (batch, lookups, columns), and
+    All tensors are contiguous: rows (batch, rows, columns), updates (batch, lookups, columns), and
     numbers (batch, lookups), from 0 in each entry of the batch. A warp takes some columns of one
-    row. It compares 32 numbers at a time with its row, one a lane; the lanes vote, and `step`, C++
-    over `total[t]` and `update`, is done with the updates that were hit from the first on. It
-    `begins` with what stands in the row, or with 0. Marks are scratch tensor number `scratch`.
+    row. It compares 32 numbers at a time with its row, one per lane. The lanes vote, and `step`,
+    C++ over `total[t]` and `update`, is applied to the matching updates in order. If `begins` is
+    true, `total` starts with the contents of the row, otherwise with 0. Marks are scratch tensor
+    number `scratch`.
     """
     rows, columns = shape
     tiles = -(-columns // (WARP * LANE_COLUMNS))
@@ -174,7 +179,8 @@ def row_updates(
 
 
 def _own_row(count: int, tiles: int, rows: int, lookups: int) -> list[str]:
-    """Which row and columns a lane has, and where the numbers of its entry begin."""
+    """Return statements for the row and the columns of a lane, and for the start of its entry's
+    numbers."""
     tile = WARP * LANE_COLUMNS
     return [
         "const Index lane = threadIdx.x % WARP;",
@@ -197,7 +203,7 @@ def _launch(
 
 
 def _over_numbers(rows: int, lookups: int, has_marks: bool) -> list[str]:
-    """The heads of the loops in which a warp finds its row among the numbers of an entry."""
+    """Return the heads of the loops in which a warp finds its row among the numbers of an entry."""
     if not has_marks:
         return [f"for (Index base = 0; base < {lookups}u; base += WARP) {{"]
     parts = -(-lookups // PART)
@@ -213,9 +219,9 @@ def _over_numbers(rows: int, lookups: int, has_marks: bool) -> list[str]:
 
 
 def _marking(op: str, batch: int, lookups: int, numbers: Operand, marks: Operand) -> Launch:
-    """A launch that marks which rows each part of the numbers may touch.
+    """Return a launch that marks the rows that each part of the numbers may contain.
 
-    A block reads a part; each thread then makes one word, of the numbers that fall on it.
+    A block reads a part; each thread then writes one word, from the numbers that map to it.
     """
     parts = -(-lookups // PART)
     body = [

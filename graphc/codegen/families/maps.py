@@ -1,4 +1,4 @@
-"""Kernels over maps: one thread for each place (n, c, h, w) of the output."""
+"""Kernels over maps: one thread for each point (n, c, h, w) of the output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AXES = ("n", "c", "h", "w")
 
 
 def own_operands(node: Node, places: Places) -> tuple[list[Operand], list[Operand]]:
-    """A node's inputs and outputs as operands on their own axes."""
+    """Return a node's inputs and outputs as operands on their own axes."""
     op = node.op
     inputs = [operand(op.input_name(i), v, places[v], v.shape) for i, v in enumerate(node.inputs)]
     outputs = [
@@ -38,7 +38,7 @@ def each_element(
     body: Sequence[str],
     names: Sequence[str] = AXES,
 ) -> Launch:
-    """A kernel that runs `body` for each place of the output, by default n, c, h, w."""
+    """Return a kernel that runs `body` for each point of the output, by default n, c, h, w."""
     shape, elements = node.outputs[0].shape, node.outputs[0].type.elements
     values, operands = (*node.inputs, *node.outputs), (*inputs, *outputs)
     spans = [(value.shape, o) for value, o in zip(values, operands, strict=True)]
@@ -59,5 +59,5 @@ def each_element(
 
 
 def element(operand: Operand, row: str = "h", column: str = "w") -> str:
-    """C++ for an element of image n and channel c."""
+    """Return C++ for an element of image n and channel c."""
     return f"{operand.name}[{offset(('n', 'c', row, column), operand.strides)}]"

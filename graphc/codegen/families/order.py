@@ -1,10 +1,10 @@
-"""The first elements of lines in order, by merges whose every element finds its own place.
+"""The first elements of lines in order, by a parallel merge sort.
 
-First each element of a run of 64 counts how many of the run come before it. Then pairs of runs are
-merged until one run is left: an element's place is its place in its own run and the number of
-elements of the other that come before it, found by bisection. Elements of the left run come first
-where they are equal, so the order is the same everywhere. Runs hold places along the line, in
-scratch; elements stay where they are.
+First, each element of a run of 64 counts the elements of the run that precede it. Then pairs of
+runs are merged until one run remains. The rank of an element is its rank in its own run plus the
+number of preceding elements in the other run, found by binary search. For equal elements, those of
+the left run come first, so the order is deterministic. Runs hold positions along the line, in
+scratch; elements are not moved.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _top_k(node: Node, places: Places) -> NodeCalls:
 
 
 class _Writer:
-    """Writes the kernels of one node: an item is an element of x, the axis innermost."""
+    """A writer of the kernels of one node: an item is an element of x, with the axis innermost."""
 
     def __init__(self, node: Node, places: Places) -> None:
         (x,), (y, chosen), a = node.inputs, node.outputs, node.attributes
@@ -60,7 +60,8 @@ class _Writer:
         self.index = widest_index(spans)
 
     def runs(self, target: Scratch | None) -> Launch:
-        """Each element to its place in its run, or to the results where there is one run only."""
+        """Return a launch that moves each element to its rank in its run, or to the results if
+        there is one run."""
         body = [
             *self.header(),
             f"const Index start = place / {RUN}u * {RUN}u;",
@@ -78,7 +79,8 @@ class _Writer:
         return self.launch(body, [], target, ())
 
     def merge(self, width: int, source: Scratch, target: Scratch | None) -> Launch:
-        """Each element to its place in the merged run of a pair of runs of that width."""
+        """Return a launch that moves each element to its rank in the merged run of a pair of runs
+        of that width."""
         length = self.length
         body = [
             *self.header(),
@@ -106,7 +108,8 @@ class _Writer:
         return self.launch(body, [runs], target, (width,))
 
     def header(self) -> list[str]:
-        """Which line and place an item is, and where the line begins in each operand."""
+        """Return statements for the line and position of an item, and for the offset of the line in
+        each operand."""
         axis = self.attributes.axis
         split, indices = decompose("line", self.others, "i")
         begins = [
@@ -122,17 +125,17 @@ class _Writer:
         ]
 
     def element(self, place: str) -> str:
-        """C++ for the element of the line at a place."""
+        """Return C++ for the element of the line at a position."""
         return f"widen(x[x_line + {place} * {self.source.strides[self.attributes.axis]}u])"
 
     def before(self, a: str, b: str) -> str:
-        """C++ for whether a comes before b; NaN counts as larger than any number."""
+        """Return a C++ condition: a comes before b. NaN counts as larger than any number."""
         if self.attributes.largest:
             return f"({a} > {b} || ({a} != {a} && {b} == {b}))"
         return f"({a} < {b} || ({b} != {b} && {a} == {a}))"
 
     def stored(self, target: Scratch | None, place: str) -> list[str]:
-        """Statements that store an element of that place at its `rank`."""
+        """Return statements that store the element at that position to its `rank`."""
         if target is not None:
             return [f"merged[line * {self.length}u + rank] = int({place});"]
         axis = self.attributes.axis
@@ -151,7 +154,7 @@ class _Writer:
         target: Scratch | None,
         numbers: tuple[int, ...],
     ) -> Launch:
-        """A launch over all elements of x."""
+        """Return a launch over all elements of x."""
         outputs = self.results
         if target is not None:
             outputs = [Operand("merged", int32, (1,), target)]

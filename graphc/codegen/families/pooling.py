@@ -1,7 +1,7 @@
-"""Pooling: one thread an element of the output, in a loop over a window.
+"""Pooling: one thread per element of the output, in a loop over a window.
 
-Gradients run over the windows that hold an element, in the order of the places in them, so sums
-have one order and nothing is added by atomics.
+Gradients iterate over the windows that contain an element, in the order of the element's positions
+in them. So sums have a fixed order, and there are no atomics.
 """
 
 from __future__ import annotations
@@ -18,28 +18,31 @@ from graphc.codegen.text.window import input_place, skip_outside, window_over
 from graphc.ir.graph import Node
 
 LOOPS = (("i", "h", "down"), ("j", "w", "across"))
-"""Names along rows and along columns: the loop's counter, the thread's own place, and the place
-that the loop meets before it is divided by the stride."""
+"""Names along rows and along columns.
+
+These are the loop counter, the thread's own position, and the position in the loop before it is
+divided by the stride.
+"""
 
 Axis = Callable[[Node, int], list[str]]
-"""Statements that find the place which a loop meets along an axis, and skip those outside."""
+"""Statements that find the position in the loop along an axis, and skip those outside."""
 
 
 def _tap(node: Node, axis: int) -> str:
-    """How far the loop's place in a window lies from its first."""
+    """Return the distance of the loop's position in a window from the window's first."""
     counter, dilation = LOOPS[axis][0], node.attributes.dilation[axis]
     return counter if dilation == 1 else f"{counter} * {dilation}"
 
 
 def _place_of_window(node: Node, axis: int) -> list[str]:
-    """Statements for an element of the thread's window, along an axis."""
+    """Return statements for an element of the thread's window, along an axis."""
     a, extent = node.attributes, node.inputs[0].shape[2 + axis]
     _, own, _ = LOOPS[axis]
     return [input_place(a, axis, own, _tap(node, axis)), skip_outside(axis, extent)]
 
 
 def _window_of_place(node: Node, axis: int) -> list[str]:
-    """Statements for a window that holds the thread's element, along an axis."""
+    """Return statements for a window that contains the thread's element, along an axis."""
     a, extent = node.attributes, node.inputs[0].shape[2 + axis]
     _, own, far = LOOPS[axis]
     *found, skip = window_over(a, axis, own, _tap(node, axis), extent, far)
@@ -47,7 +50,8 @@ def _window_of_place(node: Node, axis: int) -> list[str]:
 
 
 def _over_window(node: Node, find: Axis, body: Sequence[str]) -> str:
-    """`body` for each place k of a window, at the row and column that `find` gives."""
+    """Return code that runs `body` for each position k of a window, at the row and column from
+    `find`."""
     a = node.attributes
     inner = [*find(node, 1), f"const int k = i * {a.window[1]} + j;", *body]
     outer = [
@@ -59,8 +63,10 @@ def _over_window(node: Node, find: Axis, body: Sequence[str]) -> str:
 
 @kernels_of("max_pool2d")
 def _max_pool(node: Node, places: Places) -> NodeCalls:
-    """The maximum of each window and its place: the first of equal elements wins, and NaN goes
-    through, as on the CPU."""
+    """Return the maximum of each window and its position.
+
+    As on the CPU, the first of equal elements wins, and NaN propagates.
+    """
     inputs, outputs = own_operands(node, places)
     (x,), (y, place) = inputs, outputs
     held = arithmetic_dtype(x.dtype)
@@ -84,13 +90,14 @@ def _max_pool(node: Node, places: Places) -> NodeCalls:
 
 
 def _summed(find: Axis, chosen: bool, mean: bool) -> Rule:
-    """The rule of an op that sums what the loop meets, or of that what a window has chosen, or that
-    takes its mean."""
+    """Return the rule of an op that sums over its loop, optionally over chosen positions only, or
+    as a mean."""
 
     def rule(node: Node, places: Places) -> NodeCalls:
         inputs, outputs = own_operands(node, places)
         source, held = inputs[0], arithmetic_dtype(inputs[0].dtype)
-        # The place of a window lies with the window: at h, w going forward, else where the loop is.
+        # The chosen position is stored at the window: at h, w in the forward pass, else at the
+        # loop's position.
         window = ("h", "w") if find is _place_of_window else ("Index(row)", "Index(column)")
         skip = [f"if ({element(inputs[1], *window)} != k) continue;"] if chosen else []
         seen = f"widen({element(source, 'Index(row)', 'Index(column)')})"

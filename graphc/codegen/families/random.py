@@ -1,4 +1,4 @@
-"""Random ops: each thread draws the four words of a Philox block and decides on its elements."""
+"""Random ops: each thread draws the four words of a Philox block and computes its elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphc.ir.types import DType, float32
 from graphc.ops.random import Noise, Normal, least_that_stays
 
 WORDS = 4
-"""Random words of one block."""
+"""Random words per block."""
 
 DRAWN = (
     "unsigned words[4] = {unsigned(block), 0u, stream, unsigned(step[0])};",
@@ -25,7 +25,7 @@ DRAWN = (
 
 @kernels_of("dropout")
 def _dropout(node: Node, places: Places) -> NodeCalls:
-    """Dropout of an x that lies in one piece, as does y.
+    """Apply dropout to a contiguous x, with a contiguous y.
 
     The stream's number is an argument, so layers of one shape share a kernel.
     """
@@ -66,7 +66,7 @@ def _dropout(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of(Noise)
 def _noise(node: Node, places: Places) -> NodeCalls:
-    """Numbers of a distribution, for a y that lies in one piece."""
+    """Draw numbers of a distribution for a contiguous y."""
     seed, step = node.inputs
     y, op = node.output, node.op
     assert isinstance(op, Noise)
@@ -100,7 +100,7 @@ def _noise(node: Node, places: Places) -> NodeCalls:
 
 
 def _standard(op: Noise, held: DType, unit: float) -> list[str]:
-    """Statements that fill `drawn` with numbers of the standard distribution."""
+    """Return statements that fill `drawn` with numbers of the standard distribution."""
     kind, suffix = C_TYPES[held], "f" if held == float32 else ""
     if held == float32:
         fractions = [f"{kind}(words[{lane}] >> 8)" for lane in range(4)]

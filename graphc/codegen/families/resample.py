@@ -1,6 +1,7 @@
-"""Maps brought to another height and width: one thread an element, in a loop over what it reads.
+"""Resampling of maps to another height and width: one thread per element, in a loop over its
+inputs.
 
-Coordinates and weights are computed as the NumPy kernels compute them, in float64.
+Coordinates and weights are computed in float64, as in the NumPy kernels.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ def _each(variable: str, first: str, past: str, body: Sequence[str]) -> str:
 
 
 def _share(index: str, parts: int, extent: int) -> tuple[str, str]:
-    """The first of the elements that a part averages, and the one past them.
+    """Return the range of elements that a part averages.
 
-    What shares an element is a part of the element in the same way.
+    The same formula, with `parts` and `extent` swapped, gives the parts that read an element.
     """
     return f"int({index} * {extent}u / {parts}u)", (
         f"int((({index} + 1) * {extent}u + {parts - 1}u) / {parts}u)"
@@ -82,8 +83,10 @@ def _adaptive_mean_gradient(node: Node, places: Places) -> NodeCalls:
 
 
 def _between(index: str, prefix: str, factor: int, extent: int) -> list[str]:
-    """Statements for the two elements between which the centre of an upsampled one lies: the
-    number of the first, and the weight of the second."""
+    """Return statements for the two elements around the center of an upsampled element.
+
+    These are the index of the first element and the weight of the second.
+    """
     return [
         f"const double {prefix}_free = (double({index}) + 0.5) / {float(factor)!r} - 0.5;",
         f"const double {prefix}_from = {prefix}_free > 0.0 ? {prefix}_free : 0.0;",
@@ -96,7 +99,7 @@ def _between(index: str, prefix: str, factor: int, extent: int) -> list[str]:
 
 @kernels_of("upsample_bilinear2d")
 def _bilinear(node: Node, places: Places) -> NodeCalls:
-    """Bilinear upsampling, which interpolates columns before rows."""
+    """Upsample bilinearly, interpolating columns before rows."""
     inputs, outputs = own_operands(node, places)
     (x,), (y,) = inputs, outputs
     held, factor = C_TYPES[arithmetic_dtype(x.dtype)], node.attributes.factor
@@ -123,7 +126,7 @@ def _bilinear(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("upsample_bilinear2d_gradient")
 def _bilinear_gradient(node: Node, places: Places) -> NodeCalls:
-    """The sum over all upsampled elements within reach, those of a column before the next."""
+    """Sum over all upsampled elements within reach, column by column."""
     inputs, outputs = own_operands(node, places)
     (dy,), (dx,) = inputs, outputs
     held, factor = C_TYPES[arithmetic_dtype(dy.dtype)], node.attributes.factor

@@ -1,7 +1,8 @@
-"""Means and largest elements of bins of regions: one thread an element of the result.
+"""Means and maxima of bins of regions (RoIAlign): one thread per element of the result.
 
-Going back, a thread owns an element of the maps and looks through all regions in their order, so
-sums have one order and nothing is added by atomics. Places are computed in float64, as on the CPU.
+In the gradient, a thread owns an element of the maps and iterates over all regions in order.
+So sums have a fixed order, and there are no atomics. Positions are computed in float64, as on
+the CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from graphc.ir.graph import Node
 
 
 def _spans(node: Node, rois: Operand, region: str) -> list[str]:
-    """Statements for where a region starts along both axes, and how it is cut."""
+    """Return statements for the start of a region along both axes, and for its bins."""
     a, lines = node.attributes, []
     shift = 0.5 if a.aligned else 0.0
     for axis, (first, last) in enumerate((("1", "3"), ("0", "2"))):
@@ -37,7 +38,10 @@ def _spans(node: Node, rois: Operand, region: str) -> list[str]:
 
 
 def _over_points(node: Node, axis: int, number: str, extent: int, body: list[str]) -> str:
-    """`body` for each point of a bin: the elements around it, and how far it is from the first."""
+    """Return code that runs `body` for each point of a bin.
+
+    `body` knows the elements around the point and the distance from the first one.
+    """
     inner = [
         f"const double free{axis} = begin{axis} + (i{axis} + 0.5) * step{axis};",
         f"if (!(free{axis} >= -1.0 && free{axis} <= {extent}.0)) continue;",
@@ -52,7 +56,7 @@ def _over_points(node: Node, axis: int, number: str, extent: int, body: list[str
         f"const double begin{axis} = start{axis} + {number} * bin{axis};",
         f"double i{axis} = 0.0, past{axis} = count{axis};",
     ]
-    if not node.attributes.ratio:  # as many as a region has elements: those beyond are not met
+    if not node.attributes.ratio:  # a count may be huge: skip points outside
         lines += [
             f"const double first{axis} = (-1.0 - begin{axis}) / step{axis} - 2.0;",
             f"const double last{axis} = ({extent}.0 - begin{axis}) / step{axis} + 2.0;",
@@ -103,7 +107,7 @@ def _largest(node: Node, places: Places) -> NodeCalls:
     element = f"widen(x[{offset(('image', 'c', 'Index(row0)', 'Index(row1)'), x.strides)}])"
 
     def sides(axis: int, inner: list[str]) -> list[str]:
-        """Both elements around a point along an axis, of which one may have no weight."""
+        """Return a loop over both elements around a point along an axis; one may have weight 0."""
         each = [
             f"const double share{axis} = side{axis} ? part{axis} : 1.0 - part{axis};",
             f"if (share{axis} == 0.0) {{ has_zero = true; continue; }}",
@@ -114,7 +118,10 @@ def _largest(node: Node, places: Places) -> NodeCalls:
         return [f"met{axis} += 1.0;", f"{loop} {{\n{indented(each, 1)}\n}}"]
 
     def axis(number: int, bin: str, extent: int, inner: list[str]) -> list[str]:
-        """`inner` for each element along an axis; not to meet a point tells that it lies beyond."""
+        """Return code that runs `inner` for each element along an axis.
+
+        If fewer points are met than `count`, some point is outside of the map.
+        """
         return [
             f"double met{number} = 0.0;",
             _over_points(node, number, bin, extent, sides(number, inner)),
@@ -183,7 +190,7 @@ def _select_chosen(node: Node, places: Places) -> NodeCalls:
 
 
 def _image(batch: Operand, images: int, region: str) -> list[str]:
-    """Statements for a region's image; a number out of range is that of the nearest."""
+    """Return statements for a region's image; an index out of range is clamped."""
     at = offset((region,), batch.strides)
     return [
         f"const long long number = batch[{at}];",

@@ -1,8 +1,9 @@
-"""Running sums along lines: a team of threads a line, each with consecutive elements.
+"""Running sums along lines: one team of threads per line, each thread with consecutive elements.
 
-Each thread adds up its own elements; what the threads before it found is where it begins when it
-goes through them again. The size of a team depends on the length of a line alone, so the order of
-additions does, too. A thread reads an element before it writes the same one, so y may lie over x.
+Each thread first adds up its own elements. In a second pass over them it starts from the sums
+of the preceding threads. The size of a team depends only on the length of a line, and so does
+the order of additions. A thread reads an element before it writes the same one, so y may
+overwrite x.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype
 from graphc.ir.graph import Node
 
 SHARE = 16
-"""Elements that a thread of a long line takes at least."""
+"""Minimum number of elements per thread of a long line."""
 
 
 def _team(length: int) -> int:
-    """The threads of a line, a power of two."""
+    """Return the number of threads of a line, a power of two."""
     return min(BLOCK, 1 << (max(1, length // SHARE) - 1).bit_length())
 
 

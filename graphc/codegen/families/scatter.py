@@ -1,9 +1,9 @@
-"""Rows that tuples of numbers name: read, and combined with updates.
+"""Rows selected by index tuples: read, and combined with updates.
 
-A scatter first writes the number of each lookup's row to scratch. Then a warp takes some columns of
-one row and looks for its own among the lookups of its entry of the batch (`lookup`), so updates are
-combined in the order of the lookups, whatever the device does, without atomics and without sorting.
-A lookup outside its axis reads the nearest row, and writes nothing.
+A scatter first writes the row number of each lookup to scratch. Then a warp takes some columns of
+one row and searches the lookups of its batch entry for the row (`lookup`). So updates are combined
+in the order of the lookups on any device, without atomics and without sorting. A lookup outside its
+axis reads the nearest row, and writes nothing.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ STEPS: Mapping[str, str] = {
     "scatter_nd_max": "maximum(total[t], update)",
     "scatter_nd_min": "Min::combine(total[t], update)",
 }
-"""What a row becomes by an update, as C++."""
+"""C++ for a row after an update."""
 
 
 @kernels_of("gather_nd")
 def _gather(node: Node, places: Places) -> NodeCalls:
-    """One element of y a thread."""
+    """Return a kernel with one thread per element of y."""
     assert isinstance(node.op, Tuples)
     (x, tuples), y, found = node.inputs, node.output, node.op.lookups(node)
     source, numbers = (
@@ -70,7 +70,7 @@ def _gather(node: Node, places: Places) -> NodeCalls:
 
 
 def _number(place: int, extent: int, read: str) -> list[str]:
-    """A declaration of number `place` of a tuple, counted from the front."""
+    """Declare number `place` of a tuple, counted from the front."""
     return [
         f"const long long given{place} = {read};",
         f"const long long n{place} = given{place} < 0 ? given{place} + {extent} : given{place};",
@@ -79,7 +79,8 @@ def _number(place: int, extent: int, read: str) -> list[str]:
 
 @kernels_of(Scatter)
 def _scatter(node: Node, places: Places) -> NodeCalls:
-    """The rows of lookups, then the rows of y, which holds x already or gets a copy of it."""
+    """Compute the rows of lookups, then the rows of y, which already holds x or gets a copy
+    of it."""
     assert isinstance(node.op, Scatter)
     (x, tuples, updates), y, found = node.inputs, node.output, node.op.lookups(node)
     rows = Operand("rows", int64, (1,), Scratch(0))

@@ -1,4 +1,4 @@
-"""Numbers of a step, computed by one thread in float64 and rounded once, as on the CPU."""
+"""Scalars of a step, computed by one thread in float64 and rounded once, as on the CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PI = "3.141592653589793"
 
 
 def _single_thread(node: Node, statements: Sequence[str], results: Sequence[str]) -> NodeCalls:
-    """A kernel of one thread: statements, then the expression of each output."""
+    """Return a kernel of one thread: statements, then the expression of each output."""
     op = node.op
     inputs = [Operand(op.input_name(i), v.type.dtype, (), v) for i, v in enumerate(node.inputs)]
     outputs = [Operand(op.output_name(i), v.type.dtype, (), v) for i, v in enumerate(node.outputs)]

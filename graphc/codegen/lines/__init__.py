@@ -1,1 +1,1 @@
-"""Kernels that reduce a tensor along lines: sums, softmax, norms and their gradients."""
+"""Row reductions: sums, softmax, norms and their gradients along lines of a tensor."""

@@ -1,4 +1,4 @@
-"""Cross entropy of labels that are classes: a line is a row of logits."""
+"""Cross entropy with class labels: a line is a row of logits."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from graphc.ir.types import TensorType, int64
 
 @programs_of("softmax_cross_entropy")
 def _cross_entropy(node: Node, places: Places) -> NodeCalls:
-    """A program for the loss of each row, then one for their mean. A label out of range chooses
-    nothing, and nothing is read out of bounds."""
+    """Return a program for the loss of each row, then one for their mean.
+
+    A label out of range selects nothing, and nothing is read out of bounds.
+    """
     logits, labels = node.inputs
     loss, probabilities = node.outputs
     rows = logits.shape[0]
@@ -64,7 +66,8 @@ def _cross_entropy(node: Node, places: Places) -> NodeCalls:
 def _row_operands(
     table: Value, labels: Value, weights: tuple[Value, ...], places: Places
 ) -> tuple[Operand, ...]:
-    """What rows read beside their logits: the label, a column's number, its weight."""
+    """Return the operands of rows other than their logits: the label, a column's index, its
+    weight."""
     shape, own = table.shape, (table.shape[0], 1)
     return (
         on_frame("label", labels, places[labels], own, shape),
@@ -74,13 +77,13 @@ def _row_operands(
 
 
 def _unless_ignored(ignored: tuple[int, ...], expression: str) -> str:
-    """The expression, or 0 in a row whose label does not count."""
+    """Return the expression, or 0 for a row whose label is ignored."""
     return f"where(label == {ignored[0]}, 0, {expression})" if ignored else expression
 
 
 @programs_of("cross_entropy")
 def _row_losses(node: Node, places: Places) -> NodeCalls:
-    """A program with a loss for each row. A label out of range chooses nothing."""
+    """Return a program with a loss for each row. A label out of range selects nothing."""
     logits, labels, *weights = node.inputs
     losses, probabilities = node.outputs
     a, (rows, classes) = node.attributes, logits.shape
@@ -116,7 +119,8 @@ def _row_losses(node: Node, places: Places) -> NodeCalls:
 
 @programs_of("cross_entropy_gradient")
 def _row_gradients(node: Node, places: Places) -> NodeCalls:
-    """A program in which each row finds its factors, then its elements their gradients."""
+    """Return a program that computes the factors of each row, then the gradients of its
+    elements."""
     table, labels, dlosses, *weights = node.inputs
     dlogits = node.output
     a, (rows, classes) = node.attributes, table.shape
@@ -147,7 +151,7 @@ def _row_gradients(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("label_weight")
 def _label_weights(node: Node, places: Places) -> NodeCalls:
-    """A look-up for each label; one out of range has the nearest class's weight."""
+    """Return a lookup for each label; a label out of range gets the nearest class's weight."""
     (labels, weights), y, ignored = node.inputs, node.output, node.attributes.ignored
     label = operand("labels", labels, places[labels], labels.shape)
     target = operand("y", y, places[y], y.shape)

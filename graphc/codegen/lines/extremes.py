@@ -1,4 +1,4 @@
-"""Rules of the place of the largest or smallest element along an axis."""
+"""Rules of argmax and argmin along an axis."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from graphc.ops.order import PlaceOf
 
 @programs_of(PlaceOf)
 def _place_of(node: Node, places: Places) -> NodeCalls:
-    """The extreme of a line, then the first or last place that holds it, or NaN.
+    """Return a program for the extreme of a line, then its first or last position, or that of NaN.
 
-    Lines stay whole: parts of them would keep places in the dtype of x, which cannot hold them all.
+    Lines are not split: parts of them would store positions in the dtype of x, which cannot
+    represent them all.
     """
     op, (x,), y, a = node.op, node.inputs, node.output, node.attributes
     assert isinstance(op, PlaceOf)

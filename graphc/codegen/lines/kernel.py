@@ -1,23 +1,25 @@
-"""Kernels of line programs: a block for one long line, or for several short ones.
+"""Kernels of row reductions: a block for one long line, or for several short ones.
 
-Problem: the threads that share a line must be enough to keep a device busy, read neighbouring
-bytes, and still give bits that do not depend on where the tensor lies in the arena.
+Problem: the threads that share a line must keep a device busy and read neighboring bytes. And the
+bits of the result must not depend on the tensor's offset in the arena.
 
-Two forms, chosen by the shape alone. By rows: where the last axis is reduced, a team of consecutive
-threads takes consecutive packs of one line. By columns: where it is kept, consecutive threads take
-consecutive lines, and eight threads a line share its elements. In both, a kernel goes through the
-program's stages. For a reduction each thread combines its own elements, one after another, then the
-team combines the threads' numbers in an order that depends on its size alone (`across_row` and
-`across_column` in prelude.cuh), and all of its threads get the result for the next stage.
+There are two forms, chosen by the shape alone. By rows: if the last axis is reduced, a team of
+consecutive threads takes consecutive packs of one line. By columns: if it is kept, consecutive
+threads take consecutive lines, and eight threads per line share its elements. In both forms, a
+kernel runs the program's stages in order. In a reduction each thread first combines its own
+elements, one after another. Then the team combines the threads' numbers in an order that depends on
+its size alone (`across_row` and `across_column` in `prelude.cuh`). All of its threads get the
+result for the next stage.
 
-Invariant: which thread adds which elements, and in which order, depends on the shape and on the
-order in which the axes of the frame's tensor lie in memory, on nothing else of its strides. A plan
-gives a value the same order under every strategy (allocation/layout.py), so the bits of a result
-are the same, too. That is why the width of a pack follows from shape and dtype: where an address
-does not allow packs, elements are read one by one, by the same threads in the same order.
+Invariant: the shape and the memory order of the frame tensor's axes decide which thread adds which
+elements, and in which order. Its strides have no other influence. A plan gives a value the same
+order under every strategy (`allocation/layout.py`), so the bits of a result are the same, too.
+Therefore the width of a pack follows from shape and dtype. If an address does not allow packs, the
+same threads read the elements one by one in the same order.
 
-All elements of a line are read before the first one is written, except by the thread that writes
-it, so an output may lie over an operand that lies as it does.
+All elements of a line are read before the first one is written. Only the thread that writes
+an element may read it later. So an output may overwrite an operand with the same address and
+strides.
 """
 
 from __future__ import annotations
@@ -43,26 +45,26 @@ from graphc.ir.expression import Expression
 from graphc.ir.types import DType, bool_, int32, int64
 
 ROW_BLOCK = 128
-"""Least threads of a block; short rows share it."""
+"""Minimum threads per block; short rows share it."""
 ROW_PACKS = 8
-"""Packs of a long row that one thread takes."""
+"""Packs of a long row per thread."""
 LONGEST_TEAM = 512
-"""Most threads that share a row."""
+"""Maximum threads per row."""
 COLUMN_TEAM = 8
-"""Threads of a line by columns."""
+"""Threads per line by columns."""
 
 
 def line_kernel(op: str, program: Lines, chunks: int = 1) -> Launch:
-    """One launch of a line program.
+    """Return one launch of a line program.
 
-    With `chunks` above 1 each line is cut into so many parts that are lines of their own; outputs,
-    then one number a part, are stored one after another.
+    If `chunks` exceeds 1, each line is split into that many parts, which are separate lines.
+    Outputs then have one number per part, stored consecutively.
     """
     return _Writer(op, program, chunks).launch()
 
 
 class _Writer:
-    """Writes the kernel of one program, statement by statement, into `text`."""
+    """A writer of the kernel of one program, statement by statement, into `text`."""
 
     def __init__(self, op: str, program: Lines, chunks: int) -> None:
         self.op, self.program, self.chunks = op, program, chunks
@@ -97,7 +99,7 @@ class _Writer:
         return Launch(named(self.op, text), arguments, grid, self.block)
 
     def header(self) -> None:
-        """Write which line a thread works on, and the thread's place in the line's team."""
+        """Write the line of a thread, and the thread's rank in the line's team."""
         program, team, width = self.program, self.team, self.lines_per_block
         operands = [*program.inputs, *program.outputs]
         by_rows = program.by_rows
@@ -107,28 +109,29 @@ class _Writer:
             f"const Index number = Index(blockIdx.x) * {width}u + threadIdx.x {lane};",
             f"const Index rank = threadIdx.x {rank};",
             f"const bool exists = number < {self.line_count}u;",
-            # A team without a line runs along with the last one and stores nothing: barriers and
-            # shuffles need all threads of a block.
+            # A team without a line runs along with the last one and stores nothing, because
+            # barriers and shuffles need all threads of a block.
             f"const Index part = exists ? number : {self.line_count - 1}u;",
         ]
         self.text += self.range()
         split, self.line_indices = decompose("line", self.kept, "i")
         self.text += split
-        for operand in program.inputs:  # what has one element a line is read once
+        for operand in program.inputs:  # operands with one element per line are read once
             if not any(self.reduced_strides[operand.name]):
                 access = self.line_access(operand)
                 self.text.append(access.load())
                 self.declare(access)
 
     def range(self) -> list[str]:
-        """Statements for the packs of its line that a team works on, from `first` to `last`."""
+        """Return statements for the packs of its line that a team processes, from `first` to
+        `last`."""
         if self.chunks == 1:
             whole = f"const Index last = exists ? {self.packs}u : 0u;"
             return ["const Index line = part;", "const Index first = 0u;", whole]
         share, lines = -(-self.packs // self.chunks), self.program.lines
         if self.program.by_rows:
             line, chunk = f"part / {self.chunks}u", f"part % {self.chunks}u"
-        else:  # consecutive threads on consecutive lines, whose elements are neighbours
+        else:  # consecutive threads take consecutive lines, whose elements are neighbors
             line, chunk = f"part % {lines}u", f"part / {lines}u"
         return [
             f"const Index line = {line};",
@@ -139,7 +142,7 @@ class _Writer:
         ]
 
     def line_access(self, operand: Operand) -> Access:
-        """The access to an operand that has one element a line."""
+        """Return the access to an operand that has one element per line."""
         at = offset(self.line_indices, self.kept_strides[operand.name])
         return Access(operand.on((0,)), starting_at(operand, at), 1)
 
@@ -148,12 +151,13 @@ class _Writer:
         self.flush()
 
     def flush(self) -> None:
-        """Move what the scalar code wrote into the kernel."""
+        """Move the statements of the scalar code into the kernel."""
         self.text += self.scalar.statements
         self.scalar.statements = []
 
     def reduce(self, stage: Reduce) -> None:
-        """Write a reduction: each thread combines its own elements, then the team its numbers."""
+        """Write a reduction: each thread combines its own elements, then the team combines its
+        threads."""
         combine = stage.combine
         expressions = {name: self.program.expression(source) for name, source in stage.of.items()}
         found: dict[str, DType] = {}
@@ -161,7 +165,7 @@ class _Writer:
         def element(scalar: ScalarCode, writes: Sequence[Access]) -> None:
             for name, expression in expressions.items():
                 value, dtype = scalar.compute(expression)
-                found[name] = int32 if dtype == bool_ else dtype  # what threads can exchange
+                found[name] = int32 if dtype == bool_ else dtype  # threads exchange no bools
                 total = f"{name}_value"
                 kind = C_TYPES[found[name]]
                 scalar.statements.append(f"{total} = {combine}::combine({total}, ({kind}){value});")
@@ -177,14 +181,14 @@ class _Writer:
             self.scalar.variables[name] = (f"{name}_value", dtype)
 
     def numbers(self, stage: Numbers) -> None:
-        """Write the numbers of a line, which every thread of the team computes for itself."""
+        """Write the numbers of a line, which every thread of the team computes."""
         for name, source in stage.of.items():
             value, dtype = self.scalar.compute(self.program.expression(source))
             self.scalar.declare(name, dtype, value)
         self.flush()
 
     def store_lines(self) -> None:
-        """Write how the first thread of a team stores the numbers of its line."""
+        """Write code in which the first thread of a team stores the numbers of its line."""
         program = self.program
         if not program.per_line:
             return
@@ -202,7 +206,7 @@ class _Writer:
         self.text.append(f"if (exists && rank == 0) {{\n{inner}\n}}")
 
     def store_elements(self) -> None:
-        """Write how each thread stores the results of its own elements."""
+        """Write code in which each thread stores the results of its own elements."""
         program = self.program
         if not program.per_element:
             return
@@ -221,7 +225,8 @@ class _Writer:
         written: Mapping[str, Expression],
         element: Callable[[ScalarCode, Sequence[Access]], None],
     ) -> list[str]:
-        """A thread's loop over its packs of a line: `element` computes from what is loaded."""
+        """Return a thread's loop over its packs of a line; `element` writes code that uses loaded
+        values."""
         names = frozenset().union(*(e.names for e in expressions))
         computed = self.program.computed
         made = computed.expressions if computed is not None and computed.name in names else {}
@@ -250,7 +255,7 @@ class _Writer:
         return [f"{head}\n{indented(inner, 1)}\n}}"]
 
     def element_access(self, operand: Operand, indices: Sequence[str], width: int) -> Access:
-        """The access to an operand at an element of this thread's line."""
+        """Return the access to an operand at an element of this thread's line."""
         kept, reduced = self.kept_strides[operand.name], self.reduced_strides[operand.name]
         at = offset([*self.line_indices, *indices], [*kept, *reduced])
         # A pack may start at any line, so all strides count for its alignment.
@@ -261,7 +266,8 @@ class _Writer:
 def _projected(
     program: Lines, operands: Sequence[Operand], axes: Sequence[int]
 ) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
-    """Fewest axes that these axes of the frame come to, and each operand's strides on them."""
+    """Merge axes of the frame into as few as possible, and return each operand's strides on
+    them."""
     shape = tuple(program.shape[axis] for axis in axes)
     parts = [o.on([o.strides[axis] for axis in axes]) for o in operands]
     extents, collapsed = collapse(shape, parts)
@@ -269,7 +275,7 @@ def _projected(
 
 
 def _group(program: Lines) -> int:
-    """How many elements of a line a thread takes at a time, by shape and dtype alone."""
+    """Return the elements of a line that a thread takes at a time, by shape and dtype alone."""
     if not program.by_rows:
         return 1
     group = min(WIDEST, VECTOR_BYTES // program.dtype.itemsize)
@@ -279,13 +285,13 @@ def _group(program: Lines) -> int:
 
 
 def _row_team(packs: int) -> int:
-    """How many threads share a row: a power of two from a warp up."""
+    """Return the number of threads that share a row: a power of two, at least a warp."""
     wanted = -(-packs // ROW_PACKS)
     return min(LONGEST_TEAM, max(WARP, 1 << (wanted - 1).bit_length()))
 
 
 def _identity(combine: Combine, dtype: DType) -> str:
-    """C++ for the number that changes nothing in a reduction."""
+    """Return C++ for the identity element of a reduction."""
     if combine == "Sum":
         return literal(0.0, dtype)
     if dtype.kind == "float":

@@ -1,6 +1,6 @@
-"""Launches of line programs, with parts of lines where these are few and long.
+"""Launches of row reductions; few long lines are split into parts (two-stage reduction).
 
-How lines are cut depends on the shape alone, so the order of a sum does too, on every device.
+The split depends on the shape alone. So the order of a sum is the same on every device.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.text.grid import WARP
 
 ROWS_ENOUGH = 256
-"""Rows from which on whole ones keep a device busy."""
+"""Number of rows from which on whole rows keep a device busy."""
 ROW_PART = 4096
-"""Least elements of a part of a row."""
+"""Minimum elements per part of a row."""
 COLUMNS_ENOUGH = 128 * WARP
-"""Columns from which on whole ones keep a device busy."""
+"""Number of columns from which on whole columns keep a device busy."""
 COLUMN_PART = 128
-"""Least elements of a part of a column."""
+"""Minimum elements per part of a column."""
 BLOCKS_WANTED = 512
 """Blocks that keep a device busy."""
 
 
 def chunks_of(program: Lines) -> int:
-    """How many parts a line is cut into: 1 where whole lines keep a device busy."""
+    """Return the number of parts of a line: 1 if whole lines keep a device busy."""
     enough, part = (ROWS_ENOUGH, ROW_PART) if program.by_rows else (COLUMNS_ENOUGH, COLUMN_PART)
     if program.lines >= enough or program.length < 2 * part:
         return 1
@@ -34,7 +34,7 @@ def chunks_of(program: Lines) -> int:
 
 
 def lines_kernels(program: Along, rooms: int = 0) -> NodeCalls:
-    """The calls of a line program, with parts of lines where these are few and long.
+    """Return the calls of a line program; few long lines are split into parts.
 
     Scratch tensors are numbered from `rooms` on; the calls' own list has only these.
     """

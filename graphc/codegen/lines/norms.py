@@ -17,7 +17,7 @@ from graphc.ops.norm_gradient import NormGradient
 STATISTICS = (
     Reduce("Sum", {"total": "x"}),
     Numbers({"centre": "total / count"}),
-    # A large mean is rounded: what it leaves over is taken out of the variance and of y.
+    # A large mean is rounded; its error is removed from the variance and from y.
     Reduce("Sum", {"left": "x - centre", "square": "(x - centre) * (x - centre)"}),
     Numbers({"error": "left / count"}),
     Numbers({"scaling": "1 / sqrt(square / count - error * error + epsilon)"}),
@@ -26,7 +26,7 @@ STATISTICS = (
 
 @strides_of(Norm, NormGradient)
 def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Whether a tensor that lies so can be seen in the folded shape of the norm."""
+    """Return true if a tensor with these strides can be viewed in the folded shape of the norm."""
     op = node.op
     frame = op.frame(node) if isinstance(op, Norm) else node.attributes.frame()
     folded = frame.shape if type.shape == node.inputs[0].shape else type.shape
@@ -35,7 +35,7 @@ def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, 
 
 @programs_of("batch_norm", "group_norm", "layer_norm")
 def _norm(node: Node, places: Places) -> NodeCalls:
-    """The calls of layer, group and batch norm: y, the means and the inverse deviations."""
+    """Return the calls of layer, group and batch norm: y, the means and the inverse deviations."""
     op = node.op
     assert isinstance(op, Norm)
     frame, (y, mean, inverse) = op.frame(node), node.outputs
@@ -58,7 +58,7 @@ def _norm(node: Node, places: Places) -> NodeCalls:
 
 
 class _Folded:
-    """Makes operands of values as a norm's frame sees them."""
+    """A factory of operands: values viewed in a norm's frame."""
 
     def __init__(self, frame: Frame, places: Places) -> None:
         self.frame, self.places = frame, places
@@ -75,7 +75,7 @@ class _Folded:
         return on_frame(name, value, self.places[value], own, self.frame.shape)
 
     def gradient(self, names: Sequence[str], values: Sequence[Value]) -> tuple[Operand, ...]:
-        """Operands of a norm's gradient, which their names say how to see."""
+        """Return operands of a norm's gradient; their names decide how they are viewed."""
         ways = dict.fromkeys(("dy", "x", "dx"), self.whole)
         ways |= dict.fromkeys(("mean", "inverse"), self.statistic)
         pairs = zip(names, values, strict=True)
@@ -94,7 +94,7 @@ def _gradient_lines(
     per_line: Mapping[str, str] | None = None,
     per_element: Mapping[str, str] | None = None,
 ) -> NodeCalls:
-    """The calls of a norm's gradient: a line program over the frame."""
+    """Return the calls of a norm's gradient: a line program over the frame."""
     op, frame = node.op, node.attributes.frame()
     see = _Folded(frame, places)
     program = Lines(
@@ -122,7 +122,8 @@ def _norm_input_gradient(node: Node, places: Places) -> NodeCalls:
 
 
 def _sums(sources: Mapping[str, str]) -> Rule:
-    """The rule of gradients that sum expressions over all that shares a parameter, by output."""
+    """Return the rule of gradients that sum one expression per output over all elements that share
+    a parameter."""
     totals = {f"total_{name}": source for name, source in sources.items()}
     per_line = {name: f"total_{name}" for name in sources}
 
@@ -140,7 +141,7 @@ programs_of("norm_parameter_gradients")(_sums({"dscale": BY_SCALE, "dbias": "dy"
 
 @programs_of("norm_gradients")
 def _norm_gradients(node: Node, places: Places) -> NodeCalls:
-    """Two readings of dy and x: for the sums, and for dx."""
+    """Return a program with two passes over dy and x: for the sums, and for dx."""
     stages = (
         Reduce("Sum", {"along": BY_SCALE, "plain": "dy"}),
         Numbers({"level": "plain / count", "slope": "along / count"}),

@@ -1,15 +1,15 @@
-"""Line programs whose lines are cut into parts: each reduction becomes two programs.
+"""Two-stage reductions: each reduction over split lines becomes two programs.
 
-Problem: the sum of one long line by one worker leaves the others idle, and workers that add to one
-sum as they come would add in another order each time.
+Problem: if one worker sums a long line, the others are idle. If workers add to one sum
+concurrently, the order of additions differs each time.
 
-So a line is cut into parts. The first program of a reduction takes each part for a line of its own
-and stores its result in scratch, one number a part. The second takes those numbers for the elements
-of a line and combines them in their order; it also computes the numbers that follow in the program,
-and stores in scratch those that a later stage reads. What is left over, outputs with an element
-each, is an elementwise program that reads these numbers.
+So a line is split into parts. The first program of a reduction treats each part as a separate line
+and stores its result in scratch, one number per part. The second program treats those numbers as
+the elements of a line and combines them in order. It also computes the numbers that follow in the
+program, and stores in scratch those that a later stage reads. Outputs with one element per element
+of the frame are computed at the end, by an elementwise program that reads these numbers.
 
-How lines are cut depends on the shape alone, so the order of a sum does too, on every machine.
+The split depends on the shape alone. So the order of a sum is the same on every machine.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Stages = Sequence[Reduce | Numbers]
 
 @dataclass(frozen=True)
 class Part:
-    """A line program of which each line is cut into so many parts that are lines of their own.
+    """A line program whose lines are split into `chunks` parts, which are separate lines.
 
-    An output then has one number a part, stored one after another, those of a line together.
+    An output then has one number per part. The numbers of a line are consecutive.
     """
 
     lines: Lines
@@ -41,15 +41,17 @@ class Part:
 def in_parts(
     op: str, program: Lines, chunks: int, rooms: int
 ) -> tuple[list[Part | Each], list[TensorType]]:
-    """What computes a line program with its lines cut into parts, and the scratch for that, whose
-    tensors are numbered from `rooms` on."""
+    """Return programs that compute a line program with split lines, and their scratch.
+
+    Scratch tensors are numbered from `rooms` on.
+    """
     splitter = _Splitter(op, program, chunks, rooms)
     splitter.split()
     return splitter.programs, splitter.scratch
 
 
 class _Splitter:
-    """Collects the programs and the scratch of a program whose lines are cut."""
+    """A builder of the programs and the scratch of a program with split lines."""
 
     def __init__(self, op: str, program: Lines, chunks: int, rooms: int) -> None:
         self.op, self.program, self.chunks, self.rooms = op, program, chunks, rooms
@@ -66,7 +68,7 @@ class _Splitter:
         for position, stage in enumerate(stages):
             if not isinstance(stage, Reduce):
                 continue
-            # The numbers up to the next reduction are computed in the program that ends this one.
+            # The numbers before the next reduction are computed in the program that ends this one.
             following = stages[position + 1 :]
             end = next((i for i, s in enumerate(following) if isinstance(s, Reduce)), None)
             own = [s for s in following[:end] if isinstance(s, Numbers)]
@@ -76,7 +78,8 @@ class _Splitter:
             self.programs.append(self.elements())
 
     def reduction(self, stage: Reduce, own: list[Numbers], rest: Stages) -> None:
-        """Add the two programs of a reduction; then what `rest` reads of it is in scratch."""
+        """Add the two programs of a reduction; numbers of it that `rest` reads are then in
+        scratch."""
         partials = {name: self.room(self.program.lines * self.chunks) for name in stage.of}
         program = self.program
         parts = Lines(
@@ -96,7 +99,7 @@ class _Splitter:
     def finish(
         self, stage: Reduce, own: list[Numbers], partials: Mapping[str, Scratch], rest: Stages
     ) -> Lines:
-        """The program that combines the parts of each line."""
+        """Return the program that combines the parts of each line."""
         shape, kept = (*self.kept_shape, self.chunks), range(len(self.kept_shape))
         strides = row_major(shape)
         inputs = [Operand(f"{n}_parts", self.dtype, strides, room) for n, room in partials.items()]
@@ -120,7 +123,7 @@ class _Splitter:
         )  # fmt: skip
 
     def elements(self) -> Each:
-        """The program that computes the outputs with an element each."""
+        """Return the program that computes the elementwise outputs."""
         program = self.program
         known = self.known(program.shape, program.kept)
         expressions = {o: program.expression(source) for o, source in program.per_element.items()}
@@ -130,23 +133,24 @@ class _Splitter:
         return Each(self.op, program.shape, tuple(inputs), tuple(outputs), expressions)
 
     def known(self, shape: tuple[int, ...], kept: Iterable[int]) -> list[Operand]:
-        """The numbers computed so far as operands over a shape whose axes `kept` number lines."""
+        """Return the numbers computed so far as operands over a shape whose axes `kept` number the
+        lines."""
         strides = dict(zip(kept, row_major(self.kept_shape), strict=True))
         spread = tuple(strides.get(axis, 0) for axis in range(len(shape)))
         return [Operand(n, self.dtype, spread, room) for n, room in self.numbers.items()]
 
     def read_by(self, rest: Stages) -> frozenset[str]:
-        """Names that the stages still to come read, or outputs stored after them."""
+        """Return the names that later stages read, or that outputs stored after them read."""
         program = self.program
         sources = [source for stage in rest for source in stage.of.values()]
         sources += [*program.per_element.values(), *(program.per_line.values() if rest else ())]
         return frozenset().union(*(program.expression(source).names for source in sources))
 
     def of_line(self, output: Operand) -> Operand:
-        """An output of the program over the shape of parts."""
+        """Return an output of the program over the shape of parts."""
         return output.on((*(output.strides[axis] for axis in self.program.kept), 0))
 
     def room(self, elements: int) -> Scratch:
-        """A further scratch tensor of so many elements."""
+        """Add a scratch tensor of that many elements."""
         self.scratch.append(TensorType((elements,), self.dtype))
         return Scratch(self.rooms + len(self.scratch) - 1)

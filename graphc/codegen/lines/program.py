@@ -1,10 +1,11 @@
-"""Line programs: what to compute of each line of a tensor, before it is said how.
+"""Line programs: declarative row reductions over a tensor, independent of their implementation.
 
-A frame is a shape of which some axes are reduced. The elements that share their place on the other
-axes are a line: with the shape (2, 3, 4) and axis 1 reduced there are eight lines of three
-elements. A program says what to compute of each line, as scalar expressions: reductions over its
-elements, numbers made of these, and outputs for the line or for each of its elements. Softmax is a
-maximum, a sum of exp(x - peak), and an output exp(x - peak) / total for each element.
+A frame is a shape of which some axes are reduced. The elements with the same index on the other
+axes form a line. With the shape (2, 3, 4) and axis 1 reduced, there are eight lines of three
+elements. A program describes the computation for each line by scalar expressions. These are
+reductions over its elements, numbers computed from them, and outputs for the line or for each of
+its elements. Softmax is a maximum, a sum of exp(x - peak), and an output exp(x - peak) / total for
+each element.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers of a line that expressions make of earlier ones, by name."""
+    """Numbers of a line that expressions compute from earlier ones, by name."""
 
     of: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Computed:
-    """A tensor over the whole frame that is computed where it is read, and in no memory.
+    """A tensor over the whole frame that is computed where it is read, and not stored.
 
-    The last of `expressions` is the tensor; the others are computed on the way. All have a dtype in
-    `locals`, to which they are rounded. `order` lists the axes from the outermost in memory to the
-    innermost, had it been stored: sums have the bits that they would have then.
+    The last of `expressions` is the tensor; the others are intermediate values. All have a dtype in
+    `locals`, to which they are rounded. `order` lists the axes that the stored tensor would have,
+    from the outermost in memory to the innermost. So sums have the same bits as sums of the stored
+    tensor.
     """
 
     name: str
@@ -58,13 +60,14 @@ class Computed:
 
 @dataclass(frozen=True)
 class Lines:
-    """What to compute along the lines of a frame.
+    """A computation along the lines of a frame.
 
-    Operands have strides over `shape`; the tensor that the frame is made for is the one that is
-    `computed`, else the first input. Only reductions read what is computed.
-    `per_line` and `per_element` give the expression of each output, stored when all stages are
-    done; `constants` are names that stand for numbers. `finish` is computed in front of `per_line`,
-    each rounded to its dtype.
+    Operands have strides over `shape`. The frame's tensor is `computed` if there is one, else the
+    first input. Only reductions read `computed`.
+
+    `per_line` and `per_element` give the expression of each output, stored after all stages.
+    `constants` are names for numbers. `finish` is computed before `per_line`, each value rounded to
+    its dtype.
     """
 
     shape: tuple[int, ...]
@@ -80,7 +83,7 @@ class Lines:
 
     @property
     def dtype(self) -> DType:
-        """The dtype of the tensor that the frame is made for."""
+        """The dtype of the frame's tensor."""
         return self.inputs[0].dtype if self.computed is None else self.computed.dtype
 
     @property
@@ -89,22 +92,22 @@ class Lines:
 
     @property
     def lines(self) -> int:
-        """How many lines the frame has."""
+        """The number of lines of the frame."""
         return math.prod(self.shape[axis] for axis in self.kept)
 
     @property
     def length(self) -> int:
-        """How many elements a line has."""
+        """The number of elements of a line."""
         return math.prod(self.shape[axis] for axis in self.reduced)
 
     @property
     def by_rows(self) -> bool:
-        """Whether the last axis with more than one element is reduced."""
+        """True if the last axis with more than one element is reduced."""
         long = [axis for axis, extent in enumerate(self.shape) if extent > 1]
         return not long or long[-1] in self.reduced
 
     def in_memory_order(self) -> Lines:
-        """The same program with the frame's axes in the order in which its tensors lie."""
+        """Return the same program with the frame's axes in the memory order of its tensors."""
         axes, computed = tuple(range(len(self.shape))), self.computed
         if computed is None:
             order = order_of(self.shape, (*self.inputs, *self.outputs))
@@ -122,16 +125,16 @@ class Lines:
         )
 
     def expression(self, source: str | Expression) -> Expression:
-        """An expression of the program, with its constants put in."""
+        """Return an expression of the program with its constants substituted."""
         parsed = parse(source) if isinstance(source, str) else source
         return parsed.specialize(self.constants)
 
 
 @dataclass(frozen=True)
 class Along(Program):
-    """A line program as a part of what a node does; `op` names its kernels.
+    """A line program as a part of a node's computation; `op` names its kernels.
 
-    Lines that are few and long may be cut into parts, unless they stay `whole`.
+    Few long lines may be split into parts, unless they stay `whole`.
     """
 
     op: str

@@ -1,4 +1,4 @@
-"""Rules of reductions over axes, fused ones included."""
+"""Rules of reductions over axes, including fused ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REDUCTIONS: Mapping[str, tuple[Reduce, str]] = {
     "square_sum": (SQUARES, "total"),
     "sum": (SUM, "total"),
 }
-"""What is combined along a line, and what is made of that."""
+"""The reduction along a line, and the expression of its result, by op."""
 
 
 @programs_of(*REDUCTIONS)
@@ -56,7 +56,8 @@ def _fused_reduction(node: Node, places: Places) -> NodeCalls:
 
 
 def _finish(node: Node, result: str) -> tuple[Expression, dict[str, tuple[DType, Expression]]]:
-    """What a fused reduction stores of a line, and what it computes for that of the result."""
+    """Return the expression that a fused reduction stores per line, and those computed before
+    it."""
     op = node.op
     if not isinstance(op, FusedReduce) or not node.attributes.after:
         return parse(result), {}

@@ -1,4 +1,4 @@
-"""Rules of softmax, its relatives and their gradients, along one axis."""
+"""Rules of softmax, its variants and their gradients, along one axis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from graphc.ir.types import compute_dtype, int64
 
 
 def _along_axis(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
-    """The rule of an op whose operands all have the output's shape, with lines along one axis."""
+    """Return the rule of an op whose operands all have the output's shape, with lines along one
+    axis."""
 
     def rule(node: Node, places: Places) -> NodeCalls:
         y = node.output
@@ -53,7 +54,7 @@ programs_of("log_softmax_gradient")(
 
 @programs_of("masked_softmax")
 def _masked_softmax(node: Node, places: Places) -> NodeCalls:
-    """Softmax of what the mask lets through; the numbers of a line without any stay finite."""
+    """Compute softmax over unmasked elements; the numbers of a fully masked line stay finite."""
     (x, mask), y = node.inputs, node.output
     wide = compute_dtype(x.type.dtype).numpy
     seen = "where(mask, {}, {})".format
@@ -76,8 +77,10 @@ def _masked_softmax(node: Node, places: Places) -> NodeCalls:
 
 @programs_of("causal_softmax")
 def _causal_softmax(node: Node, places: Places) -> NodeCalls:
-    """Softmax of rows whose elements beyond a last column count as minus infinity, whatever x holds
-    there."""
+    """Compute softmax of rows whose elements beyond a last column count as minus infinity.
+
+    Their values in x do not matter.
+    """
     (x,), y = node.inputs, node.output
     rank, (rows, columns) = y.type.rank, y.shape[-2:]
     seen = "where(column <= row + shift, {}, {})".format

@@ -1,8 +1,9 @@
-"""How a kernel reads and writes one operand: by packs, repeated, or one by one.
+"""Reads and writes of one operand in a kernel: by packs, broadcast, or element by element.
 
-A pack is so many neighbouring elements that a thread takes at a time, each in a lane of an unrolled
-loop. An operand is read by one wide access where it lies in one piece and aligned, once for all
-lanes where it repeats one element, and else lane by lane. All three give a lane the same number.
+A pack is a group of contiguous elements that a thread processes at a time, each in a lane of an
+unrolled loop. A contiguous, aligned operand is read by one wide access. An operand that repeats one
+element is read once for all lanes. Any other is read lane by lane. All three give a lane the same
+number.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from graphc.codegen.text.operands import Operand, offset, packs
 from graphc.codegen.text.scalar import C_TYPES
 
 WIDEST = 8
-"""Most elements of a pack: one access of 16-bit floats, two of float32."""
+"""The most elements of a pack: one access of 16-bit floats, two of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,11 @@ class Access:
 
     @property
     def step(self) -> int:
-        """How many elements lie between one lane and the next."""
+        """The distance between adjacent lanes, in elements."""
         return self.operand.strides[-1] if self.operand.strides else 0
 
     def load(self) -> str:
-        """The statement that stands in front of the lanes and reads what they share."""
+        """Return the statement before the lanes that reads their shared data."""
         name = self.operand.name
         if self.operand.buffer is None:
             return f"const Index {name}_at = {self.at};"
@@ -42,7 +43,7 @@ class Access:
         return f"const auto *const {name}_at = {name} + ({self.at});"
 
     def read(self) -> str:
-        """C++ for the operand's value in a lane."""
+        """Return C++ for the operand's value in a lane."""
         name = self.operand.name
         if self.operand.buffer is None:
             return f"{name}_at" + self._lane(" + ")
@@ -51,20 +52,20 @@ class Access:
         return f"{name}_one" if self.step == 0 else f"widen({name}_at[{self._lane()}])"
 
     def open(self) -> str:
-        """The statement that stands in front of the lanes that write this operand."""
+        """Return the statement before the lanes that write this operand."""
         name, type = self.operand.name, C_TYPES[self.operand.dtype]
         if packs(self.operand, self.width):
             return f"Pack<{type}, {self.width}> {name}_out;"
         return f"{type} *const {name}_out = {name} + ({self.at});"
 
     def target(self) -> str:
-        """C++ for the element that a lane assigns to."""
+        """Return C++ for the element that a lane assigns to."""
         name = self.operand.name
         packed = packs(self.operand, self.width)
         return f"{name}_out.lane[lane]" if packed else f"{name}_out[{self._lane()}]"
 
     def close(self) -> list[str]:
-        """Statements that stand behind the lanes and store what they have written."""
+        """Return statements after the lanes that store their results."""
         name = self.operand.name
         if not packs(self.operand, self.width):
             return []
@@ -78,31 +79,32 @@ class Access:
 
 
 def accesses(operands: Sequence[Operand], indices: Sequence[str], width: int) -> list[Access]:
-    """Accesses of operands at the place that these indices name."""
+    """Return accesses of operands at these indices."""
     return [Access(o, starting_at(o, offset(indices, o.strides)), width) for o in operands]
 
 
 def starting_at(operand: Operand, at: str) -> str:
-    """An offset in an operand, counted from its buffer's first element instead of its own."""
+    """Return an offset in an operand, counted from its buffer's first element instead of its
+    own."""
     return f"{operand.start}u + {at}" if operand.start else at
 
 
 def parameters(inputs: Sequence[Operand], outputs: Sequence[Operand]) -> str:
-    """A kernel's parameters: pointers to inputs, then to outputs."""
+    """Return a kernel's parameters: pointers to inputs, then to outputs."""
     listed = [f"const {C_TYPES[o.dtype]} *{o.name}" for o in inputs if o.buffer is not None]
     listed += [f"{C_TYPES[o.dtype]} *{o.name}" for o in outputs]
     return ", ".join(listed)
 
 
 def indented(statements: Sequence[str], depth: int) -> str:
-    """Statements as lines, indented by four spaces a level."""
+    """Return statements as lines, indented by four spaces per level."""
     return "\n".join(" " * 4 * depth + line for text in statements for line in text.split("\n"))
 
 
 def lanes(
     group: int, whole: bool, before: list[str], lane: list[str], after: list[str]
 ) -> list[str]:
-    """The statements of one pack: one access for all lanes, or each lane for itself."""
+    """Return the statements of one pack: one access for all lanes, or one per lane."""
     if group == 1:
         return ["const Index place = item;", *before, *lane, *after]
     head = f"#pragma unroll\nfor (int lane = 0; lane < {group}; ++lane) {{"

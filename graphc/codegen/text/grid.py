@@ -1,4 +1,4 @@
-"""Kernels in which one thread computes one item, in a loop over the whole grid."""
+"""Kernels in which one thread computes one item, in a grid-stride loop."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from graphc.codegen.text.access import indented
 from graphc.codegen.text.kernel import ENTRY, Kernel, named
 
 WARP = 32
-"""Threads that run in step and exchange numbers without a barrier."""
+"""Threads that run in lockstep and exchange numbers without a barrier."""
 
 BLOCK = 256
-"""Threads of a block, where nothing asks for another number."""
+"""The default number of threads per block."""
 
 GRID_LIMIT = 4096
-"""Blocks beyond this do not make a device busier; threads take several items then."""
+"""More blocks do not make a device busier; threads process several items then."""
 
 
 def grid_kernel(
     op: str, items: int, index: str, parameters: str, body: Sequence[str], item: str = "item"
 ) -> Kernel:
-    """A kernel that runs `body` for each of so many items, whose number has the name `item`;
-    `index` is the C++ type of offsets."""
+    """Return a kernel that runs `body` for each item; the variable `item` holds its number.
+
+    `index` is the C++ type of offsets.
+    """
     text = (
         f'extern "C" __global__ void {ENTRY}({parameters}) {{\n'
         f"    using Index = {index};\n"
@@ -34,5 +36,5 @@ def grid_kernel(
 
 
 def over_grid(kernel: Kernel, arguments: tuple[Argument, ...], items: int) -> Launch:
-    """A launch of such a kernel."""
+    """Return a launch of a grid kernel."""
     return Launch(kernel, arguments, min(GRID_LIMIT, -(-items // BLOCK)), BLOCK)

@@ -1,4 +1,4 @@
-"""Kernels as text, and the text that every one of them stands on."""
+"""Kernels as text, and the prelude of all of them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from functools import cache
 from importlib import resources
 
 ENTRY = "@ENTRY@"
-"""Stands for the kernel's name in a body that has none yet."""
+"""A placeholder for the kernel's name in a body that has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One `__global__` function. Equal texts have equal names, different ones different names."""
+    """One `__global__` function. Equal texts have equal names, different texts different names."""
 
     name: str
     text: str
 
 
 def named(op: str, body: str) -> Kernel:
-    """A kernel called after its op and a digest of its text."""
+    """Return a kernel named after its op and a digest of its text."""
     digest = hashlib.sha256(body.encode()).hexdigest()[:12]
     name = f"graphc_{op}_{digest}"
     return Kernel(name, body.replace(ENTRY, name))
@@ -29,11 +29,11 @@ def named(op: str, body: str) -> Kernel:
 
 @cache
 def prelude() -> str:
-    """The declarations that every kernel stands on."""
+    """Return the declarations that every kernel uses."""
     return resources.files(__package__).joinpath("prelude.cuh").read_text("utf-8")
 
 
 def module_text(kernels: Iterable[Kernel]) -> str:
-    """One translation unit with each of these kernels once, ordered by name."""
+    """Return one translation unit with each of these kernels once, ordered by name."""
     texts = {kernel.name: kernel.text for kernel in kernels}
     return "\n".join([prelude(), *(texts[name] for name in sorted(texts))])

@@ -1,7 +1,7 @@
-"""Operands of a kernel: where they lie, and the index arithmetic that finds their elements.
+"""Operands of a kernel: their addresses and strides, and index arithmetic.
 
-Strides count elements here, not bytes; 0 repeats an element along an axis, and one below 0 reads
-from its far end, where the operand starts.
+Strides count elements here, not bytes. Stride 0 repeats an element along an axis. A negative stride
+reads from the far end of the axis, where the operand starts.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ INDEX_LIMIT = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies: the byte address of its first element, and byte strides."""
+    """The place of a tensor: the byte address of its first element, and byte strides."""
 
     address: int
     strides: tuple[int, ...]
 
 
 Places = Mapping[Value, Place]
-"""Where each value of a node lies."""
+"""The place of each value of a node."""
 
 
 def in_one_piece(type: TensorType, address: int = 0) -> Place:
-    """A place that holds a tensor row-major from that address on."""
+    """Return the place of a row-major, contiguous tensor at that address."""
     return Place(address, contiguous_strides(type))
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor in one piece, in elements."""
+    """Return the strides of a contiguous tensor, in elements."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An argument of a kernel as its index space sees it; one without a buffer is its own offset.
+    """An argument of a kernel as viewed in its index space; without a buffer, its value is its
+    offset.
 
-    The latter gives a place's number along an axis: stride 1 there, 0 elsewhere.
+    The latter is an index along an axis: stride 1 there, 0 elsewhere.
     """
 
     name: str
@@ -57,23 +58,23 @@ class Operand:
     strides: tuple[int, ...]
     buffer: Buffer | None = None
     address: int = 0
-    """The address that the pointer argument holds; kernels depend on it modulo 16."""
+    """The address in the pointer argument; kernels depend on it modulo 16."""
     start: int = 0
     """Elements between that address and the operand's first element."""
 
     def permuted(self, order: Sequence[int]) -> Operand:
-        """The same operand on an index space with its axes in another order."""
+        """Return the same operand on an index space with its axes in another order."""
         return self.on([self.strides[axis] for axis in order])
 
     def on(self, strides: Sequence[int]) -> Operand:
-        """The same operand on an index space with these strides."""
+        """Return the same operand on an index space with these strides."""
         return replace(self, strides=tuple(strides))
 
 
 def on_buffers(
     operands: Sequence[Operand], buffers: Mapping[Buffer, Buffer]
 ) -> tuple[Operand, ...]:
-    """These operands in other buffers; buffers that are not named stay."""
+    """Return these operands in other buffers; buffers that are not named stay."""
     return tuple(
         o if o.buffer is None else replace(o, buffer=buffers.get(o.buffer, o.buffer))
         for o in operands
@@ -81,7 +82,7 @@ def on_buffers(
 
 
 def operand(name: str, value: Value, place: Place, shape: tuple[int, ...]) -> Operand:
-    """A value broadcast to `shape` by NumPy's rule."""
+    """Return a value broadcast to `shape` by NumPy's rule."""
     size = value.type.dtype.itemsize
     own = [
         0 if extent == 1 else stride // size
@@ -94,7 +95,8 @@ def operand(name: str, value: Value, place: Place, shape: tuple[int, ...]) -> Op
 def folded_strides(
     type: TensorType, strides: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Byte strides of a tensor seen in another shape; None where its strides do not allow it."""
+    """Return byte strides of a tensor viewed in another shape; None if its strides do not
+    allow it."""
     element = np.empty(1, type.dtype.numpy)
     outline = np.lib.stride_tricks.as_strided(element, type.shape, strides)
     try:
@@ -106,9 +108,9 @@ def folded_strides(
 def on_frame(
     name: str, value: Value, place: Place, own: tuple[int, ...], shape: tuple[int, ...]
 ) -> Operand:
-    """A value seen in the shape `own`, broadcast to `shape`.
+    """View a value in the shape `own`, broadcast to `shape`.
 
-    Raises `ValueError` where its strides do not allow it.
+    Raises `ValueError` if its strides do not allow it.
     """
     strides = folded_strides(value.type, place.strides, own)
     if strides is None:
@@ -120,8 +122,10 @@ def on_frame(
 
 
 def order_of(shape: tuple[int, ...], operands: Iterable[Operand]) -> tuple[int, ...]:
-    """All axes in the order in which the first operand that has an element at every place lies in
-    memory; as they are where none has."""
+    """Return all axes in memory order of the first operand without repeated elements.
+
+    Axes keep their order if there is none.
+    """
     long = {axis for axis, extent in enumerate(shape) if extent > 1}
     for each in operands:
         if each.buffer is not None and all(each.strides[axis] for axis in long):
@@ -130,14 +134,15 @@ def order_of(shape: tuple[int, ...], operands: Iterable[Operand]) -> tuple[int, 
 
 
 def counter(name: str, dtype: DType, axis: int, rank: int) -> Operand:
-    """An operand that is not read but counted: the place along an axis as a number."""
+    """Return an operand without memory: the index along an axis."""
     return Operand(name, dtype, tuple(int(i == axis) for i in range(rank)))
 
 
 def collapse(
     shape: tuple[int, ...], operands: Sequence[Operand]
 ) -> tuple[tuple[int, ...], list[Operand]]:
-    """Fewest axes: extents of 1 go, and neighbours merge where all operands run on through both."""
+    """Merge axes: drop extents of 1, and merge neighbors if all operands are contiguous across
+    both."""
     extents: list[int] = []
     kept: list[list[int]] = []
     for extent, *strides in zip(shape, *(o.strides for o in operands), strict=True):
@@ -156,7 +161,7 @@ def collapse(
 
 
 def index_type(shape: tuple[int, ...], operands: Sequence[Operand]) -> str:
-    """The C++ type that holds every offset."""
+    """Return the C++ type that holds every offset."""
     spans = [
         sum((n - 1) * abs(s) for n, s in zip(shape, o.strides, strict=True)) + 1 for o in operands
     ]
@@ -165,17 +170,17 @@ def index_type(shape: tuple[int, ...], operands: Sequence[Operand]) -> str:
 
 
 def widest_index(spans: Iterable[tuple[tuple[int, ...], Operand]]) -> str:
-    """The C++ type that holds every offset of operands on shapes of their own."""
+    """Return the C++ type that holds every offset of operands on their own shapes."""
     return max((index_type(shape, [operand]) for shape, operand in spans), key=len)
 
 
 def pack_bytes(operand: Operand, width: int) -> int:
-    """Alignment that a pack of `width` elements needs."""
+    """Return the alignment that a pack of `width` elements needs."""
     return min(VECTOR_BYTES, operand.dtype.itemsize * width)
 
 
 def packs(operand: Operand, width: int) -> bool:
-    """Whether packs of `width` elements along the last axis are aligned wherever they start."""
+    """Return true if all packs of `width` elements along the last axis are aligned."""
     if width == 1 or operand.buffer is None or not operand.strides or operand.strides[-1] != 1:
         return False
     needed, size = pack_bytes(operand, width), operand.dtype.itemsize
@@ -185,7 +190,8 @@ def packs(operand: Operand, width: int) -> bool:
 
 
 def decompose(item: str, shape: Sequence[int], prefix: str) -> tuple[list[str], list[str]]:
-    """Statements that split a row-major number into one index an axis, and the indices' names."""
+    """Return statements that split a row-major number into one index per axis, and the indices'
+    names."""
     if not shape:
         return [], []
     if len(shape) == 1:
@@ -201,11 +207,12 @@ def decompose(item: str, shape: Sequence[int], prefix: str) -> tuple[list[str], 
 
 
 def offset(indices: Sequence[str], strides: Sequence[int]) -> str:
-    """C++ for the sum of index times stride: unsigned, or 64-bit and signed with a stride below 0.
+    """Return C++ for the sum of index times stride: unsigned, or 64-bit and signed with a negative
+    stride.
 
-    Unsigned sums must not wrap. NVRTC moves a constant out of a 32-bit sum into the 64-bit address,
-    and a sum that wraps without that constant then addresses 4 GiB too far (seen with 13.0 on an
-    H100, in the kernel of `reverse`).
+    Unsigned sums must not wrap. NVRTC moves a constant out of a 32-bit sum into the 64-bit address.
+    A sum that wraps without that constant then addresses 4 GiB too far (seen with 13.0 on an H100,
+    in the kernel of `reverse`).
     """
     terms = [
         index if stride == 1 else f"{index} * {_factor(stride)}"

@@ -1,7 +1,8 @@
-"""Scalar expressions lowered to C++ statements.
+"""Lowering of scalar expressions to C++ statements.
 
-16-bit floats are computed in float32 and rounded once, at the end, as on the CPU. Functions are
-those of C with the suffix of their type, so a kernel's text says in which precision it computes.
+16-bit floats are computed in float32 and rounded once, at the end, as on the CPU. Functions
+are those of C with the suffix of their type, so a kernel's text states the precision of its
+arithmetic.
 """
 
 from __future__ import annotations
@@ -51,19 +52,19 @@ _HELPERS = {
     "floor_divide": "floored_quotient", "remainder": "floored_remainder",
     "fmod": "truncated_remainder", "left_shift": "shifted_left", "right_shift": "shifted_right",
 }  # fmt: skip
-"""Functions of any dtype by what they are called in prelude.cuh."""
+"""Functions of any dtype, by their names in `prelude.cuh`."""
 
 _BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 
 
 def arithmetic_dtype(dtype: DType) -> DType:
-    """What a variable of a kernel holds: floats from float32 up, integers from int32 up."""
+    """Return the dtype of a kernel's variable: floats from float32 up, integers from int32 up."""
     wide = compute_dtype(dtype)
     return int32 if wide == uint8 else wide
 
 
 def literal(number: float, dtype: DType) -> str:
-    """A number as a C++ literal of that dtype, exact."""
+    """Return a number as a C++ literal of that dtype, exact."""
     if dtype.kind != "float":
         return f"{int(number)}LL" if dtype == int64 else str(int(number))
     suffix = "f" if dtype == float32 else ""
@@ -76,14 +77,16 @@ def literal(number: float, dtype: DType) -> str:
 
 
 def floating(dtypes: Sequence[DType]) -> DType | None:
-    """The dtype of literals beside nothing but literals: that of the first float."""
+    """Return the dtype of literals in expressions without variables: that of the first float."""
     floats = [compute_dtype(dtype) for dtype in dtypes if dtype.kind == "float"]
     return floats[0] if floats else None
 
 
 def common_dtype(dtypes: Sequence[DType | None]) -> DType | None:
-    """What a function of operands of these dtypes computes in; None stands for a literal, and is
-    the answer where nothing but literals and bools would choose."""
+    """Return the dtype in which a function of operands of these dtypes is computed.
+
+    None stands for a literal. The result is None if there are only literals and bools.
+    """
     found = [dtype for dtype in dtypes if dtype is not None]
     arithmetic = [dtype for dtype in found if dtype != bool_]
     if arithmetic:
@@ -92,26 +95,27 @@ def common_dtype(dtypes: Sequence[DType | None]) -> DType | None:
 
 
 class ScalarCode:
-    """Statements that compute expressions over the variables declared so far.
+    """A compiler of expressions over the variables declared so far; it appends to `statements`.
 
-    A variable holds the `arithmetic_dtype` of what it stands for. `statements` grows.
+    A variable is held in the `arithmetic_dtype` of its operand.
     """
 
     def __init__(self, floating: DType | None) -> None:
         self.floating = floating
-        """The dtype of literals that stand beside no variable; None for that of the first one."""
+        """The dtype of literals in expressions without variables; None for that of the first
+        variable."""
         self.statements: list[str] = []
         self.variables: dict[str, tuple[str, DType]] = {}
         self.results = 0
 
     def declare(self, name: str, dtype: DType, value: str) -> None:
-        """A variable for an operand called `name`."""
+        """Declare a variable for an operand called `name`."""
         held = arithmetic_dtype(dtype)
         self.variables[name] = (f"{name}_value", held)
         self.statements.append(f"const {C_TYPES[held]} {name}_value = {value};")
 
     def compute(self, expression: Expression) -> tuple[str, DType]:
-        """A C++ operand that holds the expression's value, and its dtype."""
+        """Return a C++ operand that holds the expression's value, and its dtype."""
         done: list[tuple[str, DType]] = []
         for instruction in expression.instructions:
             dtype = self._dtype(instruction.operands, done)
@@ -126,13 +130,13 @@ class ScalarCode:
         return self._operand(expression.value, done, dtype), dtype
 
     def nested(self) -> ScalarCode:
-        """Code inside a loop that sees all variables declared so far."""
+        """Return code inside a loop that sees all variables declared so far."""
         inner = ScalarCode(self.floating)
         inner.variables, inner.results = dict(self.variables), self.results
         return inner
 
     def define(self, name: str, dtype: DType, expression: Expression) -> None:
-        """A variable for the expression's value, rounded to `dtype`."""
+        """Declare a variable for the expression's value, rounded to `dtype`."""
         value, _ = self.compute(expression)
         if dtype.itemsize == 2:
             held = C_TYPES[arithmetic_dtype(dtype)]
@@ -142,7 +146,7 @@ class ScalarCode:
         self.declare(name, dtype, value)
 
     def assign(self, expression: Expression, dtype: DType, target: str) -> None:
-        """`target`, which stores that dtype, gets the value."""
+        """Assign the expression's value to `target`, which stores that dtype."""
         value, _ = self.compute(expression)
         held = C_TYPES[arithmetic_dtype(dtype)]
         converted = value if dtype.itemsize != 2 else f"({held}){value}"
@@ -164,7 +168,7 @@ class ScalarCode:
 
 
 def _apply(function: str, operands: list[str], dtype: DType) -> str:
-    """The C++ of one function whose operands have, or become, that dtype."""
+    """Return the C++ of one function whose operands have, or are converted to, that dtype."""
     kind, suffix = C_TYPES[dtype], "f" if dtype == float32 else ""
     if function in _OF_MATH:
         return f"{function}{suffix}({operands[0]})"
@@ -199,7 +203,7 @@ def _of_floats(function: str, operands: list[str], suffix: str) -> str:
 
 
 def _of_integers(function: str, operands: list[str], kind: str) -> str:
-    """Integers wrap around, which C++ leaves undefined."""
+    """Return C++ for integers, which wrap around; signed overflow is undefined in C++."""
     a, *others = [f"({kind}){operand}" for operand in operands]
     match function:
         case "add" | "multiply":
