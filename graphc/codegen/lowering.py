@@ -1,4 +1,4 @@
-"""What a node does on a GPU, for the places of its values."""
+"""Lowering of a node to calls on a GPU, given the places of its values."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ FAMILIES = (
 """The modules whose import registers the rules of the package's own ops."""
 
 FAR = -1
-"""Stands for the bytes between values that do not overlap."""
+"""The distance of values that do not overlap, as a placeholder."""
 
 
 def is_generated(op: Op) -> bool:
-    """Whether `calls_of` knows this op."""
+    """Return true if `calls_of` supports this op."""
     return rule_of(op) is not None
 
 
 def calls_of(node: Node, places: Places, tf32: bool = False, epilogues: bool = True) -> NodeCalls:
-    """What computes the node's outputs from its inputs, at these places.
+    """Return the calls that compute the node's outputs from its inputs, at these places.
 
-    Raises `NotImplementedError` for an op of which `is_generated` is false. Shapes, dtypes, strides
-    and addresses modulo 16 are part of the kernels' texts, nothing else is; equal nodes at
-    equal places have equal kernels. `tf32` and `epilogues` are those of `ProductOptions`.
+    Raises `NotImplementedError` for an op of which `is_generated` is false. The kernels' texts
+    depend on shapes, dtypes, strides and addresses modulo 16 alone. So equal nodes at equal places
+    have equal kernels. `tf32` and `epilogues` are those of `ProductOptions`.
     """
     options = ProductOptions(tf32, epilogues)
     slots, key = slots_and_key(node, places)
@@ -67,18 +67,18 @@ _KNOWN: Memo[NodeCalls] = Memo()
 
 
 def slots_and_key(node: Node, places: Places) -> tuple[dict[Buffer, Buffer], Hashable]:
-    """Each value of a node as the slot that stands for it, and all that its calls depend on."""
+    """Map each value of a node to a slot, and return the key of all properties on which its calls
+    depend."""
     values = (*node.inputs, *node.outputs)
     slots: dict[Buffer, Buffer] = {}
     for index, value in enumerate(values):
         slots.setdefault(value, Slot(index))
     lying = tuple((slots[v], v.type, places[v].strides, _address(node, v, places)) for v in values)
-    return slots, (node.op.name, repr(node.attributes), lying)  # -0.0 equals 0.0
+    return slots, (node.op.name, repr(node.attributes), lying)  # repr, as -0.0 == 0.0
 
 
 def _address(node: Node, value: Value, places: Places) -> tuple[int, int]:
-    """What calls depend on of an address: its alignment, and where the output lies from there if
-    that may be under it or in it."""
+    """Return an address's alignment, and its distance from the output if the two may overlap."""
     own, output = places[value].address, places[node.outputs[0]].address
     is_near = own == output or node.op.gathers is not None
     return own % VECTOR_BYTES, own - output if is_near else FAR
@@ -99,7 +99,8 @@ def _lowered(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
 
 
 def _written(call: Call, rooms: int) -> NodeCalls:
-    """The launches of a program, whose own scratch is numbered from `rooms` on; others stay."""
+    """Return the launches of a program, whose own scratch is numbered from `rooms` on; other calls
+    stay."""
     match call:
         case Each():
             return NodeCalls((elementwise_kernel(call),))

@@ -1,6 +1,6 @@
-"""What was worked out for a node serves all nodes that are like it.
+"""Memoization of results that equal nodes share.
 
-A network has thousands of nodes and few that differ. Nothing that is kept here holds on to a graph.
+A network has thousands of nodes, but few different ones. Entries hold no reference to a graph.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ Result = TypeVar("Result")
 
 
 class Memo(Generic[Result]):
-    """Keeps results by key. When there are too many, all are forgotten."""
+    """A cache of results by key. It is cleared when it has too many entries."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Result] = {}
 
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """The result of that key, made if it is not known."""
+        """Return the result of that key, computed if it is not cached."""
         found = self._known.get(key)
         if found is None:
             found = make()

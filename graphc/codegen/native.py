@@ -1,8 +1,8 @@
-"""What a node does on a CPU with native kernels, and what planners ask of these.
+"""Lowering of a node to native kernels on a CPU, and the target of plans for them.
 
-A node whose rule gives programs, or whose family has native kernels of its own, runs as machine
-code. Products and convolutions do where oneDNN is installed, on which no plan depends: their
-workspace has room for its kernels and for NumPy's. All other nodes run as NumPy's kernels.
+A node runs as machine code if its rule returns programs, or if its family has native kernels.
+Products and convolutions do so if oneDNN is installed. No plan depends on that, because their
+workspace fits both oneDNN's kernels and NumPy's. All other nodes run as NumPy kernels.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ from graphc.ops.conv import Convolution
 from graphc.target import Target
 
 FAMILIES_WITH_KERNELS = FAMILIES
-"""The modules whose import registers native kernels of ops that are no programs."""
+"""The modules whose import registers native kernels of ops without programs."""
 
 MOST_PIECES = 2**19
-"""The most pieces of memory that a part of a concatenation may lie in: where maps lie
-channels-last, a part has a piece for each place of the map."""
+"""The most pieces of memory of a part of a concatenation.
+
+If maps are channels-last, a part has one piece per pixel of the map.
+"""
 
 
 @dataclass(frozen=True)
 class NativeTarget(Target, kind="native"):
-    """A CPU with native kernels, which are told the strides of their operands."""
+    """A CPU with native kernels, which get the strides of their operands as arguments."""
 
     prefers_channels_last: ClassVar[bool] = True
     fuses: ClassVar[bool] = True
@@ -98,10 +100,10 @@ class NativeTarget(Target, kind="native"):
         return (*(value.type for value in copies), *self._scratch(node, rest, wanted))
 
     def library_bytes(self, node: Node, strided: Strided) -> int:
-        """The bytes behind copies of inputs that oneDNN may use for a node; 0 for none.
+        """Return the bytes, after the copies of inputs, that oneDNN may use for a node; 0 if none.
 
-        What it is given beside copies of maps follows from the node alone, so what it chooses does,
-        too, wherever values lie.
+        Except for copies of maps, the workspace follows from the node alone. So does oneDNN's
+        choice of an algorithm, for any layout of the values.
         """
         library = _library_of(node)
         if library is None:
@@ -115,7 +117,8 @@ class NativeTarget(Target, kind="native"):
         return int(library.native_bytes(node, lying))
 
     def _scratch(self, node: Node, strided: Strided, wanted: int) -> tuple[TensorType, ...]:
-        """What the node's kernels need beside copies of inputs: NumPy's, or bytes for a library."""
+        """Return the scratch of the node's kernels beside copies of inputs: NumPy's, or bytes for a
+        library."""
         if is_native(node):
             values = (*node.inputs, *node.outputs)
             places = {
@@ -131,14 +134,15 @@ _WORKSPACES: Memo[tuple[TensorType, ...]] = Memo()
 
 
 def _library_of(node: Node) -> ModuleType | None:
-    """What says how oneDNN computes a node; None where it does not."""
+    """Return the module that describes oneDNN's computation of a node, or None."""
     if node.op.name in PRODUCTS:
         return products
     return convolutions if isinstance(node.op, Convolution) else None
 
 
 def is_native(node: Node) -> bool:
-    """Whether machine code is made for a node. It depends on the node's types and attributes."""
+    """Return true if a node is compiled to machine code. It depends on the node's types and
+    attributes."""
     if native_rule_of(node.op) is not None:
         return True
     if not gives_programs(node.op):
@@ -157,7 +161,7 @@ def _is_supported(node: Node) -> bool:
 
 
 def _programs(node: Node, places: Places) -> tuple[Sequence[Each | Along], tuple[TensorType, ...]]:
-    """The programs of a node whose rule gives nothing else, and their scratch."""
+    """Return the programs of a node whose rule returns nothing else, and their scratch."""
     rule = rule_of(node.op)
     assert rule is not None, "asked of nodes whose rule gives programs"
     found = rule(node, places, ProductOptions())
@@ -165,7 +169,7 @@ def _programs(node: Node, places: Places) -> tuple[Sequence[Each | Along], tuple
 
 
 def native_calls(node: Node, places: Places) -> NativeCalls:
-    """What computes the outputs of a node that `is_native`, at these places."""
+    """Return the calls that compute the outputs of a node that `is_native`, at these places."""
     slots, key = lowering.slots_and_key(node, places)
 
     def made() -> NativeCalls:
@@ -180,7 +184,7 @@ _KNOWN: Memo[NativeCalls] = Memo()
 
 
 def _lowered(node: Node, places: Places) -> NativeCalls | None:
-    """The node's calls; None where no machine code is made for what one of its programs says."""
+    """Return the node's calls; None if one of its programs cannot be compiled to machine code."""
     own = native_rule_of(node.op)
     if own is not None:
         return own(node, places)
@@ -197,7 +201,7 @@ def _lowered(node: Node, places: Places) -> NativeCalls | None:
 
 
 def _written(program: Each | Along, rooms: int) -> NativeCalls | None:
-    """The calls of a program, whose own scratch is numbered from `rooms` on."""
+    """Return the calls of a program, whose own scratch is numbered from `rooms` on."""
     if isinstance(program, Along):
         return lines_calls(program, rooms)
     call = each_call(program)
@@ -205,7 +209,7 @@ def _written(program: Each | Along, rooms: int) -> NativeCalls | None:
 
 
 def straightening(value: Value, places: Places, copy: Scratch, piece: Place) -> NativeCall:
-    """The call that copies a value into one piece at that place."""
+    """Return the call that copies a value to a contiguous tensor at that place."""
     call = each_call(straightened(value, places, copy, piece))
     assert call is not None, "elements of every dtype can be copied"
     return call

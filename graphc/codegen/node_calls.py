@@ -1,5 +1,4 @@
-"""What a step does for one node: programs or kernels that are written from them, and products for a
-BLAS, in order."""
+"""The calls of one node: programs, kernel launches, BLAS products and collectives, in order."""
 
 from __future__ import annotations
 
@@ -28,18 +27,18 @@ class Slot:
 
 
 Buffer = Value | Scratch | Slot
-"""What a pointer argument may point to."""
+"""A target of a pointer argument."""
 
 Argument = Buffer | int
-"""An argument of a kernel: a pointer, or an unsigned number of 32 bits."""
+"""An argument of a kernel: a pointer, or an unsigned 32-bit number."""
 
 
 class Program(ABC):
-    """What is to be computed of buffers, by whatever kernels a device has for it."""
+    """A computation on buffers, independent of the kernels that a device has for it."""
 
     @abstractmethod
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Self:
-        """This program on other buffers."""
+        """Return this program on other buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +51,15 @@ class Launch:
     block: int
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Launch:
-        """This call on other buffers."""
+        """Return this call on other buffers."""
         given = tuple(a if isinstance(a, int) else buffers.get(a, a) for a in self.arguments)
         return Launch(self.kernel, given, self.grid, self.block)
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One operand of a product: column-major with a leading dimension, one matrix a batch entry."""
+    """One operand of a product: column-major with a leading dimension, one matrix per batch
+    entry."""
 
     buffer: Buffer
     dtype: DType
@@ -67,11 +67,11 @@ class Matrix:
     """Elements from the start of the buffer to the first matrix."""
     leading: int
     stride: int
-    """Elements from one matrix of the batch to the next; 0 uses one for all."""
+    """Elements from one matrix of the batch to the next; 0 uses one matrix for all."""
 
 
 Epilogue = Literal["none", "bias", "relu", "bias_relu", "gelu", "bias_gelu"]
-"""What is done to a product before it is written: a bias is added, then the activation applied."""
+"""The epilogue of a product: a bias is added, then the activation applied, before it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +91,24 @@ class Gemm:
     batch: int
     compute: int
     epilogue: Epilogue = "none"
-    """What follows the product."""
+    """The operation after the product."""
     bias: Buffer | None = None
-    """The bias of an epilogue: m numbers in one piece, of c's dtype, one a row."""
+    """The bias of an epilogue: m contiguous numbers of c's dtype, one per row."""
     alpha: float = 1.0
     of: int | None = None
-    """Of how many products of the node these `batch` are some; None where they are all."""
+    """The number of products of the node, of which these `batch` are a part; None if they are
+    all."""
     shared: tuple[bool, bool] | None = None
-    """Whether all products of the node read one first matrix, and one second; None where that is so
-    if it is so for the products of this call."""
+    """For first and second, true if all products of the node read one matrix. None if the products
+    of this call decide that."""
 
     @property
     def all_batches(self) -> int:
-        """How many such products the node has, however they are cut into calls."""
+        """The number of such products of the node, over all of its calls."""
         return self.batch if self.of is None else self.of
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Gemm:
-        """This call on other buffers."""
+        """Return this call on other buffers."""
         first, second, c = (
             replace(matrix, buffer=buffers.get(matrix.buffer, matrix.buffer))
             for matrix in (self.first, self.second, self.c)
@@ -118,7 +119,7 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A collective between ranks, which a library carries out: `kind` is the op's name."""
+    """A collective among ranks, performed by a library; `kind` is the op's name."""
 
     kind: str
     ranks: int
@@ -127,7 +128,7 @@ class Exchange:
     y: Buffer
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Exchange:
-        """This call on other buffers."""
+        """Return this call on other buffers."""
         return replace(self, x=buffers.get(self.x, self.x), y=buffers.get(self.y, self.y))
 
 
@@ -138,15 +139,15 @@ Call = Program | Launch | Gemm | Exchange
 class NodeCalls:
     """The calls of one node, in order, and the scratch tensors that they share.
 
-    Scratch depends on the node's types and attributes, and on the order in which the axes of its
-    values lie in memory; so it is known before anything has a place.
+    Scratch depends on the node's types and attributes, and on the order of its values' axes in
+    memory. So it is known before memory is allocated.
     """
 
     calls: tuple[Call, ...]
     scratch: tuple[TensorType, ...] = ()
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> NodeCalls:
-        """These calls on other buffers; buffers that are not named stay."""
+        """Return these calls on other buffers; buffers that are not named stay."""
         return NodeCalls(tuple(call.on(buffers) for call in self.calls), self.scratch)
 
     @property

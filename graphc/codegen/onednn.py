@@ -1,4 +1,5 @@
-"""What the library for products and convolutions on the CPU takes: dtypes, and threads."""
+"""Properties of oneDNN, the library for products and convolutions on the CPU: dtypes and
+threads."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from graphc.ir.types import bfloat16, float32
 NATIVE = (float32, bfloat16)
 
 THREADS = 2
-"""How many threads there is room for in workspaces: the profile of the CPU has two cores."""
+"""The number of threads for which workspaces are sized: the CPU profile has two cores."""
 
 
 def is_native(node: Node) -> bool:
-    """Whether the types of a product or convolution are those of the library."""
+    """Return true if the library supports the types of a product or convolution."""
     return all(value.type.dtype in NATIVE for value in (*node.inputs, node.output))

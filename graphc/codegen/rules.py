@@ -1,8 +1,8 @@
-"""The rules by which ops become kernels: one registry, open to ops from outside this package.
+"""Rules that map ops to kernels: one registry, open to ops from outside this package.
 
-A rule takes a node and the places of its values and gives the node's calls. It is registered in the
-file in which it is written, under the op's name, or under a class for all ops derived from it. An
-op that is given by expressions (`Elementwise`) has the rule of that class and needs none.
+A rule takes a node and the places of its values and returns the node's calls. It is registered in
+the file in which it is written, under the op's name, or under a class for all ops derived from it.
+An op given by expressions (`Elementwise`) has the rule of that class and needs none.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from graphc.ir.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class ProductOptions:
-    """The options of a step on the products that a BLAS computes."""
+    """The options of a step for BLAS products."""
 
     tf32: bool = False
-    """Whether float32 products may round their operands to 10 bits of mantissa."""
+    """True if float32 products may round their operands to 10 bits of mantissa."""
     epilogues: bool = True
-    """Whether biases and activations are part of products, where a BLAS has such epilogues."""
+    """True if biases and activations are part of products, if a BLAS has such epilogues."""
 
 
 Rule = Callable[[Node, Places], NodeCalls]
@@ -44,7 +44,7 @@ class Registry(Generic[Registered]):
         self.rules: dict[Key, Registered] = {}
 
     def register(self, ops: tuple[Key, ...], rule: Registered) -> None:
-        """Enter a rule; raises `OptionError` where an op has one already."""
+        """Register a rule; raises `OptionError` if an op has one already."""
         for op in ops:
             if op in self.rules:
                 name = op if isinstance(op, str) else op.__name__
@@ -52,12 +52,13 @@ class Registry(Generic[Registered]):
             self.rules[op] = rule
 
     def key_of(self, op: Op) -> Key | None:
-        """What the rule of an op is registered under: its name, else its nearest class."""
+        """Return the key of an op's rule: its name, else its nearest class."""
         keys: tuple[Key, ...] = (op.name, *type(op).__mro__)
         return next((key for key in keys if key in self.rules), None)
 
     def rule_of(self, op: Op) -> Registered | None:
-        """The rule of an op: its own, else that of the nearest class with one; None without any."""
+        """Return the rule of an op: its own, else that of the nearest class with one; None without
+        any."""
         key = self.key_of(op)
         return None if key is None else self.rules[key]
 
@@ -65,7 +66,7 @@ class Registry(Generic[Registered]):
 _RULES: Registry[ProductRule] = Registry("kernels")
 
 _WITH_PROGRAMS: set[Key] = set()
-"""The ops whose rules give nothing but programs, whatever the device."""
+"""The ops whose rules return nothing but programs, on every device."""
 
 
 def kernels_of(*ops: Key) -> Callable[[Rule], Rule]:
@@ -79,8 +80,10 @@ def kernels_of(*ops: Key) -> Callable[[Rule], Rule]:
 
 
 def programs_of(*ops: Key) -> Callable[[Rule], Rule]:
-    """Register the decorated function, which gives nothing but programs, as the rule of these
-    ops on every kind of device."""
+    """Register the decorated function as the rule of these ops on every kind of device.
+
+    It returns nothing but programs.
+    """
 
     def register(rule: Rule) -> Rule:
         _WITH_PROGRAMS.update(ops)
@@ -90,7 +93,7 @@ def programs_of(*ops: Key) -> Callable[[Rule], Rule]:
 
 
 def products_of(*ops: Key) -> Callable[[ProductRule], ProductRule]:
-    """Register the decorated function as the rule of ops whose work is products of a BLAS."""
+    """Register the decorated function as the rule of ops whose work is BLAS products."""
 
     def register(rule: ProductRule) -> ProductRule:
         _RULES.register(ops, rule)
@@ -100,16 +103,16 @@ def products_of(*ops: Key) -> Callable[[ProductRule], ProductRule]:
 
 
 StrideRule = Callable[[Node, str, TensorType, tuple[int, ...]], bool]
-"""Whether the kernels of a node read or write the operand of that name with these byte strides."""
+"""A predicate: a node's kernels read or write the operand of that name with these byte strides."""
 
 _STRIDE_RULES: Registry[StrideRule] = Registry("strides")
 
 
 def strides_of(*ops: type[Op]) -> Callable[[StrideRule], StrideRule]:
-    """Register the decorated function as what says which strides the kernels of these ops take.
+    """Register the decorated function as the stride rule of these ops.
 
-    Ops need none that take any strides of all operands (`Op.any_strides`), or no more than their
-    NumPy kernels do (`Op.strided_axes`).
+    Ops need none if they accept any strides of all operands (`Op.any_strides`), or no more than
+    their NumPy kernels do (`Op.strided_axes`).
     """
 
     def register(rule: StrideRule) -> StrideRule:
@@ -120,15 +123,17 @@ def strides_of(*ops: type[Op]) -> Callable[[StrideRule], StrideRule]:
 
 
 def stride_rule_of(op: Op) -> StrideRule | None:
-    """The stride rule of the nearest class of an op that has one; None where none has."""
+    """Return the stride rule of the nearest class of an op that has one; None if none has."""
     return _STRIDE_RULES.rule_of(op)
 
 
 def rule_of(op: Op) -> ProductRule | None:
-    """The rule of an op: its own, else that of the nearest class with one; None without any."""
+    """Return the rule of an op: its own, else that of the nearest class with one; None
+    without any."""
     return _RULES.rule_of(op)
 
 
 def gives_programs(op: Op) -> bool:
-    """Whether the rule of an op gives programs alone, which every kind of device can run."""
+    """Return true if the rule of an op returns programs alone, which every kind of device can
+    run."""
     return _RULES.key_of(op) in _WITH_PROGRAMS

@@ -1,8 +1,8 @@
-"""Which strides generated kernels take.
+"""Strides that generated kernels accept.
 
-Generated kernels have strides as constants of their text, and most take any (`Op.any_strides`);
-what the others take is said by a rule beside the rule of their kernels, or else it is what the
-NumPy kernel takes.
+Strides are constants in the text of generated kernels, and most kernels accept any
+(`Op.any_strides`). For the others, a stride rule is registered beside the rule of their kernels.
+Without one, they accept the strides of the NumPy kernel.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from graphc.ir.types import TensorType, outer_axes
 
 
 def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Whether the node's generated kernel reads or writes its operand `name` with these strides.
+    """Return true if the node's generated kernel reads or writes its operand `name` with these
+    strides.
 
-    Strides are in bytes. Of strides that are written to, no two elements share bytes.
+    Strides are in bytes. With strides that are written to, no two elements share bytes.
     """
     if node.op.any_strides:
         return True
@@ -27,7 +28,8 @@ def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, .
 
 
 def copied_first(node: Node, strided: Strided) -> tuple[Value, ...]:
-    """The inputs with strides that a kernel does not take: they are copied into one piece first."""
+    """Return the inputs with strides that a kernel does not accept; they are made contiguous
+    first."""
     found = {
         value: None
         for index, value in enumerate(node.inputs)

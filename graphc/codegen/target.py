@@ -1,4 +1,4 @@
-"""The target of plans for a GPU: what planners ask of the kernels that are generated."""
+"""The target of plans for a GPU: properties of the generated kernels that planners query."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from graphc.ir.types import (
 from graphc.target import Target
 
 MOST_PIECES_ON_A_GPU = 2**19
-"""The most pieces of memory that a part of a concatenation may lie in: where maps lie
-channels-last, a part has a piece for each place of the map."""
+"""The most pieces of memory of a part of a concatenation.
+
+If maps are channels-last, a part has one piece per pixel of the map.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class CudaTarget(Target, kind="cuda"):
     """A GPU: generated kernels, which have strides as constants of their text, and a BLAS."""
 
     least_alignment: ClassVar[int] = 256
-    """The alignment that cuBLAS asks of a workspace."""
+    """The alignment that cuBLAS requires of a workspace."""
     prefers_channels_last: ClassVar[bool] = True
     prefers_filters_last: ClassVar[bool] = True
     prefers_heads_inside: ClassVar[bool] = True
@@ -49,8 +51,11 @@ class CudaTarget(Target, kind="cuda"):
         return takes_strides(node, name, type, strides)
 
     def takes_part(self, node: Node, name: str, type: TensorType, layout: Layout) -> bool:
-        """Which algorithm computes a product depends on the alignment of rows: a part that products
-        touch has aligned rows, and is not one that would be padded alone."""
+        """Return true if the node accepts its operand as a part of a concatenation.
+
+        The algorithm of a product depends on the alignment of rows. So a part that products access
+        must have aligned rows, and must not be one that would be padded by itself.
+        """
         if node.op.multiplies or node.op.convolves:
             size = type.dtype.itemsize
             steps = (s for n, s in zip(type.shape, layout.strides, strict=True) if n > 1)

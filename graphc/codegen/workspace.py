@@ -1,4 +1,4 @@
-"""What a node needs on a GPU beside its values, before anything has a place."""
+"""The workspace of a node on a GPU, known before memory is allocated."""
 
 from __future__ import annotations
 
@@ -19,20 +19,25 @@ from graphc.ir.types import TensorType, align, uint8
 from graphc.ops.elementwise import Elementwise
 
 PARTS = 16
-"""The most parts that a product's inner extent is worth cutting into: a BLAS does so for small
-outputs, and a large one has blocks enough for a device without."""
+"""The most parts into which a product's inner extent is worth splitting (split-K).
+
+A BLAS does so for small outputs; a large output has enough blocks for a device without it.
+"""
 
 PARTIAL_BYTES = 4
 """The bytes of a partial sum of 16-bit or float32 operands."""
 
 LEAST_LIBRARY_BYTES = 64 * 2**10
-"""The least room for a BLAS, of which cuBLAS asks for 16 KiB or more."""
+"""The least workspace for a BLAS; cuBLAS requests 16 KiB or more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A node's workspace on a GPU: inputs that are copied into one piece first, the scratch of its
-    calls, and what a library may use."""
+    """A node's workspace on a GPU.
+
+    It has inputs that are made contiguous first, the scratch of the node's calls, and bytes for a
+    library.
+    """
 
     copies: tuple[Value, ...]
     scratch: tuple[TensorType, ...]
@@ -40,13 +45,14 @@ class Workspace:
 
     @property
     def types(self) -> tuple[TensorType, ...]:
-        """The whole workspace as tensors: copies, scratch, then what a library may use."""
+        """The whole workspace as tensors: copies, scratch, then bytes for a library."""
         library = (TensorType((self.library_bytes,), uint8),) if self.library_bytes else ()
         return (*(value.type for value in self.copies), *self.scratch, *library)
 
 
 def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
-    """The workspace of a node whose outputs are no views; 16-bit operands need no copies here."""
+    """Return the workspace of a node whose outputs are no views; 16-bit operands need no copies
+    here."""
     if isinstance(node.op, Elementwise) or not is_generated(node.op):
         return Workspace(copied_first(node, strided), (), 0)
     copies = _copies(node, strided)
@@ -58,7 +64,7 @@ def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
 
 
 def _copies(node: Node, strided: Strided) -> tuple[Value, ...]:
-    """The inputs that are copied into one piece before the node's kernels read them."""
+    """Return the inputs that are made contiguous before the node's kernels read them."""
     copies = copied_first(node, strided)
     if node.op.name in GPU_PRODUCTS:
         return tuple(dict.fromkeys((*copies, *unreadable(node, strided))))
@@ -66,7 +72,7 @@ def _copies(node: Node, strided: Strided) -> tuple[Value, ...]:
 
 
 def _needs(node: Node, strided: Strided) -> tuple[tuple[TensorType, ...], int]:
-    """The scratch of a node's calls, and the bytes that a BLAS may want for them."""
+    """Return the scratch of a node's calls, and the bytes that a BLAS may use for them."""
     values = (*node.inputs, *node.outputs)
     places = {v: Place(0, strided[v]) if v in strided else in_one_piece(v.type) for v in values}
     lying = tuple((value.type, places[value].strides) for value in values)
@@ -86,8 +92,11 @@ def _worked_out(node: Node, places: Mapping[Value, Place]) -> tuple[tuple[Tensor
 
 
 def room_of_product(product: Gemm) -> int:
-    """The bytes that a BLAS may want for a product, for partial sums over its inner extent: as many
-    however a node's products are cut into calls, since the choice of an algorithm depends on it."""
+    """Return the bytes that a BLAS may use for a product, for partial sums over its inner extent.
+
+    They do not depend on the division of a node's products into calls, because the choice of an
+    algorithm depends on them.
+    """
     sums = (
         product.all_batches * product.m * product.n * max(PARTIAL_BYTES, product.c.dtype.itemsize)
     )

@@ -1,1 +1,1 @@
-"""Kernels for a CPU as LLVM IR."""
+"""CPU kernels as LLVM IR."""

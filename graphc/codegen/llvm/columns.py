@@ -1,7 +1,7 @@
-"""Kernels of line programs by columns: the innermost axis is kept, each lane is a line of its own.
+"""Row reductions by columns: the innermost axis is kept, and each lane is a separate line.
 
-A piece is a strip of up to `COLUMNS` lines that lie beside one another. Their numbers lie on the
-stack. Elements are taken `GROUP` rows at a time, from one end of the strip to the other.
+A piece is a strip of up to `COLUMNS` adjacent lines. Their numbers are kept on the stack. Rows are
+read in groups of `GROUP`, from one end of the strip to the other.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from graphc.codegen.llvm.scalar import LaneCode
 from graphc.ir.types import DType, bool_
 
 COLUMNS = 1024
-"""Most lines of a piece."""
+"""Maximum lines per piece."""
 ROWS = 64
-"""Rows of a block: added up before float64 takes their sum."""
+"""Rows per block; block sums are accumulated in float64."""
 GROUP = 4
-"""Rows that are read beside one another: as many streams as a processor fetches ahead."""
+"""Rows that are read in parallel: the number of streams that a processor prefetches."""
 
 RangeBody = Callable[[IrValue, IrValue], None]
 RowBody = Callable[[list[Reached], list[IrValue]], Sequence[IrValue]]
 
 
 class ColumnWriter(LineWriter):
-    """Writes the kernel of one structure; the first kept axis numbers the parts of lines."""
+    """A writer of the kernel of one structure; the first kept axis numbers the parts of lines."""
 
     def read_shares(self) -> None:
         self.strip, self.strips, self.rows, self.row_step, self.row_share = self.given.some(5)
@@ -60,7 +60,7 @@ class ColumnWriter(LineWriter):
         loop(b, self.first, self.last, 1, (), piece)
 
     def strip_of_lines(self, indices: Sequence[IrValue]) -> None:
-        """Write what is done for the lines of a piece."""
+        """Write the code for the lines of a piece."""
         b, structure = self.builder, self.structure
         self.first_row = b.mul(indices[0], self.row_step)
         self.last_row = least(b, b.add(self.first_row, self.row_share), self.rows)
@@ -76,11 +76,11 @@ class ColumnWriter(LineWriter):
             self.store_lines()
 
     def over_strip(self, together: int, take: Take) -> None:
-        """A loop over the vectors of a row of the piece."""
+        """Write a loop over the vectors of a row of the piece."""
         fold_vectors(self.builder, index(0), self.width, together, (), take)
 
     def room(self, name: str, dtype: DType) -> IrValue:
-        """Memory for a number of each line."""
+        """Return memory for one number per line."""
         lane = HELD[dtype]
         if name not in self.rooms:
             self.rooms[name] = stack(self.builder, lane, COLUMNS), dtype
@@ -89,7 +89,7 @@ class ColumnWriter(LineWriter):
     def lane_code(
         self, names: frozenset[str], place: IrValue, remaining: IrValue | None
     ) -> LaneCode:
-        """Code that knows numbers of lines, and operands of theirs, that have these names."""
+        """Return code that knows the numbers and the per-line operands with these names."""
         b, code = self.builder, self.code()
         reached = [
             self.at_line[own.name]
@@ -105,13 +105,13 @@ class ColumnWriter(LineWriter):
         return code
 
     def held(self, name: str, place: IrValue) -> IrValue:
-        """`LANES` numbers on the stack."""
+        """Load `LANES` numbers from the stack."""
         room, dtype = self.rooms[name]
         address = self.builder.gep(room, [place], source_etype=HELD[dtype])
         return self.builder.load(address, typ=vector(HELD[dtype]), align=4)
 
     def hold(self, name: str, dtype: DType, place: IrValue, value: IrValue) -> None:
-        """Lay `LANES` numbers on the stack."""
+        """Store `LANES` numbers on the stack."""
         assert dtype != bool_, "numbers of lines are no bools"
         b, room = self.builder, self.room(name, dtype)
         b.store(value, b.gep(room, [place], source_etype=HELD[dtype]), align=4)
@@ -124,7 +124,8 @@ class ColumnWriter(LineWriter):
         carried: Sequence[IrValue],
         body: RowBody,
     ) -> list[IrValue]:
-        """A loop over rows; `body` gets the operands at the beginning of a row of the piece."""
+        """Write a loop over rows; `body` gets the operands at the beginning of a row of the
+        piece."""
         b, axes = self.builder, len(self.runs)
 
         def row(number: IrValue, held: list[IrValue]) -> Sequence[IrValue]:
@@ -136,11 +137,11 @@ class ColumnWriter(LineWriter):
         return loop(b, first, last, 1, start, row)[axes:]
 
     def over_blocks(self, body: RangeBody) -> None:
-        """A loop over blocks of rows; `body` gets the first row and the one behind the last."""
+        """Write a loop over blocks of rows; `body` gets the range of rows."""
         self._over_ranges(self.first_row, self.last_row, ROWS, body)
 
     def over_groups(self, first: IrValue, last: IrValue, body: RangeBody) -> None:
-        """A loop over the groups of rows of a block."""
+        """Write a loop over the groups of rows of a block."""
         self._over_ranges(first, last, GROUP, body)
 
     def _over_ranges(self, first: IrValue, last: IrValue, step: int, body: RangeBody) -> None:
@@ -155,7 +156,7 @@ class ColumnWriter(LineWriter):
     def load_rows(
         self, code: LaneCode, reached: Sequence[Reached], place: IrValue, remaining: IrValue | None
     ) -> LaneCode:
-        """Code that knows operands at some lanes of a row."""
+        """Return code that knows operands at some lanes of a row."""
         inner = code.nested()
         for each in reached:
             if each.lying.step == "one":
@@ -205,7 +206,7 @@ class ColumnWriter(LineWriter):
         self.over_strip(1, end)
 
     def add_rows(self, stage: Stage, first: IrValue, last: IrValue) -> None:
-        """Write how some rows are added to a block's sums."""
+        """Write code that adds some rows to a block's sums."""
         combined = stage.combined
         names, made = self.structure.needed(stage.expressions)
         operands = self.varying(names, self.structure.inputs)
@@ -239,9 +240,11 @@ class ColumnWriter(LineWriter):
         self.over_strip(self.structure.together(stage.expressions), take)
 
     def fetch_ahead(self, operand: LineOperand, row: Reached, places: Sequence[IrValue]) -> None:
-        """Have the same columns of a row of the next group brought into the cache: rows that are
-        read in turns are no stream that a processor knows. An address beyond the tensor does no
-        harm."""
+        """Prefetch the same columns of a row of the next group.
+
+        Hardware prefetchers do not recognize rows that are read alternately. An address beyond the
+        tensor is harmless.
+        """
         b, own = self.builder, operand.lying
         if own.step != "unit" or own.counts or not operand.runs:
             return
@@ -250,7 +253,7 @@ class ColumnWriter(LineWriter):
             prefetch(b, at(b, row.base, b.add(place, ahead), own.dtype))
 
     def numbers(self, stage: Stage) -> None:
-        """Write the numbers of lines that expressions make of earlier ones."""
+        """Write the numbers of lines that expressions compute from earlier ones."""
         names = frozenset[str]().union(*(e.names for _, e in stage.expressions))
 
         def take(
@@ -266,7 +269,7 @@ class ColumnWriter(LineWriter):
         self.over_strip(1, take)
 
     def store_elements(self) -> None:
-        """Write the outputs with an element each."""
+        """Write the elementwise outputs."""
         b, structure = self.builder, self.structure
         names = structure.needed(structure.per_element)[0]
         sources = self.varying(names, structure.inputs)
@@ -294,7 +297,7 @@ class ColumnWriter(LineWriter):
         self.over_groups(self.first_row, self.last_row, group)
 
     def store_lines(self) -> None:
-        """Write the outputs with one element a line."""
+        """Write the outputs with one element per line."""
         structure = self.structure
         every: Named = (*structure.finish, *structure.per_line)
         names = frozenset[str]().union(*(e.names for _, e in every))

@@ -1,11 +1,12 @@
-"""Elementwise programs as LLVM IR: loops over rows as the output lies, `LANES` places at a time.
+"""Elementwise programs as LLVM IR: loops over rows in the output's memory order, `LANES` elements
+at a time.
 
-Axes are ordered as the output lies, and merged where all operands run on through two of them. The
-innermost one is the row. A piece of a call is some rows, or a part of a long one.
+Axes are in the output's memory order. Two axes are merged if all operands are contiguous across
+them. The innermost axis is the row. A piece of a call is some rows, or a part of a long one.
 
-Where an input has its neighbours along another axis than the output, as in a transpose, reading it
-along the row would take a cache line an element. Such an input goes through a tile: `LANES` vectors
-along its own axis are read, transposed in registers, and laid on the stack, where rows read it.
+In a transpose, an input is contiguous along another axis than the output. Reading it along the row
+would load one cache line per element. Such an input is read through a tile: `LANES` vectors along
+its own axis are loaded, transposed in registers and stored on the stack. Rows read them there.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ from graphc.ir.expression import Expression
 from graphc.ir.types import DType
 
 TILE_ROWS, TILE_COLUMNS = 64, 256
-"""The places of a piece where some input is turned."""
+"""Rows and columns of a piece if some input is transposed."""
 SHORTEST_TURNED = 8
-"""Least extent of both axes for which tiles are worth it."""
+"""Minimum extent of both axes at which tiles pay off."""
 
 
 @dataclass(frozen=True)
 class _Structure:
-    """What the text of a kernel depends on."""
+    """The properties on which the text of a kernel depends."""
 
     outer: int
-    """Axes outside the row."""
+    """The number of axes outside the row."""
     sources: tuple[Lying, ...]
     targets: tuple[Lying, ...]
     expressions: tuple[tuple[str, Expression], ...]
@@ -68,7 +69,8 @@ class _Structure:
 
 
 def each_call(program: Each) -> NativeCall | None:
-    """The call that runs an elementwise program; None for one with functions left to NumPy."""
+    """Return the call that runs an elementwise program; None if NumPy must compute its
+    functions."""
     dtypes = {o.name: o.dtype for o in (*program.inputs, *program.outputs)} | dict(program.locals)
     if not all(supports(e, dtypes) for e in program.expressions.values()):
         return None
@@ -88,7 +90,7 @@ def each_call(program: Each) -> NativeCall | None:
 
 
 def _turned_axis(extents: Sequence[int], sources: Sequence[Operand]) -> int | None:
-    """The axis along which most inputs that are not read along the row have their neighbours."""
+    """Return the axis along which most inputs that are not read along the row are contiguous."""
     last = len(extents) - 1
     found = [
         axis
@@ -149,7 +151,7 @@ def _is_turned(operand: Operand) -> bool:
 
 
 class _Writer:
-    """Writes the kernel of one structure."""
+    """A writer of the kernel of one structure."""
 
     def __init__(self, builder: Builder, structure: _Structure) -> None:
         self.builder, self.structure = builder, structure
@@ -179,12 +181,12 @@ class _Writer:
         loop(self.builder, self.first, self.last, 1, (), body)
 
     def column_range(self, chunk: IrValue) -> tuple[IrValue, IrValue]:
-        """The first and last column of a part of a row."""
+        """Return the range of columns of a part of a row."""
         first = self.builder.mul(chunk, self.columns)
         return first, least(self.builder, self.builder.add(first, self.columns), self.row)
 
     def plain_piece(self, piece: IrValue) -> None:
-        """Write what a piece does: some rows from end to end, or a part of one row."""
+        """Write a piece: some whole rows, or a part of one row."""
         b = self.builder
         chunk, block = b.udiv(piece, self.parts), b.urem(piece, self.parts)
         columns = self.column_range(chunk)
@@ -201,7 +203,7 @@ class _Writer:
         loop(b, first, last, 1, split(b, first, self.extents), row)
 
     def tiled_piece(self, piece: IrValue) -> None:
-        """Write what a piece does by tiles: some rows of one outer place, and some columns."""
+        """Write a tiled piece: some rows of one outer index, and some columns."""
         b = self.builder
         *outer, height = self.extents
         rest, part = b.udiv(piece, self.parts), b.urem(piece, self.parts)
@@ -239,7 +241,7 @@ class _Writer:
         return ()
 
     def on_row(self, start: Reached, number: IrValue) -> Reached:
-        """An operand some rows below a first one; a turned one in its tile."""
+        """Return an operand some rows below a first one; a transposed operand is in its tile."""
         b, own = self.builder, start.lying
         if own.step == "turned":
             room = at(b, self.tiles[own.name], b.mul(number, index(LANES)), own.dtype)
@@ -250,7 +252,7 @@ class _Writer:
         return Reached(own, base, start.inner)
 
     def reached(self, indices: Sequence[IrValue]) -> list[Reached]:
-        """All operands at the beginning of the row with these indices."""
+        """Return all operands at the beginning of the row with these indices."""
         found = []
         for each, pointer, start, strides in self.operands:
             offset = offset_of(self.builder, start, indices, strides)
@@ -282,7 +284,7 @@ class _Writer:
 
 
 def _beside_none(structure: _Structure) -> DType | None:
-    """The dtype of literals that stand beside no variable."""
+    """Return the dtype of literals in expressions without variables."""
     dtypes = [each.dtype for each in (*structure.sources, *structure.targets)]
     found = floating(dtypes)
     if found is None and not structure.sources:

@@ -1,4 +1,4 @@
-"""How a kernel reads and writes `LANES` places of an operand along the innermost axis."""
+"""Loads and stores of `LANES` elements of an operand along the innermost axis."""
 
 from __future__ import annotations
 
@@ -33,33 +33,38 @@ from graphc.ir.expression import Expression
 from graphc.ir.types import DType, int64
 
 Step = Literal["one", "unit", "apart", "turned", "broken"]
-"""Along the innermost axis an operand has one element, neighbours, or elements some way apart; a
-turned one has its neighbours along the axis before, and is read by tiles; of a broken one the axis
-is several that do not run on."""
+"""The access pattern of an operand along the innermost axis.
+
+- "one": a single element.
+- "unit": contiguous elements.
+- "apart": elements with a constant stride.
+- "turned": contiguous along the axis before, and read by tiles.
+- "broken": several axes that cannot be merged.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Lying:
-    """What a kernel's text depends on of an operand."""
+    """The properties of an operand on which a kernel's text depends."""
 
     name: str
     dtype: DType
     step: Step
     counts: bool
-    """Whether it is the place's number along an axis, and in no memory."""
+    """True if it is the index along an axis, and not in memory."""
     axes: int = 1
-    """How many axes the innermost one is of a broken operand."""
+    """The number of axes that form the innermost one of a broken operand."""
 
 
 def lying(operand: Operand, turned: bool = False) -> Lying:
-    """An operand as its innermost stride lets a kernel read it."""
+    """Return an operand with the access pattern that its innermost stride allows."""
     inner = operand.strides[-1]
     step: Step = "turned" if turned else "one" if inner == 0 else "unit" if inner == 1 else "apart"
     return Lying(operand.name, operand.dtype, step, operand.buffer is None)
 
 
 class NumberReader:
-    """Reads a kernel's numbers one after another, as they were written."""
+    """A reader of a kernel's numbers, in the order in which they were written."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
@@ -67,17 +72,17 @@ class NumberReader:
         self.numbers_read = self.pointers_read = 0
 
     def number(self) -> IrValue:
-        """The next number."""
+        """Return the next number."""
         place = self.builder.gep(self.numbers, [index(self.numbers_read)], source_etype=INDEX)
         self.numbers_read += 1
         return self.builder.load(place, align=8, typ=INDEX)
 
     def some(self, count: int) -> list[IrValue]:
-        """So many next numbers."""
+        """Return the next `count` numbers."""
         return [self.number() for _ in range(count)]
 
     def pointer(self) -> IrValue:
-        """The address of the next buffer."""
+        """Return the address of the next buffer."""
         place = self.builder.gep(self.pointers, [index(self.pointers_read)], source_etype=POINTER)
         self.pointers_read += 1
         return self.builder.load(place, align=8, typ=POINTER)
@@ -85,11 +90,11 @@ class NumberReader:
 
 @dataclass(slots=True)
 class Reached:
-    """An operand at the beginning of a row: where it lies, or what it counts from there."""
+    """An operand at the beginning of a row: its address, or its index there."""
 
     lying: Lying
     base: IrValue
-    """The address of the row's first element; of what counts, the number there."""
+    """The address of the row's first element, or of an index, its value there."""
     inner: IrValue
     """The stride along the row."""
     axes: Sequence[tuple[IrValue, IrValue]] = ()
@@ -107,7 +112,7 @@ def load_row(builder: Builder, code: LaneCode, reached: Reached) -> None:
 
 
 def _counted(builder: Builder, reached: Reached, place: IrValue) -> IrValue:
-    """The numbers of `LANES` places from one on."""
+    """Return the indices of `LANES` elements from `place` on."""
     assert reached.lying.dtype == int64
     if reached.lying.step == "broken":
         return builder.add(splat(builder, reached.base), _broken(builder, reached, place))
@@ -116,7 +121,7 @@ def _counted(builder: Builder, reached: Reached, place: IrValue) -> IrValue:
 
 
 def _broken(builder: Builder, reached: Reached, place: IrValue) -> IrValue:
-    """Offsets of `LANES` places along several axes that do not run on."""
+    """Return offsets of `LANES` elements along several axes that cannot be merged."""
     rest = lane_numbers(builder, place, index(1))
     offsets = constant(rest.type, 0)
     for extent, stride in reversed(reached.axes):
@@ -133,8 +138,10 @@ def load_lanes(
     place: IrValue,
     remaining: IrValue | None,
 ) -> None:
-    """Declare operands that vary along a row at `LANES` places from one on, of which `remaining`
-    exist; all where that is None."""
+    """Declare operands that vary along a row at `LANES` elements from `place` on.
+
+    Only `remaining` elements exist, or all if that is None.
+    """
     varying = [each for each in operands if each.lying.step != "one"]
     stored = [each for each in varying if not each.lying.counts]
     values = whole_or_masked(
@@ -163,13 +170,14 @@ def _stored_lanes(builder: Builder, each: Reached, place: IrValue, mask: IrValue
 
 
 Results = Sequence[tuple[Reached, IrValue]]
-"""Operands, and what is to lie there."""
+"""Operands, and the values to store there."""
 
 
 def store_lanes(
     builder: Builder, results: Results, place: IrValue, remaining: IrValue | None
 ) -> None:
-    """Write `LANES` places from one on, of which `remaining` exist; all where that is None."""
+    """Write `LANES` elements from `place` on; only `remaining` of them exist, or all if that is
+    None."""
 
     def stores(mask: IrValue | None) -> list[IrValue]:
         for reached, value in results:
@@ -197,7 +205,7 @@ def whole_or_masked(
     remaining: IrValue | None,
     access: Callable[[IrValue | None], list[IrValue]],
 ) -> list[IrValue]:
-    """An access without a mask where all lanes exist, else with one."""
+    """Return an access without a mask if all lanes exist, else with one."""
     if remaining is None:
         return access(None)
     return either(
@@ -214,8 +222,10 @@ def evaluate(
     locals: Mapping[str, DType],
     targets: Sequence[Reached],
 ) -> list[tuple[Reached, IrValue]]:
-    """Compute expressions in order; the outputs' values as they lie in memory. An output counts as
-    it is rounded when it is stored."""
+    """Compute expressions in order, and return the outputs' values as stored in memory.
+
+    Later expressions read an output as it is rounded when stored.
+    """
     by_name = {target.lying.name: target for target in targets}
     found = []
     for name, expression in expressions:

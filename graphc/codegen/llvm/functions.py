@@ -1,11 +1,12 @@
-"""Functions of vectors of floats.
+"""Elementary functions of vectors of floats.
 
-Those of float32 that networks spend time in are polynomials in float32: exp, tanh, erf, sigmoid.
-The others of float32 are computed in float64 and rounded once. exp and log of float64 are
-polynomials, too; what is left is asked of the C library, a lane at a time.
+The float32 functions in which networks spend time are polynomials in float32: exp, tanh, erf,
+sigmoid. The others of float32 are computed in float64 and rounded once. exp and log of float64 are
+polynomials, too. For the rest, the C library is called once per lane.
 
-Sources of the numbers: S. Moshier's Cephes (exp, tanh), N. Juffa's erff, and fdlibm (log, sin,
-cos). tests/codegen/llvm/test_functions.py holds them to 2 units in the last place.
+Sources of the coefficients: S. Moshier's Cephes (exp, tanh), N. Juffa's erff, and fdlibm (log, sin,
+cos). `tests/codegen/llvm/test_functions.py` checks that errors are at most 2 units in the last
+place.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ F32, F64 = vector(FLOAT), vector(DOUBLE)
 
 
 def polynomial(builder: Builder, x: IrValue, coefficients: Sequence[float]) -> IrValue:
-    """Horner's rule, the coefficient of the highest power first."""
+    """Evaluate a polynomial by Horner's rule, the coefficient of the highest power first."""
     total = constant(x.type, coefficients[0])
     for number in coefficients[1:]:
         total = intrinsic(builder, "fma", total, x, constant(x.type, number))
@@ -45,7 +46,7 @@ def polynomial(builder: Builder, x: IrValue, coefficients: Sequence[float]) -> I
 
 
 def exponential(builder: Builder, x: IrValue) -> IrValue:
-    """exp(x) of any x, also where it is infinite, 0 or no normal number."""
+    """Return exp(x) of any x, including infinite, zero and subnormal results."""
     low, high = (-104.0, 89.0) if x.type == F32 else (-746.0, 710.0)
     x = builder.select(
         builder.fcmp_ordered("<", x, constant(x.type, low)), constant(x.type, low), x
@@ -55,21 +56,21 @@ def exponential(builder: Builder, x: IrValue) -> IrValue:
     )
     result, power = _exponential_parts(builder, x)
     half = builder.ashr(power, constant(power.type, 1))
-    # By two factors: 2^n alone may be no normal number, and only the second product rounds.
+    # In two factors: 2^n alone may be subnormal, and only the second product rounds.
     result = builder.fmul(result, _power_of_two(builder, half))
     return builder.fmul(result, _power_of_two(builder, builder.sub(power, half)))
 
 
 def bounded_exponential(builder: Builder, x: IrValue) -> IrValue:
-    """exp(x) of float32 between -87 and 88, where it is a normal number."""
+    """Return exp(x) of float32 between -87 and 88, where it is a normal number."""
     result, power = _exponential_parts(builder, x)
     return builder.fmul(result, _power_of_two(builder, power))
 
 
 def _exponential_parts(builder: Builder, x: IrValue) -> tuple[IrValue, IrValue]:
-    """exp(r) and n of exp(x) = 2^n · exp(r), with |r| <= log(2) / 2."""
+    """Return exp(r) and n with exp(x) = 2^n · exp(r) and |r| <= log(2) / 2."""
     single = x.type == F32
-    # Adding 1.5 · 2^23 leaves the nearest integer in the lowest bits, also of NaN some integer.
+    # Adding 1.5 · 2^23 leaves the nearest integer in the lowest bits, and some integer for NaN.
     magic = constant(x.type, 1.5 * 2.0 ** (23 if single else 52))
     raised = intrinsic(builder, "fma", x, constant(x.type, 1 / math.log(2)), magic)
     n = builder.fsub(raised, magic)
@@ -99,13 +100,14 @@ def _power_of_two(builder: Builder, n: IrValue) -> IrValue:
 
 
 def logarithm(builder: Builder, x: IrValue) -> IrValue:
-    """log(x) of float64 by fdlibm: x = 2^k · m, s = (m - 1) / (m + 1), a polynomial in s²."""
+    """Return log(x) of float64 by fdlibm: x = 2^k · m, s = (m - 1) / (m + 1), a polynomial in
+    s²."""
     integer = vector(INDEX)
     tiny = builder.fcmp_ordered("<", x, constant(F64, 2.0**-1022))
     normal = builder.select(tiny, builder.fmul(x, constant(F64, 2.0**54)), x)
     shift = builder.select(tiny, constant(integer, 54), constant(integer, 0))
     bits = builder.bitcast(normal, integer)
-    # m from sqrt(1/2) on: the exponent rises by one where the fraction is above sqrt(2).
+    # m starts at sqrt(1/2): the exponent rises by one if the fraction is above sqrt(2).
     from_root = builder.sub(bits, constant(integer, 0x3FE6A09E667F3BCD))
     k = builder.ashr(from_root, constant(integer, 52))
     kept = builder.sub(bits, builder.shl(k, constant(integer, 52)))
@@ -135,12 +137,12 @@ _LOG64 = (
 
 
 def _small_integer(builder: Builder, n: IrValue) -> IrValue:
-    """Integers of 64 bits below 2^31 as float64; few machines convert those of 64 bits."""
+    """Convert 64-bit integers below 2^31 to float64; few machines convert from 64 bits directly."""
     return builder.sitofp(builder.trunc(n, vector(WORD)), F64)
 
 
 def log_of_one_more(builder: Builder, x: IrValue) -> IrValue:
-    """log(1 + x) of float64, with what 1 + x rounds away put back."""
+    """Return log(1 + x) of float64, corrected by the rounding error of 1 + x."""
     one = constant(F64, 1.0)
     u = builder.fadd(x, one)
     rounded = builder.fsub(x, builder.fsub(u, one))
@@ -152,11 +154,12 @@ def log_of_one_more(builder: Builder, x: IrValue) -> IrValue:
     better = builder.fadd(found, builder.fdiv(rounded, u))
     found = builder.select(inside, better, found)
     tiny = builder.fcmp_ordered("<", _absolute(builder, x), constant(F64, 2.0**-60))
-    return builder.select(tiny, x, found)  # -0.0 as well
+    return builder.select(tiny, x, found)  # keeps -0.0, too
 
 
 def exponential_less_one(builder: Builder, x: IrValue) -> IrValue:
-    """exp(x) - 1 in float64, good enough for float32: x + x²/2 where exp(x) is close to 1."""
+    """Return exp(x) - 1 in float64, accurate enough for float32: x + x²/2 if exp(x) is close
+    to 1."""
     far = builder.fsub(exponential(builder, x), constant(F64, 1.0))
     near = intrinsic(builder, "fma", builder.fmul(x, x), constant(F64, 0.5), x)
     close = builder.fcmp_ordered("<", _absolute(builder, x), constant(F64, 2.0**-18))
@@ -170,7 +173,8 @@ def _absolute(builder: Builder, x: IrValue) -> IrValue:
 
 
 def hyperbolic_tangent(builder: Builder, x: IrValue) -> IrValue:
-    """tanh(x) of float32: an odd polynomial near 0, and 1 - 2 / (exp(2|x|) + 1)."""
+    """Return tanh(x) of float32: an odd polynomial near 0, and 1 - 2 / (exp(2|x|) + 1)
+    elsewhere."""
     size = _absolute(builder, x)
     square = builder.fmul(x, x)
     rest = builder.fmul(polynomial(builder, square, _TANH32), square)
@@ -182,7 +186,7 @@ def hyperbolic_tangent(builder: Builder, x: IrValue) -> IrValue:
     grown = bounded_exponential(builder, builder.fadd(within, within))
     part = builder.fdiv(constant(F32, 2.0), builder.fadd(grown, constant(F32, 1.0)))
     far = builder.fsub(constant(F32, 1.0), part)
-    # Not "below": NaN goes the near way.
+    # `>` is false for NaN, which so takes the near branch.
     is_far = builder.fcmp_ordered(">", size, constant(F32, 0.625))
     # The sign of -0.0 is that of x, too.
     return intrinsic(builder, "copysign", builder.select(is_far, far, near), x)
@@ -194,7 +198,7 @@ _TANH32 = (
 
 
 def error_function(builder: Builder, x: IrValue) -> IrValue:
-    """erf(x) of float32: an odd polynomial near 0, and 1 - exp(polynomial) beyond."""
+    """Return erf(x) of float32: an odd polynomial near 0, and 1 - exp(polynomial) elsewhere."""
     size, square = _absolute(builder, x), builder.fmul(x, x)
     near = intrinsic(builder, "fma", polynomial(builder, square, _ERF32), x, x)
     # From 4 on it is 1, and the polynomial would grow again.
@@ -220,7 +224,7 @@ _ERF32_FAR = (
 
 
 def sigmoid(builder: Builder, x: IrValue) -> IrValue:
-    """1 / (1 + exp(-x)), written for x < 0 as exp(x) / (1 + exp(x)), which does not overflow."""
+    """Return 1 / (1 + exp(-x)); for x < 0 as exp(x) / (1 + exp(x)), which does not overflow."""
     one = constant(x.type, 1.0)
     e = exponential(builder, builder.fneg(_absolute(builder, x)))
     negative = builder.fcmp_ordered("<", x, constant(x.type, 0.0))
@@ -228,17 +232,20 @@ def sigmoid(builder: Builder, x: IrValue) -> IrValue:
 
 
 FAR = 2.0**26
-"""Angles up to this are reduced by three parts of pi / 2, larger ones by the C library."""
+"""Angles up to this are reduced by three parts of pi / 2 (Cody and Waite), larger ones by the C
+library."""
 
 
 def sine(builder: Builder, x: IrValue, quarter: int) -> IrValue:
-    """sin(x + quarter · pi / 2) in float64, of x that are float32: such x are no closer to a
-    multiple of pi / 2 than the parts of it resolve."""
+    """Return sin(x + quarter · pi / 2) in float64, for float32 values of x.
+
+    Such x are no closer to a multiple of pi / 2 than its parts resolve.
+    """
     size = _absolute(builder, x)
     is_far = builder.fcmp_ordered(">", size, constant(F64, FAR))
     near = builder.select(is_far, constant(F64, 0.0), x)
     found = _near_sine(builder, near, quarter)
-    # -0.0 stays what it is.
+    # -0.0 is kept.
     if quarter == 0:
         zero = builder.fcmp_ordered("==", x, constant(F64, 0.0))
         found = builder.select(zero, x, found)
@@ -285,7 +292,7 @@ _COS64 = (
 
 
 def by_lane(builder: Builder, name: str, *operands: IrValue) -> IrValue:
-    """A function of the C library of float64, called for one lane after another."""
+    """Call a float64 function of the C library for one lane after another."""
     rooms = [stack(builder, F64) for _ in operands]
     for room, operand in zip(rooms, operands, strict=True):
         builder.store(operand, room)

@@ -1,4 +1,4 @@
-"""Functions of vectors of integers, which wrap around; quotients and remainders are NumPy's."""
+"""Functions of vectors of integers with wrap-around; quotients and remainders follow NumPy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _COMPARISONS = {
 
 
 def of_integers(builder: Builder, function: str, operands: list[IrValue]) -> IrValue:
-    """A function of `FUNCTIONS` of integers of one dtype."""
+    """Apply a function of `FUNCTIONS` to integers of one dtype."""
     if function in _COMPARISONS:
         return builder.icmp_signed(_COMPARISONS[function], *operands)
     return _FUNCTIONS[function](builder, *operands)
 
 
 def extreme_integer(builder: Builder, sign: str, a: IrValue, b: IrValue) -> IrValue:
-    """a where it is beyond b, else b."""
+    """Return a if `a sign b` holds, else b."""
     return builder.select(builder.icmp_signed(sign, a, b), a, b)
 
 
@@ -37,7 +37,7 @@ def _sign(builder: Builder, x: IrValue) -> IrValue:
 
 
 def _shifted_left(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
-    """By as many bits as there are, or more, all are shifted out; a count below 0 is such a one."""
+    """Shift left; counts of at least the width, and negative counts, yield 0."""
     inside = builder.icmp_unsigned("<", b, constant(b.type, a.type.element.width))
     count = builder.select(inside, b, constant(b.type, 0))
     return builder.select(inside, builder.shl(a, count), constant(a.type, 0))
@@ -50,7 +50,8 @@ def _shifted_right(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
 
 
 def _safe(builder: Builder, b: IrValue) -> tuple[IrValue, IrValue]:
-    """Where a divisor is 0 or -1, which processors may refuse, and 1 in its place."""
+    """Return a mask of divisors 0 and -1, on which processors may trap, and the divisors with 1
+    there."""
     special = builder.or_(
         builder.icmp_signed("==", b, constant(b.type, 0)),
         builder.icmp_signed("==", b, constant(b.type, -1)),
@@ -64,7 +65,7 @@ def _truncated_remainder(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
 
 
 def _differ(builder: Builder, rest: IrValue, b: IrValue) -> IrValue:
-    """Whether a remainder is not 0 and of another sign than the divisor."""
+    """Return a condition: a remainder is not 0 and differs in sign from the divisor."""
     zero = constant(b.type, 0)
     signs = builder.icmp_signed("<", builder.xor(rest, b), zero)
     return builder.and_(builder.icmp_signed("!=", rest, zero), signs)
@@ -107,4 +108,4 @@ _FUNCTIONS: dict[str, Callable[..., IrValue]] = {
 }
 
 OF_INTEGERS = (*_COMPARISONS, *_FUNCTIONS, "where")
-"""What integers have."""
+"""The functions of integers."""

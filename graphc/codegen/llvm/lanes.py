@@ -1,7 +1,7 @@
-"""Vectors of `LANES` elements, whatever the machine has: LLVM splits them as needed.
+"""Vectors of `LANES` elements on every machine; LLVM splits them as needed.
 
-An element of a tensor has the same arithmetic in every lane, and the rest of a row is a vector
-with a mask, so where an element stands changes no bit of it.
+An element of a tensor has the same arithmetic in every lane. The remainder of a row is a vector
+with a mask. So the position of an element changes no bit of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LANES = 16
 
 Builder = Any
 IrValue = Any
-"""What llvmlite's builder makes; llvmlite has no types for a checker."""
+"""The values of llvmlite's builder; llvmlite has no types for a checker."""
 
 BIT, BYTE, SHORT, WORD = ir.IntType(1), ir.IntType(8), ir.IntType(16), ir.IntType(32)
 FLOAT, DOUBLE, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
@@ -44,28 +44,28 @@ MEMORY: dict[DType, Any] = {
 HELD: dict[DType, Any] = {
     float32: FLOAT, float64: DOUBLE, int32: WORD, int64: INDEX, bool_: BIT,
 }  # fmt: skip
-"""The type of a lane, by what a kernel computes in."""
+"""The type of a lane, by arithmetic dtype."""
 
 _MANGLED = {"float": "f32", "double": "f64", "half": "f16"}
 
 
 def vector(element: Any) -> Any:
-    """The type of `LANES` elements."""
+    """Return the type of `LANES` elements."""
     return ir.VectorType(element, LANES)
 
 
 def held(dtype: DType) -> Any:
-    """The type of a vector that holds values of a dtype."""
+    """Return the type of a vector that holds values of a dtype."""
     return vector(HELD[arithmetic_dtype(dtype)])
 
 
 def index(number: int) -> IrValue:
-    """A constant of 64 bits."""
+    """Return a 64-bit constant."""
     return ir.Constant(INDEX, number)
 
 
 def constant(type: Any, number: float) -> IrValue:
-    """A vector that has the number in every lane, rounded to its elements' type."""
+    """Return a vector with the number in every lane, rounded to its elements' type."""
     element = type.element
     if element == FLOAT:
         with np.errstate(over="ignore"):
@@ -75,7 +75,7 @@ def constant(type: Any, number: float) -> IrValue:
 
 
 def intrinsic(builder: Builder, name: str, *operands: IrValue) -> IrValue:
-    """LLVM's function of that name for vectors of these operands' type."""
+    """Call LLVM's function of that name for vectors of these operands' type."""
     type = operands[0].type
     mangled = _MANGLED.get(str(type.element), f"i{getattr(type.element, 'width', 0)}")
     full = f"llvm.{name}.v{type.count}{mangled}"
@@ -83,13 +83,13 @@ def intrinsic(builder: Builder, name: str, *operands: IrValue) -> IrValue:
 
 
 def declared(builder: Builder, name: str, result: Any, operands: Sequence[Any]) -> IrValue:
-    """A function of another module, declared once."""
+    """Return a function of another module, declared once."""
     known = builder.module.globals.get(name)
     return known or ir.Function(builder.module, ir.FunctionType(result, operands), name)
 
 
 def splat(builder: Builder, scalar: IrValue) -> IrValue:
-    """A vector that has a scalar in every lane."""
+    """Return a vector with a scalar in every lane."""
     type = vector(scalar.type)
     one = builder.insert_element(ir.Constant(type, ir.Undefined), scalar, ir.Constant(WORD, 0))
     return builder.shuffle_vector(
@@ -98,20 +98,20 @@ def splat(builder: Builder, scalar: IrValue) -> IrValue:
 
 
 def lane_numbers(builder: Builder, first: IrValue, step: IrValue) -> IrValue:
-    """first, first + step, ..., as integers of 64 bits."""
+    """Return first, first + step, ..., as 64-bit integers."""
     lanes = ir.Constant(vector(INDEX), list(range(LANES)))
     return builder.add(splat(builder, first), builder.mul(lanes, splat(builder, step)))
 
 
 def first_lanes(builder: Builder, count: IrValue) -> IrValue:
-    """A mask of so many first lanes."""
+    """Return a mask of the first `count` lanes."""
     few = builder.select(builder.icmp_signed("<", count, index(LANES)), count, index(LANES))
     number = splat(builder, builder.trunc(few, WORD))
     return builder.icmp_signed("<", ir.Constant(vector(WORD), list(range(LANES))), number)
 
 
 def widen(builder: Builder, stored: IrValue, dtype: DType) -> IrValue:
-    """Values as a kernel computes with them, of values as they lie in memory."""
+    """Convert values from their dtype in memory to the dtype of the arithmetic."""
     to = held(dtype) if isinstance(stored.type, ir.VectorType) else HELD[arithmetic_dtype(dtype)]
     if dtype == float16:
         return builder.fpext(stored, to)
@@ -127,8 +127,10 @@ def widen(builder: Builder, stored: IrValue, dtype: DType) -> IrValue:
 
 
 def narrow(builder: Builder, value: IrValue, source: DType, dtype: DType) -> IrValue:
-    """Values as they lie in memory, of values that are held as `source`: rounded once, but that
-    float64 comes to 16 bits by way of float32."""
+    """Convert values of dtype `source` to their dtype in memory.
+
+    They are rounded once, except that float64 is converted to 16 bits by way of float32.
+    """
     value = converted(builder, value, source, arithmetic_dtype(dtype))
     to = vector(MEMORY[dtype])
     if dtype == float16:
@@ -141,7 +143,7 @@ def narrow(builder: Builder, value: IrValue, source: DType, dtype: DType) -> IrV
 
 
 def _rounded_to_bfloat16(builder: Builder, value: IrValue) -> IrValue:
-    """The upper halves of float32, rounded to nearest even; NaN stays NaN."""
+    """Return the upper halves of float32, rounded to nearest even; NaN stays NaN."""
     words = vector(WORD)
     bits = builder.bitcast(value, words)
     sixteen = constant(words, 16)
@@ -154,7 +156,7 @@ def _rounded_to_bfloat16(builder: Builder, value: IrValue) -> IrValue:
 
 
 def converted(builder: Builder, value: IrValue, source: DType, to: DType) -> IrValue:
-    """Values of one arithmetic dtype as another, as C converts them."""
+    """Convert values between arithmetic dtypes, as C does."""
     if source == to:
         return value
     type = vector(HELD[to])
@@ -178,12 +180,12 @@ def converted(builder: Builder, value: IrValue, source: DType, to: DType) -> IrV
 
 
 def at(builder: Builder, base: IrValue, offset: IrValue, dtype: DType) -> IrValue:
-    """The address of an element."""
+    """Return the address of an element."""
     return builder.gep(base, [offset], source_etype=MEMORY[dtype])
 
 
 def load(builder: Builder, address: IrValue, dtype: DType, mask: IrValue | None = None) -> IrValue:
-    """`LANES` neighbours as they lie in memory; lanes outside the mask are 0."""
+    """Load `LANES` contiguous elements; lanes outside the mask are 0."""
     type, size = vector(MEMORY[dtype]), dtype.itemsize
     if mask is None:
         return builder.load(address, align=size, typ=type)
@@ -196,7 +198,7 @@ def load(builder: Builder, address: IrValue, dtype: DType, mask: IrValue | None 
 def store(
     builder: Builder, stored: IrValue, address: IrValue, dtype: DType, mask: IrValue | None = None
 ) -> None:
-    """Write `LANES` neighbours, or those in the mask."""
+    """Store `LANES` contiguous elements, or those in the mask."""
     type, size = vector(MEMORY[dtype]), dtype.itemsize
     if mask is None:
         builder.store(stored, address, align=size)
@@ -207,7 +209,7 @@ def store(
 
 
 def prefetch(builder: Builder, address: IrValue) -> None:
-    """Have a cache line brought into the cache, if there is one at that address."""
+    """Prefetch the cache line at an address, if there is one."""
     function = declared(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, WORD, WORD, WORD])
     to_read, keep, of_data = (ir.Constant(WORD, number) for number in (0, 3, 1))
     builder.call(function, [address, to_read, keep, of_data])
@@ -216,14 +218,14 @@ def prefetch(builder: Builder, address: IrValue) -> None:
 def gather(
     builder: Builder, base: IrValue, step: IrValue, dtype: DType, mask: IrValue | None = None
 ) -> IrValue:
-    """`LANES` elements that are `step` apart; lanes outside the mask are 0."""
+    """Load `LANES` elements that are `step` apart; lanes outside the mask are 0."""
     return gather_at(builder, base, lane_numbers(builder, index(0), step), dtype, mask)
 
 
 def gather_at(
     builder: Builder, base: IrValue, offsets: IrValue, dtype: DType, mask: IrValue | None = None
 ) -> IrValue:
-    """`LANES` elements at these offsets; lanes outside the mask are 0."""
+    """Load `LANES` elements at these offsets; lanes outside the mask are 0."""
     type, pointers = vector(MEMORY[dtype]), vector(POINTER)
     name = f"llvm.masked.gather.v{LANES}{_suffix(dtype)}.v{LANES}p0"
     function = declared(builder, name, type, [pointers, WORD, vector(BIT), type])
@@ -240,7 +242,7 @@ def scatter(
     dtype: DType,
     mask: IrValue | None = None,
 ) -> None:
-    """Write `LANES` elements that are `step` apart, or those in the mask."""
+    """Store `LANES` elements that are `step` apart, or those in the mask."""
     scatter_at(builder, stored, base, lane_numbers(builder, index(0), step), dtype, mask)
 
 
@@ -252,7 +254,7 @@ def scatter_at(
     dtype: DType,
     mask: IrValue | None = None,
 ) -> None:
-    """Write `LANES` elements at these offsets, or those in the mask."""
+    """Store `LANES` elements at these offsets, or those in the mask."""
     type, pointers = vector(MEMORY[dtype]), vector(POINTER)
     name = f"llvm.masked.scatter.v{LANES}{_suffix(dtype)}.v{LANES}p0"
     function = declared(builder, name, ir.VoidType(), [type, pointers, WORD, vector(BIT)])
@@ -263,9 +265,10 @@ def scatter_at(
 def _scattered(
     builder: Builder, base: IrValue, offsets: IrValue, dtype: DType, mask: IrValue | None
 ) -> tuple[IrValue, IrValue]:
-    """The addresses of elements at offsets, and the mask, of all lanes where there is none."""
+    """Return the addresses of elements at offsets, and the mask, which has all lanes if there is
+    none."""
     places = builder.gep(base, [offsets], source_etype=MEMORY[dtype])
-    places.type = vector(POINTER)  # llvmlite takes it for one address
+    places.type = vector(POINTER)  # llvmlite assumes one address
     return places, ir.Constant(vector(BIT), [1] * LANES) if mask is None else mask
 
 
@@ -282,10 +285,10 @@ def loop(
     carried: Sequence[IrValue],
     body: Callable[[IrValue, list[IrValue]], Sequence[IrValue]],
 ) -> list[IrValue]:
-    """A loop over first, first + step, ... below last.
+    """Write a loop over first, first + step, ... below last.
 
-    `body` gets the number and what is carried so far, and gives what is carried on; the last of
-    that is what the loop gives.
+    `body` gets the index and the carried values, and returns the next carried values. The loop
+    returns the last of them.
     """
     before = builder.block
     head = builder.append_basic_block("loop")
@@ -316,7 +319,7 @@ def either(
     then: Callable[[], Sequence[IrValue]],
     otherwise: Callable[[], Sequence[IrValue]],
 ) -> list[IrValue]:
-    """What one of two branches gives."""
+    """Write both branches of a condition and return the results of the one that is taken."""
     yes, no = builder.append_basic_block("yes"), builder.append_basic_block("no")
     after = builder.append_basic_block("after")
     builder.cbranch(condition, yes, no)
@@ -335,9 +338,9 @@ def either(
 
 
 def stack(builder: Builder, type: Any, count: int = 1) -> IrValue:
-    """Memory of the function's own, aligned for vectors."""
+    """Allocate memory on the function's stack, aligned for vectors."""
     with builder.goto_entry_block():
         room = builder.alloca(type, size=count)
         room.align = 64
-    room.type = POINTER  # opaque, as all pointers are
+    room.type = POINTER  # opaque, like all pointers
     return room

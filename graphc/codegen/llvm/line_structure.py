@@ -1,4 +1,4 @@
-"""What the text of a line program's kernel depends on, and the numbers that it is given."""
+"""The structure of a line program, on which its kernel's text depends, and the kernel's numbers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ LIGHT = (
     "add", "subtract", "multiply", "negative", "abs", "maximum", "minimum", "where", "less",
     "less_equal", "greater", "greater_equal", "equal", "not_equal",
 )  # fmt: skip
-"""Functions that take few cycles: sums of these wait for one another, unless there are several."""
+"""Functions with low latency; sums of them are latency-bound unless several are computed in
+parallel."""
 MOST_LIGHT = 12
-"""Most instructions of an element that are repeated for several vectors."""
+"""The most instructions per element that are repeated for several vectors."""
 SEVERAL = 4
-"""Vectors that are taken together where little is computed of each."""
+"""Vectors that are processed together if little is computed of each."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,11 @@ class Structure:
 
     kept: int
     runs: int
-    """Reduced axes outside the innermost one."""
+    """The number of reduced axes outside the innermost one."""
     inputs: tuple[Lying, ...]
     outputs: tuple[Lying, ...]
     per_row: tuple[str, ...]
-    """Operands that have one element a line."""
+    """Operands that have one element per line."""
     stages: tuple[Stage, ...]
     computed: Named
     locals: tuple[tuple[str, DType], ...]
@@ -58,14 +59,15 @@ class Structure:
     beside_none: DType
 
     def needed(self, expressions: Named) -> tuple[frozenset[str], Named]:
-        """The names that expressions read, with what is computed of the whole frame for them."""
+        """Return the names that expressions read, and the expressions of the frame that they
+        need."""
         names = frozenset[str]().union(*(e.names for _, e in expressions))
         if self.computed and self.computed[-1][0] in names:
             return names.union(*(e.names for _, e in self.computed)), self.computed
         return names, ()
 
     def together(self, expressions: Named) -> int:
-        """How many vectors are taken together."""
+        """Return the number of vectors that are processed together."""
         every = [*expressions, *self.needed(expressions)[1]]
         instructions = [i for _, expression in every for i in expression.instructions]
         light = all(i.function in LIGHT for i in instructions)
@@ -75,7 +77,8 @@ class Structure:
 def structure_of(
     program: Lines, kept: int, runs: int, known: Sequence[Lying], per_row: Sequence[str]
 ) -> Structure | None:
-    """The structure of a program whose operands lie so; None where functions are left to NumPy."""
+    """Return the structure of a program with these operands; None if NumPy must compute its
+    functions."""
     count = len(program.inputs)
     computed: Named = ()
     locals: tuple[tuple[str, DType], ...] = ()
@@ -110,21 +113,24 @@ def structure_of(
 
 
 def _named(sources: Mapping[str, str | Expression]) -> Named:
-    """Expressions by name; the program's constants stay names, which a kernel is given."""
+    """Return expressions by name; the program's constants stay names, which are arguments of a
+    kernel."""
     parsed = {name: parse(e) if isinstance(e, str) else e for name, e in sources.items()}
     return tuple((name, expression.specialize({})) for name, expression in parsed.items())
 
 
 def constant_bits(program: Lines) -> list[int]:
-    """The constants of a program as numbers of a kernel: the bits of float64."""
+    """Return the constants of a program as numbers of a kernel: the bits of float64."""
     return [struct.unpack("<q", struct.pack("<d", n))[0] for n in program.constants.values()]
 
 
 def row_axes(program: Lines) -> int:
-    """How many reduced axes, the last ones, are one row, by shapes and orders of axes alone.
+    """Return the number of trailing reduced axes that form one row, from shapes and orders of axes
+    alone.
 
-    Two neighbours are where every operand has both or neither, in the order of the frame. Whether
-    it runs on through both is the planner's choice, which may not decide what a sum adds first.
+    Two adjacent axes are merged if every operand has both, in the order of the frame, or neither.
+    Whether an operand is contiguous across both is the planner's choice, which must not affect the
+    order of a sum.
     """
     long = [axis for axis, extent in enumerate(program.shape) if extent > 1]
     operands = (*program.inputs, *program.outputs)
@@ -148,7 +154,7 @@ def _runs_on(operand: Operand, shape: Sequence[int], outer: int, inner: int) -> 
 
 @dataclass(frozen=True)
 class View:
-    """An operand of which some axes are seen as an outer index and a row."""
+    """An operand whose axes are viewed as outer indices and a row."""
 
     lying: Lying
     kept: tuple[int, ...]
@@ -160,7 +166,7 @@ class View:
 
     @property
     def numbers(self) -> list[int]:
-        """What a kernel is given of it."""
+        """The numbers of the operand that a kernel gets."""
         parts = [number for pair in self.axes for number in pair]
         return [self.start, *self.kept, *self.runs, self.inner, *parts]
 
@@ -168,7 +174,7 @@ class View:
 def seen(
     operand: Operand, kept: Sequence[int], runs: Sequence[int], row: Sequence[tuple[int, int]]
 ) -> View:
-    """An operand with these strides, and a row of axes with these extents and strides."""
+    """View an operand with these strides, and with a row of axes with these extents and strides."""
     extents, (whole,) = collapse(tuple(n for n, _ in row), [operand.on([s for _, s in row])])
     if len(extents) > 1:
         own = replace(lying(operand.on((2,))), step="broken", axes=len(extents))

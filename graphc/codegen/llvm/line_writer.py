@@ -1,4 +1,4 @@
-"""What kernels of line programs have in common, whichever way they go through a frame."""
+"""The common base of the kernels of row reductions, by rows and by columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphc.codegen.llvm.scalar import LaneCode
 
 @dataclass(slots=True)
 class LineOperand:
-    """An operand with the numbers that a kernel is given of it."""
+    """An operand with its numbers in a kernel."""
 
     lying: Lying
     pointer: IrValue | None
@@ -31,7 +31,7 @@ class LineOperand:
     axes: list[tuple[IrValue, IrValue]]
 
     def at_line(self, builder: Builder, indices: Sequence[IrValue]) -> Reached:
-        """Its first element of the line with these indices."""
+        """Return its first element of the line with these indices."""
         offset = offset_of(builder, self.start, indices, self.kept)
         base = (
             offset if self.pointer is None else at(builder, self.pointer, offset, self.lying.dtype)
@@ -39,7 +39,7 @@ class LineOperand:
         return Reached(self.lying, base, self.inner, self.axes)
 
     def at_run(self, builder: Builder, line: Reached, indices: Sequence[IrValue]) -> Reached:
-        """Its first element of the run with these indices."""
+        """Return its first element of the run with these indices."""
         offset = offset_of(builder, index(0), indices, self.runs)
         base = (
             builder.add(line.base, offset)
@@ -50,7 +50,7 @@ class LineOperand:
 
 
 class LineWriter:
-    """Reads a kernel's numbers, and writes loops over vectors of a row."""
+    """A reader of a kernel's numbers and a base of writers of loops over vectors of a row."""
 
     def __init__(self, builder: Builder, structure: Structure) -> None:
         self.builder, self.structure = builder, structure
@@ -65,7 +65,7 @@ class LineWriter:
         self.constants = {name: self._constant() for name in structure.constants}
 
     def read_shares(self) -> None:
-        """Read the numbers that say what a piece is."""
+        """Read the numbers that define a piece."""
         raise NotImplementedError
 
     def _operand(self, own: Lying) -> LineOperand:
@@ -81,13 +81,13 @@ class LineWriter:
         return self.builder.bitcast(bits, DOUBLE)
 
     def code(self) -> LaneCode:
-        """Code that knows the constants."""
+        """Return code that knows the constants."""
         code = LaneCode(self.builder, self.structure.beside_none)
         code.constants = self.constants
         return code
 
     def varying(self, names: frozenset[str], operands: Sequence[Lying]) -> list[LineOperand]:
-        """Those of some operands that have these names and more than one element a line."""
+        """Return the operands that have these names and more than one element per line."""
         return [
             self.operands[each.name]
             for each in operands
@@ -95,7 +95,7 @@ class LineWriter:
         ]
 
     def define_computed(self, code: LaneCode, made: Named) -> None:
-        """Compute what the frame has in no memory."""
+        """Compute the frame's tensor, which is not stored."""
         dtypes = dict(self.structure.locals)
         for name, expression in made:
             code.define(name, dtypes[name], expression)

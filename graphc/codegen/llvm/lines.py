@@ -1,7 +1,7 @@
-"""Calls of line programs: by rows or by columns, in parts where lines are few and long.
+"""Calls of row reductions, by rows or by columns; few long lines are split into parts.
 
-All that decides in which order a sum is made follows from shapes, and from the order in which axes
-lie in memory: the same under every plan, and on every machine.
+The order of a sum follows from shapes and from the order of axes in memory alone. So it is the same
+under every plan and on every machine.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from graphc.codegen.text.operands import Operand, collapse, row_major
 from graphc.ir.types import TensorType, float32
 
 ENOUGH_PIECES = 16
-"""Pieces from which on whole lines keep a machine busy."""
+"""Number of pieces from which on whole lines keep a machine busy."""
 PARTS = 32
-"""About how many pieces lines are cut into that are fewer."""
+"""About how many pieces are wanted if lines are split."""
 ROW_PART, COLUMN_PART = 16384, 128
-"""Least elements of a part of a line, by rows and by columns."""
+"""Minimum elements per part of a line, by rows and by columns."""
 SMALL = 65536
 """Elements below which a program is not worth a second call."""
 
 
 def lines_calls(program: Along, rooms: int = 0) -> NativeCalls | None:
-    """The calls of a line program and their scratch, numbered from `rooms` on; None for a program
-    with functions left to NumPy."""
+    """Return the calls of a line program and their scratch, numbered from `rooms` on.
+
+    Returns None if NumPy must compute the program's functions.
+    """
     lines = program.lines.in_memory_order()
     chunks = 1 if program.whole else _chunks(lines)
     scratch: list[TensorType] = []
@@ -56,7 +58,8 @@ def lines_calls(program: Along, rooms: int = 0) -> NativeCalls | None:
 
 
 def _by_rows(program: Lines) -> bool:
-    """Whether vectors lie along lines: not where these are shorter, and there are many."""
+    """Return true if vectors run along lines. They do not if lines are shorter than vectors and
+    numerous."""
     long = [axis for axis, extent in enumerate(program.shape) if extent > 1]
     last = [program.shape[axis] for axis in long if axis not in program.reduced][-1:]
     is_short = program.length < LANES and bool(last) and last[0] >= LANES
@@ -64,7 +67,7 @@ def _by_rows(program: Lines) -> bool:
 
 
 def _chunks(program: Lines) -> int:
-    """How many parts a line is cut into."""
+    """Return the number of parts of a line."""
     if program.lines * program.length < SMALL:
         return 1
     if _by_rows(program):
@@ -82,7 +85,8 @@ def _call(op: str, program: Lines, chunks: int) -> NativeCall | None:
 
 
 def _on_parts(program: Lines, chunks: int) -> list[tuple[Operand, list[int], int]]:
-    """Each operand with its strides on the kept axes and from a part of a line to the next."""
+    """Return each operand with its strides on the kept axes, and its stride between parts of a
+    line."""
     kept = program.kept
     spread = [n * chunks for n in row_major([program.shape[axis] for axis in kept])]
     found = [(o, [o.strides[axis] for axis in kept], 0) for o in program.inputs]
@@ -95,7 +99,7 @@ def _on_parts(program: Lines, chunks: int) -> list[tuple[Operand, list[int], int
 def _collapsed(
     shape: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[list[int]]]:
-    """Fewest axes of several operands with these strides."""
+    """Merge the axes of several operands with these strides into as few as possible."""
     stand_ins = [Operand("", float32, tuple(own)) for own in strides]
     extents, found = collapse(tuple(shape), stand_ins)
     return list(extents), [list(o.strides) for o in found]

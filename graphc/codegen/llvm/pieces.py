@@ -1,4 +1,4 @@
-"""How the work of a call is cut into pieces: so many rows each, fixed by the shape."""
+"""Division of a call into pieces of some rows each, fixed by the shape."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from graphc.codegen.llvm.lanes import LANES, Builder, IrValue, index, loop
 from graphc.codegen.llvm.places import advanced, least, split
 
 PIECE = 16384
-"""About how many elements a piece has: more than starting it costs, less than a cache holds."""
+"""About how many elements a piece has: more than the overhead costs, less than a cache holds."""
 
 Part = Callable[[IrValue, IrValue], None]
-"""Writes what is done from a first number to before a last one."""
+"""A function that writes the code for a range of numbers."""
 
 Take = Callable[[list[IrValue], IrValue | None, list[IrValue]], Sequence[IrValue]]
-"""From the places of some vectors, how many elements are left where they may not fill them, and
-what is carried so far, what is carried on."""
+"""A function from positions, remaining elements and carried values to the next carried values.
+
+The remaining elements are None if all vectors are full.
+"""
 
 
 def rows_of_piece(elements: int) -> int:
-    """The rows of a piece, where a row has that many elements."""
+    """Return the rows of a piece, given the elements of a row."""
     return max(1, PIECE // max(1, elements))
 
 
 def over_pieces(builder: Builder, given: NumberReader, part: Part) -> None:
-    """Write the loop over pieces; the next numbers are how many rows there are, and a piece has."""
+    """Write the loop over pieces; the next numbers are the rows in total and the rows of a
+    piece."""
     total, rows = given.some(2)
 
     def piece(number: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
@@ -42,7 +45,7 @@ def over_rows(
     extents: Sequence[IrValue],
     body: Callable[[IrValue, list[IrValue]], None],
 ) -> None:
-    """Write the loops over pieces and their rows: `body` gets a row's number and its indices."""
+    """Write the loops over pieces and their rows; `body` gets a row's number and its indices."""
 
     def part(first: IrValue, last: IrValue) -> None:
         def row(number: IrValue, indices: list[IrValue]) -> Sequence[IrValue]:
@@ -61,8 +64,10 @@ def over_vectors(
     body: Callable[[IrValue, IrValue, int], None],
     together: int = 4,
 ) -> None:
-    """Write a loop over elements by `together` vectors at a time, then by one: `body` gets the
-    first element, how many are left, and how many vectors to do."""
+    """Write a loop over elements by `together` vectors at a time, then by one.
+
+    `body` gets the first element, the number of remaining elements, and the number of vectors.
+    """
 
     def take(
         places: list[IrValue], left: IrValue | None, carried: list[IrValue]
@@ -81,7 +86,7 @@ def fold_vectors(
     carried: Sequence[IrValue],
     take: Take,
 ) -> list[IrValue]:
-    """Write a loop over elements by `together` vectors at a time, then by one, that carries
+    """Write a loop over elements by `together` vectors at a time, then by one, with carried
     values."""
     step, whole = together * LANES, first
     if together > 1:

@@ -1,4 +1,4 @@
-"""Index arithmetic of kernels on numbers of 64 bits."""
+"""Index arithmetic of kernels on 64-bit numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from graphc.codegen.llvm.lanes import Builder, IrValue, index
 
 
 def least(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
-    """The lesser of two numbers."""
+    """Return the lesser of two numbers."""
     return builder.select(builder.icmp_signed("<", a, b), a, b)
 
 
 def split(builder: Builder, number: IrValue, extents: Sequence[IrValue]) -> list[IrValue]:
-    """A row-major number as one index an axis."""
+    """Split a row-major number into one index per axis."""
     indices: list[IrValue] = []
     for extent in reversed(extents[1:]):
         indices.append(builder.urem(number, extent))
@@ -24,7 +24,7 @@ def split(builder: Builder, number: IrValue, extents: Sequence[IrValue]) -> list
 def advanced(
     builder: Builder, indices: Sequence[IrValue], extents: Sequence[IrValue]
 ) -> list[IrValue]:
-    """The indices of the next place in row-major order."""
+    """Return the indices of the next element in row-major order."""
     found: list[IrValue] = []
     carry = index(1)
     for number, extent in zip(reversed(indices), reversed(extents), strict=True):
@@ -38,7 +38,7 @@ def advanced(
 def offset_of(
     builder: Builder, start: IrValue, indices: Sequence[IrValue], strides: Sequence[IrValue]
 ) -> IrValue:
-    """start plus the sum of index times stride, over as many axes as there are indices."""
+    """Return start plus the sum of index times stride, over as many axes as there are indices."""
     for number, stride in zip(indices, strides, strict=False):
         start = builder.add(start, builder.mul(number, stride))
     return start

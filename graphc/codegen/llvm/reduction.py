@@ -1,8 +1,8 @@
-"""How vectors are combined to one number a line.
+"""Reduction of vectors to one number per line.
 
-A lane adds up a block in its own dtype, at most a thousand elements; blocks are added up in
-float64, so a sum over millions is as good as its elements. The order in which all this is done is
-fixed by the shape of a line.
+A lane sums a block in its own dtype, at most 256 elements. Block sums are added in float64,
+so a sum over millions of elements stays accurate. The shape of a line fixes the order of all
+additions.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from graphc.ir.types import DType, bool_, float32, float64, int32
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """One reduction of a stage: what is combined, in which dtype."""
+    """One reduction of a stage: its operation and its dtypes."""
 
     name: str
     combine: Combine
     source: DType
-    """The dtype of what is combined."""
+    """The dtype of the elements."""
 
     @property
     def dtype(self) -> DType:
@@ -49,7 +49,7 @@ class Combined:
         return float64 if self.combine == "Sum" and self.dtype == float32 else self.dtype
 
     def identity(self, dtype: DType) -> IrValue:
-        """The number that changes nothing, in every lane."""
+        """Return the identity element in every lane."""
         type = vector(HELD[dtype])
         if self.combine == "Sum":
             return constant(type, 0)
@@ -60,22 +60,22 @@ class Combined:
         return constant(type, int(limits.min if lowest else limits.max))
 
     def take(self, builder: Builder, a: IrValue, value: IrValue) -> IrValue:
-        """A block's vector with further elements, as they were computed."""
+        """Return a block's vector combined with further elements."""
         return self._of_two(builder, a, converted(builder, value, self.source, self.dtype))
 
     def fold(self, builder: Builder, total: IrValue, block: IrValue) -> IrValue:
-        """The total with a block."""
+        """Return the total combined with a block."""
         return self._of_two(builder, total, converted(builder, block, self.dtype, self.total))
 
     def merge(self, builder: Builder, parts: list[IrValue]) -> IrValue:
-        """One vector of several, by a tree."""
+        """Combine several vectors into one, by a tree."""
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
             parts = [self._of_two(builder, a, b) for a, b in pairs]
         return parts[0]
 
     def result(self, builder: Builder, total: IrValue) -> IrValue:
-        """The result in every lane, by a tree over the lanes of the total."""
+        """Return the result in every lane, by a tree over the lanes of the total."""
         apart = LANES // 2
         while apart:
             lanes = [(lane + apart) % LANES for lane in range(LANES)]
@@ -83,12 +83,12 @@ class Combined:
             moved = builder.shuffle_vector(total, ir.Constant(total.type, ir.Undefined), chosen)
             total = self._of_two(builder, total, moved)
             apart //= 2
-        # Of two zeros, lanes may have chosen different ones.
+        # Of two zeros, lanes may have selected different signs.
         first = splat(builder, builder.extract_element(total, ir.Constant(WORD, 0)))
         return self.rounded(builder, first)
 
     def rounded(self, builder: Builder, total: IrValue) -> IrValue:
-        """A total in the dtype of the result."""
+        """Return a total in the dtype of the result."""
         return converted(builder, total, self.total, self.dtype)
 
     def _of_two(self, builder: Builder, a: IrValue, b: IrValue) -> IrValue:

@@ -1,8 +1,8 @@
-"""Kernels of line programs by rows: the innermost axis is reduced, a vector is a part of a line.
+"""Row reductions by rows: the innermost axis is reduced, and a vector is a part of a line.
 
-A line is some runs, one behind another along the outer reduced axes, and a run is blocks of
-`BLOCK` elements. Where little is computed of an element, several vectors of a block are taken
-together, each with a sum of its own.
+A line consists of runs, one per index of the outer reduced axes. A run consists of blocks of
+`BLOCK` elements. If little is computed per element, several vectors of a block are processed
+together, each with its own sum.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from graphc.codegen.llvm.scalar import LaneCode
 from graphc.ir.types import DType
 
 BLOCK = 4096
-"""Elements that are added up before float64 takes their sum."""
+"""Elements per block; block sums are accumulated in float64."""
 
 
 class RowWriter(LineWriter):
-    """Writes the kernel of one structure; the last kept axis numbers the parts of a line."""
+    """A writer of the kernel of one structure; the last kept axis numbers the parts of a line."""
 
     def read_shares(self) -> None:
         self.row, self.lines, self.block = self.given.some(3)
@@ -49,7 +49,7 @@ class RowWriter(LineWriter):
         loop(b, self.first, self.last, 1, (), piece)
 
     def line(self, indices: Sequence[IrValue]) -> None:
-        """Write what is done for one line, or one part of it."""
+        """Write the code for one line, or for one part of it."""
         b, structure = self.builder, self.structure
         self.set_range(indices[-1])
         self.at_line = {n: o.at_line(b, indices) for n, o in self.operands.items()}
@@ -70,7 +70,7 @@ class RowWriter(LineWriter):
             self.store_line(code)
 
     def set_range(self, chunk: IrValue) -> None:
-        """The runs of a part, and its columns of each."""
+        """Set the runs of a part, and its columns in each of them."""
         b, runs = self.builder, index(1)
         for extent in self.runs:
             runs = b.mul(runs, extent)
@@ -85,7 +85,7 @@ class RowWriter(LineWriter):
         carried: Sequence[IrValue],
         body: Callable[[list[Reached], list[IrValue]], Sequence[IrValue]],
     ) -> list[IrValue]:
-        """A loop over runs; `body` gets the operands at a run's beginning."""
+        """Write a loop over runs; `body` gets the operands at a run's beginning."""
         b, axes = self.builder, len(self.runs)
 
         def run(number: IrValue, held: list[IrValue]) -> Sequence[IrValue]:
@@ -134,7 +134,7 @@ class RowWriter(LineWriter):
         combined: Sequence[Combined],
         together: int,
     ) -> Callable[[IrValue, IrValue], list[IrValue]]:
-        """What writes the vectors that a block comes to, one a reduction."""
+        """Return a function that writes the result vectors of a block, one per reduction."""
         b, count = self.builder, len(combined)
 
         def take(
@@ -163,7 +163,7 @@ class RowWriter(LineWriter):
         return write
 
     def store_elements(self, code: LaneCode) -> None:
-        """Write the outputs with an element each."""
+        """Write the elementwise outputs."""
         b, structure = self.builder, self.structure
         names = structure.needed(structure.per_element)[0]
         sources = self.varying(names, structure.inputs)

@@ -1,7 +1,7 @@
-"""The rules by which ops that are no programs become native kernels.
+"""Rules that map ops without programs to native kernels.
 
-A rule takes a node and the places of its values, and gives the node's calls. It is registered in
-the file in which it is written, as the rules of generated GPU kernels are.
+A rule takes a node and the places of its values, and returns the node's calls. It is registered in
+the file in which it is written, like the rules of generated GPU kernels.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def native_rule(*ops: Key) -> Callable[[NativeRule], NativeRule]:
 
 
 def native_strides_of(*ops: Key) -> Callable[[StrideRule], StrideRule]:
-    """Register the decorated function as what says which strides these ops' native kernels take.
+    """Register the decorated function as the stride rule of these ops' native kernels.
 
-    Ops need none whose native kernels take what their generated GPU kernels take.
+    Ops need none if their native kernels accept the same strides as their generated GPU kernels.
     """
 
     def register(rule: StrideRule) -> StrideRule:
@@ -44,10 +44,11 @@ def native_strides_of(*ops: Key) -> Callable[[StrideRule], StrideRule]:
 
 
 def native_rule_of(op: Op) -> NativeRule | None:
-    """The rule of an op: its own, else that of the nearest class with one; None without any."""
+    """Return the rule of an op: its own, else that of the nearest class with one; None
+    without any."""
     return _RULES.rule_of(op)
 
 
 def native_strides_rule_of(op: Op) -> StrideRule | None:
-    """What says which strides an op's native kernels take; None where it has no rule of its own."""
+    """Return the stride rule of an op's native kernels; None if it has no rule of its own."""
     return _STRIDE_RULES.rule_of(op)

@@ -1,6 +1,6 @@
-"""Scalar expressions lowered to LLVM IR over vectors of lanes.
+"""Lowering of scalar expressions to LLVM IR over vectors of lanes.
 
-What is computed in which dtype, and rounded where, is that of codegen/text/scalar.py.
+Dtypes and rounding are those of `codegen/text/scalar.py`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ BY_LIBRARY = {
     "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",
     "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "power": "pow", "fmod": "fmod",
 }  # fmt: skip
-"""Functions of floats that the C library computes in float64, by their names there."""
+"""Functions of floats that the C library computes in float64, with their names there."""
 
 WIDE_BY_LIBRARY = {"tanh": "tanh", "erf": "erf", "sin": "sin", "cos": "cos", "expm1": "expm1"}
-"""The same, of float64 alone."""
+"""The same, for float64 alone."""
 
 ROUNDINGS = ("floor", "ceil", "rint", "trunc", "sqrt")
 
@@ -45,12 +45,15 @@ Lanes = tuple[IrValue, DType]
 """A vector, and the arithmetic dtype of its lanes."""
 
 OF_BOOLS = (*LOGIC, *_ORDERED, "not_equal", "where", "maximum", "minimum", "multiply")
-"""Functions that bools have without becoming numbers first."""
+"""Functions that apply to bools without a conversion to numbers."""
 
 
 def supports(expression: Expression, dtypes: Mapping[str, DType]) -> bool:
-    """Whether `LaneCode` can compute it over names of these dtypes: all but powers and functions of
-    floats of integers, and arithmetic on nothing but bools."""
+    """Return true if `LaneCode` can compute an expression over names of these dtypes.
+
+    It cannot compute powers of integers, float functions of integers, or arithmetic on bools
+    alone.
+    """
     computed_in, _ = _dtypes(expression, dtypes)
     for instruction, dtype in zip(expression.instructions, computed_in, strict=True):
         if dtype is None or dtype.kind == "float":
@@ -61,15 +64,17 @@ def supports(expression: Expression, dtypes: Mapping[str, DType]) -> bool:
 
 
 def dtype_of(expression: Expression, dtypes: Mapping[str, DType], beside_none: DType) -> DType:
-    """The arithmetic dtype of the value that `LaneCode` gives an expression."""
+    """Return the arithmetic dtype of an expression's value in `LaneCode`."""
     return _dtypes(expression, dtypes, beside_none)[1] or beside_none
 
 
 def _dtypes(
     expression: Expression, dtypes: Mapping[str, DType], beside_none: DType | None = None
 ) -> tuple[list[DType | None], DType | None]:
-    """What each instruction computes in, and the dtype of the value; `beside_none` where nothing
-    but literals and bools would choose."""
+    """Return the dtype of each instruction, and the dtype of the value.
+
+    `beside_none` is used if there are only literals and bools.
+    """
     found: list[DType | None] = []
     done: list[DType | None] = []
 
@@ -88,47 +93,49 @@ def _dtypes(
 
 
 class LaneCode:
-    """Computes expressions over the variables declared so far.
+    """A compiler of expressions over the variables declared so far.
 
-    A variable holds the `arithmetic_dtype` of what it stands for.
+    A variable is held in the `arithmetic_dtype` of its operand.
     """
 
     def __init__(self, builder: Builder, floating: DType | None) -> None:
         self.builder = builder
         self.floating = floating
-        """The dtype of literals that stand beside no variable; None for that of the first one."""
+        """The dtype of literals in expressions without variables; None for that of the first
+        variable."""
         self.variables: dict[str, Lanes] = {}
         self.constants: dict[str, IrValue] = {}
-        """Numbers that are read like literals, but known only when the kernel runs: float64."""
+        """Named literals whose values are known only at run time: float64."""
         self.results: dict[str, Lanes] = {}
-        """What instructions gave, by how they are written: none is computed twice."""
+        """Results of instructions by their text; none is computed twice."""
 
     def declare(self, name: str, dtype: DType, stored: IrValue) -> None:
-        """A variable for an operand whose elements lie so in memory."""
+        """Declare a variable for an operand, given its elements as stored in memory."""
         self.hold(name, arithmetic_dtype(dtype), widen(self.builder, stored, dtype))
 
     def hold(self, name: str, dtype: DType, value: IrValue) -> None:
-        """A variable for a vector of that arithmetic dtype."""
+        """Declare a variable for a vector of that arithmetic dtype."""
         if name in self.variables:
-            self.results = {}  # they may be of what it stood for
+            self.results = {}  # they may depend on its previous value
         self.variables[name] = (value, dtype)
 
     def nested(self) -> LaneCode:
-        """Code inside a loop that sees all variables declared so far."""
+        """Return code inside a loop that sees all variables declared so far."""
         inner = LaneCode(self.builder, self.floating)
         inner.variables, inner.constants = dict(self.variables), self.constants
         inner.results = dict(self.results)
         return inner
 
     def define(self, name: str, dtype: DType, expression: Expression) -> IrValue:
-        """A variable for the expression's value, rounded to `dtype`, as it lies in memory."""
+        """Declare a variable for the expression's value, rounded to `dtype`, and return it as
+        stored."""
         value, source = self.compute(expression)
         stored = narrow(self.builder, value, source, dtype)
         self.declare(name, dtype, stored)
         return stored
 
     def compute(self, expression: Expression) -> Lanes:
-        """The expression's value and its dtype."""
+        """Return the expression's value and its dtype."""
         done: list[Lanes] = []
         written = _written(expression)
         for instruction, text in zip(expression.instructions, written, strict=True):
@@ -139,7 +146,7 @@ class LaneCode:
         return self._operand(expression.value, done, dtype), dtype
 
     def prepare(self, expressions: Iterable[Expression]) -> None:
-        """Compute what is the same for all that a loop is going to declare."""
+        """Compute the loop-invariant parts of expressions before a loop."""
         for expression in expressions:
             done: dict[int, Lanes] = {}
             written = _written(expression)
@@ -195,18 +202,19 @@ class LaneCode:
     def _condition(
         self, operand: Operand, done: Sequence[Lanes], value: IrValue, dtype: DType
     ) -> IrValue:
-        """What decides in a `where`: not what it became beside the two values."""
+        """Return the condition of a `where`, from its dtype before the conversion to that of the
+        two values."""
         known = self._known(operand, done)
         given, source = known or (value, dtype)
         return converted(self.builder, given, source, bool_)
 
 
 _NOTHING: Lanes = (None, bool_)
-"""Stands for a result that nothing reads."""
+"""A placeholder for a result that nothing reads."""
 
 
 def _written(expression: Expression) -> list[str]:
-    """Each instruction as text that tells it from all others, whichever expression it is of."""
+    """Return each instruction as text that identifies it in any expression."""
     texts: list[str] = []
     for instruction in expression.instructions:
         operands = [
@@ -217,7 +225,7 @@ def _written(expression: Expression) -> list[str]:
 
 
 def literal(number: float, dtype: DType) -> IrValue:
-    """A number in every lane, rounded to that dtype."""
+    """Return a number in every lane, rounded to that dtype."""
     type = vector(HELD[dtype])
     if dtype.kind == "float":
         with np.errstate(over="ignore"):
@@ -226,7 +234,7 @@ def literal(number: float, dtype: DType) -> IrValue:
 
 
 def _apply(builder: Builder, function: str, operands: list[IrValue], dtype: DType) -> IrValue:
-    """One function of operands of that dtype."""
+    """Apply one function to operands of that dtype."""
     if function == "where":
         return builder.select(*operands)
     if dtype == bool_:
@@ -260,7 +268,7 @@ def _of_floats(builder: Builder, function: str, operands: list[IrValue]) -> IrVa
 
 
 def extreme(builder: Builder, sign: str, a: IrValue, b: IrValue) -> IrValue:
-    """a where it is beyond b or NaN, else b, which may be NaN; so NaN goes through, as in NumPy."""
+    """Return a if `a sign b` holds or a is NaN, else b; so NaN propagates, as in NumPy."""
     beyond = builder.fcmp_ordered(sign, a, b)
     nan = builder.fcmp_unordered("uno", a, a)
     return builder.select(builder.or_(beyond, nan), a, b)
@@ -287,7 +295,7 @@ def _floored_remainder(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
 
 
 def _floored_ratio(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
-    """As prelude.cuh, which follows NumPy."""
+    """Compute the floored quotient as in `prelude.cuh`, which follows NumPy."""
     zero, one = constant(a.type, 0.0), constant(a.type, 1.0)
     rest = _transcendental(builder, "fmod", [a, b])
     ratio = builder.fdiv(a, b)
@@ -334,14 +342,14 @@ _IN_DOUBLES: dict[str, Callable[..., IrValue]] = {
     "log": functions.logarithm,
     "log1p": functions.log_of_one_more,
 }
-"""Functions computed in float64 whatever they are of."""
+"""Functions computed in float64 for every dtype."""
 
 _ROUNDED: dict[str, Callable[..., IrValue]] = {
     "expm1": functions.exponential_less_one,
     "sin": lambda b, x: functions.sine(b, x, 0),
     "cos": lambda b, x: functions.sine(b, x, 1),
 }
-"""Functions of float32 computed in float64, not to the last place of that."""
+"""Functions of float32 computed in float64 with less than float64 accuracy."""
 
 
 def _transcendental(builder: Builder, function: str, operands: list[IrValue]) -> IrValue:

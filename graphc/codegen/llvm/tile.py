@@ -1,4 +1,4 @@
-"""Square tiles that are transposed in registers and laid on the stack."""
+"""Square tiles that are transposed in registers and stored on the stack."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def fill_tile(
     last: IrValue,
     tall: IrValue,
 ) -> None:
-    """Lay `LANES` columns of `tall` rows of a turned operand into `room`, row after row.
+    """Store `LANES` columns of `tall` rows of a transposed operand in `room`, row after row.
 
-    Columns beyond the last one repeat it: nothing is read that does not exist.
+    Columns beyond the last one repeat it, so nothing is read out of bounds.
     """
     dtype = source.lying.dtype
     columns = [least(builder, builder.add(column, index(lane)), last) for lane in range(LANES)]
@@ -32,8 +32,11 @@ def fill_tile(
 
 
 def transposed(builder: Builder, rows: list[IrValue]) -> list[IrValue]:
-    """The columns of a square matrix: each round interleaves rows half the matrix apart, which
-    moves one bit of the row's number into that of the column."""
+    """Return the columns of a square matrix.
+
+    Each round interleaves rows half the matrix apart. This moves one bit of the row index to the
+    column index.
+    """
     half = LANES // 2
     for _ in range(LANES.bit_length() - 1):
         rows = [
@@ -44,6 +47,6 @@ def transposed(builder: Builder, rows: list[IrValue]) -> list[IrValue]:
 
 
 def interleaved(builder: Builder, a: IrValue, b: IrValue, first: int) -> IrValue:
-    """Elements of a and b in turns, from element `first` of both on."""
+    """Interleave the elements of a and b, from element `first` of both on."""
     chosen = [first + lane // 2 + lane % 2 * LANES for lane in range(LANES)]
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(WORD, LANES), chosen))

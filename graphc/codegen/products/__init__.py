@@ -1,1 +1,1 @@
-"""Matrix products as calls of a BLAS."""
+"""Matrix products as BLAS calls."""

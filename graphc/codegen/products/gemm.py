@@ -1,8 +1,8 @@
 """Matrix products as calls of a column-major BLAS.
 
 A row-major matrix is, byte for byte, the transpose of a column-major one. So C = op(A) · op(B) is
-computed as Cᵀ = op(B)ᵀ · op(A)ᵀ: the operands change places, and no byte moves. Leading
-dimensions, strides and offsets count elements.
+computed as Cᵀ = op(B)ᵀ · op(A)ᵀ: the operands are swapped, and no byte moves. Leading dimensions,
+strides and offsets count elements.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ EPILOGUES: Mapping[Activation, Epilogue] = {
 def gemms(
     node: Node, places: Mapping[Value, Place], tf32: bool = False, epilogues: bool = True
 ) -> tuple[Gemm, ...]:
-    """The calls of a matmul or linear node, usually one.
+    """Return the calls of a matmul or linear node, usually one.
 
-    The bias and the activation of `linear` are an epilogue where `has_epilogue`. Where not, and
-    with a running sum (`accumulate`), y must hold the bias or the sum before the first call: beta
-    is 1. Several calls are only needed where the batch axes of the operands have no
-    common stride. `tf32` lets float32 products round their operands to 10 bits of mantissa.
-    Raises `OptionError` for an operand that `needs_copy`.
+    The bias and the activation of `linear` are an epilogue if `has_epilogue`. Otherwise, and with a
+    running sum (`accumulate`), y must hold the bias or the sum before the first call: beta is 1.
+    Several calls are needed only if the batch axes of the operands have no common stride. `tf32`
+    lets float32 products round their operands to 10 bits of mantissa. Raises `OptionError` for an
+    operand that `needs_copy`.
     """
     a, b = node.inputs[:2]
     c = node.output
@@ -80,9 +80,9 @@ def _is_one_matrix(value: Value) -> bool:
 
 
 def has_epilogue(node: Node, places: Mapping[Value, Place]) -> bool:
-    """Whether a BLAS adds a linear node's bias and applies its activation as it writes.
+    """Return true if a BLAS adds a linear node's bias and applies its activation.
 
-    cuBLASLt has no such epilogues for float64, and reads a bias that lies in one piece.
+    cuBLASLt has no such epilogues for float64, and needs a contiguous bias.
     """
     bias = node.inputs[2]
     size = bias.type.dtype.itemsize
@@ -91,7 +91,8 @@ def has_epilogue(node: Node, places: Mapping[Value, Place]) -> bool:
 
 
 def needs_copy(value: Value, strides: tuple[int, ...]) -> bool:
-    """Whether a matrix lies so that no BLAS can read it: neither rows nor columns in one piece."""
+    """Return true if no BLAS can read a matrix, because neither its rows nor its columns are
+    contiguous."""
     size = value.type.dtype.itemsize
     below, right = (stride // size for stride in strides[-2:])
     rows, columns = value.shape[-2:]
@@ -99,9 +100,10 @@ def needs_copy(value: Value, strides: tuple[int, ...]) -> bool:
 
 
 def stored(rows: int, columns: int, below: int, right: int) -> tuple[bool, int] | None:
-    """Whether a matrix lies by columns instead of by rows, and its leading dimension.
+    """Return true for a column-major and false for a row-major matrix, with its leading dimension.
 
-    `below` and `right` are the strides to the next row and column. None if no BLAS can read it.
+    `below` and `right` are the strides to the next row and column. Returns None if no BLAS can read
+    it.
     """
     if (columns == 1 or right == 1) and (rows == 1 or below >= columns):
         return False, below if rows > 1 else columns
@@ -132,7 +134,8 @@ def _readable(node: Node, value: Value, place: Place) -> _Stored:
 def _batches(
     shape: tuple[int, ...], stored: Sequence[_Stored], places: Mapping[Value, Place]
 ) -> list[tuple[int, tuple[Matrix, Matrix, Matrix]]]:
-    """The batch axes as strided batches of calls: the longest axis in a call, the others a loop."""
+    """Return the batch axes as strided batches of calls: the longest axis in a call, the others as
+    a loop."""
     operands = [_batch_operand(s.value, places[s.value], shape) for s in stored]
     extents, strides = collapse(shape, operands)
     inner = max(range(len(extents)), key=lambda axis: (extents[axis], axis), default=None)
@@ -160,7 +163,7 @@ def _batch_operand(value: Value, place: Place, shape: tuple[int, ...]) -> Operan
 
 
 def compute_type(dtype: DType, tf32: bool) -> int:
-    """The cublasComputeType of a product of that dtype."""
+    """Return the `cublasComputeType_t` of a product of that dtype."""
     if dtype == float64:
         return COMPUTE_64F
     return COMPUTE_32F_FAST_TF32 if tf32 and dtype == float32 else COMPUTE_32F

@@ -1,4 +1,5 @@
-"""A product by a kernel, for what a BLAS does not serve: one thread computes one element."""
+"""A product as a kernel, for cases that a BLAS does not support: one thread computes one
+element."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from graphc.ir.types import float32, float64
 
 
 def product_kernel(call: Gemm) -> Launch:
-    """The launch that computes what a product without an epilogue does.
+    """Return the launch that computes a product without an epilogue.
 
-    Sums are of float32, or float64 for operands of that, in the order of the inner axis. Raises
-    `OptionError` for a product with an epilogue, or that adds a part of what is there.
+    Sums are in float32, or in float64 if `compute` is that, in the order of the inner axis. Raises
+    `OptionError` for a product with an epilogue, or with a beta other than 0 or 1.
     """
     if call.beta not in (0.0, 1.0):
         raise OptionError(
@@ -60,13 +61,13 @@ def product_kernel(call: Gemm) -> Launch:
 
 
 def _operand(name: str, matrix: Matrix) -> Operand:
-    """A matrix of each entry of the batch, column-major."""
+    """Return a matrix of each entry of the batch, column-major."""
     strides = (matrix.stride, 1, matrix.leading)
     return Operand(name, matrix.dtype, strides, matrix.buffer, start=matrix.offset)
 
 
 def _element(operand: Operand, row: str, column: str) -> str:
-    """C++ for an element of an operand."""
+    """Return C++ for an element of an operand."""
     stride, _, leading = operand.strides
     at = starting_at(operand, f"batch * {stride}u + {row} + {column} * {leading}u")
     return f"{operand.name}[{at}]"

@@ -1,8 +1,8 @@
-"""Matrix products by a library on the CPU: what it takes, and the workspace that it needs.
+"""Matrix products by a library on the CPU: accepted strides, and the workspace they need.
 
-The library computes in float32, of float32 and bfloat16 operands. It reads matrices in one piece
-alone, so others are copied first under every strategy, and how far the rows of an operand lie from
-one another decides no bit.
+The library computes in float32, from float32 and bfloat16 operands. It reads only contiguous
+matrices, so others are copied first under every strategy. The distance between the rows of an
+operand changes no bit.
 """
 
 from __future__ import annotations
@@ -17,24 +17,29 @@ from graphc.ir.op import Strided
 from graphc.ir.types import DType, TensorType, align, bfloat16, float32, memory_order, pieces
 
 ROWS, COLUMNS, CHUNKS = (32, 256), 64, 16
-"""A thread works on a block of so many rows, at least and at most, and columns; where it brings
-the rows together, on at most so many blocks of columns beside one another."""
+"""Block sizes of a thread: rows (minimum, maximum) and columns.
+
+If a thread packs the rows, it works on at most `CHUNKS` adjacent blocks of columns.
+"""
 
 MOST_BYTES = 4 * 2**20
-"""More is asked for by products with tens of thousands of rows and few columns alone, whose sum is
-shared among threads; these run on one thread."""
+"""The most workspace. Only products with tens of thousands of rows and few columns request more.
+
+Their sum is divided among threads; without that workspace they run on one thread.
+"""
 
 TILES = 4096
-"""Bytes of a thread's tiles where AMX multiplies bfloat16."""
+"""Bytes of a thread's tiles if AMX multiplies bfloat16."""
 
 PADDING = 128
-"""Bytes by which a part of the workspace is shifted at most, to begin at a multiple of as many."""
+"""The most bytes by which a part of the workspace is shifted for its alignment, which is the same
+number."""
 
 
 def native_bytes(node: Node, strided: Strided) -> int:
-    """The bytes of workspace for a product beside what its NumPy kernel needs.
+    """Return the workspace of a product beyond that of its NumPy kernel, in bytes.
 
-    `strided` has the strides of values that do not lie row-major in one piece.
+    `strided` has the strides of values that are not row-major and contiguous.
     """
     if not is_native(node):
         return 0
@@ -67,11 +72,11 @@ def _lies_by_columns(value: Value, strided: Strided) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A batch of products as the library sees it.
+    """A batch of products in the library's terms.
 
-    Matrices of the first operand are each in one piece, or rows of all heads take turns; `row` is
-    how far these lie from one another. `sums` says whether blocks of the result cannot
-    be summed in their place, as they are narrow or hold a running sum.
+    Each matrix of the first operand is contiguous, or the rows of all heads are interleaved; `row`
+    is the distance between rows. `sums` is true if blocks of the result cannot be accumulated in
+    place, because they are narrow or hold a running sum.
     """
 
     rows: int
@@ -88,18 +93,19 @@ class _Product:
 
 @functools.lru_cache(maxsize=8192)
 def _scratch_bytes(p: _Product) -> int:
-    """What the product asks of oneDNN 3.2 on two threads, with AVX-512, or a little more. Of what
-    it asks with AMX the tiles are counted, which is enough for many products; others, of few rows
-    or wide sums, do without AMX.
+    """Return the workspace that oneDNN 3.2 requests on two threads with AVX-512, or slightly more.
 
-    Each thread brings together a block of the first operand where that lies by columns, a block of
-    the second where that does not lie row after row, has a power of 2 of columns or is narrow, and
-    sums a block of the result where that cannot be summed in its place. See init_scratchpad and
-    compute_blocking_heuristic in brgemm_matmul_utils.cpp.
+    With AMX only the tiles are counted, which suffices for many products. Others, of few rows or
+    wide sums, run without AMX.
+
+    Each thread packs a block of the first operand if that is column-major. It packs a block of the
+    second operand if that is not row-major, has a power of 2 of columns or is narrow. It
+    accumulates a block of the result if that is impossible in place. See `init_scratchpad` and
+    `compute_blocking_heuristic` in `brgemm_matmul_utils.cpp`.
     """
     size, is_narrow = p.dtype.itemsize, p.dtype == bfloat16
     is_far = p.rows >= 1024 and any(n >= 4096 and _is_power(n) for n in (p.inner, p.row))
-    # A single row or column may be taken for either.
+    # A single row or column may be treated as either.
     brings_rows = p.by_columns or 1 in (p.rows, p.inner) or (is_narrow and is_far)
     is_long = p.inner > 1024 and not (p.by_columns and p.is_in_one_piece)
     inner = min(p.inner, 1024 if is_long else 512)
@@ -126,10 +132,10 @@ def _scratch_bytes(p: _Product) -> int:
 
 
 def _block(rows: int, blocks: int, batch: int, brings_rows: bool) -> tuple[int, int]:
-    """The rows of a block, and how many blocks of columns stand beside one another.
+    """Return the rows of a block, and the number of adjacent blocks of columns.
 
-    The library takes the largest by which all threads have as much to do; where none is like that,
-    it takes smaller ones than are counted here.
+    The library takes the largest sizes that balance the load of all threads. If there are none, it
+    takes smaller ones than are counted here.
     """
     least, most = min(rows, ROWS[0]), min(rows, ROWS[1])
     beside = min(blocks, CHUNKS) if brings_rows else 1
@@ -144,15 +150,16 @@ def _block(rows: int, blocks: int, batch: int, brings_rows: bool) -> tuple[int, 
 
 
 def _is_power(extent: int) -> bool:
-    """Whether an extent is a power of 2."""
+    """Return true if an extent is a power of 2."""
     return extent & (extent - 1) == 0
 
 
 def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Whether the library reads an operand where it lies so: in one piece, by rows or by columns,
-    with whole matrices one after another, or with the rows of all heads taking turns.
+    """Return true if the library reads an operand with these strides.
 
-    A bias and a running sum may lie anyhow: the one is copied, the other read by NumPy else.
+    It must be contiguous, by rows or by columns, with whole matrices one after another or with
+    interleaved rows of all heads. A bias and a running sum may have any strides: the bias is
+    copied, and the sum is otherwise read by NumPy.
     """
     if not is_native(node) or name in ("bias", "sum"):
         return True
@@ -166,7 +173,7 @@ def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, .
 
 
 def _orders(rank: int) -> list[tuple[int, ...]]:
-    """The axes from the outermost in memory to the innermost, in the forms that are read."""
+    """Return the supported orders of axes, from the outermost in memory to the innermost."""
     *outer, rows, columns = range(rank)
     orders = [(*outer, rows, columns), (*outer, columns, rows)]
     if outer:

@@ -17,16 +17,16 @@ PRODUCTS = ("matmul", "linear")
 """The ops that are products."""
 
 GPU_PRODUCTS = (*PRODUCTS, "scaled_matmul")
-"""Those of plans for a GPU."""
+"""The products in plans for a GPU."""
 
 
 @products_of(*GPU_PRODUCTS)
 def _product(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
-    """What a matmul or linear node does at these places.
+    """Return the calls of a matmul or linear node at these places.
 
-    The bias and the activation of a linear node are the product's epilogue where there is one. A
-    running sum, or another bias, is copied into the output first, and the product added to it; a
-    running sum that lies there already is not copied. Raises `OptionError` where an operand
+    The bias and the activation of a linear node are the product's epilogue if there is one. A
+    running sum, or another bias, is copied into the output first, and the product is added to it. A
+    running sum that is already there is not copied. Raises `OptionError` if an operand
     `needs_copy`.
     """
     y, added = node.output, node.inputs[2:]
@@ -39,8 +39,11 @@ def _product(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
 
 @strides_of(Matmul, Linear)
 def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Operands lie as a BLAS reads them or are copied first. Results may have padded rows, as they
-    have under every strategy; a running sum and what it becomes lie in one piece."""
+    """Return true if a product accepts these strides.
+
+    Operands that a BLAS cannot read are copied first. Results may have padded rows, as they have
+    under every strategy. A running sum and its result must be contiguous.
+    """
     if strides == contiguous_strides(type):
         return True
     if name == "sum" or (name in node.op.outputs and getattr(node.attributes, "accumulate", False)):
@@ -49,7 +52,8 @@ def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, 
 
 
 def _activated(node: Node, places: Places) -> tuple[Each, ...]:
-    """A program that applies the activation of a linear node to its output, where it has one."""
+    """Return a program that applies the activation of a linear node to its output, if it has
+    one."""
     if getattr(node.attributes, "activation", "none") == "none":
         return ()
     op, y = activation_of(node), node.output
@@ -58,6 +62,6 @@ def _activated(node: Node, places: Places) -> tuple[Each, ...]:
 
 
 def unreadable(node: Node, strided: Strided) -> tuple[Value, ...]:
-    """The operands that lie so that no BLAS can read them."""
+    """Return the operands whose strides no BLAS can read."""
     found = [v for v in node.inputs[:2] if v in strided and needs_copy(v, strided[v])]
     return tuple(dict.fromkeys(found))

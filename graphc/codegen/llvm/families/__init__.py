@@ -1,4 +1,4 @@
-"""Native kernels of ops that are no programs, a file a family."""
+"""Native kernels of ops that are not programs, one file per family."""
 
 from graphc.codegen.llvm.families import lookup, pooling, random, scan, step_numbers
 

@@ -1,8 +1,8 @@
-"""Rows of a table by number, and the table's gradient.
+"""Rows of a table by number (gather), and the table's gradient.
 
-The gradient chains the lookups of each row in their order: `heads` has the first lookup of a row,
-`following` the next one of the same row, and -1 ends both. Then each row of the table is summed by
-its chain, on whatever thread, and what is in no chain is passed over or becomes zeros.
+The gradient links the lookups of each row into a list, in their order. `heads` has the first lookup
+of a row and `following` the next one of the same row; -1 ends the list. Then each row of the table
+is summed over its list, on any thread. A row without lookups is skipped or set to zero.
 """
 
 from __future__ import annotations
@@ -45,20 +45,25 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.types import DType, TensorType, bfloat16, int32, int64, uint8
 
 OF_SIZE = {1: uint8, 2: bfloat16, 4: int32, 8: int64}
-"""What elements of that many bytes are copied as; as they lie, bfloat16 are integers."""
+"""The dtype in which elements of that many bytes are copied; in memory, bfloat16 are integers."""
 
 STREAMED_BYTES = 64 * 2**20
-"""A table of more bytes is in no cache when it is read next: its zeros go around them."""
+"""Larger tables do not stay in the cache, so their zeros are written with non-temporal stores."""
 
 COLUMNS, MANY_ROWS = 256, 64
-"""A table with fewer rows than that has many lookups of each: pieces are so many columns of one
-row there, and some whole rows else."""
+"""The columns per piece for tables with fewer rows than `MANY_ROWS`.
+
+Such tables have many lookups per row, so a piece is some columns of one row. For other tables it is
+some whole rows.
+"""
 
 
 @native_rule("gather")
 def _gather(node: Node, places: Places) -> NativeCalls:
-    """A copy of rows into a y that lies in one piece, as does the table. A number out of range
-    reads the nearest row."""
+    """Copy rows of a contiguous table into a contiguous y.
+
+    A number out of range reads the nearest row.
+    """
     table, numbers = node.inputs
     columns, lookups = math.prod(table.shape[1:]), numbers.type.elements
     own = operand("numbers", numbers, places[numbers], numbers.shape)
@@ -116,7 +121,7 @@ def _each_vector(
     count: int,
     access: Callable[[IrValue, IrValue | None], None],
 ) -> None:
-    """Write an access of `count` whole vectors, or of one of which so many lanes remain."""
+    """Write an access of `count` whole vectors, or of one vector with `remaining` lanes."""
     if count > 1:
         for number in range(count):
             access(builder.add(place, index(number * LANES)), None)
@@ -131,9 +136,9 @@ def _each_vector(
 
 @native_rule("gather_gradient")
 def _gather_gradient(node: Node, places: Places) -> NativeCalls:
-    """Sums of rows into a table that lies in one piece, as do dy and the numbers.
+    """Sum rows of a contiguous dy into a contiguous table, by contiguous numbers.
 
-    A running sum lies where the output is, or is copied there first.
+    A running sum is in the output's memory, or is copied there first.
     """
     dy, numbers, *sums = node.inputs
     dtable = node.output
@@ -185,7 +190,8 @@ def _write_chains(builder: Builder, number: DType) -> None:
     last = b.sub(lookups, index(1))
 
     def enter(step: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
-        """The last lookup goes first, so each comes before those that were there."""
+        """Prepend the lookup to its list, last lookup first, so that lists are in ascending
+        order."""
         lookup = b.sub(last, step)
         row = load_integer(b, numbers, lookup, number)
         with b.if_then(b.icmp_unsigned("<", row, rows)):
@@ -199,13 +205,13 @@ def _write_chains(builder: Builder, number: DType) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What the text of the sums depends on."""
+    """The properties on which the text of the sums depends."""
 
     dtype: DType
     begins: bool
-    """Whether there is a running sum in the table to begin with."""
+    """True if the table starts with a running sum."""
     streams: bool
-    """Whether zeros go around caches."""
+    """True if zeros are written with non-temporal stores."""
 
 
 def _write_sums(builder: Builder, structure: _Sums) -> None:
@@ -230,11 +236,11 @@ def _write_sums(builder: Builder, structure: _Sums) -> None:
 
     over_rows(b, given, [parts, rows], row)
     if structure.streams and not structure.begins:
-        b.fence("seq_cst")  # what goes around caches is written before the call ends
+        b.fence("seq_cst")  # completes non-temporal stores before the call ends
 
 
 class _Rows:
-    """Writes what is done to the columns of one row."""
+    """A writer of the code for the columns of one row."""
 
     def __init__(
         self,
@@ -248,7 +254,7 @@ class _Rows:
         self.dy, self.following, self.columns = dy, following, columns
 
     def add(self, head: IrValue, first: IrValue, count: IrValue, target: IrValue) -> None:
-        """Sums along a chain, from what has begun or from zero."""
+        """Write sums along a list, starting from a running sum or from zero."""
         b, dtype = self.builder, self.dtype
         kind = arithmetic_dtype(dtype)
 
@@ -281,7 +287,7 @@ class _Rows:
         totals: Sequence[IrValue],
         mask: IrValue | None,
     ) -> list[IrValue]:
-        """Totals plus the rows of dy in a chain, one after another."""
+        """Return totals plus the rows of dy in a list, one after another."""
         b, dtype = self.builder, self.dtype
         plus = b.fadd if arithmetic_dtype(dtype).kind == "float" else b.add
         before = b.block
@@ -306,7 +312,7 @@ class _Rows:
         return so_far
 
     def clear(self, count: IrValue, target: IrValue) -> None:
-        """Zeros; where they are to go around caches, they do if whole vectors are aligned."""
+        """Write zeros, with non-temporal stores if requested and if whole vectors are aligned."""
         b, dtype = self.builder, self.dtype
         size = LANES * dtype.itemsize
         nothing = ir.Constant(vector(MEMORY[dtype]), None)

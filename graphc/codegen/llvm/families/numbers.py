@@ -11,18 +11,18 @@ from graphc.ir.types import DType, int64, uint8
 
 
 def bits_of(number: float) -> int:
-    """A float64 as a number of 64 bits."""
+    """Return the bits of a float64 as a 64-bit integer."""
     (found,) = struct.unpack("<q", struct.pack("<d", number))
     return int(found)
 
 
 def read_float(builder: Builder, given: NumberReader) -> IrValue:
-    """The float64 whose bits are the next number."""
+    """Read the float64 whose bits are the next number."""
     return builder.bitcast(given.number(), DOUBLE)
 
 
 def load_integer(builder: Builder, address: IrValue, place: IrValue, dtype: DType) -> IrValue:
-    """An integer of memory, in 64 bits."""
+    """Load an integer from memory, extended to 64 bits."""
     found = builder.load(
         at(builder, address, place, dtype), align=dtype.itemsize, typ=MEMORY[dtype]
     )

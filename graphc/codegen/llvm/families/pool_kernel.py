@@ -1,4 +1,4 @@
-"""Pooling kernels: vectors over the channels of a place, or over places of a row."""
+"""Pooling kernels: vectors along channels, or along a row."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from graphc.codegen.llvm.tile import interleaved
 from graphc.codegen.text.scalar import arithmetic_dtype
 
 CHANNELS, COLUMNS = 1, 3
-"""The axis of maps along which vectors lie."""
+"""The axis of maps along which vectors run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What the text of a kernel depends on."""
+    """The properties on which the text of a kernel depends."""
 
     back: bool
     largest: bool
     chosen: bool
-    """Whether a byte a window says which of its places counts."""
+    """True if a byte per window selects one of its positions."""
     mean: bool
     axis: int
     stride: int
-    """Of windows along a row, if vectors lie there and it is 1 or 2; else 0."""
+    """The stride of windows along a row, if vectors run there and it is 1 or 2; else 0."""
     plain: int
     """The stride of windows along both axes if it is 1 or 2 and they have no dilation; else 0."""
     sources: tuple[Lying, ...]
@@ -58,7 +58,7 @@ class Structure:
 
 Totals = list[IrValue]
 _Meeting = Callable[[IrValue, IrValue, IrValue, Totals], Totals]
-"""What is done at a tap, and the row and the column that it reads."""
+"""The code at a tap, given the row and the column that it reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Map:
     strides: list[IrValue]
 
     def moved(self, builder: Builder, **places: IrValue) -> _Map:
-        """These maps from a place on: n, c, h, w."""
+        """Return these maps from an index on: n, c, h, w."""
         base = self.base
         for name, place in places.items():
             step = builder.mul(place, self.strides["nchw".index(name)])
@@ -79,7 +79,7 @@ class _Map:
 
 
 class Pool:
-    """Writes the kernel of one structure."""
+    """A writer of the kernel of one structure."""
 
     def __init__(self, builder: Builder, structure: Structure) -> None:
         self.builder, self.structure = builder, structure
@@ -102,10 +102,10 @@ class Pool:
         else:
             over_rows(self.builder, self.given, self.extents[:3], self.row)
 
-    # What is done with what is met.
+    # Accumulation of values.
 
     def begun(self) -> Totals:
-        """The totals of one vector before it meets anything."""
+        """Return the initial totals of one vector."""
         of = held(self.structure.sources[0].dtype)
         if self.structure.largest:
             return [constant(of, -math.inf), constant(vector(WORD), 0)]
@@ -114,7 +114,7 @@ class Pool:
     def with_seen(
         self, totals: Sequence[IrValue], seen: IrValue, tap: IrValue, chosen: IrValue | None
     ) -> Totals:
-        """The totals of a vector after it has met values at a tap."""
+        """Return the totals of a vector after the values at a tap."""
         b = self.builder
         if self.structure.largest:
             best, place = totals
@@ -128,7 +128,7 @@ class Pool:
         return [b.fadd(totals[0], seen)]
 
     def results(self, totals: Sequence[IrValue]) -> list[IrValue]:
-        """What is written of a vector's totals, as it lies in memory."""
+        """Return the stored results of a vector's totals."""
         b, (first, *more) = self.builder, totals
         if self.structure.mean:
             first = b.fdiv(first, splat(b, b.sitofp(self.area, HELD[self.kind])))
@@ -151,7 +151,7 @@ class Pool:
     # Vectors along channels.
 
     def row_of_channels(self, _: IrValue, indices: list[IrValue]) -> None:
-        """Write what is done for a row of places."""
+        """Write the code for a row of positions."""
         b, (n, h) = self.builder, indices
         down = self.down.taps(h)
         _, _, width, channels = self.extents
@@ -175,7 +175,7 @@ class Pool:
         remaining: IrValue,
         count: int,
     ) -> None:
-        """Write what is done for some vectors of channels."""
+        """Write the code for some vectors of channels."""
         b, (n, h, w, c) = self.builder, own
         firsts = [b.add(c, index(number * LANES)) for number in range(count)]
         size = len(self.begun())
@@ -209,17 +209,17 @@ class Pool:
             whole_or_masked(b, remaining, access)
 
     def _is_chosen_there(self) -> bool:
-        """Whether the choice of a window lies where a loop meets the window."""
+        """Return true if the choice of a window is stored at the window's position in the loop."""
         return self.structure.chosen and self.structure.back
 
     def _own_choice(self, n: IrValue, h: IrValue, w: IrValue) -> _Map | None:
-        """The choices of the windows at a place of the output."""
+        """Return the choices of the windows at a position of the output."""
         if not self.structure.chosen or self.structure.back:
             return None
         return self.sources[1].moved(self.builder, n=n, h=h, w=w)
 
     def _lanes(self, maps: _Map, mask: IrValue | None) -> IrValue:
-        """A vector along the structure's axis."""
+        """Load a vector along the structure's axis."""
         if maps.lying.step == "unit":
             return load(self.builder, maps.base, maps.lying.dtype, mask)
         step = maps.strides[self.structure.axis]
@@ -228,7 +228,7 @@ class Pool:
     def _write(
         self, maps: _Map, stored: IrValue, mask: IrValue | None, every: IrValue | None = None
     ) -> None:
-        """Write a vector along the structure's axis, to every place or to some `every` apart."""
+        """Write a vector along the structure's axis, contiguously or with stride `every`."""
         b, dtype = self.builder, maps.lying.dtype
         if maps.lying.step == "unit" and every is None:
             store(b, stored, maps.base, dtype, mask)
@@ -240,7 +240,7 @@ class Pool:
     # Vectors along rows.
 
     def row(self, _: IrValue, indices: list[IrValue]) -> None:
-        """Write what is done for a row of one channel."""
+        """Write the code for a row of one channel."""
         b, (n, c, h) = self.builder, indices
         down, width = self.down.taps(h), self.extents[3]
         sources = [s.moved(b, n=n, c=c) for s in self.sources]
@@ -261,7 +261,7 @@ class Pool:
         sources: Sequence[_Map],
         own: IrValue | None,
     ) -> Totals:
-        """The totals of a vector of places whose first one meets these taps."""
+        """Return the totals of a vector of positions, given the taps of the first one."""
         b = self.builder
         stride = 1 if self.structure.back else self.structure.stride
 
@@ -310,7 +310,8 @@ class Pool:
         whole_or_masked(self.builder, remaining, writes)
 
     def _taps_back(self, place: IrValue) -> Taps:
-        """The taps whose windows, as whole, hold a place and those a stride, two, ... behind it."""
+        """Return the taps with integer window indices, for a position and for those one, two, ...
+        strides after it."""
         b, windows = self.builder, self.across
         reach = b.add(place, windows.padding)
         first = windows.first_whole(reach, index(0))
@@ -322,7 +323,7 @@ class Pool:
     def _row_of_pairs(
         self, down: Taps, sources: Sequence[_Map], targets: Sequence[_Map], width: IrValue
     ) -> None:
-        """Write a row where windows are two apart: even and odd places meet their own taps."""
+        """Write a row for windows of stride 2: even and odd positions have their own taps."""
         b = self.builder
 
         def places(w: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
@@ -345,7 +346,7 @@ class Pool:
     def _back_row(
         self, down: Taps, sources: Sequence[_Map], targets: Sequence[_Map], width: IrValue
     ) -> None:
-        """Write a row by vectors of places that are a stride apart."""
+        """Write a row by vectors of positions that are a stride apart."""
         b, stride = self.builder, self.across.stride
         across = None if self.structure.stride == 1 else stride
 

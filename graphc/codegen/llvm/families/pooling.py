@@ -1,8 +1,8 @@
-"""Pooling: vectors over the channels of a place, or over places of a row.
+"""Pooling: vectors along channels, or along a row.
 
-Each element of the output runs over its taps in ascending order, going back over the windows that
-hold it, so sums have one order and no two pieces write one element. Vectors lie along channels
-where these are neighbours, or where rows are too short for vectors.
+Each element of the output iterates over its taps in ascending order. In gradients, taps are the
+windows that contain it. So sums have a fixed order, and no two pieces write one element. Vectors
+run along channels if these are contiguous, or if rows are too short for vectors.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from graphc.codegen.text.operands import Operand, Places
 from graphc.ir.graph import Node
 
 SHORT = 4
-"""Rows of fewer places are done by vectors along channels."""
+"""Shorter rows are processed by vectors along channels."""
 
 
 def _rule(back: bool, largest: bool, chosen: bool, mean: bool) -> NativeRule:
-    """The rule of an op that takes the largest or the sum of the places it meets, or of those that
-    windows have chosen, or their mean."""
+    """Return the rule of an op that takes the maximum, the sum or the mean of its taps.
+
+    With `chosen`, only positions that windows have chosen count.
+    """
 
     def rule(node: Node, places: Places) -> NativeCalls:
         inputs, outputs = own_operands(node, places)
@@ -43,7 +45,8 @@ def _rule(back: bool, largest: bool, chosen: bool, mean: bool) -> NativeRule:
 
 
 def _plain(node: Node) -> int:
-    """The stride of windows along both axes if a kernel's text knows it."""
+    """Return the stride of windows along both axes if it is a constant of a kernel's text,
+    else 0."""
     stride: int = node.attributes.stride[0]
     is_known = stride in (1, 2) and node.attributes.stride[1] == stride
     return stride if is_known and node.attributes.dilation == (1, 1) else 0
@@ -57,7 +60,7 @@ def _axis(node: Node, output: Operand) -> int:
 
 
 def _lying(operand: Operand, axis: int) -> Lying:
-    is_unit = operand.strides[axis] == 1  # an operand that is repeated has stride 0
+    is_unit = operand.strides[axis] == 1  # a repeated operand has stride 0
     return Lying(operand.name, operand.dtype, "unit" if is_unit else "apart", False)
 
 

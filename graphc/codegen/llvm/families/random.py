@@ -1,7 +1,7 @@
 """Random ops: vectors of Philox blocks, whose words are the elements in order.
 
-A block gives four words, so `LANES` blocks are laid in turns into vectors of neighbours. Words are
-kept in lanes of 64 bits, where products of two of them fit.
+A block yields four words, so `LANES` blocks are interleaved into vectors of consecutive elements.
+Words are kept in 64-bit lanes, which hold the product of two words.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ from graphc.ir.types import DType, float32, float64, int64
 from graphc.ops.random import LOW, MULTIPLIERS, ROUNDS, WEYL, Noise, Normal, least_that_stays
 
 WORDS = 4
-"""Random words of one block."""
+"""Random words per block."""
 
 
 class _Philox:
-    """Draws blocks of one stream at one step; `seed`, `step` and the stream are scalars."""
+    """A generator of blocks of one stream at one step; `seed`, `step` and the stream are
+    scalars."""
 
     def __init__(self, builder: Builder, seed: IrValue, step: IrValue, stream: IrValue) -> None:
         self.builder = b = builder
@@ -65,7 +66,7 @@ class _Philox:
             self.keys.append(pair)
 
     def words(self, block: IrValue) -> list[IrValue]:
-        """Four words of `LANES` blocks from a first one on, below 2^32."""
+        """Return four words of `LANES` blocks from `block` on, below 2^32."""
         b, kind = self.builder, vector(INDEX)
         low, half = constant(kind, LOW), constant(kind, 32)
         words = [b.and_(lane_numbers(b, block, index(1)), low), *self.counters]
@@ -85,7 +86,7 @@ class _Philox:
 
 
 def _in_turns(builder: Builder, vectors: Sequence[IrValue]) -> list[IrValue]:
-    """Elements of two vectors, or of four, in turns, as vectors of neighbours."""
+    """Interleave the elements of two or four vectors into vectors of consecutive elements."""
     if len(vectors) == 4:
         even, odd = (_in_turns(builder, (vectors[r], vectors[r + 2])) for r in (0, 1))
         return [part for pair in zip(even, odd, strict=True) for part in _in_turns(builder, pair)]
@@ -94,7 +95,7 @@ def _in_turns(builder: Builder, vectors: Sequence[IrValue]) -> list[IrValue]:
 
 
 Write = Callable[[IrValue, IrValue, IrValue | None], None]
-"""Writes what is done with a vector, at a place and with a mask."""
+"""A function that writes the code for a vector, at a position and with a mask."""
 
 
 def _written(write: Write, place: IrValue, values: IrValue, mask: IrValue | None) -> list[IrValue]:
@@ -108,8 +109,10 @@ def _over_vectors(
     drawn: Callable[[IrValue], list[IrValue]],
     write: Write,
 ) -> None:
-    """Write the loops over `LANES` blocks at a time: `drawn` gives the vectors of those from a
-    first one on, of which each is written."""
+    """Write the loops over groups of `LANES` blocks.
+
+    `drawn` returns the vectors of the blocks from a first one on; each of them is written.
+    """
     b, elements = builder, given.number()
 
     def group(number: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
@@ -128,14 +131,15 @@ def _over_vectors(
 
 
 def _cut(elements: int, width: int) -> tuple[tuple[int, int, int], int]:
-    """The numbers that `_over_vectors` reads, for groups of `width` elements, and the pieces."""
+    """Return the numbers that `_over_vectors` reads, for groups of `width` elements, and the
+    pieces."""
     groups, rows = -(-elements // width), rows_of_piece(width)
     return (elements, groups, rows), -(-groups // rows)
 
 
 @native_rule("dropout")
 def _dropout(node: Node, places: Places) -> NativeCalls:
-    """Dropout of an x that lies in one piece, as does y."""
+    """Apply dropout to a contiguous x, with a contiguous y."""
     x, seed, step = node.inputs
     dtype, rate = x.type.dtype, node.attributes.rate
     given, pieces = _cut(x.type.elements, WORDS * LANES)
@@ -170,13 +174,13 @@ def _write_dropout(builder: Builder, dtype: DType) -> None:
 
 
 def _rounded(builder: Builder, number: IrValue, kind: DType) -> IrValue:
-    """A float64 in the dtype that a kernel computes in."""
+    """Return a float64 in the dtype that a kernel computes in."""
     return number if kind == float64 else builder.fptrunc(number, HELD[kind])
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """What the text of a distribution's kernel depends on."""
+    """The properties on which the text of a distribution's kernel depends."""
 
     op: str
     dtype: DType
@@ -186,7 +190,7 @@ class _Drawing:
 
 @native_rule(Noise)
 def _noise(node: Node, places: Places) -> NativeCalls:
-    """Numbers of a distribution, for a y that lies in one piece."""
+    """Draw numbers of a distribution for a contiguous y."""
     seed, step = node.inputs
     op, y = node.op, node.output
     assert isinstance(op, Noise)
@@ -227,7 +231,7 @@ def _write_noise(builder: Builder, drawing: _Drawing) -> None:
 
 
 def _fractions(builder: Builder, words: Sequence[IrValue], kind: DType) -> list[IrValue]:
-    """Whole numbers of 24 bits of four words, or of 53 bits of two words each, as floats."""
+    """Return integers of 24 bits of four words, or of 53 bits of two words each, as floats."""
     b, lanes = builder, vector(INDEX)
 
     def shifted(word: IrValue, bits: int) -> IrValue:
@@ -246,7 +250,7 @@ def _fractions(builder: Builder, words: Sequence[IrValue], kind: DType) -> list[
 def _pair(
     builder: Builder, kind: DType, unit: float, near: IrValue, turn: IrValue
 ) -> list[IrValue]:
-    """Two numbers of the normal distribution of two fractions (Box and Muller, 1958)."""
+    """Return two normally distributed numbers from two fractions (Box and Muller, 1958)."""
     near = _computed(builder, kind, "x + 1", x=near)  # its logarithm is finite
     radius = _computed(builder, kind, f"sqrt(log(x * {unit}) * -2)", x=near)
     angle = _computed(builder, kind, f"x * {unit} * {2 * math.pi}", x=turn)
@@ -257,7 +261,7 @@ def _pair(
 
 
 def _computed(builder: Builder, kind: DType, source: str, **operands: IrValue) -> IrValue:
-    """An expression over vectors of one dtype."""
+    """Compute an expression over vectors of one dtype."""
     code = LaneCode(builder, kind)
     for name, value in operands.items():
         code.hold(name, kind, value)

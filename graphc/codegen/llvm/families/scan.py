@@ -1,10 +1,10 @@
-"""Running sums: a vector has one element of each of `LANES` lines, and goes along them.
+"""Running sums: a vector has one element of each of `LANES` lines, and moves along them.
 
-Where a line's elements are neighbours, squares of `LANES` lines and places are read and written by
-rows, and transposed in registers.
+If a line's elements are contiguous, squares of `LANES` lines and `LANES` positions are read and
+written by rows, and transposed in registers.
 
-So a line's elements are added one after another, as NumPy adds them. An element is read before the
-same one is written, so y may lie over x.
+A line's elements are added one after another, as in NumPy. An element is read before the same one
+is written, so y may overwrite x.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ Squares = Literal["none", "ascending", "descending"]
 
 @dataclass(frozen=True, slots=True)
 class _Structure:
-    """What the text of a kernel depends on."""
+    """The properties on which the text of a kernel depends."""
 
     dtype: DType
     exclusive: bool
     outer: int
-    """Axes of lines beside that of a vector's lanes."""
+    """The number of axes of lines, except that of a vector's lanes."""
     units: tuple[bool, bool]
-    """Whether the lines of a vector are neighbours in x, and in y."""
+    """For x and for y, true if the lines of a vector are neighbors in memory."""
     squares: Squares
-    """In which order squares are gone through, where lines are read by them."""
+    """The order of squares, if lines are read by them."""
 
 
 @native_rule("cumsum")
@@ -87,14 +87,14 @@ def _cumsum(node: Node, places: Places) -> NativeCalls:
 
 
 def _is_unit(lying: Operand, lines: int) -> bool:
-    """Whether lines are neighbours; those of an operand that is repeated are one and the same."""
+    """Return true if lines are neighbors in memory; a single line has stride 0, but also counts."""
     return lying.strides[-1] == 1 or lines == 1
 
 
 def _lines(
     shape: tuple[int, ...], axis: int, operands: Sequence[Operand]
 ) -> tuple[tuple[int, ...], list[Operand]]:
-    """The axes of lines in fewest, as y lies in memory, and the operands on them."""
+    """Merge the axes of lines, in the memory order of y, and return the operands on them."""
     order = [other for other in order_of(shape, operands[::-1]) if other != axis]
     extents, found = collapse(
         tuple(shape[other] for other in order), [o.permuted(order) for o in operands]
@@ -136,7 +136,7 @@ def _write(builder: Builder, structure: _Structure) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """x or y: elements of `LANES` lines at a place along them."""
+    """x or y: elements of `LANES` lines at a position along them."""
 
     builder: Builder
     dtype: DType
@@ -146,26 +146,26 @@ class _Side:
     is_unit: bool
 
     def moved(self, outer: Sequence[IrValue]) -> _Side:
-        """This side from a place of the outer axes on."""
+        """Return this operand from an index of the outer axes on."""
         b = self.builder
         base = at(b, self.base, offset_of(b, index(0), outer, self.strides), self.dtype)
         return _Side(b, self.dtype, base, self.along, self.strides, self.is_unit)
 
     def address(self, line: IrValue, place: IrValue) -> IrValue:
-        """Of the element of a line."""
+        """Return the address of an element of a line."""
         b = self.builder
         inner = b.mul(line, self.strides[-1])
         return at(b, self.base, b.add(inner, b.mul(place, self.along)), self.dtype)
 
     def read(self, address: IrValue, mask: IrValue | None) -> IrValue:
-        """A vector from a line on, as a kernel computes with it."""
+        """Read a vector from a line on, in the dtype of the arithmetic."""
         b, dtype = self.builder, self.dtype
         if self.is_unit:
             return widen(b, load(b, address, dtype, mask), dtype)
         return widen(b, gather(b, address, self.strides[-1], dtype, mask), dtype)
 
     def write(self, value: IrValue, address: IrValue, mask: IrValue | None) -> None:
-        """Round a vector and lay it from a line on."""
+        """Round a vector and store it from a line on."""
         b, dtype = self.builder, self.dtype
         stored = narrow(b, value, arithmetic_dtype(dtype), dtype)
         if self.is_unit:
@@ -204,8 +204,11 @@ def _sum_squares(
     lines: IrValue,
     length: IrValue,
 ) -> None:
-    """Write the loop along `LANES` lines by squares. Lines that do not exist repeat the last one,
-    places that do not are 0, and neither is written."""
+    """Write the loop along `LANES` lines by squares.
+
+    Lines beyond the end repeat the last one, and positions beyond the end are 0. Neither is
+    written.
+    """
     b, (source, target), dtype = builder, sides, structure.dtype
     count = b.sdiv(b.add(length, index(LANES - 1)), index(LANES))
     numbers = [b.add(line, index(lane)) for lane in range(LANES)]
@@ -243,7 +246,7 @@ def _sum_squares(
 
 
 def _nothing(structure: _Structure) -> IrValue:
-    """What a first element is added to: -0.0, which changes none, unless it is written."""
+    """Return the initial total: -0.0, which changes no element, unless it is written."""
     is_float = arithmetic_dtype(structure.dtype).kind == "float"
     return constant(held(structure.dtype), -0.0 if is_float and not structure.exclusive else 0)
 
@@ -251,7 +254,7 @@ def _nothing(structure: _Structure) -> IrValue:
 def _sums(
     builder: Builder, structure: _Structure, columns: list[IrValue], total: IrValue
 ) -> tuple[list[IrValue], IrValue]:
-    """What is written of each column of a square, and the total after it."""
+    """Return the stored values of each column of a square, and the total after it."""
     b, dtype = builder, structure.dtype
     kind, descends = arithmetic_dtype(dtype), structure.squares == "descending"
     plus = b.fadd if kind.kind == "float" else b.add

@@ -1,4 +1,4 @@
-"""Numbers of a step, computed in float64 and rounded once, as NumPy's kernels do."""
+"""Scalars of a step, computed in float64 and rounded once, as in NumPy's kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphc.ops.learning_rate import LearningRateAttributes
 
 
 def _of_library(builder: Builder, name: str, *operands: IrValue) -> IrValue:
-    """A function of the C library of float64."""
+    """Call a float64 function of the C library."""
     function = declared(builder, name, DOUBLE, [DOUBLE] * len(operands))
     return builder.call(function, operands)
 
@@ -80,7 +80,7 @@ def _write_rate(builder: Builder, form: str, of_step: DType, dtype: DType) -> No
 
 
 def _falling(builder: Builder, form: str, peak: IrValue, floor: IrValue, part: IrValue) -> IrValue:
-    """The rate at a part of the way from the peak to the floor."""
+    """Return the rate at a fraction of the schedule from the peak to the floor."""
     b = builder
     match form:
         case "linear":

@@ -1,4 +1,4 @@
-"""Vectors of places of a row that windows read: a stride apart, and some in the padding."""
+"""Vectors of elements of a row that windows read: a stride apart, and partly in the padding."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from graphc.codegen.llvm.lanes import (
 
 @dataclass(frozen=True, slots=True)
 class ColumnReader:
-    """Reads columns first, first + stride, ... of a row; columns outside of it read 0."""
+    """A reader of columns first, first + stride, ... of a row; columns outside of it are 0."""
 
     builder: Builder
     first: IrValue
     extent: IrValue
     stride: IrValue
     known_stride: int
-    """1 or 2; 0 where it is known only when the kernel runs."""
+    """1 or 2, or 0 if it is known only at run time."""
 
     @property
     def step(self) -> IrValue:
-        """The columns from one lane to the next."""
+        """The distance in columns between adjacent lanes."""
         return index(self.known_stride) if self.known_stride else self.stride
 
     def stored(self, lying: Lying, row: IrValue, inner: IrValue) -> IrValue:
-        """A vector as it lies in memory."""
+        """Return a vector as stored in memory."""
         return either(
             self.builder,
             self._is_inside(),
@@ -50,7 +50,8 @@ class ColumnReader:
         )[0]
 
     def values(self, lying: Lying, row: IrValue, inner: IrValue, outside: float | None) -> IrValue:
-        """A vector as a kernel computes with it, with `outside` for columns outside of the row."""
+        """Return a vector in the dtype of the arithmetic, with `outside` for columns outside of the
+        row."""
         b = self.builder
 
         def at_edges() -> list[IrValue]:
@@ -68,14 +69,14 @@ class ColumnReader:
         )[0]
 
     def _is_inside(self) -> IrValue:
-        """Whether all columns lie in the row."""
+        """Return a condition: all columns are in the row."""
         b = self.builder
         last = b.add(self.first, b.mul(self.step, index(LANES - 1)))
         above = b.icmp_signed(">=", self.first, index(0))
         return b.and_(above, b.icmp_signed("<", last, self.extent))
 
     def _existing(self, first: IrValue, step: IrValue) -> IrValue:
-        """A mask of the columns first, first + step, ... that lie in the row."""
+        """Return a mask of the columns first, first + step, ... that are in the row."""
         b = self.builder
         return b.icmp_unsigned("<", lane_numbers(b, first, step), splat(b, self.extent))
 
@@ -92,7 +93,8 @@ class ColumnReader:
         return gather(b, base, b.mul(self.step, inner), dtype, mask)
 
     def _every_other(self, lying: Lying, row: IrValue, edges: bool) -> IrValue:
-        """Every other of neighbours: the second load begins one early and so ends at the last."""
+        """Load every other of contiguous elements; the second load starts one early, so that it
+        ends at the last one."""
         b, dtype = self.builder, lying.dtype
         halves = []
         for first in (self.first, b.add(self.first, index(LANES - 1))):

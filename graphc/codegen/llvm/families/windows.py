@@ -1,9 +1,9 @@
-"""Sliding windows: which taps meet a place along an axis, and vectors of places at a tap.
+"""Sliding windows: the taps of a position along an axis, and loops over them.
 
-Going forward, a window's tap number k reads the input at window · stride + k · dilation - padding;
-going back, an element of the input is met at tap k by window (element + padding - k · dilation) /
-stride, where that is whole. Both are runs of taps with a step, in which what is read moves by a
-step, too.
+In the forward pass, tap k of a window reads the input at window · stride + k · dilation - padding.
+In the gradient, window (element + padding - k · dilation) / stride reads an element of the input at
+tap k, if that is an integer. In both cases, taps form an arithmetic progression, and so do the
+positions that they read.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from graphc.codegen.llvm.places import least
 from graphc.ir.graph import Node
 
 NUMBERS = 7
-"""How many numbers describe the windows along an axis."""
+"""The number of kernel arguments that describe the windows along an axis."""
 
 
 def window_numbers(node: Node, axis: int, extent: int) -> tuple[int, ...]:
-    """The numbers of the windows along an axis of maps, which read `extent` places or windows."""
+    """Return the numbers of the windows along an axis of maps, which read `extent` elements or
+    windows."""
     a = node.attributes
     stride, dilation = a.stride[axis], a.dilation[axis]
     common = math.gcd(stride, dilation)
@@ -32,7 +33,8 @@ def window_numbers(node: Node, axis: int, extent: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """The taps that meet a place along an axis: `count` of them, and what the first one reads."""
+    """The taps of a position along an axis: their `count`, and the position that the first one
+    reads."""
 
     count: IrValue
     tap: IrValue
@@ -57,8 +59,11 @@ class Windows:
 
     @classmethod
     def given(cls, builder: Builder, given: NumberReader, back: bool, stride: int) -> Windows:
-        """The windows that the next numbers describe; a stride other than 0 is known, and so is
-        that they have no dilation, which spares divisions."""
+        """Read windows from the next numbers.
+
+        A stride other than 0 is known at compile time, and then there is no dilation, which avoids
+        divisions.
+        """
         found = cls(builder, back, *given.some(NUMBERS))
         if not stride:
             return found
@@ -66,7 +71,7 @@ class Windows:
         return replace(found, stride=apart, dilation=one, period=apart, step=one)
 
     def taps(self, place: IrValue) -> Taps:
-        """The taps that meet a place of the output."""
+        """Return the taps of a position of the output."""
         return self._back(place) if self.back else self._forward(place)
 
     def _forward(self, place: IrValue) -> Taps:
@@ -89,8 +94,11 @@ class Windows:
         return Taps(count, first, self.period, read, b.neg(self.step))
 
     def first_whole(self, reach: IrValue, first: IrValue) -> IrValue:
-        """The first tap from one on at which reach - tap · dilation is a multiple of the stride,
-        or the window's size if none of a period is."""
+        """Return the first tap, from `first` on, for which reach - tap · dilation is a multiple of
+        the stride.
+
+        Returns the window's size if there is none within a period.
+        """
         b = self.builder
         end = b.add(first, self.period)
 
@@ -102,7 +110,7 @@ class Windows:
         return loop(b, first, end, 1, (self.size,), look)[0]
 
     def _ceiled(self, number: IrValue, divisor: IrValue) -> IrValue:
-        """The least whole number from 0 up that is not below number / divisor."""
+        """Return the least integer that is not below number / divisor, and at least 0."""
         b = self.builder
         raised = b.sdiv(b.add(number, b.sub(divisor, index(1))), divisor)
         return b.select(b.icmp_signed("<", number, index(0)), index(0), raised)
@@ -117,7 +125,8 @@ def over_taps(
     carried: Carried,
     body: Callable[[IrValue, IrValue, Carried], Sequence[IrValue]],
 ) -> Carried:
-    """Write a loop over taps in ascending order: `body` gets a tap's number and what it reads."""
+    """Write a loop over taps in ascending order; `body` gets a tap's index and the position it
+    reads."""
     b = builder
 
     def one(number: IrValue, so_far: Carried) -> Sequence[IrValue]:
