@@ -1,9 +1,9 @@
-"""Linear maps along one axis, given by a table: which places a result sums, with which weights.
+"""Linear maps along one axis, given by a sparse table of source elements and weights.
 
-Resizing, padding by what is there and folding windows are such maps; each is two ops, the map and
-its transpose, of which either is the other's gradient. A table follows from attributes and extents
-alone: it is worked out while a plan is made, which asks what a map costs, and takes no bytes of
-the arena. Larger ones than `MOST_TAPS` are refused where a node is made.
+Resizing, non-constant padding and folding windows are such maps. Each has two ops, the map and its
+transpose; each is the gradient of the other. A table follows from attributes and extents alone. It
+is computed during planning, which needs the cost of a map, and takes no bytes of the arena. Tables
+larger than `MOST_TAPS` are refused when a node is made.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ from graphc.ops.elementwise import float_dtype
 from graphc.ops.geometry import COUNTED
 
 MOST_TAPS = 2**26
-"""Numbers that a table holds at most; making one takes about 60 bytes for each, so up to 4 GiB."""
+"""The most numbers in a table. Computing it takes about 60 bytes for each, so up to 4 GiB."""
 
 TILE_BYTES = 4 * 2**20
-"""Bytes of scratch, if the device allows as much and one line across the axis needs no more."""
+"""Bytes of scratch, if the device allows that many and one row across the axis needs no more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Result i sums weights[k] times the element at places[k] for k from starts[i] to below
-    starts[i + 1]; one that sums nothing is the map's fill."""
+    """A sparse matrix in CSR form: rows are results, columns are source elements.
+
+    Result i sums `weights[k]` times the element at `places[k]`, for k from `starts[i]` to below
+    `starts[i + 1]`. A result that sums nothing is the map's fill.
+    """
 
     starts: Array
     places: Array
@@ -44,16 +47,16 @@ class Table:
 
     @property
     def counts(self) -> Array:
-        """How many places each result sums."""
+        """The number of elements that each result sums."""
         return np.diff(self.starts)
 
     @property
     def copies(self) -> bool:
-        """Whether each result is one element or the fill."""
+        """True if each result is one element or the fill."""
         return bool(self.counts.max() <= 1 and (self.weights == 1.0).all())
 
     def transposed(self, extent: int) -> Table:
-        """The table by which each of `extent` places sums the results that read it, in order."""
+        """Return the transposed table: each of `extent` elements sums its results, in order."""
         rows = np.repeat(np.arange(len(self.starts) - 1), self.counts)
         order = np.argsort(self.places, kind="stable")
         counts = np.bincount(self.places, minlength=extent)
@@ -65,7 +68,7 @@ def _running(counts: Array) -> Array:
 
 
 def table_of(places: Array, weights: Array | None, kept: Array | None = None) -> Table:
-    """A table from (results, taps) places and weights, of which those that are `kept` count."""
+    """Return a table from (results, taps) places and weights, with only those that are `kept`."""
     share = np.ones(places.shape) if weights is None else weights
     mask = share != 0 if kept is None else kept
     return Table(_running(mask.sum(1)), places[mask].astype(np.int64), share[mask])
@@ -91,14 +94,14 @@ class AxisMap(Op):
     partner: ClassVar[str]
     """The name of the transposed op."""
     cure: ClassVar[str] = "map parts of the axis, and join them with graphc.concat"
-    """What to do where the table would be too large."""
+    """The fix suggested if the table would be too large."""
 
     def forward_table(self, attributes: Any, source: int, result: int) -> Table:
-        """The map's table, from an axis of `source` elements to one of `result`."""
+        """Return the map's table, from an axis of `source` elements to one of `result`."""
         raise NotImplementedError
 
     def taps(self, attributes: Any) -> int:
-        """How many places a result of the map sums at most."""
+        """Return the most elements that a result of the map sums."""
         return 1
 
     def check(self, attributes: Any, x: TensorType, source: int, result: int) -> None:
@@ -120,7 +123,7 @@ class AxisMap(Op):
         return x.with_shape(shape)
 
     def _check_size(self, attributes: Any, result: int) -> None:
-        """Raise `ShapeError` for a table that would fill memory, before it is made."""
+        """Raise `ShapeError` for a table that would exhaust memory, before it is computed."""
         taps = self.taps(attributes)
         if max(attributes.extent, result * taps) > MOST_TAPS:
             raise ShapeError(
@@ -130,11 +133,11 @@ class AxisMap(Op):
             )
 
     def fill(self, attributes: Any) -> float:
-        """What a result is that sums nothing."""
+        """Return the value of a result that sums nothing."""
         return 0.0
 
     def linear(self, attributes: Any) -> Any:
-        """The attributes of the map without its fill, which no gradient sees."""
+        """Return the attributes of the map without its fill, which does not affect gradients."""
         return attributes
 
     def gradient(self, node: Node, dy: Value) -> Value:
@@ -143,7 +146,7 @@ class AxisMap(Op):
         return apply(type(REGISTRY[self.partner]), dy, attributes=attributes).output
 
     def table(self, node: Node) -> Table:
-        """What each result of the node sums."""
+        """Return the table of the node: the elements that each result sums."""
         a = node.attributes
         return _tabled(self, a, node.inputs[0].shape[a.axis])
 
@@ -155,7 +158,7 @@ class AxisMap(Op):
         return Cost(2 * len(table.places) * lines, moved.bytes_read, moved.bytes_written)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Elements that are brought together, or weighted before they are added."""
+        """Return scratch for elements that are gathered, or weighted before they are added."""
         if not any(run.needs_room for run in _runs(self.table(node))):
             return ()
         y = node.output.type
@@ -179,7 +182,7 @@ class AxisMap(Op):
 
 
 def folded(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """Lines across an axis: (elements before, the axis, elements behind it)."""
+    """Return the shape around an axis as (elements before, the axis, elements after it)."""
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
@@ -191,13 +194,13 @@ def _tabled(op: AxisMap, attributes: Any, extent: int) -> Table:
 
 
 def _ranges(mask: Array) -> Iterator[tuple[int, int]]:
-    """The stretches in which a mask is true, as [start, stop)."""
+    """Yield the intervals in which a mask is true, as `[start, stop)`."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
 class _Run(NamedTuple):
-    """One tap of neighbouring results: which elements these read, and with which weights."""
+    """One tap of adjacent results: the elements they use, and the weights."""
 
     start: int
     places: Array
@@ -214,7 +217,7 @@ class _Run(NamedTuple):
 
     @property
     def part(self) -> slice | None:
-        """The elements as a slice, one alone for all results; None where no slice has them."""
+        """The elements as a slice (one element if all share it); None if they form no slice."""
         first, steps = int(self.places[0]), np.diff(self.places)
         step = int(steps[0]) if len(steps) else 1
         if (steps != step).any():
@@ -225,13 +228,13 @@ class _Run(NamedTuple):
         return slice(first, stop if stop >= 0 else None, step)
 
     def cut(self, rows: int) -> Iterator[_Run]:
-        """The run in pieces of so many results."""
+        """Yield the run in pieces of at most `rows` results."""
         for at in range(0, len(self.places), rows):
             piece = slice(at, at + rows)
             yield _Run(self.start + at, self.places[piece], self.weights[piece], self.is_first)
 
     def record(self, record: Recorder, source: Array, result: Array, room: Array | None) -> None:
-        """Record what writes the run's results, or adds to them."""
+        """Record the calls that write the run's results, or add to them."""
         target = result[:, self.start : self.start + len(self.places)]
         held = target
         if room is not None:
@@ -257,7 +260,7 @@ class _Run(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _runs(table: Table) -> tuple[_Run, ...]:
-    """All taps of a table, those of one number after those before it."""
+    """Return all taps of a table, ordered by their number within a result."""
     found, counts = [], table.counts
     for tap in range(int(counts.max())):
         for start, stop in _ranges(counts > tap):

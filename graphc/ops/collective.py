@@ -1,12 +1,12 @@
-"""Collectives: what the ranks of a program exchange, each with values of its own.
+"""Collectives: communication between the ranks of a program, each with its own values.
 
-A collective is two nodes. The first begins it: the runtime takes the operand and goes on with the
-nodes behind it. The second, `Arrival`, waits until the result is there. What lies between the two
-runs beside the communication, and since the result and what is still being sent are values that are
-alive in between, the planner keeps their bytes apart from all others.
+A collective is two nodes. The first starts it: the runtime takes the operand and continues with the
+next nodes. The second, `Arrival`, waits for the result. Nodes between the two overlap with the
+communication. The result and the operand that is still being sent are live in between, so the
+planner keeps their bytes apart from all others.
 
-Sums are made in the order of ranks, see `graphc.runtime.ranks.sums`: the bits of a result do not
-depend on how many elements are summed at once, nor on which rank sums them.
+Sums are computed in the order of ranks, see `graphc.runtime.ranks.sums`. The bits of a result do
+not depend on how many elements are summed at once, nor on which rank sums them.
 
 For gradients, the loss is the sum of the ranks' losses.
 """
@@ -34,36 +34,36 @@ Ranks = Annotated[int, Whole(1, MOST_RANKS)]
 
 @dataclass(frozen=True, slots=True)
 class RanksAttributes:
-    """How many ranks take part."""
+    """The number of ranks that take part."""
 
     ranks: Ranks
 
 
 @dataclass(frozen=True, slots=True)
 class RootAttributes:
-    """How many ranks take part, and whose value all get."""
+    """The number of ranks that take part, and the rank whose value all of them receive."""
 
     ranks: Ranks
     root: Annotated[int, Whole(0, MOST_RANKS - 1)]
 
 
 class Collective(Op):
-    """Base: begins an exchange between all ranks; its output may be read by an `Arrival` alone."""
+    """Base: starts a collective between all ranks; only an `Arrival` may use its output."""
 
     needs_contiguous = ("x",)
     native_16_bit = True
     sends = True
     flops_per_element = 1
     passes: ClassVar[float]
-    """How often the bytes of the longer operand leave a rank, where there are very many ranks."""
+    """The multiple of the longer operand's bytes that leaves a rank, in the limit of many ranks."""
 
     def sent_bytes(self, node: Node) -> int:
-        """The bytes that each rank sends, and as many arrive."""
+        """Return the bytes that each rank sends; as many arrive."""
         ranks = node.attributes.ranks
         return int(self.passes * self.longest(node) * (ranks - 1) / ranks)
 
     def longest(self, node: Node) -> int:
-        """The bytes of the longer operand: of all that the ranks exchange together."""
+        """Return the bytes of the longer operand, the size of the tensor over all ranks."""
         return max(node.inputs[0].type.bytes, node.output.type.bytes)
 
     def kernel(self, record: Recorder, node: Node, x: Array, y: Array) -> None:
@@ -82,7 +82,7 @@ def _along_first(name: str, x: TensorType) -> int:
 
 
 class AllReduce(Collective):
-    """y = the sum of all ranks' x."""
+    """y = the sum of x over all ranks."""
 
     name, inputs = "all_reduce", ("x",)
     attributes = RanksAttributes
@@ -98,7 +98,7 @@ class AllReduce(Collective):
 
 
 class ReduceScatter(Collective):
-    """y = this rank's part, along the first axis, of the sum of all ranks' x."""
+    """y = the part of this rank, along the first axis, of the sum of x over all ranks."""
 
     name, inputs = "reduce_scatter", ("x",)
     attributes = RanksAttributes
@@ -119,7 +119,7 @@ class ReduceScatter(Collective):
 
 
 class AllGather(Collective):
-    """y = all ranks' x behind each other, along the first axis."""
+    """y = the concatenation of x of all ranks along the first axis."""
 
     name, inputs = "all_gather", ("x",)
     attributes = RanksAttributes
@@ -150,9 +150,9 @@ class Broadcast(Collective):
 
 
 class Arrival(Op):
-    """y = x, when the collective that computes x is done; what that `reads` stays until then.
+    """y = x, once the collective that computes x is done; its `reads` stay live until then.
 
-    There is nothing to wait for where no collective computes x.
+    It waits for nothing if no collective computes x.
     """
 
     name, inputs = "arrival", ("x", "*reads")
@@ -179,28 +179,28 @@ class Arrival(Op):
 
 
 def all_reduce(x: Value, ranks: int) -> Value:
-    """The sum over `ranks` ranks of float x of any shape, which all get.
+    """Return the sum over `ranks` ranks of float x of any shape, on every rank.
 
-    Raises `DTypeError` for what is no float.
+    Raises `DTypeError` if x is not a float.
     """
     return _exchange(AllReduce, x, RanksAttributes(_count(AllReduce, ranks)))
 
 
 def reduce_scatter(x: Value, ranks: int) -> Value:
-    """The sum over all ranks of float x (n, ...), of which rank r gets part r, (n / ranks, ...).
+    """Return part r on rank r, (n / ranks, ...), of the sum over all ranks of float x (n, ...).
 
-    Raises `ShapeError` where n is no multiple of `ranks`, and `DTypeError` for what is no float.
+    Raises `ShapeError` if n is no multiple of `ranks`, and `DTypeError` if x is not a float.
     """
     return _exchange(ReduceScatter, x, RanksAttributes(_count(ReduceScatter, ranks)))
 
 
 def all_gather(x: Value, ranks: int) -> Value:
-    """x (n, ...) of any dtype of all ranks behind each other, (ranks · n, ...)."""
+    """Concatenate x (n, ...) of any dtype over all ranks along axis 0, to (ranks · n, ...)."""
     return _exchange(AllGather, x, RanksAttributes(_count(AllGather, ranks)))
 
 
 def broadcast(x: Value, ranks: int, root: int = 0) -> Value:
-    """x of rank `root`, of any shape and dtype, which all get. It has no gradient."""
+    """Return x of rank `root`, of any shape and dtype, on every rank. It has no gradient."""
     count = _count(Broadcast, ranks)
     attributes = RootAttributes(count, whole_number("broadcast: root", root, least=0))
     return _exchange(Broadcast, x, attributes)
@@ -211,7 +211,10 @@ def _count(op: type[Collective], ranks: int) -> int:
 
 
 def _exchange(op: type[Collective], x: Value, attributes: Any) -> Value:
-    """A collective from its beginning to its end; what it does not overwrite stays until then."""
+    """Start a collective and wait for it.
+
+    An operand that it does not overwrite stays live until then.
+    """
     x = as_value(op.name, x)
     held = () if op.may_overwrite else (x,)
     return apply(Arrival, apply(op, x, attributes=attributes).output, *held).output

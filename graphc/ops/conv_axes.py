@@ -1,8 +1,9 @@
-"""Convolutions along one and three axes, by those along two.
+"""Convolutions along one and three axes, built on two-dimensional convolutions.
 
-One axis is a row: reshapes around it are views. Of three, the first is taken apart: it is brought
-to the front, where the images that one tap of the filters reads lie in one piece, and the products
-of all taps are summed. So a volume is copied once, and nothing is unfolded along its depth.
+One axis is treated as a map with one row; the reshapes around it are views. With three axes, the
+first is split. It is moved to the front, where the images used by one tap of the filters are
+contiguous. The products of all taps are then summed. A volume is copied once, and nothing is
+unfolded along its depth.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from graphc.ops.shape import (
 )
 
 Numbers = int | Sequence[int]
-"""One number for all axes, or one an axis."""
+"""One number for all axes, or one per axis."""
 
 Padding = int | Sequence[int] | Sequence[Pair]
-"""One number for all sides, one an axis, or (before, behind) an axis."""
+"""One number for all sides, one per axis, or (before, behind) per axis."""
 
 
 class AxisWindows(NamedTuple):
-    """How windows lie along one axis."""
+    """The stride, padding and dilation of windows along one axis."""
 
     stride: int = 1
     before: int = 0
@@ -41,7 +42,7 @@ class AxisWindows(NamedTuple):
     dilation: int = 1
 
     def output(self, extent: int, taps: int) -> int:
-        """How many windows there are; raises `ShapeError` where none fits."""
+        """Return the number of windows; raises `ShapeError` if none fits."""
         room = extent + self.before + self.behind - self.dilation * (taps - 1) - 1
         if room < 0:
             raise ShapeError(
@@ -51,7 +52,7 @@ class AxisWindows(NamedTuple):
         return room // self.stride + 1
 
     def input(self, windows: int, taps: int, extra: int) -> int:
-        """The extent that a transposed convolution makes of so many windows."""
+        """Return the output extent of a transposed convolution with this many windows."""
         reach = (windows - 1) * self.stride + self.dilation * (taps - 1) + 1
         if reach + extra <= self.before + self.behind:
             raise ShapeError(
@@ -64,7 +65,7 @@ class AxisWindows(NamedTuple):
 def windows_of(
     axes: int, stride: Numbers, padding: Padding, dilation: Numbers
 ) -> tuple[AxisWindows, ...]:
-    """The windows along each axis; raises `OptionError` for other numbers."""
+    """Return the windows along each axis; raises `OptionError` for invalid numbers."""
     steps = axis_numbers("stride", stride, axes, 1)
     sides = axis_sides("padding", padding, axes)
     spread = axis_numbers("dilation", dilation, axes, 1)
@@ -87,7 +88,7 @@ def _attributes(windows: Sequence[AxisWindows], groups: int) -> Conv2dAttributes
 def convolve(
     x: Value, w: Value, bias: Value | None, windows: Sequence[AxisWindows], groups: int
 ) -> Value:
-    """Convolution of x (batch, channels, *extents) by w (filters, channels / groups, *window)."""
+    """Convolve x (batch, channels, *extents) with w (filters, channels / groups, *window)."""
     bias_operand = () if bias is None else (bias,)
     if len(windows) == 2:
         return apply(Conv2d, x, w, *bias_operand, attributes=_attributes(windows, groups)).output
@@ -111,17 +112,17 @@ def convolve(
 
 
 def _row(x: Value) -> Value:
-    """One axis as the columns of one row."""
+    """Reshape one axis to the columns of one row."""
     return reshape(x, (*x.shape[:2], 1, x.shape[2]))
 
 
 def _tap(w: Value, tap: int) -> Value:
-    """The filters' (rows, columns) at one place of their depth."""
+    """Return the (rows, columns) of the filters at one index of their depth."""
     return reshape(_part(w, 2, tap, tap + 1, 1), (*w.shape[:2], *w.shape[3:]))
 
 
 def _part(x: Value, axis: int, start: int, stop: int, step: int) -> Value:
-    """A regular part of one axis, a view; x itself where that is all of it."""
+    """Return a strided slice of one axis as a view; x itself if that is all of it."""
     if (start, stop, step) == (0, x.shape[axis], 1):
         return x
     starts, stops, steps = [0] * x.type.rank, list(x.shape), [1] * x.type.rank
@@ -131,7 +132,7 @@ def _part(x: Value, axis: int, start: int, stop: int, step: int) -> Value:
 
 
 def _spread(x: Value, extent: int, start: int, step: int) -> Value:
-    """x along the first axis of zeros: its images `step` apart from `start` on."""
+    """Place x along the first axis of zeros: its images `step` apart, starting at `start`."""
     count, rest = x.shape[0], x.shape[1:]
     stop = start + (count - 1) * step + 1
     zeros = (0,) * len(rest)
@@ -158,8 +159,10 @@ def convolve_transposed(
     groups: int,
     extra: Sequence[int],
 ) -> Value:
-    """The transpose of `convolve` by w (channels, filters / groups, *window); `extra` is added
-    behind each axis."""
+    """Apply the transpose of `convolve` with w (channels, filters / groups, *window).
+
+    `extra` is added at the end of each axis.
+    """
     extents = [
         axis.input(n, taps, more)
         for axis, n, taps, more in zip(windows, x.shape[2:], w.shape[2:], extra, strict=True)
@@ -186,7 +189,7 @@ def _transposed_maps(
 def _transposed_volume(
     x: Value, w: Value, windows: Sequence[AxisWindows], groups: int, extents: Sequence[int]
 ) -> Value:
-    """Each tap's maps spread along the depth, summed, and what is padding cut off."""
+    """Spread each tap's maps along the depth, sum them, and cut off the padding."""
     depth, (batch, channels, count) = windows[0], x.shape[:3]
     images = reshape(transpose(x, (2, 0, 1, 3, 4)), (count * batch, channels, *x.shape[3:]))
     last = (count - 1) * depth.stride + 1

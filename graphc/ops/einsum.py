@@ -1,7 +1,7 @@
-"""Einstein's notation, lowered to transposes, reshapes, matrix products and sums.
+"""Einstein summation, lowered to transposes, reshapes, matrix products and sums.
 
-Terms are contracted two at a time, in the order that NumPy's greedy search finds. Labels of both
-that go with the two are summed by a matrix product; those of both that stay are its batch.
+Terms are contracted two at a time, in the order of NumPy's greedy search. Labels of both terms that
+are no longer needed are summed by a matrix product. Labels of both that stay are its batch.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from graphc.ops.reduce import sum
 from graphc.ops.shape import reshape, transpose
 
 Labels = tuple[str, ...]
-"""One an axis: letters, and for the axes of an ellipsis their number from the end."""
+"""One label per axis: letters, or for the axes of an ellipsis their number from the end."""
 
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A value whose axes have different labels."""
+    """A value whose axes have distinct labels."""
 
     value: Value
     labels: Labels
 
     def ordered(self, labels: Iterable[str]) -> Value:
-        """The value with its axes in this order, and an axis of 1 for what it does not have."""
+        """Return the value with its axes in this order, and axes of 1 for missing labels."""
         wanted = tuple(labels)
         own = [label for label in wanted if label in self.labels]
         value = transpose(self.value, [self.labels.index(label) for label in own])
@@ -48,7 +48,7 @@ class _Term:
         return reshape(value, [extents.get(label, 1) for label in wanted])
 
     def without(self, labels: Iterable[str]) -> _Term:
-        """The value summed over some of its labels."""
+        """Return the value summed over some of its labels."""
         gone = set(labels)
         axes = [axis for axis, label in enumerate(self.labels) if label in gone]
         kept = tuple(label for label in self.labels if label not in gone)
@@ -56,14 +56,16 @@ class _Term:
 
 
 def einsum(*given: str | Value | Sequence[object]) -> Value:
-    """Sums of products of operands by Einstein's notation, as `numpy.einsum` reads it.
+    """Compute sums of products of operands in Einstein notation, as `numpy.einsum` does.
 
-    ``einsum("bij,bjk->bik", a, b)`` is a batch of matrix products; ``...`` stands for further axes,
-    which broadcast; a label twice in one term takes the diagonal; without ``->`` the result has the
-    labels that occur once, in the order of the alphabet. Lists of numbers in place of letters are
+    ``einsum("bij,bjk->bik", a, b)`` is a batch of matrix products. ``...`` denotes further axes,
+    which broadcast. A label twice in one term takes the diagonal. Without ``->`` the result has the
+    labels that occur once, in alphabetical order. Lists of numbers in place of letters are
     ``einsum(a, [0, 1, 2], b, [0, 2, 3], [0, 1, 3])``. Large products become matrix products. The
-    operands have one dtype. Raises `OptionError` for what is not such a notation, `ShapeError` for
-    extents that differ, `DTypeError` for bool or several dtypes.
+    operands have one dtype.
+
+    Raises `OptionError` for an invalid notation, `ShapeError` for extents that differ, and
+    `DTypeError` for bool or several dtypes.
     """
     subscripts, operands = _notation(given)
     terms, output = _parsed(subscripts, operands)
@@ -78,7 +80,7 @@ def einsum(*given: str | Value | Sequence[object]) -> Value:
 
 
 def _notation(given: Sequence[object]) -> tuple[str, list[Value]]:
-    """The subscripts as text, and the operands."""
+    """Return the subscripts as text, and the operands."""
     if given and isinstance(given[0], str):
         subscripts, operands = given[0].replace(" ", ""), given[1:]
     else:
@@ -93,7 +95,7 @@ def _notation(given: Sequence[object]) -> tuple[str, list[Value]]:
 
 
 def _letters(numbers: object) -> str:
-    """A list of numbers, and perhaps an ellipsis, as the letters that stand for them."""
+    """Convert a list of numbers, which may include an ellipsis, to letters."""
     letters = string.ascii_uppercase + string.ascii_lowercase
     if not isinstance(numbers, Sequence) or isinstance(numbers, str):
         raise OptionError(f"einsum: labels are a list of numbers, got {numbers!r}")
@@ -109,7 +111,7 @@ def _letters(numbers: object) -> str:
 def _parsed(
     subscripts: str, operands: Sequence[Value]
 ) -> tuple[list[tuple[Value, Labels]], Labels]:
-    """Each operand with the labels of its axes, and the labels of the result."""
+    """Return each operand with the labels of its axes, and the labels of the result."""
     listed, arrow, result = subscripts.partition("->")
     texts = listed.split(",")
     wrong = next((text for text in (*texts, result) if not _TERM.fullmatch(text)), None)
@@ -143,7 +145,7 @@ def _parsed(
 
 
 def _labels(text: str, rank: int, where: str) -> Labels:
-    """The labels of a term for a tensor of that rank."""
+    """Return the labels of a term for a tensor of that rank."""
     before, dots, behind = text.partition("...")
     far = rank - len(before) - len(behind)
     if far < 0 or (far and not dots):
@@ -152,7 +154,7 @@ def _labels(text: str, rank: int, where: str) -> Labels:
 
 
 def _extents(subscripts: str, terms: Sequence[tuple[Value, Labels]]) -> dict[str, int]:
-    """The extent of each label; one of 1 broadcasts."""
+    """Return the extent of each label; an extent of 1 broadcasts."""
     extents: dict[str, int] = {}
     for value, labels in terms:
         for label, extent in zip(labels, value.shape, strict=True):
@@ -167,7 +169,7 @@ def _extents(subscripts: str, terms: Sequence[tuple[Value, Labels]]) -> dict[str
 
 
 def _plain(term: tuple[Value, Labels], extents: dict[str, int]) -> _Term:
-    """A term without repeated labels, and without axes that broadcast."""
+    """Return a term without repeated labels, and without axes that broadcast."""
     value, labels = term
     kept = [
         axis for axis, label in enumerate(labels) if value.shape[axis] == extents[label]
@@ -187,7 +189,7 @@ def _plain(term: tuple[Value, Labels], extents: dict[str, int]) -> _Term:
 
 
 def _path(terms: Sequence[_Term], output: Labels) -> list[tuple[int, ...]]:
-    """Which terms are joined, step by step; a result stands behind the others."""
+    """Return the terms to join in each step; a result is appended to the remaining terms."""
     if len(terms) < 3:
         return [tuple(range(len(terms)))] if len(terms) == 2 else []
     names = list(dict.fromkeys(label for term in terms for label in term.labels))
@@ -202,7 +204,7 @@ def _path(terms: Sequence[_Term], output: Labels) -> list[tuple[int, ...]]:
 
 
 def _joined(chosen: Sequence[_Term], others: Sequence[_Term], output: Labels) -> _Term:
-    """The product of some terms, summed over what neither the others nor the result need."""
+    """Return the product of some terms, summed over labels that neither others nor result need."""
     last, *rest = chosen
     needed = set(output).union(*(term.labels for term in others))
     for number, term in enumerate(reversed(rest)):
@@ -212,7 +214,7 @@ def _joined(chosen: Sequence[_Term], others: Sequence[_Term], output: Labels) ->
 
 
 def _product(b: _Term, a: _Term, needed: set[str]) -> _Term:
-    """a · b, summed over the labels that are not needed any more."""
+    """Return a · b, summed over the labels that are not needed any more."""
     a = a.without(set(a.labels) - set(b.labels) - needed)
     b = b.without(set(b.labels) - set(a.labels) - needed)
     both = [label for label in a.labels if label in b.labels]
@@ -236,8 +238,10 @@ def _product(b: _Term, a: _Term, needed: set[str]) -> _Term:
 def _matrix(
     term: _Term, batch: Sequence[str], own: Sequence[str], inner: Sequence[str]
 ) -> tuple[Value, bool]:
-    """A term as matrices of its own labels by the inner ones, and whether it is the other way
-    round: the axis that is last stays last."""
+    """Return a term as matrices of its own labels by the inner ones, and whether it is flipped.
+
+    A flipped matrix has the inner labels first: the last axis of the term stays last.
+    """
     flip = term.labels[-1] in own
     parts = (inner, own) if flip else (own, inner)
     value = term.ordered([*batch, *parts[0], *parts[1]])

@@ -1,10 +1,10 @@
-"""Groups of elementwise ops as one op: what is computed on the way needs no bytes.
+"""Groups of elementwise ops fused into one op; intermediate results take no bytes.
 
-`graphc.passes.fusion.elementwise` makes such nodes, behind the gradient. The members of a group
-are written as calls, ``mul(x0, x1)`` or ``scale(m0, value=0.5)``, where x0, x1, ... are the inputs
-of the node and m0, m1, ... the results of earlier members; a number, as in ``mul(x0, 0.5)``, is a
+`graphc.passes.fusion.elementwise` makes such nodes, after differentiation. The members of a group
+are written as calls, ``mul(x0, x1)`` or ``scale(m0, value=0.5)``. The inputs of the node are x0,
+x1, ..., and the results of earlier members m0, m1, .... A number, as in ``mul(x0, 0.5)``, is a
 constant of the dtype of the member's other floats. Every member computes what its op computes
-alone: its result is rounded to its own dtype, so a group gives the bits of the separate ops.
+alone. Its result is rounded to its own dtype, so a group gives the bits of the separate ops.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FusedAttributes:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An op of a group, the names of its operands in the group or constants, and its attributes."""
+    """An op of a group, its operands (names in the group, or constants), and its attributes."""
 
     op: Op
     operands: tuple[str, ...]
@@ -52,11 +52,11 @@ class Member:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The operands that are no constants."""
+        """The operands that are not constants."""
         return tuple(operand for operand in self.operands if constant(operand) is None)
 
     def types(self, known: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
-        """The types of the operands, constants included."""
+        """Return the types of the operands, constants included."""
         floats = [known[name].dtype for name in self.names if known[name].dtype.kind == "float"]
         if len(self.names) < len(self.operands) and not floats:
             raise GraphError(f"{self}: a constant stands beside an operand that is a float")
@@ -66,19 +66,19 @@ class Member:
         )
 
     def infer(self, known: Mapping[str, TensorType]) -> TensorType:
-        """The type of the result."""
+        """Return the type of the result."""
         (type,) = self.op.infer_types(self.attributes, self.types(known))
         return type
 
     @property
     def flops(self) -> int:
-        """Floating point operations an element."""
+        """The floating-point operations per element."""
         if not isinstance(self.op, Elementwise):
             return 0
         return sum(expression.flops for expression in self.op.parsed.values())
 
     def expression(self, renamed: Sequence[str | float], dtypes: tuple[DType, ...]) -> Expression:
-        """The member's expression of operands with these names, or that are these constants."""
+        """Return the member's expression, with operands replaced by these names or constants."""
         if not isinstance(self.op, Elementwise):
             return _IDENTITY.specialize({"x": renamed[0]})
         program = self.op.scalar_program(self.attributes, dtypes)
@@ -156,9 +156,9 @@ class Fused(Elementwise):
 def _reads_later(
     members: Sequence[Member], number: int, itemsize: int, known: dict[str, TensorType]
 ) -> bool:
-    """Whether members behind one read inputs over which its result might lie.
+    """Return whether later members use inputs that the result of this member might alias.
 
-    Such a result is an output only once all members have run.
+    Such a result becomes an output only after all members have run.
     """
     return any(
         name.startswith("x") and known[name].dtype.itemsize == itemsize
@@ -168,7 +168,7 @@ def _reads_later(
 
 
 def types_in(members: Sequence[Member], types: Sequence[TensorType]) -> dict[str, TensorType]:
-    """The types of the inputs and of all members' results, by name."""
+    """Return the types of the inputs and of all members' results, by name."""
     known = {f"x{index}": type for index, type in enumerate(types)}
     for index, member in enumerate(members):
         unknown = [name for name in member.names if name not in known]
@@ -182,7 +182,7 @@ def types_in(members: Sequence[Member], types: Sequence[TensorType]) -> dict[str
 
 
 def constant(operand: str) -> float | None:
-    """The number that an operand of a member is; None for a name."""
+    """Return the number that an operand of a member is; None for a name."""
     try:
         return float(operand)
     except ValueError:
@@ -195,13 +195,13 @@ def _renamed(operand: str, names: Mapping[str, str]) -> str | float:
 
 
 def share_arithmetic(dtypes: Sequence[DType]) -> bool:
-    """Whether all are computed in one float type, or are bool."""
+    """Return whether all are computed in one float type, or are bool."""
     floats = {compute_dtype(dtype) for dtype in dtypes if dtype.kind == "float"}
     return len(floats) == 1 and all(dtype.kind == "float" or dtype == bool_ for dtype in dtypes)
 
 
 def is_fusible(op: Op) -> bool:
-    """Whether an op can be a member of a group: elementwise, one output, no effect."""
+    """Return whether an op can be a member of a group: elementwise, one output, no effect."""
     if isinstance(op, Cast):
         return True
     plain = isinstance(op, Elementwise) and not isinstance(op, Fused)
@@ -210,7 +210,7 @@ def is_fusible(op: Op) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def members_of(attributes: FusedAttributes) -> tuple[Member, ...]:
-    """The members, read from their calls; raises `GraphError`."""
+    """Parse the members from their calls; raises `GraphError`."""
     if not attributes.members:
         raise GraphError("a group has at least one member")
     return tuple(_member(call) for call in attributes.members)

@@ -1,6 +1,6 @@
-"""Attention as one op, which holds no weights, and its gradient (Dao et al., 2022).
+"""Attention as one op that stores no weights, and its gradient (Dao et al., 2022).
 
-The arithmetic is in attention_tiles.py.
+The arithmetic is in `graphc.ops.cpu.attention_tiles`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,23 @@ WIDEST_ON_TENSOR_CORES = 128
 """The longest rows of a head whose sums fit the registers of a GPU beside the fragments."""
 
 COMPOSED = 'use attention(..., form="composed"), which has gradients of every order and of masks'
-"""What to do instead of asking fused attention for a gradient that it does not have."""
+"""The fix suggested for a gradient that fused attention does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionAttributes:
-    """The factor of the scores, and whether a row sees no column that belongs to a later row; where
-    `from_first`, the first row belongs to the first column, else the last to the last."""
+    """The scale of the scores, and the causal masking.
+
+    In causal attention a row attends to no column that belongs to a later row. With `from_first`
+    the first row is aligned with the first column, else the last row with the last column.
+    """
 
     scale: Annotated[float, Between()]
     causal: bool
     from_first: bool = False
 
     def shift(self, rows: int, columns: int) -> int | None:
-        """Row i sees columns up to i + this; None where it sees all."""
+        """Return s such that row i attends to columns up to i + s; None for all columns."""
         if not self.causal:
             return None
         return 0 if self.from_first else columns - rows
@@ -92,17 +95,20 @@ def _check(
 
 
 class TiledAttention(Op):
-    """Base: cost, by the pairs of a row and a column that it sees. Rows lie in one piece."""
+    """Base of tiled attention. Its cost counts pairs of a row and an attended column.
+
+    The elements of each row are contiguous.
+    """
 
     attributes: ClassVar[type[AttentionAttributes]] = AttentionAttributes
     wide_inputs = ("mask",)
     products: int
-    """How many products of (rows x columns) elements a node computes."""
+    """The number of products of (rows x columns) elements that a node computes."""
     flops_per_pair = 6
-    """What a pair costs beside the products."""
+    """The flops of a pair besides the products."""
 
     def has_mask(self, node: Node) -> bool:
-        """Whether a mask is given."""
+        """Return whether the node has a mask."""
         return len(node.inputs) == len(self.inputs)
 
     def contracts(self, node: Node) -> bool:
@@ -110,7 +116,7 @@ class TiledAttention(Op):
         return is_16_bit(q) and max(q.shape[3], v.shape[3]) <= WIDEST_ON_TENSOR_CORES
 
     def operands(self, node: Node) -> tuple[Value, Value, Value]:
-        """The operands q, k and v."""
+        """Return the operands q, k and v."""
         raise NotImplementedError
 
     def cost(self, node: Node) -> Cost:
@@ -128,7 +134,7 @@ class TiledAttention(Op):
         return Cost(flops, moved.bytes_read, moved.bytes_written)
 
     def tile_of_bools(self, node: Node) -> tuple[TensorType, ...]:
-        """Scratch for what a mask of bools hides."""
+        """Return scratch for the columns that a bool mask hides."""
         q, k, _ = self.operands(node)
         if node.inputs[-1].type.dtype != bool_:
             return ()
@@ -142,7 +148,7 @@ class TiledAttention(Op):
         v: TensorType,
         mask: tuple[TensorType, ...],
     ) -> tuple[TensorType, TensorType]:
-        """The types of y and stats."""
+        """Return the types of y and stats."""
         dtype = float_dtype(q, k, v)
         _check(attributes, q, k, v, mask)
         y = TensorType((*q.shape[:3], v.shape[3]), dtype)
@@ -154,7 +160,7 @@ class TiledAttention(Op):
         given: tuple[TensorType, TensorType, TensorType, TensorType, TensorType, TensorType],
         mask: tuple[TensorType, ...],
     ) -> tuple[TensorType, TensorType, TensorType]:
-        """The types of dq, dk and dv, by those of dy, q, k, v, y and stats."""
+        """Return the types of dq, dk and dv, from those of dy, q, k, v, y and stats."""
         dy, q, k, v, y, stats = given
         float_dtype(dy, q, k, v, y)
         _check(attributes, q, k, v, mask)
@@ -166,8 +172,10 @@ class TiledAttention(Op):
         return q, k, v
 
     def forward_scratch(self, node: Node) -> tuple[TensorType, ...]:
-        """A tile of scores, and a number a row of it; with a mask, another a row, and what one of
-        bools hides."""
+        """Return scratch for a tile of scores, and a number per row of it.
+
+        With a mask, a second number per row follows, then the elements hidden by a bool mask.
+        """
         q, k, _ = self.operands(node)
         rows, columns = tile_shape(q.shape[2], k.shape[2])
         tile, number = q.type.with_shape((rows, columns)), q.type.with_shape((rows, 1))
@@ -176,8 +184,11 @@ class TiledAttention(Op):
         return tile, number, number, *self.tile_of_bools(node)
 
     def backward_scratch(self, node: Node) -> tuple[TensorType, ...]:
-        """Two tiles, what they give for each column, products and their sum for each row, and what
-        a mask of bools hides."""
+        """Return the scratch types of the backward pass.
+
+        They are two tiles, the contribution to each column, products and their sum for each row,
+        and the elements hidden by a bool mask.
+        """
         q, k, v = self.operands(node)
         rows, columns = tile_shape(q.shape[2], k.shape[2])
         widths = q.shape[3], v.shape[3]
@@ -195,7 +206,7 @@ class TiledAttention(Op):
         scratch: Sequence[Array],
         dropping: Dropping | None = None,
     ) -> None:
-        """Record the call that computes y and stats; the operands are q, k, v and these two."""
+        """Record the call that computes y and stats; `operands` are q, k, v, y and stats."""
         tile, total, *room = scratch
         sight = self._sight(node, mask, room[1:], room[0] if room else None, dropping)
         record(functools.partial(attend, sight, *operands, tile, total))
@@ -209,8 +220,10 @@ class TiledAttention(Op):
         scratch: Sequence[Array],
         dropping: Dropping | None = None,
     ) -> None:
-        """Record the call that computes dq, dk and dv; the operands are dy, q, k, v, y, stats and
-        these three."""
+        """Record the call that computes dq, dk and dv.
+
+        The operands are dy, q, k, v, y, stats, dq, dk and dv.
+        """
         weights, slopes, product, products, sums, *hidden = scratch
         sight = self._sight(node, mask, hidden, None, dropping)
         call = functools.partial(attend_back, sight, *operands)
@@ -224,7 +237,7 @@ class TiledAttention(Op):
         met: Array | None,
         dropping: Dropping | None,
     ) -> Sight:
-        """What rows see; the arrays are those of the mask and of its scratch, if any."""
+        """Return the visibility of columns; the arrays are the mask and its scratch, if any."""
         q, k, _ = self.operands(node)
         a, (rows, columns) = node.attributes, (q.shape[2], k.shape[2])
         shift = a.shift(rows, columns)
@@ -235,9 +248,10 @@ class TiledAttention(Op):
 
 
 class Attention(TiledAttention):
-    """y = softmax(scale · q · kᵀ + mask) · v, and as stats the logarithm of each row's sum.
+    """y = softmax(scale · q · kᵀ + mask) · v, and stats = the log-sum-exp of each row.
 
-    Bools say which columns a row sees. Of a row that sees none y and stats are 0.
+    A bool mask is true at the columns that a row attends to. If a row attends to none, y and stats
+    are 0.
     """
 
     name, inputs, outputs = "attention", ("q", "k", "v", "*mask"), ("y", "stats")
@@ -296,12 +310,12 @@ class Attention(TiledAttention):
 
 
 def _gradient(node: Node, *operands: Value) -> Node:
-    """One node for all three gradients: equal nodes are made one."""
+    """Return one node for all three gradients; equal nodes are merged."""
     return apply(AttentionGradient, *operands, attributes=node.attributes)
 
 
 class AttentionGradient(TiledAttention):
-    """dq, dk and dv; the weights are computed again from stats."""
+    """dq, dk and dv of attention, with the weights recomputed from stats."""
 
     name, inputs = "attention_gradient", ("dy", "q", "k", "v", "y", "stats", "*mask")
     outputs = ("dq", "dk", "dv")

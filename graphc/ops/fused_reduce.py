@@ -1,10 +1,12 @@
-"""A reduction with the elementwise ops before and behind it: on a GPU its operand is in no memory.
+"""A reduction fused with the elementwise ops before and after it; a GPU never stores its operand.
 
-`graphc.passes.fusion.reductions` makes such nodes, in plans for a GPU. Members are written as those
-of `graphc.ops.fused`; the last one makes the operand, rounded to its dtype as if it were stored.
-Without members, the operand is the input. Ops in `after` are written alike, with the result as x0.
-The NumPy kernel stores it, in scratch: by tiles, NumPy's pairwise sums would have other bits. So
-the op saves nothing on a CPU, and no plan for one has it.
+`graphc.passes.fusion.reductions` makes such nodes, in plans for a GPU. Members are written as in
+`graphc.ops.fused`. The last member computes the operand, rounded to its dtype as if it were stored.
+Without members, the operand is the input. The ops in `after` are written the same way, with the
+result of the reduction as x0.
+
+The NumPy kernel stores the operand in scratch: NumPy's pairwise sums would have other bits if
+computed by tiles. The op saves no memory on a CPU, so plans for a CPU do not use it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from graphc.ops.fused import Fused, FusedAttributes, members_of
 from graphc.ops.reduce import Max, Mean, Min, ReduceAttributes, SquareSum, Sum
 
 REDUCTIONS: dict[str, type[Op]] = {op.name: op for op in (Max, Mean, Min, SquareSum, Sum)}
-"""What may be made of the operand."""
+"""The reductions that may be applied to the operand."""
 
 OPERAND = "x"
 """The name of the operand in the scalar program."""
@@ -37,11 +39,11 @@ _OPERAND = parse(OPERAND)
 
 @dataclass(frozen=True, slots=True)
 class FusedReduceAttributes:
-    """Members as calls, the name of the reduction's op, its axes and `keepdims`, and the axes of
-    the operand from the outermost in memory to the innermost, were it there.
+    """Members as calls, and the reduction with its axes and the memory order of its operand.
 
-    On a GPU, the order of additions follows that of the axes. Calls of `after` are applied to the
-    reduction's result, called x0 there.
+    `reduction` is the name of its op. `order` lists the operand's axes from outermost to innermost in memory, as if it were stored. On
+    a GPU, the order of additions follows that of the axes. Calls of `after` are applied to the
+    reduction's result, named x0 there.
     """
 
     members: tuple[str, ...]
@@ -58,17 +60,17 @@ class FusedReduceAttributes:
 
     @property
     def groups(self) -> tuple[FusedAttributes, FusedAttributes]:
-        """The groups before and behind the reduction; one without members is none."""
+        """The groups before and after the reduction; a group without members does nothing."""
         return self.group, self.behind
 
     @property
     def behind(self) -> FusedAttributes:
-        """The group of what is applied to the result."""
+        """The group of ops applied to the result."""
         return FusedAttributes(self.after, (len(self.after) - 1,))
 
 
 class FusedReduce(Op):
-    """y = a reduction over axes of the last result of a group of elementwise ops."""
+    """A reduction over axes of the last result of a group of elementwise ops."""
 
     name, inputs = "fused_reduce", ("*xs",)
     attributes = FusedReduceAttributes
@@ -96,7 +98,7 @@ class FusedReduce(Op):
     def scalar_program(
         self, attributes: FusedReduceAttributes, dtypes: tuple[DType, ...]
     ) -> ScalarProgram:
-        """The arithmetic of members on every element: all are locals, the last one is `OPERAND`."""
+        """Return the arithmetic of members per element; all are locals, the last is `OPERAND`."""
         if not attributes.members:
             return ScalarProgram(("x0",), (), {OPERAND: parse("x0")}, {OPERAND: dtypes[0]})
         program = _fused().scalar_program(attributes.group, dtypes)
@@ -110,7 +112,7 @@ class FusedReduce(Op):
         )
 
     def operand(self, node: Node) -> TensorType:
-        """The type of what is reduced."""
+        """Return the type of the operand of the reduction."""
         return operand_type(node.attributes, tuple(value.type for value in node.inputs))
 
     def cost(self, node: Node) -> Cost:
@@ -127,12 +129,15 @@ class FusedReduce(Op):
         return "+".join(filter(None, (names[0], attributes.reduction, names[1])))
 
     def result(self, node: Node) -> TensorType:
-        """The type of what the reduction gives."""
+        """Return the type of the reduction's result."""
         return _reduction(node.attributes, self.operand(node)).output.type
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """The operand and the result, both widened, and the result as the separate op gives it;
-        registers before and behind; what the reduction needs."""
+        """Return the scratch types of the kernel.
+
+        They are the operand and the result, both widened, then the result as the separate op gives
+        it. The registers before and after the reduction follow, then the scratch of the reduction.
+        """
         wide = _wide(self.operand(node))
         reduction = _reduction(node.attributes, wide)
         before, behind = self.lowerings(node)
@@ -146,7 +151,7 @@ class FusedReduce(Op):
         )
 
     def lowerings(self, node: Node) -> tuple[Lowering, Lowering]:
-        """The NumPy steps that compute the operand, and those that are applied to the result."""
+        """Return the NumPy steps that compute the operand, and those applied to the result."""
         dtypes = tuple(value.type.dtype for value in node.inputs)
         before = self.scalar_program(node.attributes, dtypes)
         wide, result = _wide(self.operand(node)), self.result(node)
@@ -167,7 +172,7 @@ class FusedReduce(Op):
         )
 
     def program_behind(self, node: Node) -> ScalarProgram:
-        """The program that makes y0, the output, of x0, the reduction's result."""
+        """Return the program that computes the output y0 from the reduction's result x0."""
         dtypes = (self.result(node).dtype,)
         if not node.attributes.after:
             return ScalarProgram(("x0",), ("y0",), {"y0": parse("x0")})
@@ -197,12 +202,12 @@ class _WithScratch:
 
 
 def operand_type(attributes: FusedReduceAttributes, types: tuple[TensorType, ...]) -> TensorType:
-    """The type of what is reduced."""
+    """Return the type of the operand of the reduction."""
     return _result_of(attributes.group, types)
 
 
 def _result_of(group: FusedAttributes, types: tuple[TensorType, ...]) -> TensorType:
-    """The type of a group's only result; without members, of its only input."""
+    """Return the type of a group's only result; without members, of its only input."""
     if group.members:
         (result,) = _fused().infer(group, *types)
         return result
@@ -212,7 +217,7 @@ def _result_of(group: FusedAttributes, types: tuple[TensorType, ...]) -> TensorT
 
 
 def _flops(group: FusedAttributes) -> int:
-    """Floating point operations an element."""
+    """Return the floating-point operations per element."""
     return sum(member.flops for member in members_of(group)) if group.members else 0
 
 
@@ -227,7 +232,7 @@ def _wide(type: TensorType) -> TensorType:
 
 
 def reduction_of(attributes: FusedReduceAttributes) -> tuple[Op, Any]:
-    """The op of the reduction, and the attributes that it has alone."""
+    """Return the op of the reduction, and its own attributes."""
     op = REGISTRY[attributes.reduction]
     if op.attributes is ReduceAttributes:
         return op, ReduceAttributes(attributes.axes, attributes.keepdims)
@@ -235,6 +240,6 @@ def reduction_of(attributes: FusedReduceAttributes) -> tuple[Op, Any]:
 
 
 def _reduction(attributes: FusedReduceAttributes, operand: TensorType) -> Node:
-    """The reduction as a node of its own, on an operand of that type."""
+    """Return the reduction as a separate node, on an operand of that type."""
     op, given = reduction_of(attributes)
     return Node(op, (Value(operand),), given, op.infer_types(given, (operand,)), serial=0)

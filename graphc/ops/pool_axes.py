@@ -1,8 +1,9 @@
-"""Pools along one, two and three axes, by windows along two.
+"""Pooling along one, two and three axes, built on two-dimensional pooling.
 
-One axis is a row. Of three, the last two are pooled, then the first over what is left: reshapes
-around both are views, and the largest of a window is found at the same place. What a window of an
-average holds of the map is the average over ones, so the share that counts is a quotient.
+One axis is treated as a map with one row. With three axes, the last two are pooled first, then the
+first. The reshapes around both are views, and the maximum of a window is at the same element.
+Average pooling over a map of ones gives the fraction of each window inside the map. A mean without
+padding is therefore a quotient of two poolings.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from graphc.ops.reduce import mean
 from graphc.ops.shape import full, reshape
 
 Window = tuple[int, AxisWindows]
-"""The places of a window along an axis, and how windows lie there."""
+"""The number of elements of a window along an axis, and the positions of windows there."""
 
 ONE: Window = (1, AxisWindows())
 
@@ -38,10 +39,10 @@ def pool_windows(
     dilation: Numbers,
     ceil_mode: bool,
 ) -> tuple[Window, ...]:
-    """The windows along each axis behind the channels of x.
+    """Return the windows along each axis after the channels of x.
 
-    With `ceil_mode` a last window that starts inside, or in the padding in front, may reach beyond
-    the padding behind, which then grows. Raises `ShapeError` and `OptionError`.
+    With `ceil_mode` a last window may reach beyond the trailing padding, which then grows. It must
+    start inside x or in the leading padding. Raises `ShapeError` and `OptionError`.
     """
     axes = as_value(where, x).type.rank - 2
     if axes not in (1, 2, 3):
@@ -65,7 +66,7 @@ def pool_windows(
 
 
 def pooled(op: type[Op], x: Value, windows: Sequence[Window]) -> Value:
-    """An op over two-dimensional windows, along one, two or three axes."""
+    """Apply a two-dimensional pooling op along one, two or three axes."""
     batch, channels, *extents = x.shape
     if len(windows) == 1:
         y = _maps(op, reshape(x, (batch, channels, 1, *extents)), ONE, *windows)
@@ -86,7 +87,7 @@ def _maps(op: type[Op], x: Value, rows: Window, columns: Window) -> Value:
 
 
 def pool_node(op: type[Op], x: Value, rows: Window, columns: Window) -> Node:
-    """The node of a pool over maps."""
+    """Return a new pooling node over maps."""
     (height, down), (width, across) = rows, columns
     attributes = Pool2dAttributes(
         (height, width),
@@ -106,7 +107,7 @@ def max_pool(
     dilation: Numbers = 1,
     ceil_mode: bool = False,
 ) -> Value:
-    """The largest element of each window of x (batch, channels, and 1 to 3 more axes)."""
+    """Return the largest element of each window of x (batch, channels, and 1 to 3 more axes)."""
     windows = pool_windows(where, x, window, stride, padding, dilation, ceil_mode)
     return pooled(MaxPool2d, x, windows)
 
@@ -121,7 +122,7 @@ def average_pool(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Value:
-    """The mean of each window of x (batch, channels, and 1 to 3 more axes)."""
+    """Return the mean of each window of x (batch, channels, and 1 to 3 more axes)."""
     windows = pool_windows(where, x, window, stride, padding, dilation, ceil_mode)
     means = pooled(AveragePool2d, x, windows)
     sides = axis_sides(f"{where}: padding", padding, len(windows))
@@ -150,13 +151,14 @@ def max_pool1d(
     dilation: Numbers = 1,
     ceil_mode: bool = False,
 ) -> Value:
-    """The largest element of each window of x (batch, channels, length).
+    """Return the largest element of each window of x (batch, channels, length).
 
     The result is (batch, channels, ⌊(length + before + behind - dilation · (window - 1) - 1) /
-    stride⌋ + 1), rounded up with `ceil_mode`, but for a window that would start behind x. The
-    stride is by default the window; `padding` is one number or ((before, behind),), and never the
-    largest. Raises `ShapeError` where no window fits, for more than 256 places in one, and for
-    padding as wide as one, and `OptionError` for other numbers.
+    stride⌋ + 1). With `ceil_mode` the quotient is rounded up, but a last window that would start
+    after x is dropped. The default stride is the window. `padding` is one number or ((before,
+    behind),), and is never the maximum. Raises `ShapeError` if no window fits, if a window has more
+    than 256 elements, or if padding is as wide as a window. Raises `OptionError` for other invalid
+    numbers.
     """
     _check_axes("max_pool1d", x, 1)
     return max_pool("max_pool1d", x, window, stride, padding, dilation, ceil_mode)
@@ -170,11 +172,11 @@ def max_pool2d(
     dilation: Numbers = 1,
     ceil_mode: bool = False,
 ) -> Value:
-    """The largest element of each window of x (batch, channels, height, width).
+    """Return the largest element of each window of x (batch, channels, height, width).
 
     Each of `window`, `stride` (by default the window), `padding` and `dilation` is one number or
-    (rows, columns), padding also ((top, bottom), (left, right)). Extents and errors are those of
-    `max_pool1d` along each axis.
+    (rows, columns). Padding may also be ((top, bottom), (left, right)). Extents and errors are
+    those of `max_pool1d` along each axis.
     """
     _check_axes("max_pool2d", x, 2)
     return max_pool("max_pool2d", x, window, stride, padding, dilation, ceil_mode)
@@ -188,10 +190,11 @@ def max_pool3d(
     dilation: Numbers = 1,
     ceil_mode: bool = False,
 ) -> Value:
-    """The largest element of each window of x (batch, channels, depth, height, width).
+    """Return the largest element of each window of x (batch, channels, depth, height, width).
 
-    Arguments are one number or one an axis, padding also (before, behind) an axis. Extents and
-    errors are those of `max_pool1d` along each axis. Height and width are pooled before the depth.
+    Arguments are one number, or one number per axis; padding may also be (before, behind) per axis.
+    Extents and errors are those of `max_pool1d` along each axis. Height and width are pooled before
+    the depth.
     """
     _check_axes("max_pool3d", x, 3)
     return max_pool("max_pool3d", x, window, stride, padding, dilation, ceil_mode)
@@ -206,12 +209,12 @@ def average_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Value:
-    """The mean of each window of x (batch, channels, length).
+    """Return the mean of each window of x (batch, channels, length).
 
     Shapes and arguments are those of `max_pool1d`. Padding counts as zeros, unless
-    `count_include_pad` is false: then a window is the mean of what it holds of x, and NaN where it
-    holds nothing. What `ceil_mode` adds behind the padding never counts. Raises what `max_pool1d`
-    does.
+    `count_include_pad` is false. Then a window is the mean of its elements inside x, and NaN if it
+    has none. Elements that `ceil_mode` adds after the padding never count. Raises the errors of
+    `max_pool1d`.
     """
     _check_axes("average_pool1d", x, 1)
     return average_pool(
@@ -228,10 +231,10 @@ def average_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Value:
-    """The mean of each window of x (batch, channels, height, width).
+    """Return the mean of each window of x (batch, channels, height, width).
 
-    Shapes and arguments are those of `max_pool2d`, what counts is said at `average_pool1d`. Raises
-    what `max_pool1d` does.
+    Shapes and arguments are those of `max_pool2d`. `average_pool1d` describes which elements count.
+    Raises the errors of `max_pool1d`.
     """
     _check_axes("average_pool2d", x, 2)
     return average_pool(
@@ -248,10 +251,10 @@ def average_pool3d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Value:
-    """The mean of each window of x (batch, channels, depth, height, width).
+    """Return the mean of each window of x (batch, channels, depth, height, width).
 
-    Shapes and arguments are those of `max_pool3d`, what counts is said at `average_pool1d`. Raises
-    what `max_pool1d` does.
+    Shapes and arguments are those of `max_pool3d`. `average_pool1d` describes which elements count.
+    Raises the errors of `max_pool1d`.
     """
     _check_axes("average_pool3d", x, 3)
     return average_pool(
@@ -268,11 +271,11 @@ def lp_pool(
     dilation: Numbers = 1,
     ceil_mode: bool = False,
 ) -> Value:
-    """The p-norm of each window of x (batch, channels, and 1 to 3 more axes), for p above 0.
+    """Return the p-norm of each window of x (batch, channels, and 1 to 3 more axes), for p above 0.
 
-    It is (Σ |x|ᵖ)^(1/p), with zeros for padding. Shapes and other arguments are those of the max
-    pool with as many axes. Where a window holds zeros alone its gradient is not finite. Raises what
-    `max_pool1d` does.
+    It is (Σ |x|ᵖ)^(1/p), with zeros for padding. Shapes and other arguments are those of max
+    pooling with as many axes. The gradient is not finite in a window with only zeros. Raises the
+    errors of `max_pool1d`.
     """
     if not isinstance(p, int | float) or not 0 < p < math.inf:
         raise OptionError(f"lp_pool: p is a finite number above 0, got {p!r}")
@@ -283,7 +286,7 @@ def lp_pool(
 
 
 def global_average_pool2d(x: Value) -> Value:
-    """The mean over height and width: (batch, channels, height, width) to (batch, channels)."""
+    """Average over height and width: (batch, channels, height, width) to (batch, channels)."""
     return mean(x, (2, 3))
 
 

@@ -1,7 +1,7 @@
-"""Random ops that can be repeated: Philox4x32-10 (Salmon et al., 2011) as a function of a counter.
+"""Counter-based random ops: Philox4x32-10 (Salmon et al., 2011).
 
-Bits depend on the program's seed, the op's stream number, the step and the element's index, and on
-nothing else. Nothing random is kept: the gradient, or a mirrored copy, draws the same again.
+Bits depend only on the program's seed, the op's stream number, the step and the element's index. No
+random numbers are saved: the gradient, or a recomputed copy, draws the same bits again.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ ROUNDS = 10
 LOW = 0xFFFFFFFF
 
 TILE_BLOCKS = 4096
-"""Counters worked on at a time; each gives four numbers of 32 bits."""
+"""Counters processed at a time; each gives four numbers of 32 bits."""
 
 
 def philox(counter: Array, key: tuple[int, int], product: Array) -> None:
     """Replace counters by their random words, in place.
 
-    `counter` is (4, blocks) and `product`, scratch, (2, blocks), both 64-bit integers seen as
-    unsigned; every counter word is below 2³².
+    `counter` is (4, blocks) and `product`, scratch, (2, blocks). Both are 64-bit integers viewed as
+    unsigned, and every counter word is below 2³².
     """
     words, wide = counter.view(np.uint64), product.view(np.uint64)
     low, shift = np.uint64(LOW), np.uint64(32)
@@ -65,27 +65,27 @@ def philox(counter: Array, key: tuple[int, int], product: Array) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DropoutAttributes:
-    """The part that is dropped, and the number of this op's stream in its graph."""
+    """The dropout rate, and the number of this op's stream in its graph."""
 
     rate: Annotated[float, Between(0.0, below=1.0)]
     stream: Annotated[int, Whole(0, LOW)]
 
 
 def check_counters(seed: TensorType, step: TensorType) -> None:
-    """Raise `ShapeError` unless the two are what a program keeps of its seed and its steps."""
+    """Raise `ShapeError` unless these are the types of a program's seed and step counter."""
     if seed != TensorType((2,), int64) or step != TensorType((), int64):
         raise ShapeError(f"seed is i64[2] and step i64[], got {seed} and {step}")
 
 
 class RandomOp(Op):
-    """Base: ops that draw from the stream of that number among their attributes."""
+    """Base: ops that draw from the stream numbered by their attribute `stream`."""
 
     untimed_attributes = ("stream",)
     flops_per_element = 30
 
 
 class Dropout(RandomOp):
-    """y = x / (1 - rate) where the element is kept, else 0 (Srivastava et al., 2014)."""
+    """y = x / (1 - rate) if the element is kept, else 0 (Srivastava et al., 2014)."""
 
     name, inputs = "dropout", ("x", "seed", "step")
     attributes = DropoutAttributes
@@ -100,14 +100,14 @@ class Dropout(RandomOp):
         return x
 
     def gradient_x(self, node: Node, dy: Value, seed: Value, step: Value) -> Value:
-        """dx through the same mask as y, which is drawn again."""
+        """Return dx through the same mask as y, which is drawn again."""
         return apply(Dropout, dy, seed, step, attributes=node.attributes).output
 
     def inference(self, node: Node) -> Value:
         return node.inputs[0]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Counters and products of a tile; which elements stay; bit masks for choosing them."""
+        """Return counters and products of a tile, its keep mask, and bit masks to select by."""
         y = node.output.type
         blocks = min(TILE_BLOCKS, -(-y.elements // 4))
         bits = int64 if y.dtype.itemsize == 8 else int32
@@ -130,7 +130,7 @@ class Dropout(RandomOp):
 def _draw(
     counter: Array, product: Array, first: int, stream: int, step: Array, key: tuple[int, int]
 ) -> None:
-    """Replace `counter` by the words of blocks from the number `first` on."""
+    """Replace `counter` by the words of the blocks from number `first` on."""
     counter[0].fill(1)
     np.add.accumulate(counter[0], out=counter[1])
     np.add(counter[1], first - 1, out=counter[0])
@@ -142,7 +142,7 @@ def _draw(
 
 
 def least_that_stays(rate: float) -> int:
-    """Elements stay whose 24 random bits are no number below this."""
+    """Return the threshold for keeping elements: those whose 24 random bits are at least this."""
     return math.ceil(rate * 2**24)
 
 
@@ -150,7 +150,10 @@ def draw_stays(
     attributes: DropoutAttributes, first: int, seed: Array, step: Array,
     counter: Array, product: Array, stays: Array,
 ) -> None:  # fmt: skip
-    """Which elements stay of the blocks of four from the number `first` on; two are scratch."""
+    """Compute the keep mask of the blocks of four from number `first` on.
+
+    `counter` and `product` are scratch.
+    """
     words, least = counter.view(np.uint64), np.uint64(least_that_stays(attributes.rate))
     _draw(counter, product, first, attributes.stream, step, (int(seed[0]), int(seed[1])))
     np.right_shift(words, np.uint64(8), out=words)
@@ -173,7 +176,7 @@ def _drop(
 
 @dataclass(frozen=True, slots=True)
 class UniformAttributes:
-    """What to fill, the ends of the interval, and the number of the stream."""
+    """The shape and dtype to fill, the ends of the interval, and the stream number."""
 
     shape: Annotated[tuple[int, ...], Whole(1)]
     dtype: Annotated[str, DTypeName("float")]
@@ -184,7 +187,7 @@ class UniformAttributes:
 
 @dataclass(frozen=True, slots=True)
 class NormalAttributes:
-    """What to fill, the distribution's mean and deviation, and the number of the stream."""
+    """The shape and dtype to fill, the mean and standard deviation, and the stream number."""
 
     shape: Annotated[tuple[int, ...], Whole(1)]
     dtype: Annotated[str, DTypeName("float")]
@@ -194,9 +197,9 @@ class NormalAttributes:
 
 
 class Noise(RandomOp):
-    """Base: y is drawn anew at every step; nothing flows back.
+    """Base: y is drawn anew at every step; it has no gradient.
 
-    A block of Philox gives four fractions of 24 bits, or two of 53 bits for float64, exactly.
+    A block of Philox gives exactly four fractions of 24 bits, or two of 53 bits for float64.
     """
 
     inputs = ("seed", "step")
@@ -205,16 +208,16 @@ class Noise(RandomOp):
 
     @staticmethod
     def lanes(dtype: DType) -> int:
-        """The elements of one block."""
+        """Return the elements of one block."""
         return 2 if dtype.itemsize == 8 else 4
 
     @staticmethod
     def unit(dtype: DType) -> float:
-        """The step between fractions."""
+        """Return the step between fractions."""
         return 2.0**-53 if dtype.itemsize == 8 else 2.0**-24
 
     def line(self, attributes: Any) -> tuple[float, float]:
-        """What is added to a number of the standard distribution, and its factor before that."""
+        """Return the offset and the factor of the affine map of standard numbers (factor first)."""
         raise NotImplementedError
 
     def infer(self, attributes: Any, seed: TensorType, step: TensorType) -> TensorType:
@@ -225,7 +228,9 @@ class Noise(RandomOp):
         return y
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Counters and products of a tile, two numbers of each block, and the tile's elements."""
+        """Return counters and products of a tile, two numbers of each block, and the tile's
+        elements.
+        """
         y = node.output.type
         lanes, held = self.lanes(y.dtype), compute_dtype(y.dtype)
         blocks = min(TILE_BLOCKS, -(-y.elements // lanes))
@@ -256,12 +261,12 @@ class Noise(RandomOp):
             np.copyto(part, tile[: part.size], casting="same_kind")
 
     def standard(self, fractions: Array, unit: float, pair: Array, tile: Array) -> None:
-        """Fill the tile from fractions (lanes, blocks), whole numbers of units."""
+        """Fill the tile from fractions (lanes, blocks), given as whole multiples of `unit`."""
         raise NotImplementedError
 
 
 def _fractions(words: Array, lanes: int) -> None:
-    """Words of 32 bits as numbers of 24 bits, or each two of them as one of 53 bits, in place."""
+    """Convert 32-bit words to numbers of 24 bits, or pairs of words to 53 bits, in place."""
     if lanes == 4:
         np.right_shift(words, np.uint64(8), out=words)
         return
@@ -274,7 +279,7 @@ def _fractions(words: Array, lanes: int) -> None:
 
 
 class Uniform(Noise):
-    """y = numbers from low up to below high, all alike."""
+    """y = uniform random numbers in `[low, high)`."""
 
     name, attributes = "uniform", UniformAttributes
 
@@ -295,7 +300,7 @@ class Uniform(Noise):
 
 
 class Normal(Noise):
-    """y = numbers of the normal distribution, by Box and Muller's transform (1958)."""
+    """y = normal random numbers, by the Box-Muller transform (1958)."""
 
     name, attributes = "normal", NormalAttributes
 
@@ -307,7 +312,7 @@ class Normal(Noise):
         lanes = len(fractions)
         for lane in range(0, lanes, 2):
             np.copyto(pair, fractions[lane : lane + 2], casting="unsafe")
-            np.add(radius, 1.0, out=radius)  # its logarithm is finite
+            np.add(radius, 1.0, out=radius)  # keeps its logarithm finite
             np.multiply(pair, unit, out=pair)
             np.log(radius, out=radius)
             np.multiply(radius, -2.0, out=radius)
@@ -322,7 +327,7 @@ _streams = itertools.count()
 
 
 def next_stream() -> int:
-    """A number of a stream that no op has yet."""
+    """Return a stream number that no op has yet."""
     return next(_streams)
 
 
@@ -334,11 +339,11 @@ def dropout_rate(what: str, rate: object) -> float:
 
 
 def dropout(x: Value, rate: float = 0.5) -> Value:
-    """In training, x with elements zeroed with probability `rate`, the rest times 1 / (1 - rate).
+    """In training, zero elements of x with probability `rate` and scale the rest by 1 / (1 - rate).
 
-    x itself in a program without an optimizer, and for the rate 0. Each call draws masks of its
-    own, new ones every step, by the program's seed (Philox, Salmon et al., 2011); none is kept for
-    the gradient. Raises `OptionError` unless 0 ≤ rate < 1.
+    Returns x itself in a program without an optimizer, and for the rate 0. Each call draws its own
+    masks from the program's seed (Philox, Salmon et al., 2011), new ones every step. No mask is
+    saved for the gradient. Raises `OptionError` unless 0 ≤ rate < 1.
     """
     rate = dropout_rate("dropout", rate)
     if rate == 0:
@@ -350,13 +355,16 @@ def dropout(x: Value, rate: float = 0.5) -> Value:
 def uniform(
     shape: Sequence[int], low: float = 0.0, high: float = 1.0, dtype: object = "float32"
 ) -> Value:
-    """Random numbers from `low` up to below `high`, all alike, drawn anew at every step.
+    """Draw uniform random numbers in `[low, high)`, anew at every step.
 
-    They depend on the program's seed, the step and the place, in training and outside of it; each
-    call draws numbers of its own. None is kept for the gradient, and none flows back. Numbers are
-    rounded to the dtype, so `high` itself comes where floats lie far apart beside high - low: in
-    16 bits, and in float32 from 1e6 to 1e6 + 1. Raises `DTypeError` for what is no float dtype or a
-    number that it does not hold, and `OptionError` where `high` is below `low`.
+    They depend on the program's seed, the step and the element's index, in training and in
+    inference. Each call draws its own numbers. They are not saved for the gradient and have no
+    gradient.
+
+    Numbers are rounded to the dtype, so `high` itself occurs if floats are far apart relative to
+    high - low. This happens in 16 bits, and in float32 from 1e6 to 1e6 + 1. Raises `DTypeError` if
+    the dtype is not a float or cannot represent a bound, and `OptionError` if `high` is below
+    `low`.
     """
     type = tensor_type(shape, dtype)
     least, most = (number_of("uniform", end, type.dtype) for end in (low, high))
@@ -367,12 +375,12 @@ def uniform(
 def normal(
     shape: Sequence[int], mean: float = 0.0, scale: float = 1.0, dtype: object = "float32"
 ) -> Value:
-    """Random numbers of the normal distribution, drawn anew at every step.
+    """Draw normal random numbers, anew at every step.
 
-    `mean` and the deviation `scale` are numbers; for values write ``mean + scale * normal(shape)``,
-    which passes them gradients (Kingma and Welling, 2013). All else is as for `uniform`. float32
-    reaches 5.8 deviations, float64 8.6. Raises `DTypeError` for what is no float dtype or a number
-    that it does not hold, and `OptionError` for a scale below 0.
+    `mean` and the standard deviation `scale` are numbers. For tensors write ``mean + scale *
+    normal(shape)``, which has gradients for them (Kingma and Welling, 2013). The rest is as in
+    `uniform`. float32 reaches 5.8 standard deviations, float64 8.6. Raises `DTypeError` if the
+    dtype is not a float or cannot represent a number, and `OptionError` for a scale below 0.
     """
     type = tensor_type(shape, dtype)
     middle, spread = (number_of("normal", number, type.dtype) for number in (mean, scale))

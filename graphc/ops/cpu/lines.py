@@ -1,4 +1,4 @@
-"""Lines along an axis, some at a time: copied into a tile they lie in one piece, in a cache."""
+"""Row reductions along an axis, by tiles: each tile is copied to contiguous memory in the cache."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Tile = tuple[slice, slice]
-"""Which lines: along the axes before that of the lines, and along those behind it."""
+"""Slices of rows: along the axes before the reduced axis, and along those after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineTiles:
-    """How a shape is cut into tiles of whole lines: axes before, the lines' own, and behind."""
+    """The tiles of whole rows of a shape: extents before the rows' axis, of that axis, and after
+    it.
+    """
 
     before: int
     length: int
@@ -27,7 +29,7 @@ class LineTiles:
 
     @property
     def lines(self) -> int:
-        """The most lines of a tile."""
+        """The most rows of a tile."""
         fit = max(1, TILE_ELEMENTS // self.length)
         return min(fit, self.behind) if fit < self.behind else self._rows(fit) * self.behind
 
@@ -47,21 +49,21 @@ class LineTiles:
 
 
 def line_tiles(shape: tuple[int, ...], axis: int) -> LineTiles:
-    """The tiles of a shape whose lines run along an axis."""
+    """Return the tiles of a shape whose rows run along an axis."""
     return LineTiles(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
 
 
 def lines_of(array: Array, axis: int, tile: Tile) -> Array:
-    """The lines of a tile as a view (before, behind, length) of an array in one piece."""
+    """Return the rows of a tile as a view (before, behind, length) of a contiguous array."""
     shape = array.shape
     folded = array.reshape(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
     return folded[tile[0], :, tile[1]].transpose(0, 2, 1)
 
 
 def room_for(lines: Array, room: Array) -> Array:
-    """The first lines of a room (lines, length) in the shape of `lines`, (before, behind, length).
+    """Return the first rows of scratch in the shape of `lines`, (before, behind, length).
 
-    The room's lines may have another length.
+    The scratch is (rows, length), whose length may differ from that of `lines`.
     """
     before, behind, _ = lines.shape
     return room[: before * behind].reshape(before, behind, room.shape[1])

@@ -1,9 +1,9 @@
 """Expressions evaluated with NumPy ufuncs, tile by tile, into given output arrays.
 
-Nothing of an array's size is allocated: intermediate results go to registers, rows of a small
-scratch array from the plan, and a tile is short enough for its registers to stay in the cache.
-Only the last instruction of an expression writes its output, so an output may lie over any
-input of the same type. 16-bit floats are computed in float32 and rounded once, at the end.
+Nothing of an array's size is allocated. Intermediate results go to registers, which are rows of a
+small scratch array from the plan. A tile is short enough for its registers to stay in the cache.
+Only the last instruction of an expression writes its output, so an output may alias any input of
+the same type. 16-bit floats are computed in float32 and rounded once, at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from graphc.ir.types import DType, TensorType, bool_, compute_dtype
 Array = np.ndarray[Any, np.dtype[Any]]
 
 TILE_ELEMENTS = 16384
-"""Elements of one register; 64 KiB of float32, a few of which fit a second-level cache."""
+"""Elements of one register: 64 KiB of float32; a few of them fit a second-level cache."""
 
 UFUNCS: dict[str, Callable[..., Any]] = {
     name: getattr(np, name) for name in FUNCTIONS if name not in ("erf", "sigmoid", "where")
@@ -32,12 +32,14 @@ UFUNCS |= {"erf": scipy.special.erf, "sigmoid": scipy.special.expit}
 
 
 Slot = int | float | np.generic
-"""The number of a slot (int), or a literal (float, or a NumPy integer for integer ops)."""
+"""A slot number (int), or a literal (float, or a NumPy integer for integer ops)."""
 
 
 @dataclass(frozen=True, slots=True)
 class UfuncCall:
-    """`function(*operands)` into `target`; slots number inputs, then outputs, then registers."""
+    """A call `function(*operands)` into `target`; slots number inputs, then outputs, then
+    registers.
+    """
 
     function: Callable[..., Any]
     operands: tuple[Slot, ...]
@@ -46,7 +48,7 @@ class UfuncCall:
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """An expression list as calls over slots: inputs, outputs, registers, in this order."""
+    """An expression list as calls over slots: inputs, then outputs, then registers."""
 
     calls: tuple[UfuncCall, ...]
     registers: tuple[DType, ...]
@@ -55,7 +57,7 @@ class Lowering:
 def select(
     condition: Array, a: Array | float, b: Array | float, mask: Array, flip: Array, out: Array
 ) -> None:
-    """`out = a where condition else b`, by bit masks: ten times faster than a masked copy.
+    """Compute `out = a where condition else b` by bit masks: ten times faster than a masked copy.
 
     `mask` and `flip` are scratch of the integer type as wide as `out`. `out` may be `a` or `b`.
     """
@@ -76,9 +78,9 @@ def lower(
     outputs: Mapping[str, DType],
     locals: Mapping[str, DType] = MappingProxyType({}),
 ) -> Lowering:
-    """Assign registers to a specialised expression list, one expression after another.
+    """Assign registers to a specialized expression list, one expression after another.
 
-    A later expression may read an earlier output or local by name.
+    A later expression may use an earlier output or local by name.
     """
     return _Lowerer(inputs, outputs, locals).run(expressions)
 
@@ -93,7 +95,7 @@ class _Lowerer:
         self.dtypes = {**inputs, **outputs}
         self.locals = locals
         self.defined: dict[str, int] = {}
-        """The registers of locals that are still to be read."""
+        """The registers of locals that have uses left."""
         self.slots = {name: slot for slot, name in enumerate(self.dtypes)}
         self.registers: list[DType] = []
         self.free: dict[DType, list[int]] = {}
@@ -133,7 +135,7 @@ class _Lowerer:
             self.release(register)
 
     def local(self, dtype: DType, expression: Expression) -> int:
-        """The register that holds a local, rounded to its dtype."""
+        """Return the register with a local, rounded to its dtype."""
         source, held = self.computed(expression, dtype, None)
         if isinstance(source, int) and source in held:
             held.remove(source)
@@ -155,7 +157,7 @@ class _Lowerer:
     def computed(
         self, expression: Expression, dtype: DType, target: int | None
     ) -> tuple[Slot, list[int]]:
-        """Where an expression's value is, and the registers to release once it has been read.
+        """Return the slot of an expression's value, and the registers to release after its use.
 
         The last instruction writes to `target` if there is one. `dtype` is that of the value.
         """
@@ -206,7 +208,7 @@ class _Lowerer:
         return register
 
     def dtype_of(self, function: str, operands: tuple[Slot, ...]) -> DType:
-        """The dtype that a function over these slots yields."""
+        """Return the dtype of a function's result over these slots."""
         dtypes = list(self.dtypes.values()) + self.registers
         found = [dtypes[operand] for operand in operands if isinstance(operand, int)]
         is_logic = function in LOGIC and all(dtype == bool_ for dtype in found)
@@ -234,7 +236,7 @@ def _assign(source: Array | float, out: Array) -> None:
 
 
 def registers_type(lowering: Lowering, output: TensorType) -> tuple[TensorType, ...]:
-    """The scratch tensors that evaluating into `output` needs."""
+    """Return the scratch tensors needed to evaluate into `output`."""
     if not lowering.registers:
         return ()
     axis = _longest_axis(output.shape)
@@ -245,7 +247,7 @@ def registers_type(lowering: Lowering, output: TensorType) -> tuple[TensorType, 
 
 
 def _longest_axis(shape: tuple[int, ...]) -> int:
-    """The axis to cut: along the longest one tiles are as small as whole rows allow."""
+    """Return the axis to cut; along the longest axis, tiles of whole rows are smallest."""
     return max(range(len(shape)), key=lambda axis: (shape[axis], -axis), default=0)
 
 
@@ -255,7 +257,7 @@ def evaluate(
     outputs: Sequence[Array],
     registers: Sequence[Array],
 ) -> Callable[[], None]:
-    """Bind a lowering to arrays: a call that fills `outputs`. All outputs have one shape."""
+    """Bind a lowering to arrays: return a call that fills `outputs`, which all have one shape."""
     shape = outputs[0].shape
     if len(lowering.calls) == 1 and not registers:
         call = lowering.calls[0]
