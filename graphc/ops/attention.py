@@ -1,8 +1,8 @@
 """Scaled dot-product attention (Vaswani et al., 2017), composed of other ops or as one.
 
-Composed, it keeps the weights, (rows x columns) a head. Fused, it keeps one number a row and
-computes the weights again for the gradient (Dao et al., 2022). Heads may share keys and values, as
-many consecutive ones as there are more of them (Ainslie et al., 2023).
+The composed form saves the weights, (rows x columns) per head. The fused form saves one number per
+row and recomputes the weights for the gradient (Dao et al., 2022). Equally many consecutive heads
+of queries may share one head of keys and values (Ainslie et al., 2023).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from graphc.ops.softmax import causal_softmax, masked_softmax, softmax
 ATTENTION_FORMS = ("composed", "fused")
 
 Causal = bool | Literal["first", "last"]
-"""Whether rows are blind to later columns, and which row belongs to which column."""
+"""Whether rows are masked from later columns, and which row is aligned with which column."""
 
 
 def attention(
@@ -46,25 +46,27 @@ def attention(
     *,
     mask: Value | None = None,
 ) -> Value:
-    """softmax(scale · q · kᵀ) · v for q (..., rows, d), k (..., columns, d), v (..., columns, e).
+    """Compute softmax(scale · q · kᵀ) · v.
 
-    The result is (..., rows, e); leading axes, such as batch and heads, broadcast. Where k and v
-    have fewer heads than q, on the axis in front of the rows, each serves as many consecutive heads
-    of q: their number divides q's. `scale` is 1 / √d unless given (Vaswani et al., 2017).
+    q is (..., rows, d), k (..., columns, d) and v (..., columns, e); the result is (..., rows, e).
+    Leading axes, such as batch and heads, broadcast. If k and v have fewer heads than q, on the
+    axis before the rows, each serves equally many consecutive heads of q. Their number divides that
+    of q. `scale` is 1 / √d by default (Vaswani et al., 2017).
 
-    - With `causal`, a row sees no column that belongs to a later row, and no mask is stored. True
-      or "last": the last row belongs to the last column, as with keys of the past in front of those
-      of the rows; there are no more rows than columns. "first": the first row belongs to the first
-      column. Both are one where there are as many rows as columns.
-    - `mask` broadcasts to (..., rows, columns). Bools are true where a row sees a column; floats
-      are added to the scores, -inf hides. A row that sees nothing is 0, and gives no gradient.
-    - `drop` is the dropout rate of the weights, in training; both forms drop the same.
-    - The `form` "fused" never holds the weights: its memory grows with the number of positions, not
-      with its square (Dao et al., 2022). It takes leading axes that are equal, but for the heads. A
-      mask that learns, and derivatives of gradients, need "composed".
+    - With `causal`, a row attends to no column that belongs to a later row, and no mask is stored.
+      True or "last" aligns the last row with the last column, as with keys of past positions before
+      those of the rows. There are then no more rows than columns. "first" aligns the first row with
+      the first column. Both are the same if there are as many rows as columns.
+    - `mask` broadcasts to (..., rows, columns). A bool mask is true where a row attends to a
+      column. A float mask is added to the scores, and -inf hides a column. A row that attends to
+      nothing is 0 and has no gradient.
+    - `drop` is the dropout rate of the weights in training; both forms drop the same elements.
+    - The `form` "fused" never stores the weights. Its memory grows with the number of positions,
+      not with its square (Dao et al., 2022). It needs equal leading axes, except for the heads.
+      Learned masks and derivatives of gradients need "composed".
 
-    Raises `ShapeError` where the operands do not fit, `DTypeError` for a mask of another dtype, and
-    `OptionError` for another form, or a rate that is none.
+    Raises `ShapeError` if the operands do not fit, `DTypeError` for a mask of another dtype, and
+    `OptionError` for another form or an invalid rate.
     """
     for name, value in (("q", q), ("k", k), ("v", v)):
         if as_value(f"attention: {name}", value).type.rank < 2:
@@ -100,7 +102,7 @@ def _is_from_first(causal: Causal) -> bool:
 
 
 def _heads_that_share(q: Value, k: Value, v: Value) -> int:
-    """How many heads of q share one of k and v, where these have fewer, but more than one."""
+    """Return how many heads of q share one of k and v, if these have fewer, but more than one."""
     if min(q.type.rank, k.type.rank, v.type.rank) < 3 or k.shape[-3] in (1, q.shape[-3]):
         return 1
     same = q.shape[:-3] == k.shape[:-3] == v.shape[:-3] and k.shape[-3] == v.shape[-3]
@@ -113,7 +115,7 @@ def _heads_that_share(q: Value, k: Value, v: Value) -> int:
 
 
 def _folded(x: Value, shared: int) -> Value:
-    """The rows of heads that share keys as rows of one head."""
+    """Fold the rows of heads that share keys to rows of one head."""
     if shared == 1:
         return x
     *outer, heads, rows, width = x.shape
@@ -121,7 +123,7 @@ def _folded(x: Value, shared: int) -> Value:
 
 
 def _weights(scores: Value, causal: bool, from_first: bool, masks: tuple[Value, ...]) -> Value:
-    """Softmax of scores (..., rows, columns) over what the rows see."""
+    """Return the softmax of scores (..., rows, columns) over the columns that rows attend to."""
     rows, columns = scores.shape[-2:]
     if causal and not from_first and rows > columns:
         raise ShapeError(
@@ -143,7 +145,7 @@ def _weights(scores: Value, causal: bool, from_first: bool, masks: tuple[Value, 
                     f"attention: a mask is bool, or {scores.type.dtype} as q is, got {mask.type}; "
                     "convert it with graphc.cast"
                 )
-            # A row of nothing but -inf would have no softmax.
+            # A row with only -inf would have no softmax.
             lowest = -float(ml_dtypes.finfo(mask.type.dtype.numpy).max)  # type: ignore[no-untyped-call]
             seen = less_equal(lowest, mask)
             scores = add(scores, where(seen, mask, 0.0))
@@ -155,7 +157,7 @@ def _weights(scores: Value, causal: bool, from_first: bool, masks: tuple[Value, 
 
 
 def _earlier(rows: int, columns: int, shift: int) -> Value:
-    """Whether a column belongs to no later row: up to row + shift."""
+    """Return the mask of columns that belong to no later row: up to row + shift."""
     row = constant(np.arange(rows, dtype=np.int32)[:, np.newaxis] + shift)
     return less_equal(constant(np.arange(columns, dtype=np.int32)), row)
 
@@ -164,7 +166,7 @@ def _fused(
     q: Value, k: Value, v: Value, masks: tuple[Value, ...], attributes: AttentionAttributes,
     rate: float,
 ) -> Value:  # fmt: skip
-    """Attention on four axes: axes of extent 1 are put in front, or the first ones made one."""
+    """Compute attention on four axes: axes of extent 1 are prepended, or leading axes merged."""
     leading = q.shape[:-2]
     ranks = q.type.rank == k.type.rank == v.type.rank
     if not ranks or not leading[:-1] == k.shape[:-3] == v.shape[:-3]:
@@ -184,7 +186,7 @@ def _fused(
 
 
 def _mask_of_four(mask: Value, scores: tuple[int, ...]) -> Value:
-    """A mask that broadcasts to scores, on the four axes of fused attention."""
+    """Reshape a mask that broadcasts to scores to the four axes of fused attention."""
     if broadcast_shapes("attention: mask", mask.shape, scores) != scores:
         raise ShapeError(f"attention: mask {mask.type} does not broadcast to {list(scores)}")
     shape = (*(1,) * (len(scores) - mask.type.rank), *mask.shape)
@@ -208,21 +210,21 @@ def multi_head_attention(
     mask: Value | None = None,
     bias: Value | None = None,
 ) -> Value:
-    """Attention in `heads` parts of the width: qkv (batch, positions, 3 · width) to one width.
+    """Compute attention in `heads` parts of the width: qkv (batch, positions, 3 · width) to width.
 
-    The result is (batch, positions, width). The last axis of `qkv` holds queries, keys and values,
-    each head by head; `causal`, `drop`, `form` and `mask` are those of `attention`, whose scores
-    are (batch, heads, positions, key positions): a mask of padding is (batch, 1, 1, key positions).
+    The result is (batch, positions, width). The last axis of `qkv` has queries, keys and values,
+    each head by head. `causal`, `drop`, `form` and `mask` are those of `attention`, whose scores
+    are (batch, heads, positions, key positions). A padding mask is (batch, 1, 1, key positions).
 
-    - `key_heads`, which divide the heads, are fewer heads of keys and values, each for equally many
-      consecutive heads of queries: qkv is then (batch, positions, width + 2 · key width), where
-      every head has the same width.
+    - `key_heads`, a divisor of `heads`, is a smaller number of heads of keys and values. Each
+      serves equally many consecutive heads of queries. qkv is then (batch, positions, width + 2 ·
+      key width), where every head has the same width.
     - With `keys` and `values`, both (batch, key positions, width of the key heads), `qkv` has the
-      queries alone, (batch, positions, width). Keys of the past are joined in front of the new ones
+      queries alone, (batch, positions, width). Keys of past positions are prepended to the new ones
       by `graphc.concat` along axis 1; `causal` then aligns the last.
     - `bias`, one number for each element of queries, keys and values together, is added to them.
 
-    Raises `ShapeError` where the heads do not divide the widths or operands do not fit, and
+    Raises `ShapeError` if the heads do not divide the widths or operands do not fit, and
     `OptionError` for keys without values.
     """
     heads = whole_number("multi_head_attention: heads", heads)
@@ -245,7 +247,7 @@ def multi_head_attention(
 
 
 def _packed(qkv: Value, heads: int, key_heads: int, bias: Value | None) -> Sequence[Value]:
-    """Queries, keys and values of one tensor."""
+    """Split one tensor into queries, keys and values."""
     total = heads + 2 * key_heads
     if as_value("multi_head_attention", qkv).type.rank != 3 or qkv.shape[2] % total:
         extent = "3 · width" if heads == key_heads else "width + 2 · key width"
@@ -265,7 +267,7 @@ def _packed(qkv: Value, heads: int, key_heads: int, bias: Value | None) -> Seque
 def _separate(
     given: tuple[Value, Value, Value], heads: tuple[int, ...], bias: Value | None
 ) -> Sequence[Value]:
-    """Queries, keys and values of three tensors."""
+    """Check separate queries, keys and values, and add the bias."""
     for name, part, count in zip(("queries", "keys", "values"), given, heads, strict=True):
         if as_value("multi_head_attention", part).type.rank != 3 or part.shape[2] % count:
             raise ShapeError(

@@ -1,4 +1,4 @@
-"""Layers of convolution along one and three axes, and their transposes."""
+"""Convolution layers along one and three axes, and their transposes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphc.ops.weights import agree, bias_of, given_weight, he_weight, not_give
 
 
 class _Layer(NamedTuple):
-    """What a convolution layer was given, the same for all numbers of axes."""
+    """The arguments of a convolution layer, for any number of axes."""
 
     where: str
     filters: int | None
@@ -35,7 +35,7 @@ class _Layer(NamedTuple):
     weight: Value | None
 
     def windows(self, x: Value, axes: int) -> tuple[AxisWindows, ...]:
-        """The windows along each axis; raises `ShapeError` for an x that has other axes."""
+        """Return the windows along each axis; raises `ShapeError` if x has other axes."""
         whole_number(f"{self.where}: groups", self.groups)
         rank = as_value(self.where, x).type.rank
         if rank != axes + 2 or x.shape[1] % self.groups:
@@ -46,7 +46,7 @@ class _Layer(NamedTuple):
         return windows_of(axes, self.stride, self.padding, self.dilation)
 
     def operands(self, x: Value, axes: int, transposed: bool) -> tuple[Value, Value | None]:
-        """The filters and the bias: those given, or parameters made in the current scope."""
+        """Return the filters and the bias, given or created in the current scope."""
         where, groups, size = self.where, self.groups, None
         if self.window is not None:
             size = axis_numbers(f"{where}: window", self.window, axes, 1)
@@ -115,13 +115,13 @@ def conv1d(
     name: str | None = None,
     weight: Value | None = None,
 ) -> Value:
-    """Convolution of float x (batch, channels, length) with `filters` windows along its length.
+    """Convolve float x (batch, channels, length) with `filters` windows along its length.
 
     The result is (batch, filters, ⌊(length + before + behind - dilation · (window - 1) - 1) /
-    stride⌋ + 1). `padding` (zeros) is one number, or ((before, behind),). Makes ``weight``
+    stride⌋ + 1). `padding` (zeros) is one number, or ((before, behind),). Creates ``weight``
     (filters, channels / groups, window) and ``bias`` (filters,) as `conv2d` does, unless a `weight`
-    is given; then `bias` is a value of that shape, or there is none. It is `conv2d` over one row.
-    Raises what `conv2d` does.
+    is given. Then `bias` is a value of that shape, or there is none. The layer is a `conv2d` over
+    one row. Raises the errors of `conv2d`.
     """
     layer = _Layer(
         "conv1d", filters, window, stride, padding, dilation, groups, bias, trainable, weight
@@ -142,13 +142,13 @@ def conv3d(
     name: str | None = None,
     weight: Value | None = None,
 ) -> Value:
-    """Convolution of float x (batch, channels, depth, height, width) with `filters` windows.
+    """Convolve float x (batch, channels, depth, height, width) with `filters` windows.
 
-    `window`, `stride` and `dilation` are one number or one an axis, `padding` (zeros) also (before,
-    behind) an axis; extents are those of `conv1d` along each axis. Makes ``weight`` (filters,
-    channels / groups, *window) and ``bias`` (filters,) as `conv2d` does, unless a `weight` is
-    given; then `bias` is a value of that shape, or there is none. It is a sum of `conv2d` over the
-    window's depth. Raises what `conv2d` does.
+    `window`, `stride` and `dilation` are one number or one per axis. `padding` (zeros) may also be
+    (before, behind) per axis. Extents are those of `conv1d` along each axis. Creates ``weight``
+    (filters, channels / groups, *window) and ``bias`` (filters,) as `conv2d` does, unless a
+    `weight` is given. Then `bias` is a value of that shape, or there is none. The layer is a sum of
+    `conv2d` over the window's depth. Raises the errors of `conv2d`.
     """
     layer = _Layer(
         "conv3d", filters, window, stride, padding, dilation, groups, bias, trainable, weight
@@ -170,12 +170,12 @@ def conv_transpose1d(
     name: str | None = None,
     weight: Value | None = None,
 ) -> Value:
-    """The transpose of `conv1d`: each element of x adds a window to the output.
+    """Apply the transpose of `conv1d`: each element of x adds a window to the output.
 
-    x is float (batch, channels, length), the result (batch, filters, (length - 1) · stride -
-    before - behind + dilation · (window - 1) + 1 + output_padding). Makes ``weight`` (channels,
-    filters / groups, window) and ``bias`` (filters,), or takes them, as `conv1d` does, and raises
-    what it does.
+    x is float (batch, channels, length). The result is (batch, filters, (length - 1) · stride -
+    before - behind + dilation · (window - 1) + 1 + output_padding). Creates ``weight`` (channels,
+    filters / groups, window) and ``bias`` (filters,), or takes them, as `conv1d` does. Raises the
+    errors of `conv1d`.
     """
     layer = _Layer(
         "conv_transpose1d", filters, window, stride, padding, dilation, groups, bias, trainable,
@@ -198,11 +198,11 @@ def conv_transpose3d(
     name: str | None = None,
     weight: Value | None = None,
 ) -> Value:
-    """The transpose of `conv3d`: each element of x adds a window to the output.
+    """Apply the transpose of `conv3d`: each element of x adds a window to the output.
 
-    x is float (batch, channels, depth, height, width), each extent of the result that of
-    `conv_transpose1d`. Makes ``weight`` (channels, filters / groups, *window) and ``bias``
-    (filters,), or takes them, as `conv3d` does, and raises what it does.
+    x is float (batch, channels, depth, height, width). Each extent of the result is that of
+    `conv_transpose1d`. Creates ``weight`` (channels, filters / groups, *window) and ``bias``
+    (filters,), or takes them, as `conv3d` does. Raises the errors of `conv3d`.
     """
     layer = _Layer(
         "conv_transpose3d", filters, window, stride, padding, dilation, groups, bias, trainable,

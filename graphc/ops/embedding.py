@@ -1,4 +1,4 @@
-"""Ops that look things up by integer: gather rows, their gradient, one-hot codes."""
+"""Ops that select by integer: row gather, its gradient, and one-hot encoding."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from graphc.ops.weights import agree, given_weight, not_given
 
 
 def require_integers(type: TensorType, what: str) -> None:
-    """Raise `DTypeError` unless `type` holds integers."""
+    """Raise `DTypeError` unless `type` has integer elements."""
     if type.dtype.kind != "int":
         raise DTypeError(f"{what} must be integers, got {type.dtype}")
 
 
 def _rows_bytes(table: TensorType, rows: TensorType) -> int:
-    """Bytes of a table in as many different rows as may be looked up."""
+    """Return the bytes of the most distinct rows of a table that may be looked up."""
     return min(table.bytes, rows.bytes)
 
 
 class Gather(Op):
-    """y[..., :] = table[indices[...], :]: rows of a table by number."""
+    """y[..., :] = table[indices[...], :]: rows of a table by index."""
 
     name, inputs = "gather", ("table", "indices")
     indices = ("indices",)
@@ -52,13 +52,13 @@ class Gather(Op):
         return node.inputs[0].shape[0]
 
     def cost(self, node: Node) -> Cost:
-        """The rows that are read, each once: no more of the table than there are indices."""
+        """Count the rows that are read, each once: at most as many as there are indices."""
         table, indices = node.inputs
         rows = _rows_bytes(table.type, node.output.type)
         return Cost(0, rows + indices.type.bytes, node.output.type.bytes)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """The indices in the integer type that NumPy looks up with."""
+        """Return the indices in the integer type that NumPy uses for lookups."""
         return (node.inputs[1].type.with_dtype(int64),)
 
     def kernel(
@@ -78,7 +78,7 @@ class RowsAttributes:
 
 
 class GatherGradient(Op):
-    """The table's gradient: rows of dy summed where their numbers say, always in the same order."""
+    """The table's gradient: rows of dy summed by index, always in the same order."""
 
     name, inputs, outputs = "gather_gradient", ("dy", "indices", "*sum"), ("dtable",)
     indices = ("indices",)
@@ -111,9 +111,9 @@ class GatherGradient(Op):
         return (ddtable,) if node.attributes.accumulate else ()
 
     def cost(self, node: Node) -> Cost:
-        """Of a running sum, which is overwritten, only the rows that are added to.
+        """Count only the updated rows of a running sum, which is overwritten.
 
-        Without one the whole table is written, since it begins with zeros.
+        Without a running sum the whole table is written, since it starts with zeros.
         """
         dy, indices, *sums = node.inputs
         dtable, read = node.output.type, dy.type.bytes + indices.type.bytes
@@ -123,7 +123,7 @@ class GatherGradient(Op):
         return Cost(dy.type.elements, read + rows, rows)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """The indices in the integer type that NumPy looks up with."""
+        """Return the indices in the integer type that NumPy uses for lookups."""
         return (node.inputs[1].type.with_dtype(int64),)
 
     def kernel(
@@ -137,7 +137,7 @@ class GatherGradient(Op):
 
 
 def _add_rows(rows: Array, table: Array, dy: Array) -> None:
-    # Column by column: np.add.at is fast, and allocates nothing, for one axis.
+    # Adding by columns is fast: `np.add.at` along one axis is fast and allocates nothing.
     for column in range(table.shape[1]):
         np.add.at(table[:, column], rows, dy[:, column])
 
@@ -166,7 +166,7 @@ class OneHot(Op):
         return classes
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """The numbers of the classes, twice."""
+        """Return the class numbers, twice."""
         return (TensorType((2, node.attributes.classes), int64),)
 
     def kernel(self, record: Recorder, node: Node, indices: Array, *, y: Array) -> None:
@@ -178,11 +178,11 @@ class OneHot(Op):
 
 
 def gather(table: Value, indices: Value) -> Value:
-    """Rows of `table` by number: the shape is indices.shape + table.shape[1:].
+    """Select rows of `table` by index: the shape is `indices.shape + table.shape[1:]`.
 
-    `indices` are integers from 0 to below table.shape[0]; a step that is fed others raises
-    `FeedError`. The gradient adds what belongs to one row. Raises `DTypeError` for indices that are
-    no integers.
+    `indices` are integers from 0 to below `table.shape[0]`. Running a step with others raises
+    `FeedError`. The gradient sums the gradients of each row. Raises `DTypeError` if indices are not
+    integers.
     """
     return apply(Gather, table, indices).output
 
@@ -196,11 +196,11 @@ def embedding(
     name: str | None = None,
     weight: Value | None = None,
 ) -> Value:
-    """Rows of a table that is learned: the shape is indices.shape + (width,).
+    """Select rows of a learned table: the shape is `indices.shape + (width,)`.
 
-    Makes ``weight`` (rows, width), normal with that standard deviation, in the current scope, or in
-    ``name`` inside it; or takes the `weight`, for example one that is shared. Raises what `gather`
-    does, and `ShapeError` for sizes that are not the weight's.
+    Creates ``weight`` (rows, width), normal with that standard deviation, in the current scope, or
+    in ``name`` inside it. Alternatively it takes the `weight`, for example a shared one. Raises the
+    errors of `gather`, and `ShapeError` for sizes that are not the weight's.
     """
     if name is not None:
         with scope(name):
@@ -216,11 +216,10 @@ def embedding(
 
 
 def one_hot(indices: Value, classes: int, dtype: object = "float32") -> Value:
-    """Codes of length `classes`: 1 at the index, else 0, on a new last axis.
+    """Encode indices as codes of length `classes`: 1 at the index, else 0, on a new last axis.
 
-    `indices` are integers from 0 to below `classes`; a step that is fed others raises `FeedError`.
-    Raises `OptionError` for fewer than one class, and `DTypeError` for indices that are no
-    integers.
+    `indices` are integers from 0 to below `classes`. Running a step with others raises `FeedError`.
+    Raises `OptionError` for fewer than one class, and `DTypeError` if indices are not integers.
     """
     if not isinstance(classes, int) or classes < 1:
         raise OptionError(f"one_hot: classes is a whole number from 1 up, got {classes!r}")

@@ -41,9 +41,9 @@ _OPERAND = parse(OPERAND)
 class FusedReduceAttributes:
     """Members as calls, and the reduction with its axes and the memory order of its operand.
 
-    `reduction` is the name of its op. `order` lists the operand's axes from outermost to innermost in memory, as if it were stored. On
-    a GPU, the order of additions follows that of the axes. Calls of `after` are applied to the
-    reduction's result, named x0 there.
+    `reduction` is the name of its op. `order` lists the operand's axes from outermost to innermost
+    in memory, as if it were stored. On a GPU, the order of additions follows that of the axes.
+    Calls of `after` are applied to the reduction's result, named x0 there.
     """
 
     members: tuple[str, ...]

@@ -16,7 +16,7 @@ Sides = int | Pair | tuple[Pair, Pair]
 """Padding as users give it: for all sides, (rows, columns), or ((top, bottom), (left, right))."""
 
 COUNTED = 2**31 - 1
-"""The most that a stride, a padding or a place may be: kernels count places in 32 bits."""
+"""The largest stride, padding or index: kernels count indices in 32 bits."""
 
 Stride = Annotated[Pair, Whole(1, COUNTED)]
 Padding = Annotated[tuple[int, ...], Whole(0, COUNTED)]
@@ -35,7 +35,7 @@ class Conv2dAttributes:
     groups: Groups = 1
 
     def output_extents(self, x: TensorType, window: Sequence[int]) -> tuple[int, int]:
-        """Windows along both axes of x; raises `ShapeError` where there are none, or too many."""
+        """Return the windows along both axes; raises `ShapeError` for none or too many."""
         if len(self.padding) not in (2, 4):
             raise ShapeError(
                 f"padding is (rows, columns) or (top, left, bottom, right), got {self.padding}"
@@ -57,7 +57,7 @@ class Conv2dAttributes:
 
 
 class Window(NamedTuple):
-    """One kernel position on one axis: windows [first, last) read start, start + step, ..."""
+    """One kernel position on one axis: windows `[first, last)` read start, start + step, ..."""
 
     first: int
     last: int
@@ -66,20 +66,21 @@ class Window(NamedTuple):
     step: int
 
     def outer(self) -> slice:
-        """Which windows."""
+        """Return the windows as a slice."""
         return slice(self.first, self.last)
 
     def inner(self) -> slice:
-        """Which input elements they read."""
+        """Return the input elements that the windows read."""
         return slice(self.start, self.stop, self.step)
 
 
 def window(
     position: int, windows: range, extent: int, stride: int, padding: int, dilation: int
 ) -> Window:
-    """The windows of a range whose kernel `position` falls inside the input, relative to its start.
+    """Return the windows of a range whose kernel `position` falls inside the input.
 
-    `extent` is the input's; window i reads the input at i·stride + position·dilation - padding.
+    They are relative to the start of the range. `extent` is the input's; window i reads the input
+    at i·stride + position·dilation - padding.
     """
     shift = position * dilation - padding
     first = max(windows.start, -(shift // stride))
@@ -102,12 +103,12 @@ class Geometry:
 
     @property
     def depth(self) -> int:
-        """Products summed for one output element."""
+        """The products summed for one output element."""
         return self.w[1] * self.w[2] * self.w[3]
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether the input is its own unfolding."""
+        """True if the input is its own unfolding."""
         return (
             self.w[2:] == (1, 1)
             and self.attributes.stride == (1, 1)
@@ -116,14 +117,14 @@ class Geometry:
 
 
 def plain_attributes(attributes: Any) -> Conv2dAttributes:
-    """The geometry alone, of the attributes of a convolution or of a gradient of one."""
+    """Return the geometry from the attributes of a convolution or of its gradient."""
     return Conv2dAttributes(
         attributes.stride, attributes.padding, attributes.dilation, attributes.groups
     )
 
 
 def geometry_of(attributes: Any, x: TensorType, w: TensorType, y: TensorType) -> Geometry:
-    """The geometry of a convolution from the types of its three tensors."""
+    """Return the geometry of a convolution from the types of its three tensors."""
     plain = plain_attributes(attributes)
     itemsize = max(4, x.dtype.itemsize)  # 16-bit floats are unfolded as float32
     return Geometry(plain, _four(x), _four(w), _four(y), itemsize)
@@ -138,7 +139,7 @@ def _four(type: TensorType) -> tuple[int, int, int, int]:
 
 
 def pair(where: str, given: int | Pair, least: int) -> Pair:
-    """(rows, columns) from one number or two; raises `OptionError` below `least`."""
+    """Return (rows, columns) from one number or two; raises `OptionError` below `least`."""
     both = tuple(given) if isinstance(given, Sequence) else (given, given)
     if len(both) != 2 or any(not isinstance(n, int) or n < least for n in both):
         raise OptionError(
@@ -148,7 +149,7 @@ def pair(where: str, given: int | Pair, least: int) -> Pair:
 
 
 def sides(where: str, given: Sides) -> tuple[int, ...]:
-    """Padding from one number, (rows, columns), or ((top, bottom), (left, right)).
+    """Return padding from one number, (rows, columns), or ((top, bottom), (left, right)).
 
     Raises `OptionError` for anything else, and for numbers below 0.
     """
@@ -156,13 +157,13 @@ def sides(where: str, given: Sides) -> tuple[int, ...]:
 
 
 def padding_of(sides: Sequence[Pair]) -> tuple[int, ...]:
-    """The attribute for what lies before and behind rows and columns."""
+    """Return the padding attribute from (before, behind) of rows and columns."""
     before, behind = zip(*sides, strict=True)
     return before if before == behind else (*before, *behind)
 
 
 def axis_numbers(where: str, given: int | Sequence[int], axes: int, least: int) -> tuple[int, ...]:
-    """A number an axis, from one number or as many; raises `OptionError` below `least`."""
+    """Return one number per axis, from one or as many; raises `OptionError` below `least`."""
     all_axes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
     if len(all_axes) != axes or any(not _is_whole(n) or n < least for n in all_axes):
         raise OptionError(
@@ -173,7 +174,7 @@ def axis_numbers(where: str, given: int | Sequence[int], axes: int, least: int) 
 
 
 def axis_sides(where: str, given: object, axes: int) -> tuple[Pair, ...]:
-    """(before, behind) an axis, from one number, one an axis, or a pair an axis."""
+    """Return (before, behind) per axis, from one number, one per axis, or a pair per axis."""
     if not isinstance(given, Sequence) or all(map(_is_whole, given)):
         return tuple((n, n) for n in axis_numbers(where, given, axes, 0))  # type: ignore[arg-type]
     if len(given) != axes:

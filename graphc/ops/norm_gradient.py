@@ -1,4 +1,4 @@
-"""Gradients of norms, as ops that are differentiable again."""
+"""Gradients of norms, as ops that are differentiable themselves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from graphc.ops.shape import broadcast_to, full, reshape
 
 
 def check_dtypes(x: TensorType, *others: TensorType) -> DType:
-    """The dtype of x's statistics; raises `DTypeError` unless the others have it, or x's own."""
+    """Return the dtype of x's statistics; raises `DTypeError` unless others have it, or x's own."""
     wide = compute_dtype(float_dtype(x))
     for type in others:
         if type.dtype not in (x.dtype, wide):
@@ -48,7 +48,7 @@ class NormGradientAttributes:
         return Frame(self.shape, self.statistic_axes, self.parameter_axes)
 
     def check(self, dy: TensorType, x: TensorType, statistics: Sequence[TensorType]) -> Frame:
-        """The frame; raises an error unless a norm looks so at x, and the others belong to it."""
+        """Return the frame; raises an error unless it fits x, and dy and the statistics fit it."""
         float_dtype(dy, x)
         if dy.shape != x.shape or not self.frame().suits(x.shape):
             raise ShapeError(f"dy is like x, and {self.frame()} the frame of a norm over {x}, {dy}")
@@ -60,7 +60,7 @@ class NormGradientAttributes:
 
 
 class NormGradient(Op):
-    """Base: what is not folded may have strides along the batch."""
+    """Base: operands that are not folded may be strided along the batch."""
 
     attributes = NormGradientAttributes
 
@@ -71,27 +71,29 @@ class NormGradient(Op):
         return super().free_axes(node, name)
 
     def folded(self, node: Node, value: Value) -> Value:
-        """What is like x, in the frame and the dtype of the statistics."""
+        """Return a tensor shaped like x, in the frame's shape and the statistics' dtype."""
         wide = compute_dtype(value.type.dtype)
         return reshape(cast(value, wide), node.attributes.shape)
 
     def statistic(self, node: Node, value: Value) -> Value:
-        """Statistics in the shape that broadcasts over the frame."""
+        """Return statistics in the shape that broadcasts over the frame."""
         return reshape(value, node.attributes.frame().statistic_shape)
 
     def parameter(self, node: Node, value: Value) -> Value:
-        """Parameters in the shape and dtype that are multiplied over the frame."""
+        """Return parameters in the statistics' dtype, to broadcast over the frame."""
         wide = compute_dtype(value.type.dtype)
         return reshape(cast(value, wide), node.attributes.frame().parameter_shape)
 
     def unit(self, node: Node, x: Value, mean: Value, inverse: Value) -> Value:
-        """The normalised x, over the frame."""
+        """Return the normalized x, in the frame's shape."""
         centred = sub(self.folded(node, x), self.statistic(node, mean))
         return mul(centred, self.statistic(node, inverse))
 
     def like(self, node: Node, values: Value, name: str) -> Value:
-        """Values that broadcast over the frame: summed to the shape of an input where it is
-        smaller, and in its dtype."""
+        """Return values in the shape and dtype of an input.
+
+        The values broadcast over the frame. They are summed over axes that the input lacks.
+        """
         target, frame = node.named_inputs()[name], node.attributes.frame()
         assert isinstance(target, Value)
         if name in ("mean", "inverse"):
@@ -122,7 +124,7 @@ class NormInputGradient(NormGradient):
     def gradient_dy(
         self, node: Node, ddx: Value, x: Value, mean: Value, inverse: Value, scale: Value
     ) -> Value:
-        """By dy, dx is scale and then a symmetric map."""
+        """Differentiate by dy: dx is a multiplication by scale, followed by a symmetric map."""
         mapped = self._unscaled(node, ddx, x, mean, inverse)
         return self.like(node, mul(mapped, self.parameter(node, scale)), "dy")
 
@@ -157,7 +159,7 @@ class NormInputGradient(NormGradient):
         return self.like(node, scale_by(each, node.attributes.frame().count), "inverse")
 
     def _unscaled(self, node: Node, ddx: Value, x: Value, mean: Value, inverse: Value) -> Value:
-        """The symmetric map of ddx that gives dx of dy where scale is 1, over the frame."""
+        """Return the symmetric map from dy to dx at scale 1, applied to ddx, over the frame."""
         one = full(node.inputs[4].shape, 1.0, inverse.type.dtype)
         operands = (ddx, x, mean, inverse, one)
         mapped = apply(NormInputGradient, *operands, attributes=node.attributes).output
@@ -167,7 +169,10 @@ class NormInputGradient(NormGradient):
         self, node: Node, ddx: Value, dy: Value, x: Value, mean: Value, inverse: Value,
         scale: Value,
     ) -> Value:  # fmt: skip
-        """-inverse² · (r · mean(g · x̂) + g · mean(r · x̂)): by x, the statistics kept."""
+        """Return -inverse² · (r · mean(g · x̂) + g · mean(r · x̂)).
+
+        This is the derivative by x with constant statistics.
+        """
         r, g, unit = self._factors(node, ddx, dy, x, mean, inverse, scale)
         v = self.statistic(node, inverse)
         along = [self._mean(node, mul(part, unit)) for part in (g, r)]
@@ -177,7 +182,7 @@ class NormInputGradient(NormGradient):
         self, node: Node, ddx: Value, dy: Value, x: Value, mean: Value, inverse: Value,
         scale: Value,
     ) -> tuple[Value, Value, Value]:  # fmt: skip
-        """r = ddx, g = dy · scale and x̂, over the frame."""
+        """Return r = ddx, g = dy · scale and x̂, in the frame's shape."""
         g = mul(self.folded(node, dy), self.parameter(node, scale))
         return self.folded(node, ddx), g, self.unit(node, x, mean, inverse)
 
@@ -185,7 +190,7 @@ class NormInputGradient(NormGradient):
         return mean_over(values, node.attributes.statistic_axes, keepdims=True)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Two tiles, and two numbers a statistic."""
+        """Return two tiles, and two numbers per statistic."""
         frame, dy = node.attributes.frame(), node.inputs[0].type
         tile = dy.with_shape(tile_shape(frame, across=False))
         statistic = dy.with_shape(frame.statistic_shape)
@@ -199,7 +204,7 @@ class NormInputGradient(NormGradient):
 
 
 class NormParameterGradient(NormGradient):
-    """Base: sums over all axes but the parameters'."""
+    """Base: sums over all axes except those of the parameters."""
 
     flops_per_element = 1
 
@@ -210,7 +215,7 @@ class NormParameterGradient(NormGradient):
 
 
 class NormBiasGradient(NormParameterGradient):
-    """dbias = sum of dy."""
+    """dbias = the sum of dy."""
 
     name, inputs, outputs = "norm_bias_gradient", ("dy",), ("dbias",)
 
@@ -222,7 +227,7 @@ class NormBiasGradient(NormParameterGradient):
 
 
 class NormScaleGradient(NormParameterGradient):
-    """dscale = sum of dy · x̂."""
+    """dscale = the sum of dy · x̂."""
 
     name, inputs = "norm_scale_gradient", ("dy", "x", "mean", "inverse")
     outputs = ("dscale",)
@@ -247,12 +252,12 @@ class NormScaleGradient(NormParameterGradient):
         return self.like(node, mul(product, centred), "inverse")
 
     def _by_place(self, node: Node, ddscale: Value, dy: Value, inverse: Value) -> Value:
-        """By x, the statistics kept, over the frame."""
+        """Return the derivative by x with constant statistics, in the frame's shape."""
         product = mul(self.folded(node, dy), self.parameter(node, ddscale))
         return mul(product, self.statistic(node, inverse))
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A tile of products, and their sum."""
+        """Return a tile of products, and their sum."""
         frame, dy = node.attributes.frame(), node.inputs[0].type
         return dy.with_shape(tile_shape(frame, across=True)), dy.with_shape(frame.parameter_shape)
 
@@ -266,7 +271,7 @@ class NormScaleGradient(NormParameterGradient):
 class NormParameterGradients(NormGradient):
     """dscale and dbias at once, for targets whose kernels sum both in one pass.
 
-    A pass puts it in place of the two ops, behind the gradient: it has no gradient itself.
+    A pass replaces the two ops by it after differentiation, so it has no gradient itself.
     """
 
     name, inputs = "norm_parameter_gradients", ("dy", "x", "mean", "inverse")
@@ -296,8 +301,10 @@ class NormParameterGradients(NormGradient):
 
 
 class NormGradients(NormGradient):
-    """dx, dscale and dbias where each statistic has one parameter, as in batch norm: the sums that
-    dx takes are scale · dbias and scale · dscale."""
+    """dx, dscale and dbias in one op, if each statistic has one parameter, as in batch norm.
+
+    The sums needed by dx are then scale · dbias and scale · dscale.
+    """
 
     name, inputs = "norm_gradients", ("dy", "x", "mean", "inverse", "scale")
     outputs = ("dx", "dscale", "dbias")
@@ -313,7 +320,7 @@ class NormGradients(NormGradient):
         return (dx, *REGISTRY["norm_parameter_gradients"].infer_types(attributes, types[:4]))
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """What dx needs, and then what the sums do."""
+        """Return the scratch of dx, followed by that of the sums."""
         return (
             *REGISTRY["norm_input_gradient"].scratch(node, device),
             *REGISTRY["norm_scale_gradient"].scratch(node, device),
@@ -323,7 +330,7 @@ class NormGradients(NormGradient):
         self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
         scale: Array, *, dx: Array, dscale: Array, dbias: Array,
     ) -> None:  # fmt: skip
-        """The sums first: dx may lie over what they read."""
+        """Record the sums first: dx may overwrite their operands."""
         *room, tile, share = record.scratch
         _record_dscale(record, node, (dy, x), (mean, inverse), dscale, (tile, share))
         _record_dbias(record, node, dy, dbias)
@@ -333,7 +340,7 @@ class NormGradients(NormGradient):
 def _folded(
     frame: Frame, arrays: Sequence[Array], statistics: Sequence[Array]
 ) -> tuple[Array, ...]:
-    """Arrays and statistics as a frame sees them."""
+    """Return arrays and statistics in the frame's shape."""
     over = (folded_statistic(frame, array) for array in statistics)
     return (*(array.reshape(frame.shape) for array in arrays), *over)
 

@@ -1,4 +1,4 @@
-"""Height and width to another extent: adaptive means and upsampling."""
+"""Resampling of height and width: adaptive average pooling and upsampling."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from graphc.ops.pool import AveragePool2d, Pool2dAttributes
 
 @dataclass(frozen=True, slots=True)
 class ExtentAttributes:
-    """The (height, width) to make."""
+    """The (height, width) of the result."""
 
     extent: Extent
 
 
 def _check_maps(x: TensorType) -> None:
-    """Raise `ShapeError` or `DTypeError` unless x holds maps of floats."""
+    """Raise `ShapeError` or `DTypeError` unless x is a batch of float maps."""
     float_dtype(x)
     if x.rank != 4:
         raise ShapeError(f"maps are (batch, channels, height, width), got {x}")
 
 
 def _share(index: int, parts: int, extent: int) -> slice:
-    """The input elements that part `index` of `parts` averages: they may overlap by one."""
+    """Return the input elements that part `index` of `parts` averages; parts may overlap by one."""
     return slice(index * extent // parts, -(-(index + 1) * extent // parts))
 
 
 def _cells(x: Array, y: Array) -> Iterator[tuple[Array, Array, int]]:
-    """What each output element averages, the element, and how many it averages."""
+    """Yield the input elements of each output element, that element, and the number of inputs."""
     for i in range(y.shape[2]):
         rows = _share(i, y.shape[2], x.shape[2])
         for j in range(y.shape[3]):
@@ -50,7 +50,7 @@ def _cells(x: Array, y: Array) -> Iterator[tuple[Array, Array, int]]:
 
 
 class AdaptiveAveragePool2d(Op):
-    """y of a given extent: each element the mean of its share of the input."""
+    """y = the means of the input's shares, for a given output extent."""
 
     name, inputs = "adaptive_average_pool2d", ("x",)
     attributes = ExtentAttributes
@@ -90,7 +90,7 @@ class AdaptiveAveragePool2dGradient(Op):
         return apply(AdaptiveAveragePool2d, ddx, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """One number an image and channel."""
+        """Return one number per image and channel."""
         return (node.output.type.with_shape(node.output.shape[:2]),)
 
     def kernel(self, record: Recorder, node: Node, dy: Array, *, dx: Array) -> None:
@@ -103,13 +103,13 @@ class AdaptiveAveragePool2dGradient(Op):
 
 @dataclass(frozen=True, slots=True)
 class UpsampleAttributes:
-    """A whole factor for both axes."""
+    """An integer factor for both axes."""
 
     factor: Annotated[int, Whole(1, COUNTED)]
 
 
 class UpsampleNearest2d(Op):
-    """Each element repeated factor by factor times."""
+    """y = x with each element repeated `factor` times along height and width."""
 
     name, inputs = "upsample_nearest2d", ("x",)
     attributes = UpsampleAttributes
@@ -138,7 +138,7 @@ def _upsampled(attributes: UpsampleAttributes, x: TensorType) -> tuple[int, ...]
 
 
 def _neighbours(index: int, factor: int, extent: int) -> tuple[tuple[int, float], ...]:
-    """The two input elements between which an output element's centre lies, with their weights."""
+    """Return the two input elements around an output element's center, with their weights."""
     centre = min(max((index + 0.5) / factor - 0.5, 0.0), extent - 1.0)
     low = int(centre)
     part = centre - low
@@ -148,7 +148,7 @@ def _neighbours(index: int, factor: int, extent: int) -> tuple[tuple[int, float]
 
 
 class UpsampleBilinear2d(Op):
-    """Linear interpolation between elements' centres, repeated at the edge."""
+    """y = linear interpolation between elements' centers, with edge elements repeated."""
 
     name, inputs = "upsample_bilinear2d", ("x",)
     attributes = UpsampleAttributes
@@ -164,7 +164,7 @@ class UpsampleBilinear2d(Op):
         return apply(UpsampleBilinear2dGradient, dy, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """The input with its columns interpolated, and one line."""
+        """Return scratch for the input with its columns interpolated, and for one line."""
         n, c, height, width = node.inputs[0].shape
         type, factor = node.output.type, node.attributes.factor
         line = max(height, width * factor)
@@ -183,7 +183,7 @@ class UpsampleBilinear2d(Op):
 
 
 class UpsampleBilinear2dGradient(Op):
-    """The transpose of the interpolation."""
+    """dx = the transpose of bilinear upsampling applied to dy."""
 
     name, inputs, outputs = "upsample_bilinear2d_gradient", ("dy",), ("dx",)
     attributes = UpsampleAttributes
@@ -222,9 +222,9 @@ class UpsampleBilinear2dGradient(Op):
 
 
 def adaptive_average_pool2d(x: Value, extent: int | Pair) -> Value:
-    """Means of x (batch, channels, height, width) to (batch, channels, *extent).
+    """Average x (batch, channels, height, width) to (batch, channels, *extent).
 
-    Element i of n averages the elements from ⌊i · height / n⌋ to below ⌈(i + 1) · height / n⌉;
+    Element i of n averages the elements from ⌊i · height / n⌋ to below ⌈(i + 1) · height / n⌉.
     `extent` is one number or (height, width). Raises `ShapeError` for another number of axes.
     """
     attributes = ExtentAttributes(pair("extent", extent, 1))
@@ -232,10 +232,10 @@ def adaptive_average_pool2d(x: Value, extent: int | Pair) -> Value:
 
 
 def upsample2d(x: Value, factor: int, form: str = "nearest") -> Value:
-    """Height and width of x (batch, channels, height, width) times a whole factor.
+    """Scale height and width of x (batch, channels, height, width) by an integer factor.
 
-    The form "nearest" repeats elements; "bilinear" takes the weighted mean of the four elements
-    whose centres are nearest (``align_corners=False`` elsewhere). Raises `OptionError` for another
+    The form "nearest" repeats elements. "bilinear" takes the weighted mean of the four elements
+    with the nearest centers (``align_corners=False`` elsewhere). Raises `OptionError` for another
     form or factor, and `ShapeError` for another number of axes.
     """
     ops = {"nearest": UpsampleNearest2d, "bilinear": UpsampleBilinear2d}

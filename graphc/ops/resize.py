@@ -1,7 +1,7 @@
-"""Resizing by interpolation, as ONNX's Resize defines it: one linear map an axis.
+"""Resizing by interpolation, as in ONNX's Resize: one linear map per axis.
 
-Each result has a coordinate between the elements of the axis; what it sums are the elements around
-it, weighted by a kernel's height at their distance (Keys, 1981, for the cubic one). Elements beyond
+Each result has a coordinate between the elements of the axis. It sums the elements around it,
+weighted by a kernel's value at their distance (Keys, 1981, for the cubic kernel). Elements beyond
 the ends are those at the ends.
 """
 
@@ -34,12 +34,12 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True, slots=True)
 class ResizeAttributes:
-    """An axis, its extent in the result, and how it is resized."""
+    """An axis, its extent in the result, and the options of resizing."""
 
     axis: Annotated[int, Whole()]
     extent: Annotated[int, Whole(1, COUNTED)]
     scale: Annotated[float, Between(above=0.0)]
-    """Elements of the result to one of x, of which the extent is rounded down."""
+    """Elements of the result per element of x, with the extent rounded down."""
     form: Annotated[str, OneOf(FORMS)] = "nearest"
     coordinates: Annotated[str, OneOf(COORDINATES)] = "half_pixel"
     rounding: Annotated[str, OneOf(ROUNDINGS)] = "round_prefer_floor"
@@ -51,7 +51,7 @@ class ResizeAttributes:
 
 
 def coordinates_of(a: ResizeAttributes, source: int, result: int) -> Array:
-    """The coordinate of each result among the elements of the axis."""
+    """Return the coordinate of each result among the elements of the axis."""
     places, length = np.arange(result, dtype=np.float64), a.scale * source
     if a.coordinates == "asymmetric":
         return places / a.scale
@@ -77,7 +77,7 @@ def _rounded(a: ResizeAttributes, coordinates: Array) -> Array:
 
 
 def _height(a: ResizeAttributes, distance: Array) -> Array:
-    """The interpolation's kernel: a tent, or Keys' cubic with its free coefficient."""
+    """Return the interpolation kernel: a tent, or Keys' cubic with its free coefficient."""
     d = np.abs(distance)
     if a.form == "linear":
         tent: Array = np.maximum(1 - d, 0)
@@ -89,17 +89,17 @@ def _height(a: ResizeAttributes, distance: Array) -> Array:
 
 
 def _squeeze(a: ResizeAttributes) -> float:
-    """Distances at which the interpolation's kernel is read, of those between elements."""
+    """Return the ratio of kernel distances to distances between elements."""
     return min(a.scale, 1.0) if a.antialias else 1.0
 
 
 def _reach(a: ResizeAttributes) -> int:
-    """How many places the kernel reads on either side of a coordinate."""
+    """Return the number of elements that the kernel reads on either side of a coordinate."""
     return math.ceil((1 if a.form == "linear" else 2) / _squeeze(a))
 
 
 def interpolation(a: ResizeAttributes, source: int, result: int) -> Table:
-    """What each result sums of an axis of `source` elements."""
+    """Return the table of weights over an axis of `source` elements."""
     centres = coordinates_of(a, source, result)
     kept = np.ones((result, 1), bool)
     if a.coordinates == "tf_crop_and_resize":
@@ -149,7 +149,7 @@ class ResizeAxis(AxisMap):
 
 
 class ResizeAxisGradient(ResizeAxis):
-    """dx: each element sums what has been interpolated from it."""
+    """dx = the transpose of the interpolation: each element sums the gradients of its uses."""
 
     name, partner, transposes = "resize_axis_gradient", "resize_axis", True
 
@@ -173,23 +173,27 @@ def resize(
     region: Sequence[tuple[float, float]] | None = None,
     value: float = 0.0,
 ) -> Value:
-    """x interpolated to another shape: each axis by itself, as ONNX's Resize does.
+    """Interpolate x to another shape, each axis separately, as ONNX's Resize does.
 
-    Give either the `shape` of the result, with as many axes as x, or `scales`, one an axis, of
-    which extents are rounded down. The `form` is "nearest", for any dtype, or "linear" or "cubic"
-    (with the coefficient `cubic`), for floats.
+    Give either the `shape` of the result, with as many axes as x, or `scales`, one per axis, with
+    extents rounded down. The `form` is "nearest", for any dtype, or "linear" or "cubic" (with the
+    coefficient `cubic`), for floats.
 
-    `coordinates` says where the centres of the result lie among those of x: "half_pixel" aligns
-    the outer edges, "align_corners" the first and last centres, "asymmetric" the first ones,
-    "half_pixel_symmetric" the middles, "pytorch_half_pixel" is "half_pixel" but for an extent of 1,
-    and "tf_crop_and_resize" takes the `region` (start, end) of each axis, in parts of it; what lies
-    beyond x is `value` there. `rounding` is for "nearest": "round_prefer_floor",
-    "round_prefer_ceil", "floor" or "ceil".
+    `coordinates` maps the centers of the result to those of x:
 
-    With `antialias` the kernel is as wide as the result is smaller; with `exclude_outside` weights
-    beyond the ends are 0, where they else belong to the elements at the ends. PyTorch's "nearest"
-    is "asymmetric" with "floor". All results of an axis together sum at most 2**26 elements, 2**24
-    on a GPU: one each for "nearest", two for "linear", four for "cubic", more with `antialias`.
+    - "half_pixel" aligns the outer edges, "align_corners" the first and last centers.
+    - "asymmetric" aligns the first centers, "half_pixel_symmetric" the middles.
+    - "pytorch_half_pixel" is "half_pixel", except for an extent of 1.
+    - "tf_crop_and_resize" takes the `region` (start, end) of each axis, as fractions of it.
+      Elements beyond x are `value` there.
+
+    `rounding` is for "nearest": "round_prefer_floor", "round_prefer_ceil", "floor" or "ceil".
+
+    With `antialias` the kernel is widened by the factor by which the result is smaller. With
+    `exclude_outside` weights beyond the ends are 0; otherwise they belong to the elements at the
+    ends. PyTorch's "nearest" is "asymmetric" with "floor". All results of an axis together sum at
+    most 2**26 elements, 2**24 on a GPU: one each for "nearest", two for "linear", four for "cubic",
+    more with `antialias`.
 
     Raises `ShapeError`, `OptionError` and `DTypeError`.
     """
@@ -214,7 +218,7 @@ def resize(
         )
         for axis, (extent, factor, bounds) in enumerate(zip(extents, factors, regions, strict=True))
     ]  # fmt: skip
-    for attributes in sorted(wanted, key=lambda a: a.scale):  # what shrinks goes first
+    for attributes in sorted(wanted, key=lambda a: a.scale):  # shrinking axes first
         if attributes.scale != 1.0 or attributes.region != (0.0, 1.0):
             x = apply(ResizeAxis, x, attributes=attributes).output
     return x
@@ -229,7 +233,7 @@ def _bounds(given: object) -> tuple[float, float]:
 def _sizes(
     x: Value, shape: Sequence[int] | None, scales: Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """The scale and the extent of each axis; raises `OptionError` or `ShapeError`."""
+    """Return the scale and the extent of each axis; raises `OptionError` or `ShapeError`."""
     given = scales if shape is None else shape
     if (shape is None) == (scales is None) or not isinstance(given, Sequence):
         raise OptionError("resize: give either the shape or the scales, one number an axis")

@@ -1,10 +1,10 @@
-"""Regions of maps, pooled to a fixed shape (He et al., 2017).
+"""RoIAlign: regions of maps, pooled to a fixed shape (He et al., 2017).
 
-A region is cut into bins, and a bin into sample points; each point is a bilinear mean of the four
-elements around it. Rows and columns are independent, so a bin is a row of weights times the map
-times a column of weights. The largest of a bin is that of single elements times their weights, as
-ONNX defines it; its op keeps their places and weights. The arithmetic on the CPU is in
-cpu/roi_align.py.
+A region is divided into bins, and a bin into sample points. Each point is a bilinear mean of the
+four elements around it. Rows and columns are independent, so a bin is a row of weights times the
+map times a column of weights. The maximum of a bin is over single elements times their weights, as
+ONNX defines it; its op saves their indices and weights. The CPU arithmetic is in
+`graphc.ops.cpu.roi_align`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ MapExtents = Annotated[tuple[int, int, int], Whole(1, COUNTED)]
 
 @dataclass(frozen=True, slots=True)
 class RoiAlignAttributes:
-    """The (rows, columns) of bins, sample points of a bin along an axis, 0 for one an element, and
-    how coordinates become elements."""
+    """The (rows, columns) of bins, the sample points of a bin per axis, and the coordinate mapping.
+
+    A `ratio` of 0 samples one point per element.
+    """
 
     bins: Extent
     ratio: Ratio = 0
@@ -50,7 +52,7 @@ class MapAttributes:
 
 @dataclass(frozen=True, slots=True)
 class RoiAlignGradientAttributes:
-    """As going forward, and the (batch, height, width) of the maps."""
+    """The attributes of the forward op, and the (batch, height, width) of the maps."""
 
     bins: Extent
     maps: MapExtents
@@ -60,14 +62,14 @@ class RoiAlignGradientAttributes:
 
 
 class Regions(Op):
-    """Base of both ops."""
+    """Base of pooling of regions and its gradient."""
 
     indices = ("batch",)
     any_strides = True
     precision = "wide"
 
     def pooled(self, a: Any, x: TensorType, rois: TensorType, batch: TensorType) -> TensorType:
-        """The bins of all regions."""
+        """Return the type of the bins of all regions."""
         float_dtype(x, rois)
         require_integers(batch, "batch")
         if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4 or batch.shape != rois.shape[:1]:
@@ -78,21 +80,21 @@ class Regions(Op):
         return x.with_shape((rois.shape[0], x.shape[1], *a.bins))
 
     def maps(self, node: Node) -> tuple[int, ...]:
-        """The shape of the maps."""
+        """Return the shape of the maps."""
         raise NotImplementedError
 
     def index_limit(self, node: Node) -> int:
         return self.maps(node)[0]
 
     def cost(self, node: Node) -> Cost:
-        """Four products a sample point, as if a bin had two by two where data says how many."""
+        """Count four products per sample point; data-dependent sampling counts as 2 x 2 points."""
         moved, ratio = super().cost(node), node.attributes.ratio or 2
         regions, (rows, columns) = node.inputs[1].shape[0], node.attributes.bins
         points = regions * rows * columns * ratio * ratio * self.maps(node)[1]
         return Cost(8 * points, moved.bytes_read, moved.bytes_written)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Weights of rows and of columns, and a region's maps between the two products."""
+        """Return weights of rows and of columns, and a region's maps between the two products."""
         _, channels, height, width = self.maps(node)
         (rows, columns), like = node.attributes.bins, node.output.type
         shapes = [(rows, height), (columns, width), (channels * rows * width,)]
@@ -101,7 +103,7 @@ class Regions(Op):
         return tuple(like.with_shape(shape) for shape in shapes)
 
     def regions(self, record: Recorder, node: Node, rois: Array, batch: Array) -> cpu.Regions:
-        """The regions, how they are sampled, and the scratch."""
+        """Return the regions, their sampling, and the scratch."""
         a = node.attributes
         return cpu.Regions(rois, batch, a.ratio, a.scale, a.aligned, record.scratch)
 
@@ -135,7 +137,7 @@ class RoiAlign(Regions):
 
 
 class RoiAlignGradient(Regions):
-    """dx = dy spread over what each bin averages."""
+    """dx = dy spread over the elements that each bin averages."""
 
     name, inputs, outputs = "roi_align_gradient", ("dy", "rois", "batch"), ("dx",)
     attributes = RoiAlignGradientAttributes
@@ -172,9 +174,12 @@ class RoiAlignGradient(Regions):
 
 
 class RoiAlignMax(Regions):
-    """y = the largest element times its weight of each bin's points, 0 being the weight of elements
-    beyond the map; keeps where on the map it stood and its weight, not the maps. Of equal ones the
-    first counts, in the order of rows of points, their two rows of elements, points, columns."""
+    """y = the largest product of an element and its weight among each bin's points.
+
+    Elements beyond the map have weight 0. The op saves the index on the map and the weight of each
+    maximum, not the maps. Of equal products the first counts. The order is rows of points, their
+    two rows of elements, points, columns.
+    """
 
     name, inputs = "roi_align_max", ("x", "rois", "batch")
     outputs = ("y", "place", "weight")
@@ -200,15 +205,16 @@ class RoiAlignMax(Regions):
     def gradient_x(
         self, node: Node, dy: Value | None, batch: Value, place: Value, weight: Value
     ) -> Value | None:
-        if dy is None:  # only the weights are read, which do not depend on x
+        if dy is None:  # only the weights are used, which do not depend on x
             return None
         n, _, height, width = node.inputs[0].shape
         attributes = MapAttributes((n, height, width))
         return apply(RoiAlignMaxGradient, dy, batch, place, weight, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """The largest of each column of bins, its place and weight; one more candidate, and where
-        it wins."""
+        """Return the maxima of each column of bins with indices and weights, and a candidate and
+        its mask.
+        """
         (_, channels, height, _), columns = node.inputs[0].shape, node.attributes.bins[1]
         between = node.outputs[0].type.with_shape((channels, height, columns))
         line = between.with_shape((channels * max(height, columns),))
@@ -231,7 +237,7 @@ class RoiAlignMax(Regions):
 
 
 class Chosen(Op):
-    """Base of ops on the largest of each bin, whose places and weights are known."""
+    """Base of ops on the maximum of each bin, given by index and weight."""
 
     indices = ("batch",)
     any_strides = True
@@ -240,7 +246,7 @@ class Chosen(Op):
     def check(
         self, y: TensorType, batch: TensorType, place: TensorType, weight: TensorType
     ) -> None:
-        """Raise `ShapeError` or `DTypeError` unless each of y has a place and a weight."""
+        """Raise `ShapeError` or `DTypeError` unless each element of y has an index and a weight."""
         float_dtype(y, weight)
         require_integers(batch, "batch")
         if y.rank != 4 or batch.shape != y.shape[:1] or weight != y or place != y.with_dtype(int32):
@@ -250,14 +256,14 @@ class Chosen(Op):
             )
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A region's places and elements."""
+        """Return a region's indices and elements."""
         _, _, rows, columns = node.inputs[-1].shape
         line = node.output.type.with_shape((rows * columns,))
         return line.with_dtype(int64), line
 
 
 class RoiAlignMaxGradient(Chosen):
-    """dx = dy times its weight, where the largest of a bin stood, summed over bins."""
+    """dx = dy times its weight, at the index of each bin's maximum, summed over bins."""
 
     name, inputs = "roi_align_max_gradient", ("dy", "batch", "place", "weight")
     outputs = ("dx",)
@@ -305,7 +311,7 @@ class RoiAlignMaxGradient(Chosen):
 
 
 class RoiAlignMaxSelect(Chosen):
-    """y = the elements of x that are named, times their weights."""
+    """y = the indexed elements of x, times their weights."""
 
     name, inputs = "roi_align_max_select", ("x", "batch", "place", "weight")
     needs_contiguous = ("x", "place", "weight")
@@ -353,7 +359,7 @@ class RoiAlignMaxSelect(Chosen):
 
 
 MODES = {"avg": RoiAlign, "max": RoiAlignMax}
-"""The op of each way to pool a bin."""
+"""The op of each pooling mode."""
 
 
 def roi_align(
@@ -366,17 +372,21 @@ def roi_align(
     aligned: bool = True,
     mode: str = "avg",
 ) -> Value:
-    """Means over the bins of regions of x (batch, channels, height, width).
+    """Average x (batch, channels, height, width) over the bins of regions.
 
-    `rois` is float (regions, 4): left, top, right and bottom, which times `scale` count elements of
-    x; `batch` is integers (regions,), the image of each. The result is (regions, channels, *bins),
-    `bins` being one number or (rows, columns). A bin is the mean of `sampling_ratio` points along
-    each axis, with 0 of as many as it has elements, rounded up; points more than an element beyond
-    x are 0. With `aligned` centres of elements lie at halves, else at whole numbers, and regions
-    are at least one element wide. With `mode` "max" a bin is the largest product of an element
-    around one of its points and the element's bilinear weight, as in ONNX, not the largest bilinear
-    mean; points beyond x count as 0, and the gradient goes to the first of equal ones. x gets a
-    gradient, regions do not. Raises `ShapeError`, `OptionError` and `DTypeError`.
+    `rois` is float (regions, 4): left, top, right and bottom, which are in elements of x after
+    multiplication by `scale`. `batch` is integers (regions,), the image of each region. The result
+    is (regions, channels, *bins), where `bins` is one number or (rows, columns).
+
+    A bin is the mean of `sampling_ratio` points along each axis. With 0 there are as many points as
+    the bin has elements, rounded up. Points more than an element beyond x are 0. With `aligned` the
+    centers of elements are at half-integers. Otherwise they are at integers, and regions are at
+    least one element wide.
+
+    With `mode` "max" a bin is the largest product of an element around one of its points and the
+    element's bilinear weight. This is the ONNX definition, not the largest bilinear mean. Points
+    beyond x count as 0, and the gradient goes to the first of equal products. x gets a gradient,
+    regions do not. Raises `ShapeError`, `OptionError` and `DTypeError`.
     """
     as_value("roi_align", x)
     centred = truth("roi_align: aligned", aligned)

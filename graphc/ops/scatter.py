@@ -1,9 +1,9 @@
-"""Elements by tuples of numbers, or by their places along an axis: read, and written.
+"""Gather and scatter by tuples of indices, or by indices along an axis.
 
-With axes (batch..., numbered..., rest...) of x and (batch..., lookups..., a number for each
-numbered axis) of indices, a lookup names a row, the elements of `rest`. A number below 0 counts
-from the end of its axis, as in NumPy. What is written to one row is combined in the order of the
-lookups, on every device, so the bits of a sum are the same everywhere.
+With axes (batch..., numbered..., rest...) of x and (batch..., lookups..., one index per numbered
+axis) of indices, a lookup selects a row, the elements of `rest`. A negative index counts from the
+end of its axis, as in NumPy. Updates of one row are combined in the order of the lookups on every
+device, so the bits of a sum are the same everywhere.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from graphc.ops.shape import full, reshape
 
 @dataclass(frozen=True, slots=True)
 class TupleAttributes:
-    """How many first axes of x and indices are batch."""
+    """The number of leading batch axes of x and indices."""
 
     batch: Annotated[int, Whole()] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """How tuples of numbers name rows of a tensor."""
+    """The axes of a tensor whose rows are selected by tuples of indices."""
 
     batch: tuple[int, ...]
     numbered: tuple[int, ...]
@@ -49,7 +49,7 @@ class Lookups:
 
     @property
     def updates(self) -> tuple[int, ...]:
-        """The shape of all rows that are named."""
+        """The shape of all selected rows."""
         return (*self.batch, *self.lookups, *self.rest)
 
     @property
@@ -64,12 +64,12 @@ class Lookups:
 
     @property
     def count(self) -> int:
-        """All lookups."""
+        """The number of all lookups."""
         return math.prod(self.batch) * self.each
 
 
 def lookups_of(attributes: TupleAttributes, x: TensorType, indices: TensorType) -> Lookups:
-    """How the last axis of indices names rows of x; raises `ShapeError` or `DTypeError`."""
+    """Return how tuples of indices select rows of x; raises `ShapeError` or `DTypeError`."""
     require_integers(indices, "indices")
     batch = attributes.batch
     if indices.rank <= batch or x.shape[:batch] != indices.shape[:batch]:
@@ -85,7 +85,7 @@ def lookups_of(attributes: TupleAttributes, x: TensorType, indices: TensorType) 
 
 
 class Tuples(Op):
-    """Base: tuples number rows of the first operand."""
+    """Base: tuples of indices select rows of the first operand."""
 
     attributes = TupleAttributes
     indices = ("indices",)
@@ -95,12 +95,12 @@ class Tuples(Op):
         return self.lookups(node).numbered
 
     def lookups(self, node: Node) -> Lookups:
-        """How the node's tuples name rows."""
+        """Return how the node's tuples select rows."""
         x, indices, *_ = node.inputs
         return lookups_of(node.attributes, x.type, indices.type)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """The numbers of some rows, and what they are computed of."""
+        """Return scratch for the numbers of some rows, and for their computation."""
         count = min(LOOKUPS, self.lookups(node).count)
         return (TensorType((2, count), int64),)
 
@@ -122,7 +122,7 @@ class GatherND(Tuples):
         return apply(ScatterAdd, nothing, indices, dy, attributes=node.attributes).output
 
     def cost(self, node: Node) -> Cost:
-        """The rows that are read, each once."""
+        """Count the rows that are read, each once."""
         x, indices = node.inputs
         read = min(x.type.bytes, node.output.type.bytes)
         return Cost(0, read + indices.type.bytes, node.output.type.bytes)
@@ -132,13 +132,13 @@ class GatherND(Tuples):
 
 
 class Scatter(Tuples):
-    """Base: y = x, with the rows that tuples name combined with rows of updates."""
+    """Base: y = x, with the selected rows combined with rows of updates."""
 
     inputs = ("x", "indices", "updates")
     may_overwrite = {"y": ("x",)}
     needs_contiguous = ("indices", "updates")
     ufunc: ClassVar[np.ufunc | None] = None
-    """What combines a row with an update; None replaces it."""
+    """The function that combines a row with an update; None replaces the row."""
 
     def infer(
         self, attributes: TupleAttributes, x: TensorType, indices: TensorType, updates: TensorType
@@ -167,7 +167,7 @@ class Scatter(Tuples):
 
 
 class ScatterReplace(Scatter):
-    """y = x with rows replaced; of those for one row the last stays."""
+    """y = x with rows replaced; the last update of a row wins."""
 
     name = "scatter_nd"
     native_16_bit = True
@@ -182,7 +182,7 @@ class ScatterReplace(Scatter):
 
 
 def _stays(node: Node, indices: Value) -> Value:
-    """Which updates replace for good: no later one is for the same row."""
+    """Return the mask of updates that are not overwritten by a later update of the same row."""
     assert isinstance(node.op, Tuples)
     found = node.op.lookups(node)
     first = cumsum(full((found.count,), 1.0, int64), 0, exclusive=True)
@@ -194,7 +194,7 @@ def _stays(node: Node, indices: Value) -> Value:
 
 
 class ScatterAdd(Scatter):
-    """y = x with rows added."""
+    """y = x with updates added to rows."""
 
     name = "scatter_nd_add"
     ufunc = np.add
@@ -207,7 +207,7 @@ class ScatterAdd(Scatter):
 
 
 class ScatterMultiply(Scatter):
-    """y = x with rows multiplied."""
+    """y = x with rows multiplied by updates."""
 
     name = "scatter_nd_mul"
     ufunc = np.multiply
@@ -220,8 +220,11 @@ class ScatterMultiply(Scatter):
     def gradient_updates(
         self, node: Node, dy: Value, x: Value, indices: Value, updates: Value
     ) -> Value:
-        """dy times all other factors of the row: their product without zeros, times the one that is
-        0, which has a derivative; it is 0 where two are, as is its derivative."""
+        """Return dy times the product of all other factors of the row.
+
+        The product is formed without zeros. If exactly one other factor is 0, it is multiplied by
+        that factor, which thus gets a derivative. With more zeros it is 0, as is its derivative.
+        """
         x_is_0, is_0 = equal(x, zero(x)), equal(updates, zero(updates))
         own = where(is_0, updates, zero(updates))
         one = full((), 1.0, x.type.dtype)
@@ -244,7 +247,7 @@ class ScatterMultiply(Scatter):
 
 
 class ScatterExtreme(Scatter):
-    """Base: the larger or smaller one stays; equal ones share the gradient evenly."""
+    """Base: the larger or smaller element wins; equal ones share the gradient evenly."""
 
     def gradient_x(
         self, node: Node, dy: Value, x: Value, indices: Value, updates: Value, y: Value
@@ -262,7 +265,7 @@ class ScatterExtreme(Scatter):
 def _shares(
     node: Node, dy: Value, x: Value, indices: Value, updates: Value, y: Value
 ) -> tuple[Value, Value, Value]:
-    """1 where x is the result, 1 where an update is, and dy over the number of those."""
+    """Return 1 where x is the result, 1 where an update is, and dy over the number of those."""
     dtype = dy.type.dtype
     own = cast(equal(x, y), dtype)
     others = cast(equal(updates, _taken(node, y, indices)), dtype)
@@ -271,21 +274,21 @@ def _shares(
 
 
 class ScatterMax(ScatterExtreme):
-    """y = x with the larger of a row and its updates."""
+    """y = x with the maximum of a row and its updates."""
 
     name = "scatter_nd_max"
     ufunc = np.maximum
 
 
 class ScatterMin(ScatterExtreme):
-    """y = x with the smaller of a row and its updates."""
+    """y = x with the minimum of a row and its updates."""
 
     name = "scatter_nd_min"
     ufunc = np.minimum
 
 
 def _taken(node: Node, rows: Value, indices: Value) -> Value:
-    """The rows of a tensor shaped as the node's x, or of its first axes, that its tuples name."""
+    """Return the selected rows of a tensor shaped as the node's x, or as its first axes."""
     return apply(GatherND, rows, indices, attributes=node.attributes).output
 
 
@@ -303,13 +306,13 @@ SCATTERS: Mapping[str, type[Scatter]] = {
 
 
 def gather_nd(x: Value, indices: Value, batch: int = 0) -> Value:
-    """Rows of x by tuples of numbers: ``y[b, j] = x[(b, *indices[b, j])]``.
+    """Select rows of x by tuples of indices: ``y[b, j] = x[(b, *indices[b, j])]``.
 
-    The first `batch` axes of x and `indices` are the same; the last axis of `indices` holds a
-    tuple, a number for each following axis of x. The shape is that of `indices` without its last
-    axis, then what is left of x. A number below 0 counts from the end. A step that is fed numbers
-    outside an axis raises `FeedError`. Raises `ShapeError` for shapes that do not fit, `DTypeError`
-    for indices that are no integers.
+    The first `batch` axes of x and `indices` are the same. The last axis of `indices` is a tuple
+    with an index for each following axis of x. The shape is that of `indices` without its last
+    axis, then the remaining axes of x. A negative index counts from the end. Running a step with
+    indices out of range raises `FeedError`. Raises `ShapeError` for shapes that do not fit, and
+    `DTypeError` if indices are not integers.
     """
     return apply(GatherND, x, indices, attributes=TupleAttributes(batch)).output
 
@@ -317,14 +320,16 @@ def gather_nd(x: Value, indices: Value, batch: int = 0) -> Value:
 def scatter_nd(
     x: Value, indices: Value, updates: Value, reduction: str = "none", batch: int = 0
 ) -> Value:
-    """x with the rows that tuples of numbers name combined with rows of `updates`; keeps its shape.
+    """Combine the rows of x selected by tuples of indices with rows of `updates`.
 
-    `updates` has the shape and order of ``gather_nd(x, indices, batch)``. `reduction` is none,
-    which replaces rows, the last update staying, or add, mul, max or min. The gradient is exact
-    where rows are named more than once: of replaced rows the last one gets it, and equal largest or
-    smallest ones share it. Gradients of "mul" are exact to second order also where factors are 0,
-    and to higher orders where no two factors of a row are. Raises what `gather_nd` does, and
-    `OptionError` for another reduction.
+    The result has the shape of x. `updates` has the shape and order of ``gather_nd(x, indices,
+    batch)``. `reduction` is "none", which replaces rows so that the last update wins, or "add",
+    "mul", "max" or "min".
+
+    The gradient is exact for rows selected more than once. The last replacement of a row gets it,
+    and equal maxima or minima share it. Gradients of "mul" are exact to second order also if
+    factors are 0. They are exact to higher orders if no two factors of a row are 0. Raises the
+    errors of `gather_nd`, and `OptionError` for another reduction.
     """
     op = SCATTERS[choose("reduction", reduction, tuple(SCATTERS))]
     return apply(op, x, indices, updates, attributes=TupleAttributes(batch)).output

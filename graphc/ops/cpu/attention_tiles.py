@@ -1,9 +1,9 @@
-"""The arithmetic of fused attention on the CPU: a block of query rows at a time.
+"""Fused attention on the CPU, one block of query rows at a time.
 
-No more of the (rows x columns) scores is held than one tile, so memory grows with the number of
-positions, not with its square (Rabe and Staats, 2021; Dao et al., 2022). A tile holds all columns
-that its rows see: sums then need no correction as in the kernels of a GPU. The gradient computes
-each tile again, from the logarithms of the rows' sums.
+At most one tile of the (rows x columns) scores is in memory. Memory grows with the number of
+positions, not with its square (Rabe and Staats, 2021; Dao et al., 2022). A tile has all columns
+that its rows attend to, so sums need no correction as in GPU kernels. The gradient recomputes each
+tile from the log-sum-exps of the rows.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from graphc.ir.op import Array
 
 TILE_ROWS = 128
 TILE_ELEMENTS = 2**18
-"""Elements of a tile, unless one row has more."""
+"""The elements of a tile, unless one row has more."""
 
 
 def tile_shape(rows: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of the largest tile."""
+    """Return the rows and columns of the largest tile."""
     return max(1, min(rows, TILE_ROWS, TILE_ELEMENTS // columns)), columns
 
 
 class Block(NamedTuple):
-    """Query rows [first, last), which see columns [0, seen) or fewer."""
+    """Query rows `[first, last)`, which attend to columns `[0, seen)` or fewer."""
 
     first: int
     last: int
@@ -36,10 +36,11 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dropping:
-    """Which weights become 0; the others are multiplied by a factor.
+    """Dropout of weights: some become 0, the others are multiplied by a factor.
 
-    `draw(first, dropped)` says it of elements from the number `first` on among all weights, which
-    are of `shape`, (batch, heads, rows, columns). `room` is for a tile of bools.
+    `draw(first, dropped)` fills the mask of dropped elements, from number `first` on among all
+    weights. The weights are of `shape`, (batch, heads, rows, columns). `room` is scratch for a tile
+    of bools.
     """
 
     draw: Callable[[int, Array], None]
@@ -48,7 +49,7 @@ class Dropping:
     room: Array
 
     def of(self, head: tuple[int, ...], block: Block) -> Array:
-        """Which weights of a block are dropped."""
+        """Return the mask of the dropped weights of a block."""
         _, heads, rows, columns = self.shape
         count = block.last - block.first
         dropped = self.room.reshape(-1)[: count * columns]
@@ -60,12 +61,12 @@ class Dropping:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What rows see of columns, and by which factor scores are multiplied.
+    """The columns that rows attend to, and the factor of the scores.
 
-    Row i sees columns up to i + `shift`, or all where that is None; of these the ones that a `mask`
-    of bools holds for, (batch, heads, rows, columns). A mask of floats is added to the scores.
-    `hidden` is room for a tile of bools, `met` for a number a row of a tile. Weights are dropped
-    where a `dropping` says so.
+    Row i attends to columns up to i + `shift`, or to all if that is None. A bool `mask` (batch,
+    heads, rows, columns) restricts these to columns where it is true. A float mask is added to the
+    scores. `hidden` is scratch for a tile of bools, `met` for one number per row of a tile.
+    `dropping` drops weights.
     """
 
     scale: float
@@ -76,7 +77,7 @@ class Sight:
     dropping: Dropping | None = None
 
     def blocks(self, rows: int, columns: int) -> Iterator[Block]:
-        """All query rows in order."""
+        """Yield blocks of all query rows in order."""
         step, _ = tile_shape(rows, columns)
         for first in range(0, rows, step):
             last = min(first + step, rows)
@@ -86,7 +87,7 @@ class Sight:
     def scores(
         self, head: tuple[int, ...], block: Block, q: Array, k: Array, scores: Array
     ) -> None:
-        """scale · q · kᵀ of a block, with minus infinity for what a row does not see."""
+        """Compute scale · q · kᵀ of a block, with -inf at columns that a row does not attend to."""
         np.matmul(q, k.T, out=scores)
         np.multiply(scores, self.scale, out=scores)
         if self.mask is not None:
@@ -102,11 +103,11 @@ class Sight:
                 scores[row - block.first, max(0, row + self.shift + 1) :] = -np.inf
 
     def dropped(self, head: tuple[int, ...], block: Block) -> Array | None:
-        """Which weights of a block are dropped, where any are."""
+        """Return the mask of the dropped weights of a block, or None without dropout."""
         return None if self.dropping is None else self.dropping.of(head, block)
 
     def drop(self, dropped: Array | None, numbers: Array) -> None:
-        """Drop weights of a block, or the gradients of what is left of them."""
+        """Drop weights of a block, or the gradients of the dropped result."""
         if self.dropping is not None and dropped is not None:
             np.multiply(numbers, self.dropping.factor, out=numbers)
             np.copyto(numbers, 0, where=dropped)
@@ -115,8 +116,10 @@ class Sight:
 def attend(
     sight: Sight, q: Array, k: Array, v: Array, y: Array, stats: Array, tile: Array, total: Array
 ) -> None:
-    """y = softmax(scale · q · kᵀ) · v, and the logarithm of each row's sum; the last two arrays
-    are scratch. Of a row that sees nothing both are 0."""
+    """Compute y = softmax(scale · q · kᵀ) · v, and the log-sum-exp of each row as `stats`.
+
+    The last two arrays are scratch. If a row attends to no column, both results are 0.
+    """
     rows, columns = q.shape[2], k.shape[2]
     shared = q.shape[1] // k.shape[1]
     for head in np.ndindex(q.shape[:2]):
@@ -133,7 +136,7 @@ def attend(
             np.exp(scores, out=scores)
             np.add.reduce(scores, 1, out=sums, keepdims=True)
             if sight.met is not None:
-                # The sum of a row that sees something is at least 1. Of others all numbers are 0.
+                # The sum is at least 1 if a row attends to any column, else its results become 0.
                 met = sight.met[: block.last - block.first]
                 np.minimum(sums, 1, out=met)
                 np.multiply(logarithms, met, out=logarithms)
@@ -160,8 +163,10 @@ def attend_back(
     product: Array,
     along: tuple[Array, Array],
 ) -> None:
-    """dq, dk and dv; the last three are scratch. Sums over rows run in the order of the heads that
-    share keys, and of the blocks."""
+    """Compute dq, dk and dv; the last three arguments are scratch.
+
+    Sums over rows are in the order of the heads that share keys, and of the blocks.
+    """
     rows, columns = q.shape[2], k.shape[2]
     shared = q.shape[1] // k.shape[1]
     dk.fill(0)
@@ -191,14 +196,14 @@ def attend_back(
 
 
 def _add_product(a: Array, b: Array, result: Array, room: Array) -> None:
-    """result += a · b."""
+    """Compute result += a · b."""
     product = room.reshape(-1)[: result.size].reshape(result.shape)
     np.matmul(a, b, out=product)
     np.add(result, product, out=result)
 
 
 def _part(tile: Array, block: Block) -> Array:
-    """The part of a tile that a block needs, in one piece."""
+    """Return the part of a tile that a block needs, as a contiguous array."""
     shape = (block.last - block.first, block.seen)
     flat: Array = tile.reshape(-1)[: shape[0] * shape[1]]
     return flat.reshape(shape)

@@ -1,4 +1,4 @@
-"""Interpolation at places on the CPU, a tile of them at a time, in the plan's scratch."""
+"""Interpolation at sample points on the CPU, by tiles of points, in the plan's scratch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CUBIC = -0.75
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """What a place reads: of maps of these extents so many elements an axis."""
+    """The taps of a sample point: map extents, taps per axis, and treatment of the outside."""
 
     extents: tuple[int, ...]
     count: int
@@ -25,8 +25,10 @@ class Taps:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Places (batch, points, axes), and the scratch for a tile of points: rows of numbers, indices
-    and truths, and a row a channel."""
+    """Sample points (batch, points, axes), and the scratch for a tile of points.
+
+    The scratch has rows of floats, of indices and of bools, and one row per channel.
+    """
 
     taps: Taps
     places: Array
@@ -41,7 +43,7 @@ class Tiles:
 
 
 class Tile:
-    """Some places of one image: their taps along each axis, and combinations of these."""
+    """Some sample points of one image: their taps along each axis, and combinations of these."""
 
     def __init__(self, tiles: Tiles, image: int, part: slice) -> None:
         self.image, self.part, self.taps = image, part, tiles.taps
@@ -61,7 +63,7 @@ class Tile:
             self._find(axis, tiles.places[image, part, axes - 1 - axis])
 
     def _find(self, axis: int, place: Array) -> None:
-        """Weights, slopes and elements of an axis's taps."""
+        """Compute the weights, slopes and element indices of an axis's taps."""
         count, base, part = self.taps.count, self.spare, self.weight
         if count == 1:
             np.rint(place, out=base)
@@ -78,7 +80,7 @@ class Tile:
             self._bring_inside(index, self.beyond[axis, tap], self.taps.extents[axis])
 
     def _bring_inside(self, index: Array, beyond: Array, extent: int) -> None:
-        """Elements for indices beyond the ends; where zeros are, `beyond` says so."""
+        """Map indices beyond the ends to elements; `beyond` marks those that read zeros."""
         if self.taps.outside == "zeros":
             np.less(index, 0, out=beyond)
             np.greater_equal(index, extent, out=self.missed)
@@ -95,8 +97,11 @@ class Tile:
         np.clip(index, 0, extent - 1, out=index)
 
     def combinations(self) -> Iterator[tuple[int, ...]]:
-        """All combinations of taps; `flat` is then the element of each place, `missed` where that
-        is a zero beyond the ends."""
+        """Yield all combinations of taps.
+
+        For each, `flat` is the element of each point; `missed` is true if it is a zero beyond the
+        ends.
+        """
         count, extents = self.taps.count, self.taps.extents
         for taps in itertools.product(range(count), repeat=len(extents)):
             self.flat.fill(0)
@@ -109,7 +114,7 @@ class Tile:
             yield taps
 
     def weigh(self, taps: tuple[int, ...], sloped: int | None = None) -> Array:
-        """The product of the taps' weights, with the slope in place of one axis's."""
+        """Return the product of the taps' weights, with the slope in place of one axis's weight."""
         self.weight.fill(1)
         for axis, tap in enumerate(taps):
             rows = self.slopes if axis == sloped else self.weights
@@ -118,7 +123,7 @@ class Tile:
         return product
 
     def clear(self, rows: Array) -> None:
-        """Zeros where what was read lies beyond the ends."""
+        """Set elements beyond the ends to zero."""
         if self.taps.outside == "zeros":
             np.copyto(rows, 0, where=self.missed)
 
@@ -131,7 +136,7 @@ def _linear(part: Array, weights: Array, slopes: Array) -> None:
 
 
 def _cubic(part: Array, weights: Array, slopes: Array) -> None:
-    """Keys' kernel and its slope at the distances 1 + part, part, 1 - part and 2 - part."""
+    """Compute Keys' kernel and its slope at the distances 1 + part, part, 1 - part and 2 - part."""
     a = CUBIC
     for tap, (sign, shift) in enumerate(((1, 1), (1, 0), (-1, 1), (-1, 2))):
         height, slope = weights[tap], slopes[tap]
@@ -151,7 +156,7 @@ def _cubic(part: Array, weights: Array, slopes: Array) -> None:
 
 
 def _slope(distance: Array, sign: int, c3: float, c2: float, c1: float) -> None:
-    """(3 c3 d + 2 c2) d + c1, times the sign with which the distance grows, over d itself.
+    """Compute (3 c3 d + 2 c2) d + c1, times the sign with which the distance grows, over d itself.
 
     It is 3 c3 (d + c2 / (3 c3))² + c1 - c2² / (3 c3), which reads d once.
     """
@@ -163,7 +168,7 @@ def _slope(distance: Array, sign: int, c3: float, c2: float, c1: float) -> None:
 
 
 def gather(tiles: Tiles, x: Array, y: Array) -> None:
-    """y (batch, channels, points) of x (batch, channels, elements) at the places."""
+    """Interpolate x (batch, channels, elements) into y (batch, channels, points)."""
     for tile in tiles:
         result = y[tile.image, :, tile.part]
         result.fill(0)
@@ -175,7 +180,7 @@ def gather(tiles: Tiles, x: Array, y: Array) -> None:
 
 
 def scatter(tiles: Tiles, dy: Array, dx: Array) -> None:
-    """dx (batch, channels, elements): the sums of what places hand back."""
+    """Compute dx (batch, channels, elements): the sums of the points' gradients."""
     dx.fill(0)
     for tile in tiles:
         for taps in tile.combinations():
@@ -186,7 +191,7 @@ def scatter(tiles: Tiles, dy: Array, dx: Array) -> None:
 
 
 def slopes(tiles: Tiles, dy: Array, x: Array, dplaces: Array) -> None:
-    """dplaces (batch, points, axes), the last axis first."""
+    """Compute dplaces (batch, points, axes), the last axis first."""
     for tile in tiles:
         axes = len(tile.totals)
         tile.totals.fill(0)
