@@ -1,4 +1,4 @@
-"""Comparison, choice and conversion, elementwise with NumPy broadcasting."""
+"""Comparison, selection and conversion, elementwise with NumPy broadcasting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from graphc.ops.unary import Unary
 
 
 class Comparison(Elementwise):
-    """Base: equal dtypes in, bool out; nothing flows back, and nothing is overwritten."""
+    """Base: equal dtypes in, bool out; it has no gradient and overwrites nothing."""
 
     takes_bool = True
     inputs = ("a", "b")
@@ -80,7 +80,7 @@ class Where(Elementwise):
 
 
 class Maximum(Elementwise):
-    """y = max(a, b). Where both are equal the gradient goes to a alone."""
+    """y = max(a, b). If both are equal the gradient goes to a alone."""
 
     name, inputs = "maximum", ("a", "b")
     expression = "maximum(a, b)"
@@ -93,7 +93,7 @@ class Maximum(Elementwise):
 
 
 class Minimum(Elementwise):
-    """y = min(a, b). Where both are equal the gradient goes to a alone."""
+    """y = min(a, b). If both are equal the gradient goes to a alone."""
 
     name, inputs = "minimum", ("a", "b")
     expression = "minimum(a, b)"
@@ -107,14 +107,17 @@ class Minimum(Elementwise):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and the largest number; where they cross, all is the largest."""
+    """The lower and the upper bound; if they cross, all elements are the upper bound."""
 
     low: Annotated[float, Between()]
     high: Annotated[float, Between()]
 
 
 class Clip(Unary):
-    """y = min(max(x, low), high), of floats and of integers. The output gives the gradient."""
+    """y = min(max(x, low), high), of floats and of integers.
+
+    The gradient is computed from the output.
+    """
 
     name, expression = "clip", "minimum(maximum(x, low), high)"
     attributes = Bounds
@@ -123,7 +126,7 @@ class Clip(Unary):
 
 
 class Predicate(FloatElementwise):
-    """Base: floats in, bool out; nothing flows back, and nothing is overwritten."""
+    """Base: floats in, bool out; it has no gradient and overwrites nothing."""
 
     inputs = ("x",)
     may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -133,26 +136,26 @@ class Predicate(FloatElementwise):
 
 
 class IsNan(Predicate):
-    """y = whether x is NaN."""
+    """y = (x is NaN)."""
 
     name, expression = "isnan", "isnan(x)"
 
 
 class IsInf(Predicate):
-    """y = whether x is infinite, with either sign."""
+    """y = (x is infinite), with either sign."""
 
     name, expression = "isinf", "isinf(x)"
 
 
 @dataclass(frozen=True, slots=True)
 class CastAttributes:
-    """The dtype to convert to, by name."""
+    """The name of the target dtype."""
 
     dtype: Annotated[str, DTypeName()]
 
 
 class Cast(Op):
-    """y = x in another dtype; floats to integers cut towards zero."""
+    """y = x in another dtype; floats are truncated to integers."""
 
     name, inputs = "cast", ("x",)
     attributes = CastAttributes
@@ -170,7 +173,7 @@ class Cast(Op):
 
 
 class BitCast(Op):
-    """y = the bytes of x read as another dtype of the same width; nothing flows back."""
+    """y = the bytes of x read as another dtype of the same width, without a gradient."""
 
     name, inputs = "bitcast", ("x",)
     attributes = CastAttributes
@@ -209,58 +212,65 @@ def _convert(y: Array, x: Array) -> None:
 
 
 def equal(a: Operand, b: Operand) -> Value:
-    """a == b, elementwise, as bool; one of them may be a number. It has no gradient."""
+    """Return a == b, elementwise, as bool; one of them may be a number. It has no gradient."""
     return apply(Equal, *operands(a, b)).output
 
 
 @operator("<")
 def less(a: Operand, b: Operand) -> Value:
-    """a < b, elementwise, as bool; one of them may be a number. It has no gradient."""
+    """Return a < b, elementwise, as bool; one of them may be a number. It has no gradient."""
     return apply(Less, *operands(a, b)).output
 
 
 @operator("<=")
 def less_equal(a: Operand, b: Operand) -> Value:
-    """a ≤ b, elementwise, as bool; one of them may be a number. It has no gradient."""
+    """Return a ≤ b, elementwise, as bool; one of them may be a number. It has no gradient."""
     return apply(LessEqual, *operands(a, b)).output
 
 
 @operator(">")
 def greater(a: Operand, b: Operand) -> Value:
-    """a > b, elementwise, as bool; one of them may be a number. It has no gradient."""
+    """Return a > b, elementwise, as bool; one of them may be a number. It has no gradient."""
     return less(b, a)
 
 
 @operator(">=")
 def greater_equal(a: Operand, b: Operand) -> Value:
-    """a ≥ b, elementwise, as bool; one of them may be a number. It has no gradient."""
+    """Return a ≥ b, elementwise, as bool; one of them may be a number. It has no gradient."""
     return less_equal(b, a)
 
 
 def where(condition: Value, a: Operand, b: Operand) -> Value:
-    """a where the condition holds, else b; all three broadcast, and a or b may be a number.
+    """Return a where the condition holds, else b; all three broadcast, and a or b may be a number.
 
-    Each of a and b gets the gradient where it is chosen. Raises `DTypeError` unless the condition
-    is bool and a and b have one dtype.
+    The gradient of each element goes to the operand that was chosen. Raises `DTypeError` unless the
+    condition is bool and a and b have one dtype.
     """
     return apply(Where, condition, *operands(a, b)).output
 
 
 def maximum(a: Operand, b: Operand) -> Value:
-    """The larger of a and b, one of which may be a number; equal, the gradient goes to a."""
+    """Return the larger of a and b, one of which may be a number.
+
+    If they are equal, the gradient goes to a.
+    """
     return apply(Maximum, *operands(a, b)).output
 
 
 def minimum(a: Operand, b: Operand) -> Value:
-    """The smaller of a and b, one of which may be a number; equal, the gradient goes to a."""
+    """Return the smaller of a and b, one of which may be a number.
+
+    If they are equal, the gradient goes to a.
+    """
     return apply(Minimum, *operands(a, b)).output
 
 
 def clip(x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
-    """min(max(x, low), high), of floats or integers; None is no bound, bounds may be values.
+    """Return min(max(x, low), high), of floats or integers.
 
-    x gets the gradient where it lies between the bounds, and a bound that is a value gets it where
-    x has reached it. Raises `DTypeError` for a bound that x's dtype cannot hold.
+    A bound of None is no bound; bounds may be values. x gets the gradient if it is between the
+    bounds. A bound that is a value gets it if x has reached the bound. Raises `DTypeError` for a
+    bound that x's dtype cannot represent.
     """
     dtype = as_value("clip", x).type.dtype
     given = [b if isinstance(b, Value | None) else number_of("clip", b, dtype) for b in (low, high)]
@@ -272,21 +282,24 @@ def clip(x: Value, low: Operand | None = None, high: Operand | None = None) -> V
 
 
 def isnan(x: Value) -> Value:
-    """Whether float x is NaN, elementwise, as bool. It has no gradient."""
+    """Return whether float x is NaN, elementwise, as bool. It has no gradient."""
     return apply(IsNan, x).output
 
 
 def isinf(x: Value) -> Value:
-    """Whether float x is infinite, with either sign, elementwise, as bool. It has no gradient."""
+    """Return whether float x is infinite, elementwise, as bool.
+
+    It has no gradient. Both signs count.
+    """
     return apply(IsInf, x).output
 
 
 @operator("cast")
 def cast(x: Value, dtype: object) -> Value:
-    """x converted to another dtype, as NumPy converts; x itself where it has it already.
+    """Convert x to another dtype, as NumPy does; returns x itself if it has that dtype.
 
-    Floats lose what the dtype cannot hold, whole numbers get no gradient. Raises `DTypeError` for
-    an unknown dtype.
+    Floats lose the precision and range that the dtype does not have. Integers get no gradient.
+    Raises `DTypeError` for an unknown dtype.
     """
     target = as_dtype(dtype)
     if as_value("cast", x).type.dtype == target:
@@ -295,9 +308,9 @@ def cast(x: Value, dtype: object) -> Value:
 
 
 def bitcast(x: Value, dtype: object) -> Value:
-    """The bytes of x read as another dtype of the same width: float32 and int32, float64 and int64,
-    float16 and bfloat16, bool as uint8. It is a view and has no gradient.
+    """Read the bytes of x as another dtype of the same width, as a view without a gradient.
 
+    Such dtypes are float32 and int32, float64 and int64, float16 and bfloat16, and bool as uint8.
     Raises `DTypeError` for a dtype of another width, and for bytes as bool.
     """
     return apply(BitCast, x, attributes=CastAttributes(as_dtype(dtype).name)).output

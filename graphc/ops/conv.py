@@ -1,7 +1,7 @@
 """Two-dimensional convolution on (batch, channels, height, width), and its two gradients.
 
-All three are linear in both operands, so each is differentiated by the other two. Their arithmetic
-on the CPU is in cpu/convolution.py.
+All three are linear in both operands, so each is differentiated by the other two. The CPU
+arithmetic is in `graphc.ops.cpu.convolution`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Convolution(Op):
     convolves = True
 
     def geometry(self, node: Node) -> Geometry:
-        """The convolution that this node is a part of."""
+        """Return the convolution that this node belongs to."""
         raise NotImplementedError
 
     def cost(self, node: Node) -> Cost:
@@ -63,7 +63,7 @@ class Convolution(Op):
         return (TensorType(columns_shape(geometry, device), node.output.type.dtype),)
 
     def straightened(self, node: Node, strided: Strided) -> tuple[Value, ...]:
-        """Inputs in one piece are copied only if they are filters: channels-last maps are read."""
+        """Return the inputs to copy to contiguous memory: only filters, not channels-last maps."""
         named = ((self.input_name(i), value) for i, value in enumerate(node.inputs))
         maps = {value for name, value in named if name in ("x", "dy")}
         return tuple(
@@ -149,7 +149,7 @@ def _input_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dInputAttributes:
 
 
 class Conv2dInputGradient(Convolution):
-    """dx from dy and w; as a layer of its own, the transposed convolution."""
+    """dx from dy and w; as a separate layer, the transposed convolution."""
 
     name, inputs, outputs = "conv2d_input_gradient", ("dy", "w"), ("dx",)
     needs_contiguous = ("dy", "w")
@@ -193,9 +193,9 @@ class Conv2dWeightAttributes:
     groups: Groups
     window: Extent
     wide: bool = False
-    """Whether 16-bit operands give a float32 product."""
+    """True if 16-bit operands give a float32 product."""
     accumulate: bool = False
-    """Whether the product is added to a running sum."""
+    """True if the product is added to a running sum."""
 
 
 def _weight_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dWeightAttributes:
@@ -244,7 +244,7 @@ class Conv2dWeightGradient(Convolution):
         return (ddw,) if node.attributes.accumulate else ()
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A tile of unfolded input, and the product of one image."""
+        """Return a tile of unfolded input, and the product of one image."""
         geometry = self.geometry(node)
         groups, k = geometry.attributes.groups, geometry.w[0]
         product = TensorType((groups, k // groups, geometry.depth), node.output.type.dtype)
@@ -274,18 +274,20 @@ def conv2d(
     name: str | None = None,
     weight: Value | None = None,
 ) -> Value:
-    """Convolution of float x (batch, channels, height, width) with `filters` windows.
+    """Convolve float x (batch, channels, height, width) with `filters` windows.
 
     The result is (batch, filters, ⌊(height + 2 · padding - dilation · (window - 1) - 1) / stride⌋ +
-    1, ...); `window`, `stride`, `padding` (zeros) and `dilation` are one number or (rows, columns),
-    and padding may be ((top, bottom), (left, right)), where 2 · padding stands for their sum. With
-    `groups`, each group of filters sees its own group of channels. Makes ``weight`` (filters,
-    channels / groups, rows, columns), drawn by He's rule (uniform within √(6 / inputs of a
-    filter)), and ``bias`` (filters,), zero, in the current scope, or in ``name`` inside it.
+    1, ...). `window`, `stride`, `padding` (zeros) and `dilation` are one number or (rows, columns).
+    Padding may also be ((top, bottom), (left, right)), whose sum replaces 2 · padding. With
+    `groups`, each group of filters uses its own group of channels.
 
-    A `weight` that is given has the sizes, and nothing is made: `bias` is a value, or there is
-    none. Raises `ShapeError` where groups divide the channels or filters unevenly, no window fits,
-    or a size that is stated is not the weight's, and `OptionError` for other numbers.
+    Creates ``weight`` (filters, channels / groups, rows, columns) and ``bias`` (filters,) in the
+    current scope, or in ``name`` inside it. The weight is initialized by He's rule (uniform within
+    √(6 / inputs of a filter)), the bias with zeros. A given `weight` determines the sizes, and
+    nothing is created; then `bias` is a value, or there is none.
+
+    Raises `ShapeError` if groups do not divide the channels or filters, no window fits, or a given
+    size is not the weight's. Raises `OptionError` for other invalid numbers.
     """
     if name is not None:
         with scope(name):
@@ -320,7 +322,7 @@ TRANSPOSED_FORM = "(channels, filters / groups, rows, columns)"
 def _window(
     where: str, window: int | Pair | None, weight: Value
 ) -> dict[str, tuple[Pair | None, tuple[int, ...]]]:
-    """The window that is stated, and that of a weight that is given."""
+    """Return the given window, and that of a given weight."""
     stated = None if window is None else pair(f"{where}: window", window, 1)
     return {"window": (stated, weight.shape[2:])}
 
@@ -352,13 +354,13 @@ def conv_transpose2d(
     name: str | None = None,
     weight: Value | None = None,
 ) -> Value:
-    """The transpose of a convolution: each element of x adds a window to the output.
+    """Apply a transposed convolution: each element of x adds a window to the output.
 
-    x is float (batch, channels, height, width), the result (batch, filters, (height - 1) · stride -
-    2 · padding + dilation · (window - 1) + 1 + output_padding, ...). Makes ``weight`` (channels,
-    filters / groups, rows, columns), drawn as `conv2d` does, and ``bias`` (filters,), zero, in the
-    current scope, or in ``name`` inside it. A `weight` and a `bias` may be given as for `conv2d`.
-    Raises what `conv2d` does.
+    x is float (batch, channels, height, width). The result is (batch, filters, (height - 1) ·
+    stride - 2 · padding + dilation · (window - 1) + 1 + output_padding, ...). Creates ``weight``
+    (channels, filters / groups, rows, columns), initialized as in `conv2d`, and ``bias``
+    (filters,), zero, in the current scope, or in ``name`` inside it. A `weight` and a `bias` may be
+    given as for `conv2d`. Raises the errors of `conv2d`.
     """
     if name is not None:
         with scope(name):

@@ -1,7 +1,7 @@
-"""Elements by their places along an axis: read, and written.
+"""Gather and scatter of elements by their indices along an axis.
 
-They are rows of one element (graphc/ops/scatter.py), with all other axes as batch: views bring
-those to the front.
+They are rows of one element (`graphc.ops.scatter`), with all other axes as batch. Views move those
+axes to the front.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from graphc.ops.shape import reshape, transpose
 
 
 def take(x: Value, indices: Value, axis: int = 0) -> Value:
-    """x at whole numbers along `axis`, which the axes of `indices` replace.
+    """Select from x by integers along `axis`, which is replaced by the axes of `indices`.
 
-    A number below 0 counts from the end. Raises `ShapeError` for an axis that x does not have, and
-    otherwise what `gather_nd` does.
+    A negative index counts from the end. Raises `ShapeError` for an axis that x does not have, and
+    otherwise the errors of `gather_nd`.
     """
     at = normalize_axis(axis, as_value("take", x).type.rank, "take")
     return rows_at(x, {at: as_value("take", indices)}, at)
 
 
 def gather_elements(x: Value, indices: Value, axis: int) -> Value:
-    """One element of x along `axis` for each of `indices`, whose shape the result has.
+    """Select one element of x along `axis` for each of `indices`; the result has their shape.
 
     ``y[i, j, k]`` is ``x[i, indices[i, j, k], k]`` for axis 1: NumPy's take_along_axis. On the
-    other axes `indices` may be shorter than x. A number below 0 counts from the end. Raises what
-    `gather_nd` does.
+    other axes `indices` may be shorter than x. A negative index counts from the end. Raises the
+    errors of `gather_nd`.
     """
     place, whole, last = _along("gather_elements", x, indices, axis)
     found = gather_nd(_part(whole, last), reshape(last, (*last.shape, 1)), last.type.rank - 1)
@@ -41,7 +41,7 @@ def gather_elements(x: Value, indices: Value, axis: int) -> Value:
 def scatter_elements(
     x: Value, indices: Value, updates: Value, axis: int, reduction: str = "none"
 ) -> Value:
-    """x with elements along `axis` combined with `updates`, one for each of `indices`.
+    """Combine elements of x along `axis` with `updates`, one for each of `indices`.
 
     For axis 1, ``y[i, indices[i, j, k], k]`` is combined with ``updates[i, j, k]``. On the other
     axes `indices` may be shorter than x, and `updates` has its shape. Reductions, order and errors
@@ -61,7 +61,7 @@ def scatter_elements(
 
 
 def _along(where: str, x: Value, indices: Value, axis: int) -> tuple[int, Value, Value]:
-    """The axis from the front, and x and indices with it behind the others."""
+    """Return the axis from the front, and x and indices with that axis last."""
     place = normalize_axis(axis, as_value(where, x).type.rank, where)
     longer = [
         i for i, (n, m) in enumerate(zip(as_value(where, indices).shape, x.shape, strict=False))
@@ -76,25 +76,25 @@ def _along(where: str, x: Value, indices: Value, axis: int) -> tuple[int, Value,
 
 
 def _last(x: Value, axis: int) -> Value:
-    """x with an axis behind the others."""
+    """Return x with an axis moved to the end."""
     return transpose(x, (*(i for i in range(x.type.rank) if i != axis), axis))
 
 
 def _back(x: Value, axis: int) -> Value:
-    """x with its last axis moved to where `axis` was."""
+    """Return x with its last axis moved to `axis`."""
     last = x.type.rank - 1
     return transpose(x, (*range(axis), last, *range(axis, last)))
 
 
 def _part(whole: Value, last: Value) -> Value:
-    """The first elements of all axes but the last, as many as indices are for."""
+    """Return the first elements of all axes but the last, as many as `last` has."""
     if whole.shape[:-1] == last.shape[:-1]:
         return whole
     return slice_(whole, tuple(slice(0, n) for n in last.shape[:-1]))
 
 
 def _put(whole: Value, part: Value) -> Value:
-    """A tensor with its first elements replaced by `part`, axis by axis."""
+    """Return a tensor with its first elements replaced by `part`, axis by axis."""
     reach = list(part.shape)
     for axis, extent in enumerate(whole.shape):
         if reach[axis] < extent:

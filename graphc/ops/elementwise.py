@@ -1,7 +1,7 @@
-"""Elementwise arithmetic, comparison and choice with NumPy broadcasting.
+"""Elementwise arithmetic with NumPy broadcasting, and the base of elementwise ops.
 
-Each op is given by one scalar expression. A gradient may come in the output's shape: the gradient
-pass sums it over the axes along which an input was broadcast.
+Each op is given by one scalar expression. A gradient may have the output's shape: the gradient pass
+sums it over the axes along which an input was broadcast.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Operand = Value | float
 class Elementwise(Op):
     """Base: types, buffer relations, cost and kernel follow from the expression.
 
-    `expression` is for one output; `expressions` lists several, and a later one may read an
-    earlier output by name. An input that an output must overwrite is not read after that.
+    `expression` is for one output. `expressions` lists several, and a later one may use an earlier
+    output by name. An input that an output must overwrite is not read after that.
     """
 
     expression: ClassVar[str]
@@ -59,7 +59,7 @@ class Elementwise(Op):
             overwritten |= {cls.must_overwrite.get(output, "")}
 
     def infer(self, attributes: Any, *types: TensorType) -> Any:
-        """Shapes broadcast; dtypes are equal and the output keeps them."""
+        """Return the output type: shapes broadcast, and all dtypes are equal."""
         for key, number in attribute_items(attributes):
             number_of(key, number, compute_dtype(types[0].dtype))
         if same_dtype(*types) == bool_ and not self.takes_bool:
@@ -77,11 +77,11 @@ class Elementwise(Op):
         return Cost(flops * elements, moved.bytes_read, moved.bytes_written)
 
     def expressions_for(self, attributes: Any, operands: int) -> Mapping[str, Expression]:
-        """The parsed expressions that these attributes and so many operands call for."""
+        """Return the parsed expressions for these attributes and this number of operands."""
         return self.parsed
 
     def scalar_program(self, attributes: Any, dtypes: tuple[DType, ...]) -> ScalarProgram:
-        """The arithmetic of every element, with these attributes, on inputs of these dtypes."""
+        """Return the arithmetic per element, with these attributes, on inputs of these dtypes."""
         constants = {key: float(number) for key, number in attribute_items(attributes)}
         expressions = self.expressions_for(attributes, len(dtypes)).items()
         return ScalarProgram(
@@ -91,7 +91,7 @@ class Elementwise(Op):
         )
 
     def lowering(self, node: Node) -> Lowering:
-        """The expression with this node's attributes and dtypes, as NumPy steps."""
+        """Return the expression with this node's attributes and dtypes, as NumPy steps."""
         inputs = tuple(value.type.dtype for value in node.inputs)
         outputs = tuple(value.type.dtype for value in node.outputs)
         return lowering_of(self, node.attributes, inputs, outputs)
@@ -108,7 +108,7 @@ class Elementwise(Op):
 def lowering_of(
     op: Elementwise, attributes: Any, inputs: tuple[DType, ...], outputs: tuple[DType, ...]
 ) -> Lowering:
-    """An op's expressions on operands of these dtypes, as NumPy steps."""
+    """Return an op's expressions on operands of these dtypes, as NumPy steps."""
     program = op.scalar_program(attributes, inputs)
     return lower(
         program.expressions,
@@ -119,7 +119,7 @@ def lowering_of(
 
 
 def same_dtype(*types: TensorType) -> DType:
-    """The common dtype; raises `DTypeError` that names the cure."""
+    """Return the common dtype; raises `DTypeError` with a suggested fix."""
     first = types[0].dtype
     for type in types[1:]:
         if type.dtype != first:
@@ -131,7 +131,7 @@ def same_dtype(*types: TensorType) -> DType:
 
 
 def float_dtype(*types: TensorType) -> DType:
-    """The common dtype, which must be a float."""
+    """Return the common dtype, which must be a float."""
     dtype = same_dtype(*types)
     if dtype.kind != "float":
         raise DTypeError(f"needs a float dtype, got {dtype}; convert with graphc.cast")
@@ -264,7 +264,7 @@ class Log(FloatElementwise):
 
 
 class Sqrt(FloatElementwise):
-    """y = square root of x."""
+    """y = the square root of x."""
 
     name, inputs = "sqrt", ("x",)
     expression = "sqrt(x)"
@@ -277,7 +277,7 @@ class Sqrt(FloatElementwise):
 
 
 def zero(like: Value) -> Value:
-    """A scalar 0 of the same dtype; it broadcasts."""
+    """Return a scalar 0 of the same dtype; it broadcasts."""
     return full((), 0.0, like.type.dtype)
 
 
@@ -288,7 +288,7 @@ def _lift(number: Operand, like: Value) -> Value:
 
 
 def operands(a: Operand, b: Operand) -> tuple[Value, Value]:
-    """Two values of which one may be given as a number, as a scalar of the other's dtype."""
+    """Return two values; a number among them becomes a scalar of the other's dtype."""
     if isinstance(a, Value):
         return a, _lift(b, a)
     return _lift(a, _value(b)), _value(b)
@@ -304,7 +304,7 @@ def _value(operand: Operand) -> Value:
 
 @operator("+")
 def add(a: Operand, b: Operand) -> Value:
-    """a + b of one dtype, broadcast; either may be a number."""
+    """Return a + b of one dtype, broadcast; either may be a number."""
     if not isinstance(b, Value):
         return shift(_value(a), b)
     return apply(Add, a, b).output if isinstance(a, Value) else shift(b, a)
@@ -312,7 +312,7 @@ def add(a: Operand, b: Operand) -> Value:
 
 @operator("-")
 def sub(a: Operand, b: Operand) -> Value:
-    """a - b of one dtype, broadcast; either may be a number."""
+    """Return a - b of one dtype, broadcast; either may be a number."""
     if not isinstance(b, Value):
         return shift(_value(a), -number_of("sub", b, _value(a).type.dtype))
     return apply(Sub, a, b).output if isinstance(a, Value) else shift(neg(b), a)
@@ -320,7 +320,7 @@ def sub(a: Operand, b: Operand) -> Value:
 
 @operator("*")
 def mul(a: Operand, b: Operand) -> Value:
-    """a · b of one dtype, broadcast; either may be a number."""
+    """Return a · b of one dtype, broadcast; either may be a number."""
     if not isinstance(b, Value):
         return scale(_value(a), b)
     return apply(Mul, a, b).output if isinstance(a, Value) else scale(b, a)
@@ -328,41 +328,44 @@ def mul(a: Operand, b: Operand) -> Value:
 
 @operator("/")
 def div(a: Operand, b: Operand) -> Value:
-    """a / b of one float dtype, broadcast; either may be a number."""
+    """Return a / b of one float dtype, broadcast; either may be a number."""
     return apply(Div, *operands(a, b)).output
 
 
 @operator("neg")
 def neg(x: Value) -> Value:
-    """-x; keeps shape and dtype."""
+    """Return -x; keeps shape and dtype."""
     return apply(Neg, x).output
 
 
 def scale(x: Value, value: float) -> Value:
-    """x times a number that is part of the op."""
+    """Return x times a number that is part of the op."""
     return apply(Scale, x, attributes=scalar("scale", x, value)).output
 
 
 def shift(x: Value, value: float) -> Value:
-    """x plus a number that is part of the op."""
+    """Return x plus a number that is part of the op."""
     return apply(Shift, x, attributes=scalar("shift", x, value)).output
 
 
 def scalar(where: str, x: Value, number: object) -> Scalar:
-    """A number as an attribute of an op on x; raises `OptionError` or `DTypeError`."""
+    """Return a number as an attribute of an op on x; raises `OptionError` or `DTypeError`."""
     return Scalar(number_of(where, number, as_value(where, x).type.dtype))
 
 
 def exp(x: Value) -> Value:
-    """e to the power x, for float x; keeps shape and dtype."""
+    """Return e to the power x, for float x; keeps shape and dtype."""
     return apply(Exp, x).output
 
 
 def log(x: Value) -> Value:
-    """Natural logarithm of float x: NaN below 0, -inf at 0; keeps shape and dtype."""
+    """Return the natural logarithm of float x: NaN below 0, -inf at 0; keeps shape and dtype."""
     return apply(Log, x).output
 
 
 def sqrt(x: Value) -> Value:
-    """Square root of float x: NaN below 0, and an infinite gradient at 0; keeps shape and dtype."""
+    """Return the square root of float x: NaN below 0, and an infinite gradient at 0.
+
+    It keeps shape and dtype.
+    """
     return apply(Sqrt, x).output

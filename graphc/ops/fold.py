@@ -1,4 +1,4 @@
-"""Windows beside one another and back: folding and unfolding, depth and space."""
+"""Rearrangement of windows: im2col and col2im, depth to space and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from graphc.ops.shape import reshape, transpose
 
 @dataclass(frozen=True, slots=True)
 class UnfoldAttributes:
-    """An axis, its extent in the result, and how windows lie along it."""
+    """An axis, its extent in the result, and the windows along it."""
 
     axis: Annotated[int, Whole()]
     extent: Annotated[int, Whole(1, COUNTED)]
@@ -34,7 +34,7 @@ class UnfoldAttributes:
 
 
 class UnfoldAxis(AxisMap):
-    """y has each place of a window, and of it what each window reads, zeros for padding."""
+    """y = the elements of windows along an axis, by offset in the window; padding is zeros."""
 
     name, attributes, partner = "unfold_axis", UnfoldAttributes, "fold_axis"
 
@@ -52,7 +52,7 @@ class UnfoldAxis(AxisMap):
 
 
 class FoldAxis(UnfoldAxis):
-    """y sums at each place what windows hold of it."""
+    """y = sums of the windows' values at each element: the transpose of `unfold_axis`."""
 
     name, partner, transposes = "fold_axis", "unfold_axis", True
 
@@ -67,11 +67,11 @@ def im2col(
     padding: Padding = 0,
     dilation: Numbers = 1,
 ) -> Value:
-    """What each window reads of float x (batch, channels, *extents), as a column.
+    """Unfold the windows of float x (batch, channels, *extents) to columns.
 
-    The result is (batch, channels · places of a window, windows); arguments are those of `conv2d`
-    for any number of axes. Padding is zeros. Raises `ShapeError` where no window fits, and
-    `OptionError` for other numbers.
+    The result is (batch, channels · window elements, windows). Arguments are those of `conv2d` for
+    any number of axes. Padding is zeros. Raises `ShapeError` if no window fits, and `OptionError`
+    for other invalid numbers.
     """
     axes = as_value("im2col", x).type.rank - 2
     sizes, windows = _windows("im2col", axes, window, stride, padding, dilation)
@@ -94,10 +94,10 @@ def col2im(
     padding: Padding = 0,
     dilation: Numbers = 1,
 ) -> Value:
-    """The sum of what all windows hold at each place: the transpose of `im2col`.
+    """Sum the values of all windows at each element: the transpose of `im2col`.
 
-    x is float (batch, channels · places of a window, windows), the result (batch, channels,
-    *extents). Raises what `im2col` does, and `ShapeError` for an x of other extents.
+    x is float (batch, channels · window elements, windows). The result is (batch, channels,
+    *extents). Raises the errors of `im2col`, and `ShapeError` for an x of other extents.
     """
     axes = len(extents) if isinstance(extents, Sequence) else 0
     wanted = tuple(whole_number("col2im: an extent", n) for n in extents) if axes else ()
@@ -141,11 +141,12 @@ DEPTH_ORDERS = ("DCR", "CRD")
 
 
 def depth_to_space(x: Value, block: int, mode: str = "DCR") -> Value:
-    """Channels of x (batch, channels, height, width) brought into blocks of rows and columns.
+    """Move channels of x (batch, channels, height, width) to blocks of rows and columns.
 
     The result is (batch, channels / block², height · block, width · block), of any dtype. With the
-    mode "DCR" the channels are (row, column, channel of the result), with "CRD" the channel comes
-    first, as in PyTorch's pixel_shuffle. Raises `ShapeError` where they do not divide.
+    mode "DCR" the channels are (row, column, channel of the result). With "CRD" the channel comes
+    first, as in PyTorch's pixel_shuffle. Raises `ShapeError` if block² does not divide the
+    channels.
     """
     n, c, height, width = _maps("depth_to_space", x, block, mode)
     if c % (block * block):
@@ -161,10 +162,11 @@ def depth_to_space(x: Value, block: int, mode: str = "DCR") -> Value:
 
 
 def space_to_depth(x: Value, block: int, mode: str = "DCR") -> Value:
-    """Blocks of rows and columns of x (batch, channels, height, width) brought into channels.
+    """Move blocks of rows and columns of x (batch, channels, height, width) to channels.
 
-    The result is (batch, channels · block², height / block, width / block), of any dtype:
-    `depth_to_space` of the same mode undoes it. Raises `ShapeError` where extents do not divide.
+    The result is (batch, channels · block², height / block, width / block), of any dtype.
+    `depth_to_space` of the same mode is the inverse. Raises `ShapeError` if `block` does not divide
+    the extents.
     """
     n, c, height, width = _maps("space_to_depth", x, block, mode)
     if height % block or width % block:
@@ -176,7 +178,7 @@ def space_to_depth(x: Value, block: int, mode: str = "DCR") -> Value:
 
 
 def _maps(where: str, x: Value, block: int, mode: str) -> tuple[int, int, int, int]:
-    """The extents of maps; raises `ShapeError` or `OptionError` for what does not suit."""
+    """Return the extents of maps; raises `ShapeError` or `OptionError` for invalid arguments."""
     whole_number(f"{where}: block", block)
     choose(f"{where}: mode", mode, DEPTH_ORDERS)
     if as_value(where, x).type.rank != 4:

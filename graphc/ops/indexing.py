@@ -1,4 +1,4 @@
-"""Indexing by slices of any step, integers, new axes and integer tensors; axes turned round."""
+"""Indexing by slices of any step, integers, new axes and integer tensors; reversal of axes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from graphc.ops.shape import Slice, SliceAttributes, broadcast_to, reshape, tran
 
 @dataclass(frozen=True, slots=True)
 class ReverseAttributes:
-    """Axes to turn round, ascending from the front."""
+    """Axes to reverse, ascending from the front."""
 
     axes: Annotated[tuple[int, ...], Whole()]
 
 
 class Reverse(Op):
-    """Elements in the other order along axes. No view: strides are never negative."""
+    """y = x with the elements reversed along axes; not a view, since strides are never negative."""
 
     name, inputs = "reverse", ("x",)
     attributes = ReverseAttributes
@@ -50,7 +50,7 @@ class Reverse(Op):
 
 
 def reverse(x: Value, axes: int | Sequence[int] | None = None) -> Value:
-    """x with its elements in the other order along `axes`, by default all.
+    """Reverse the elements of x along `axes`, by default all.
 
     Raises `ShapeError` for an axis that x does not have.
     """
@@ -62,14 +62,16 @@ def reverse(x: Value, axes: int | Sequence[int] | None = None) -> Value:
 
 @operator("[]")
 def slice_(x: Value, index: Any) -> Value:
-    """x[index] by slices, integers, ``...``, None and tensors of integers, as NumPy has them.
+    """Return x[index] by slices, integers, ``...``, None and integer tensors, as NumPy does.
 
-    An integer drops its axis, None makes one of extent 1, a tensor takes elements by number, as
-    `take` does; several tensors are broadcast and take them by tuples. Their axes come first where
-    something else than integers stands between tensors, or between one and an integer. A list or an
-    array of integers is such a tensor. It is a view, unless a step is negative or there is a
-    tensor. Raises `ShapeError` for an index outside x or an empty slice, and `OptionError` for
-    another kind of index, such as a mask: that many elements would have no fixed shape.
+    An integer drops its axis, and None inserts an axis of extent 1. A tensor selects elements by
+    index, as `take` does. Several tensors are broadcast and select elements by tuples. The tensors'
+    axes come first if an entry that is no integer separates tensors, or a tensor and an integer. A
+    list or an array of integers is such a tensor.
+
+    The result is a view, unless a step is negative or there is a tensor. Raises `ShapeError` for an
+    index outside x or an empty slice. Raises `OptionError` for another kind of index, such as a
+    mask, since the number of selected elements would not be fixed.
     """
     entries = _entries(as_value("slice", x), index)
     parts, shape, turned = list[tuple[int, int, int]](), list[int](), list[int]()
@@ -106,7 +108,10 @@ def slice_(x: Value, index: Any) -> Value:
 
 
 def rows_at(x: Value, numbers: Mapping[int, Value], axis: int) -> Value:
-    """x by numbers along axes, whose own axes come behind so many (`axis`) of the other ones."""
+    """Select from x by indices along axes.
+
+    The axes of the indices follow the first `axis` of the remaining axes.
+    """
     given = list(numbers.values())
     shape = broadcast_shapes("an index", *(each.shape for each in given))
     dtype = max((each.type.dtype for each in given), key=lambda dtype: dtype.itemsize)
@@ -119,7 +124,7 @@ def rows_at(x: Value, numbers: Mapping[int, Value], axis: int) -> Value:
 
 
 def _is_parted(index: Any) -> bool:
-    """Whether tensors and integers of an index do not stand side by side, as NumPy counts."""
+    """Return whether tensors and integers of an index are not adjacent, as NumPy counts."""
     given = index if isinstance(index, tuple) else (index,)
     numbered = [
         at
@@ -130,7 +135,7 @@ def _is_parted(index: Any) -> bool:
 
 
 def _entries(x: Value, index: Any) -> list[Any]:
-    """One entry an axis of x, tensors as values, and None for each new axis."""
+    """Return one entry per axis of x, tensors as values, and None for each new axis."""
     given = [*index] if isinstance(index, tuple) else [index]
     rank = x.type.rank
     places = [at for at, entry in enumerate(given) if entry is Ellipsis]
@@ -144,7 +149,7 @@ def _entries(x: Value, index: Any) -> list[Any]:
 
 
 def _entry(entry: Any, extent: int) -> Any:
-    """A slice, an integer, or a tensor of integers as a value."""
+    """Return a slice, an integer, or a tensor of integers as a value."""
     if isinstance(entry, Value):
         return _numbers(entry)
     if isinstance(entry, slice | int | np.integer) and not isinstance(entry, bool):
@@ -177,14 +182,14 @@ def _numbers(given: Value) -> Value:
 
 
 def _one(entry: int, axis: int, extent: int) -> tuple[int, int, int]:
-    """An integer as start, stop and step."""
+    """Return an integer index as start, stop and step."""
     if not -extent <= entry < extent:
         raise ShapeError(f"slice: index {entry} is outside axis {axis} of extent {extent}")
     return entry % extent, entry % extent + 1, 1
 
 
 def _ascending(given: slice, axis: int, extent: int) -> tuple[tuple[int, int, int], bool]:
-    """A slice as start, stop and a positive step, and whether its elements are then turned."""
+    """Return a slice as start, stop and a positive step, and whether its elements are reversed."""
     try:
         places = range(*given.indices(extent))
     except (TypeError, ValueError) as error:
@@ -193,5 +198,5 @@ def _ascending(given: slice, axis: int, extent: int) -> tuple[tuple[int, int, in
         raise ShapeError(f"slice: {given} of axis {axis} of extent {extent} is empty")
     if places.step < 0:
         return (places[-1], places[0] + 1, min(-places.step, extent)), len(places) > 1
-    # of steps as long as the axis, only the first is taken
+    # a step as long as the axis selects only the first element
     return (places.start, places.stop, min(places.step, extent)), False

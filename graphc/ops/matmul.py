@@ -28,14 +28,14 @@ from graphc.ops.weights import agree, bias_of, given_weight, he_weight, not_give
 
 @dataclass(frozen=True, slots=True)
 class MatmulAttributes:
-    """Which operands to read with their last two axes exchanged."""
+    """The operands whose last two axes are transposed, and the accumulation options."""
 
     transpose_a: bool = False
     transpose_b: bool = False
     wide: bool = False
-    """Whether 16-bit operands give a float32 product."""
+    """True if 16-bit operands give a float32 product."""
     accumulate: bool = False
-    """Whether the product of two matrices is added to a third operand: beta = 1 of a BLAS."""
+    """True if the product of two matrices is added to a third operand: beta = 1 of a BLAS."""
 
 
 class Matmul(Op):
@@ -97,7 +97,7 @@ class Matmul(Op):
     def product(
         self, node: Node, a: Value, b: Value, transpose_a: bool, transpose_b: bool
     ) -> Value:
-        """A product of a node's gradient."""
+        """Return a product of a node's gradient."""
         return matmul(a, b, transpose_a, transpose_b)
 
     def gradient_sum(self, node: Node, dy: Value) -> tuple[Value, ...]:
@@ -120,21 +120,27 @@ class Matmul(Op):
 def _add_product(
     a: Array, b: Array, y: Array, transpose_a: bool, transpose_b: bool, alpha: float
 ) -> None:
-    """y += alpha · op(a) · op(b), without a byte beside the three. A BLAS reads row-major matrices
-    as their transposes, so it computes yᵀ += alpha · op(b)ᵀ · op(a)ᵀ."""
+    """Compute y += alpha · op(a) · op(b), without further memory.
+
+    A BLAS reads row-major matrices as their transposes, so it computes yᵀ += alpha · op(b)ᵀ ·
+    op(a)ᵀ.
+    """
     add_to = scipy.linalg.blas.dgemm if y.dtype == np.float64 else scipy.linalg.blas.sgemm
     add_to(alpha, b.T, a.T, 1.0, y.T, transpose_b, transpose_a, overwrite_c=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledMatmulAttributes(MatmulAttributes):
-    """Those of a product, and its factor."""
+    """The attributes of a product, and its factor."""
 
     alpha: Annotated[float, Between()] = 1.0
 
 
 class ScaledMatmul(Matmul):
-    """y = alpha · op(a) · op(b), or sum + alpha · op(a) · op(b), see passes/scaled_products.py."""
+    """y = alpha · op(a) · op(b), or sum + alpha · op(a) · op(b).
+
+    `graphc.passes.scaled_products` makes such nodes.
+    """
 
     name = "scaled_matmul"
     attributes = ScaledMatmulAttributes
@@ -151,19 +157,24 @@ class ScaledMatmul(Matmul):
     ) -> None:
         flags: ScaledMatmulAttributes = node.attributes
         super().kernel(record, node, a, b, *sum, y=y)
-        if not flags.accumulate:  # else the sum takes the factor
+        if not flags.accumulate:  # otherwise the sum applies the factor
             record(np.multiply, y, y.dtype.type(flags.alpha), out=y)
 
 
 Activation = Literal["none", "relu", "gelu"]
 ACTIVATIONS: Mapping[str, type[Elementwise]] = {"relu": Relu, "gelu": GeluTanh}
-"""What `linear` may apply to its sums: what the epilogues of a GPU's BLAS compute. Its gelu is the
-approximation by tanh."""
+"""The activations of `linear` nodes, which the epilogues of GPU BLAS libraries can compute.
+
+Their gelu is the approximation by tanh.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearAttributes:
-    """The function applied to the sums before they are written, see passes/fusion/epilogues.py."""
+    """The activation applied before the result is written.
+
+    `graphc.passes.fusion.epilogues` sets it.
+    """
 
     activation: Annotated[Activation, OneOf(("none", *ACTIVATIONS))] = "none"
 
@@ -175,7 +186,7 @@ class Linear(Op):
     multiplies = True
     precision = "narrow"
     attributes = LinearAttributes
-    untimed_attributes = ("activation",)  # beside a product's time that of an epilogue is nothing
+    untimed_attributes = ("activation",)  # an epilogue's time is negligible
 
     def infer(
         self,
@@ -224,14 +235,14 @@ class Linear(Op):
 
 
 def activation_of(node: Node) -> Elementwise:
-    """The op of a linear node's activation, which is not ``none``."""
+    """Return the op of a linear node's activation, which is not ``none``."""
     op = REGISTRY[ACTIVATIONS[node.attributes.activation].name]
     assert isinstance(op, Elementwise)
     return op
 
 
 def _activation(node: Node) -> Lowering | None:
-    """The activation on what the kernel works in: 16-bit operands are widened."""
+    """Return the activation on the kernel's dtype: 16-bit operands are widened."""
     if node.attributes.activation == "none":
         return None
     op, dtype = activation_of(node), compute_dtype(node.output.type.dtype)
@@ -239,7 +250,7 @@ def _activation(node: Node) -> Lowering | None:
 
 
 def _of_sums(node: Node, dy: Value) -> Value:
-    """The gradient of the sums; without an activation they are y."""
+    """Return the gradient of the sums; without an activation they are y."""
     if node.attributes.activation != "none":
         raise OptionError(
             f"a linear node with the activation {node.attributes.activation!r} has no gradient: "
@@ -250,10 +261,10 @@ def _of_sums(node: Node, dy: Value) -> Value:
 
 @operator("@")
 def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = False) -> Value:
-    """Matrix product a · b over the last two axes, either of them transposed first if asked for.
+    """Multiply matrices a · b over the last two axes, each optionally transposed first.
 
-    Leading axes broadcast. Raises `ShapeError` where the inner extents differ or an operand has
-    fewer than two axes, and `DTypeError` unless both have one float dtype.
+    Leading axes broadcast. Raises `ShapeError` if the inner extents differ or an operand has fewer
+    than two axes, and `DTypeError` unless both have one float dtype.
     """
     attributes = MatmulAttributes(
         truth("matmul: transpose_a", transpose_a), truth("matmul: transpose_b", transpose_b)
@@ -262,10 +273,10 @@ def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = Fa
 
 
 def affine(x: Value, weight: Value, bias: Value | None = None) -> Value:
-    """x · weightᵀ + bias on the last axis, with parameters that are there, for example shared ones.
+    """Compute x · weightᵀ + bias on the last axis, with existing, for example shared, parameters.
 
     x is (..., inputs), `weight` (outputs, inputs), `bias` (outputs,), and the result (...,
-    outputs). Raises `ShapeError` where they do not fit.
+    outputs). Raises `ShapeError` if they do not fit.
     """
     inputs = as_value("affine", x).shape[-1:]
     if as_value("affine", weight).type.rank != 2 or inputs != weight.shape[1:]:
@@ -290,13 +301,13 @@ def linear(
     initial: Initial | None = None,
     weight: Value | None = None,
 ) -> Value:
-    """y = x · weightᵀ + bias on the last axis of float x: (..., inputs) to (..., outputs).
+    """Compute y = x · weightᵀ + bias on the last axis of float x: (..., inputs) to (..., outputs).
 
-    Makes ``weight`` (outputs, inputs), drawn by `initial`, or else by He's rule for relu networks
-    (uniform within √(6 / inputs); He et al., 2015), and ``bias`` (outputs,), zero, in the current
-    scope, or in ``name`` inside it. A `weight` that is given has the sizes, and nothing is made:
-    `bias` is a value, or there is none. Raises `ShapeError` for x without an axis, fewer than one
-    output, or sizes that are not the weight's.
+    Creates ``weight`` (outputs, inputs) and ``bias`` (outputs,), zero, in the current scope, or in
+    ``name`` inside it. The weight is initialized by `initial`, by default He's rule for relu
+    networks (uniform within √(6 / inputs); He et al., 2015). A given `weight` determines the sizes,
+    and nothing is created; then `bias` is a value, or there is none. Raises `ShapeError` for x
+    without an axis, fewer than one output, or sizes that are not the weight's.
     """
     if name is not None:
         with scope(name):

@@ -1,8 +1,7 @@
-"""Which elements along an axis are the largest or smallest, and all of them in order.
+"""Argmax, argmin, top-k and sorting along an axis.
 
-Equal elements count in the order of their places, so results are the same everywhere. NaN counts as
-larger than any number where elements are ordered, and wins both for `argmax` and `argmin`, as in
-NumPy.
+Equal elements are ordered by their indices, so results are the same everywhere. NaN counts as
+larger than any number in sorts, and is the result of both `argmax` and `argmin`, as in NumPy.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ IndexDType = Annotated[str, OneOf(INDEX_DTYPES)]
 
 @dataclass(frozen=True, slots=True)
 class PlaceAttributes:
-    """The axis, which of equal elements counts, and the dtype of places."""
+    """The axis, the choice among equal elements, and the dtype of indices."""
 
     axis: Annotated[int, Whole()]
     last: bool = False
@@ -42,7 +41,7 @@ class PlaceAttributes:
 
 
 def _length(x: TensorType, axis: int) -> int:
-    """The extent of an axis; raises `ShapeError` where its places are not counted in 32 bits."""
+    """Return the extent of an axis; raises `ShapeError` if its indices exceed 32 bits."""
     length = x.shape[normalize_axis(axis, x.rank, "axis")]
     if length > COUNTED:
         raise ShapeError(f"an axis is ordered up to {COUNTED} elements, got {length}")
@@ -50,7 +49,7 @@ def _length(x: TensorType, axis: int) -> int:
 
 
 class PlaceOf(Op):
-    """Base: the place of one element a line, as a number along the axis, which goes."""
+    """Base: the index of one element per row, along an axis that is dropped."""
 
     inputs = ("x",)
     attributes = PlaceAttributes
@@ -69,7 +68,7 @@ class PlaceOf(Op):
         return node.inputs[0].shape[axis]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A tile of lines, and a number a line."""
+        """Return a tile of rows, and one number per row."""
         x = node.inputs[0].type
         tiles = line_tiles(x.shape, node.attributes.axis)
         return (
@@ -84,14 +83,14 @@ class PlaceOf(Op):
 
 
 class ArgMax(PlaceOf):
-    """y = the place of the largest element of x along an axis."""
+    """y = the index of the largest element of x along an axis."""
 
     name = "argmax"
     largest = True
 
 
 class ArgMin(PlaceOf):
-    """y = the place of the smallest element of x along an axis."""
+    """y = the index of the smallest element of x along an axis."""
 
     name = "argmin"
     largest = False
@@ -99,7 +98,7 @@ class ArgMin(PlaceOf):
 
 @dataclass(frozen=True, slots=True)
 class TopKAttributes:
-    """The axis, how many elements of it, from which end, and the dtype of their places."""
+    """The axis, how many elements to choose, from which end, and the dtype of indices."""
 
     axis: Annotated[int, Whole()]
     k: Annotated[int, Whole(1)]
@@ -108,7 +107,7 @@ class TopKAttributes:
 
 
 class TopK(Op):
-    """y = the k largest or smallest elements of x along an axis in order, and their places."""
+    """y = the k largest or smallest elements of x along an axis in order, and their indices."""
 
     name, inputs, outputs = "top_k", ("x",), ("y", "places")
     attributes = TopKAttributes
@@ -160,11 +159,11 @@ def _place(
 def argmax(
     x: Value, axis: int, keepdims: bool = False, last: bool = False, dtype: object = "int64"
 ) -> Value:
-    """The place of the largest element of x along `axis`, which goes, or stays as 1 (`keepdims`).
+    """Return the index of the largest element of x along `axis`.
 
-    Of equal elements the first counts, or the `last`. `dtype` is int64 or int32. It has no
-    gradient. Raises `ShapeError` for an axis that x does not have, and `OptionError` for another
-    dtype.
+    The axis is dropped, or becomes 1 with `keepdims`. The first of equal elements counts, or the
+    `last`. `dtype` is int64 or int32. It has no gradient. Raises `ShapeError` for an axis that x
+    does not have, and `OptionError` for another dtype.
     """
     return _place(ArgMax, x, axis, keepdims, last, dtype)
 
@@ -173,11 +172,11 @@ def argmax(
 def argmin(
     x: Value, axis: int, keepdims: bool = False, last: bool = False, dtype: object = "int64"
 ) -> Value:
-    """The place of the smallest element of x along `axis`, which goes, or stays as 1 (`keepdims`).
+    """Return the index of the smallest element of x along `axis`.
 
-    Of equal elements the first counts, or the `last`. `dtype` is int64 or int32. It has no
-    gradient. Raises `ShapeError` for an axis that x does not have, and `OptionError` for another
-    dtype.
+    The axis is dropped, or becomes 1 with `keepdims`. The first of equal elements counts, or the
+    `last`. `dtype` is int64 or int32. It has no gradient. Raises `ShapeError` for an axis that x
+    does not have, and `OptionError` for another dtype.
     """
     return _place(ArgMin, x, axis, keepdims, last, dtype)
 
@@ -186,12 +185,12 @@ def argmin(
 def top_k(
     x: Value, k: int, axis: int = -1, largest: bool = True, dtype: object = "int64"
 ) -> tuple[Value, Value]:
-    """The k largest, or smallest, elements of x along `axis`, in order, and their places there.
+    """Return the k largest or smallest elements of x along `axis`, in order, and their indices.
 
-    Both have the shape of x with k in place of the axis; places are int64 or int32, by `dtype`. Of
-    equal elements the first comes first, and NaN counts as larger than any number. The gradient
-    goes to the elements that were chosen. Raises `ShapeError` for an axis that x does not have or
-    that is shorter than k, and `OptionError` for another k or dtype.
+    Both have the shape of x with k in place of the axis. Indices are int64 or int32, by `dtype`.
+    Equal elements keep their order, and NaN counts as larger than any number. The gradient goes to
+    the chosen elements. Raises `ShapeError` for an axis that x does not have or that is shorter
+    than k, and `OptionError` for another k or dtype.
     """
     place = normalize_axis(axis, as_value("top_k", x).type.rank, "top_k")
     index = choose("dtype of places", as_dtype(dtype).name, INDEX_DTYPES)
@@ -204,10 +203,10 @@ def top_k(
 def sort(
     x: Value, axis: int = -1, descending: bool = False, dtype: object = "int64"
 ) -> tuple[Value, Value]:
-    """The elements of x in order along `axis`, and the places that they come from; both as x.
+    """Sort x along `axis`; returns the elements and their original indices, in the shape of x.
 
-    Equal elements keep their order, and NaN counts as larger than any number. Raises what `top_k`
-    does.
+    Equal elements keep their order, and NaN counts as larger than any number. Raises the errors of
+    `top_k`.
     """
     place = normalize_axis(axis, as_value("sort", x).type.rank, "sort")
     return top_k(x, x.shape[place], place, truth("sort: descending", descending), dtype)

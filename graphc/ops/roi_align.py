@@ -212,8 +212,9 @@ class RoiAlignMax(Regions):
         return apply(RoiAlignMaxGradient, dy, batch, place, weight, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return the maxima of each column of bins with indices and weights, and a candidate and
-        its mask.
+        """Return the maxima of each column of bins, their indices and weights, and two buffers.
+
+        The buffers are for a candidate, and for the mask of elements where it wins.
         """
         (_, channels, height, _), columns = node.inputs[0].shape, node.attributes.bins[1]
         between = node.outputs[0].type.with_shape((channels, height, columns))

@@ -27,7 +27,7 @@ from graphc.ir.types import (
 
 @dataclass(frozen=True, slots=True)
 class FullAttributes:
-    """What to fill, and with which number."""
+    """The shape and dtype of a tensor, and its fill value."""
 
     shape: Annotated[tuple[int, ...], Whole(1)]
     dtype: Annotated[str, DTypeName()]
@@ -52,13 +52,13 @@ class Full(Op):
 
 @dataclass(frozen=True, slots=True)
 class ShapeAttributes:
-    """The shape to take."""
+    """The shape of the result."""
 
     shape: Annotated[tuple[int, ...], Whole(1)]
 
 
 class Reshape(Op):
-    """y has the elements of x in row-major order under another shape."""
+    """y = the elements of x in row-major order under another shape."""
 
     name, inputs = "reshape", ("x",)
     attributes = ShapeAttributes
@@ -95,13 +95,13 @@ class Reshape(Op):
 
 @dataclass(frozen=True, slots=True)
 class TransposeAttributes:
-    """Axis i of the output is axis permutation[i] of the input."""
+    """Axis i of the output is axis `permutation[i]` of the input."""
 
     permutation: Annotated[tuple[int, ...], Whole()]
 
 
 class Copy(Op):
-    """y = x in bytes of its own: what is read out of a state before its update."""
+    """y = x in its own bytes, for values read from a state before its update."""
 
     name, inputs = "copy", ("x",)
     native_16_bit = True
@@ -169,8 +169,10 @@ class BroadcastTo(Op):
 
 @dataclass(frozen=True, slots=True)
 class SliceAttributes:
-    """One start, stop and step an axis, all resolved: 0 ≤ start < stop ≤ extent, and a step from 1
-    to the extent."""
+    """A start, stop and step per axis.
+
+    All are resolved: 0 ≤ start < stop ≤ extent, and a step from 1 to the extent.
+    """
 
     starts: Annotated[tuple[int, ...], Whole()]
     stops: Annotated[tuple[int, ...], Whole(1)]
@@ -181,7 +183,7 @@ class SliceAttributes:
 
 
 class Slice(Op):
-    """A regular part of each axis; always a view."""
+    """A strided slice of each axis; always a view."""
 
     name, inputs = "slice", ("x",)
     attributes = SliceAttributes
@@ -218,7 +220,7 @@ def _fields(a: SliceAttributes | PadSliceAttributes) -> tuple[tuple[int, ...], .
 
 @dataclass(frozen=True, slots=True)
 class PadSliceAttributes:
-    """The shape to spread over, and the slice of it to fill."""
+    """The shape of the result, and the slice of it to fill."""
 
     shape: Annotated[tuple[int, ...], Whole(1)]
     starts: Annotated[tuple[int, ...], Whole()]
@@ -228,7 +230,7 @@ class PadSliceAttributes:
 
 
 class PadSlice(Op):
-    """One number everywhere but in one slice; with zeros the gradient of `slice`."""
+    """One number everywhere except in one slice; with zeros, the gradient of `slice`."""
 
     name, inputs = "pad_slice", ("x",)
     attributes = PadSliceAttributes
@@ -263,9 +265,9 @@ class AxisAttributes:
 
 
 def full(shape: Sequence[int], value: float, dtype: object = "float32") -> Value:
-    """A tensor of one number, which is not fed and takes part in no gradient.
+    """Return a tensor filled with one number, which is not fed and has no gradient.
 
-    Raises `DTypeError` where the dtype cannot hold the number.
+    Raises `DTypeError` if the dtype cannot represent the number.
     """
     type = as_dtype(dtype)
     number = number_of("full", value, type)
@@ -274,21 +276,21 @@ def full(shape: Sequence[int], value: float, dtype: object = "float32") -> Value
 
 
 def copy(x: Value) -> Value:
-    """x in bytes of its own."""
+    """Copy x to its own bytes."""
     return apply(Copy, x).output
 
 
 def zeros_like(x: Value) -> Value:
-    """Zeros of the same type."""
+    """Return zeros of the same type."""
     dtype: DType = x.type.dtype
     return full(x.shape, 0.0, dtype)
 
 
 @operator("reshape")
 def reshape(x: Value, shape: Sequence[int]) -> Value:
-    """x under another shape of as many elements, row-major: a view. One extent may be -1.
+    """Reshape x to another shape with as many elements, row-major: a view. One extent may be -1.
 
-    x itself if it has the shape. Raises `ShapeError` for another number of elements.
+    Returns x itself if it has the shape. Raises `ShapeError` for another number of elements.
     """
     target = as_shape("reshape", shape)
     as_value("reshape", x)
@@ -304,9 +306,9 @@ def reshape(x: Value, shape: Sequence[int]) -> Value:
 
 @operator("transpose")
 def transpose(x: Value, permutation: Sequence[int] | None = None) -> Value:
-    """Axes in the order of `permutation`, reversed without one: a view. x itself for no change.
+    """Permute axes to the order of `permutation`, by default reversed: a view.
 
-    Raises `ShapeError` unless each axis is named once.
+    Returns x itself if nothing changes. Raises `ShapeError` unless each axis is named once.
     """
     as_value("transpose", x)
     axes = range(x.type.rank)[::-1] if permutation is None else permutation
@@ -317,7 +319,7 @@ def transpose(x: Value, permutation: Sequence[int] | None = None) -> Value:
 
 
 def broadcast_to(x: Value, shape: Sequence[int]) -> Value:
-    """x repeated to `shape` by NumPy's rule: new axes in front, extents of 1 repeated.
+    """Broadcast x to `shape` by NumPy's rule: new axes in front, extents of 1 repeated.
 
     Raises `ShapeError` for a shape that x cannot be broadcast to.
     """

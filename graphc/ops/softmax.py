@@ -1,4 +1,4 @@
-"""Softmax and its logarithm over one axis."""
+"""Softmax and log-softmax over one axis."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from graphc.ops.shape import AxisAttributes
 
 
 class AlongAxis(Op):
-    """Base: one float type in and out; elements along one axis, a line, belong together.
+    """Base: one float type in and out, with reductions over rows along one axis.
 
-    `lines` works on a tile of whole lines, as few as the scratch is to be small.
+    `lines` processes a tile of whole rows, so few that the scratch stays small.
     """
 
     attributes = AxisAttributes
@@ -38,7 +38,7 @@ class AlongAxis(Op):
         return types[0]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """One number for each line of a tile, and one tile."""
+        """Return one number for each row of a tile, and one tile."""
         axis, tile = node.attributes.axis, list(node.output.shape)
         cut = _cut_axis(node.output.shape, axis)
         if cut is not None:
@@ -49,7 +49,7 @@ class AlongAxis(Op):
 
     @staticmethod
     def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
-        """Compute whole lines; `number` and `tile` are scratch."""
+        """Compute whole rows; `number` and `tile` are scratch."""
         raise NotImplementedError
 
     def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:
@@ -62,7 +62,7 @@ class AlongAxis(Op):
 
 
 def _cut_axis(shape: tuple[int, ...], axis: int) -> int | None:
-    """The longest axis across the lines."""
+    """Return the longest axis across the rows."""
     others = [i for i in range(len(shape)) if i != axis]
     return max(others, key=lambda i: (shape[i], -i), default=None)
 
@@ -103,14 +103,14 @@ class Softmax(AlongAxis):
 
 
 CAUSAL_ROWS = 32
-"""Rows that `CausalSoftmax` works on at a time."""
+"""The rows that `CausalSoftmax` processes at a time."""
 
 
 class CausalSoftmax(Op):
-    """Softmax over the last axis of x (..., rows, columns), where row i sees no column that
-    belongs to a later row: y is 0 beyond column i + columns - rows.
+    """Softmax over the last axis of x (..., rows, columns) with a causal mask.
 
-    The mask is in the arithmetic, not in memory, and holds no infinity.
+    Row i attends to no column that belongs to a later row: y is 0 beyond column i + columns - rows.
+    The mask is in the arithmetic, not in memory.
     """
 
     name, inputs = "causal_softmax", ("x",)
@@ -125,12 +125,12 @@ class CausalSoftmax(Op):
         return x
 
     def gradient(self, node: Node, dy: Value, y: Value) -> Value:
-        """Softmax's own: where y is 0, nothing flows."""
+        """Return the gradient of softmax: it is 0 wherever y is 0."""
         attributes = AxisAttributes(node.output.type.rank - 1)
         return apply(SoftmaxGradient, y, dy, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A number a line of a block of rows."""
+        """Return one number per row of a block of rows."""
         *batch, rows, _ = node.output.shape
         return (node.output.type.with_shape((*batch, min(CAUSAL_ROWS, rows), 1)),)
 
@@ -146,7 +146,7 @@ class CausalSoftmax(Op):
 
 
 def _causal_rows(x: Array, y: Array, number: Array) -> None:
-    """Rows of which the last sees all columns, the one before all but one, and so on."""
+    """Compute rows of which the last sees all columns, the one before it all but one, and so on."""
     rows, columns = y.shape[-2:]
     np.copyto(y, x)
     for row in range(rows - 1):
@@ -159,10 +159,10 @@ def _causal_rows(x: Array, y: Array, number: Array) -> None:
 
 
 class MaskedSoftmax(AlongAxis):
-    """Softmax of the elements of a line for which the mask holds; 0 for the others.
+    """Softmax of the elements of a row at which the mask is true; 0 for the others.
 
-    A line without any is 0 throughout, and gets no gradient. The sum of a line with one is at least
-    1, so that 1 in place of less changes no other line.
+    A row without such elements is 0 throughout and gets no gradient. The sum of any other row is at
+    least 1. Raising sums below 1 to 1 therefore changes no other row.
     """
 
     name, inputs = "masked_softmax", ("x", "mask")
@@ -177,7 +177,7 @@ class MaskedSoftmax(AlongAxis):
         return super().infer(attributes, x)
 
     def gradient_x(self, node: Node, dy: Value, y: Value) -> Value:
-        """Softmax's own: where y is 0, nothing flows."""
+        """Return the gradient of softmax: it is 0 wherever y is 0."""
         return apply(SoftmaxGradient, y, dy, attributes=node.attributes).output
 
     def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:
@@ -196,7 +196,7 @@ class MaskedSoftmax(AlongAxis):
         np.add.reduce(out, axis, out=number, keepdims=True)
         np.maximum(number, 1, out=number)
         np.divide(out, number, out=tile)
-        out.fill(0)  # also where NaN or infinity in a line makes the rest of it NaN
+        out.fill(0)  # also if NaN or infinity in a row makes the rest of it NaN
         np.copyto(out, tile, where=mask)
 
 
@@ -270,7 +270,7 @@ class LogSoftmaxGradient(AlongAxis):
 
 @checks_keywords
 def softmax(x: Value, axis: int = -1) -> Value:
-    """exp(x) over its sum along `axis`, without overflow; keeps shape and dtype of float x.
+    """Return exp(x) over its sum along `axis`, without overflow; keeps shape and dtype of float x.
 
     Raises `ShapeError` for an axis that x does not have.
     """
@@ -281,10 +281,10 @@ def softmax(x: Value, axis: int = -1) -> Value:
 
 @checks_keywords
 def masked_softmax(x: Value, mask: Value, axis: int = -1) -> Value:
-    """Softmax along `axis` over the elements for which bool `mask` is true; the others are 0.
+    """Compute softmax along `axis` over the elements at which bool `mask` is true; others are 0.
 
-    The mask broadcasts to float x, whose shape the result has. Where it holds for no element of a
-    line, the line is 0 and gets a gradient of 0. What x holds elsewhere has no influence. Raises
+    The mask broadcasts to float x, and the result has the shape of x. If no element of a row is
+    selected, the row is 0 and gets a gradient of 0. Masked elements of x have no influence. Raises
     `DTypeError` for another mask, and `ShapeError` for one that does not broadcast or an axis that
     x does not have.
     """
@@ -294,7 +294,7 @@ def masked_softmax(x: Value, mask: Value, axis: int = -1) -> Value:
 
 
 def causal_softmax(x: Value) -> Value:
-    """Softmax over the last axis of x (..., rows, columns), blind to what comes later.
+    """Compute softmax over the last axis of x (..., rows, columns) with a causal mask.
 
     The last row sees all columns, the row before it all but one, and so on; the rest is 0. Raises
     `ShapeError` for more rows than columns.
@@ -304,7 +304,7 @@ def causal_softmax(x: Value) -> Value:
 
 @checks_keywords
 def log_softmax(x: Value, axis: int = -1) -> Value:
-    """The natural logarithm of softmax along `axis`, without its underflow; keeps the shape.
+    """Return the natural logarithm of softmax along `axis`, without its underflow; keeps the shape.
 
     Raises `ShapeError` for an axis that x does not have.
     """

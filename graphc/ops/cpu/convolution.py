@@ -1,8 +1,8 @@
 """Convolution on the CPU: products with the unfolded input (im2col).
 
-The input is unfolded tile by tile into scratch from the plan, within the device's workspace limit,
-and each tile is multiplied at once. 1x1 windows need no unfolding. Maps lie row-major or
-channels-last: a product then reads or writes matrices by columns, which NumPy leaves to its BLAS.
+The input is unfolded tile by tile into scratch from the plan, within the device's workspace limit.
+Each tile is multiplied at once. 1x1 windows need no unfolding. Maps are row-major or channels-last.
+A product of channels-last maps reads or writes matrices by columns, which NumPy leaves to its BLAS.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from graphc.ir.op import Array
 from graphc.ops.geometry import Geometry, window
 
 TILE_BYTES = 8 * 2**20
-"""Bytes of unfolded input to work on at a time, if the device allows as much."""
+"""Bytes of unfolded input per tile, if the device allows that many."""
 
 
 def columns_shape(geometry: Geometry, device: Device) -> tuple[int, ...]:
-    """A tile of unfolded input: (images, groups, depth, rows · columns)."""
+    """Return the shape of a tile of unfolded input: (images, groups, depth, rows · columns)."""
     images, rows = _tile(geometry, device)
     return images, geometry.attributes.groups, geometry.depth, rows * geometry.y[3]
 
 
 def _tile(geometry: Geometry, device: Device) -> tuple[int, int]:
-    """(images, output rows) of a tile: as many as fit, at least one row of one image."""
+    """Return (images, output rows) of a tile: as many as fit, at least one row of one image."""
     row = geometry.attributes.groups * geometry.depth * geometry.y[3] * geometry.itemsize
     room = min(TILE_BYTES, device.workspace_limit_bytes)
     image = row * geometry.y[2]
@@ -38,7 +38,7 @@ def _tile(geometry: Geometry, device: Device) -> tuple[int, int]:
 
 
 def _tiles(geometry: Geometry, images: int, rows: int) -> Iterator[tuple[slice, range]]:
-    """All (images, output rows) in order."""
+    """Yield all (images, output rows) in order."""
     for start in range(0, geometry.y[0], images):
         for top in range(0, geometry.y[2], rows):
             stop = min(start + images, geometry.y[0])
@@ -46,7 +46,7 @@ def _tiles(geometry: Geometry, images: int, rows: int) -> Iterator[tuple[slice, 
 
 
 def _unfold(geometry: Geometry, x: Array, rows: range, columns: Array) -> None:
-    """Copy what each window reads into `columns`, zeros where it reads padding."""
+    """Copy the elements of each window into `columns`, with zeros for padding."""
     a, (_, _, height, width) = geometry.attributes, geometry.x
     r, s = geometry.w[2:]
     n = x.shape[0]
@@ -65,7 +65,7 @@ def _unfold(geometry: Geometry, x: Array, rows: range, columns: Array) -> None:
 
 
 def _fold(geometry: Geometry, columns: Array, rows: range, dx: Array) -> None:
-    """Add what each window holds back to where it was read: the transpose of `_unfold`."""
+    """Add each window's values back to the elements it read: the transpose of `_unfold`."""
     a, (_, _, height, width) = geometry.attributes, geometry.x
     r, s = geometry.w[2:]
     shape = (dx.shape[0], a.groups * geometry.w[1], r, s, len(rows), geometry.y[3])
@@ -81,20 +81,20 @@ def _fold(geometry: Geometry, columns: Array, rows: range, dx: Array) -> None:
 
 
 def _columns(buffer: Array, images: int, depth: tuple[int, int], elements: int) -> Array:
-    """A tile of the scratch as contiguous (images, groups, depth, elements)."""
+    """Return a tile of the scratch as contiguous (images, groups, depth, elements)."""
     shape = (images, *depth, elements)
     flat: Array = buffer.reshape(-1)[: math.prod(shape)]
     return flat.reshape(shape)
 
 
 def _grouped(array: Array, groups: int) -> Array:
-    """(images, groups, channels of a group, rows, columns)."""
+    """Return a view (images, groups, channels of a group, rows, columns)."""
     n, channels, height, width = array.shape
     return array.reshape(n, groups, channels // groups, height, width)
 
 
 def _flat_rows(array: Array, rows: range) -> Array:
-    """Some rows of (..., rows, columns) with both axes as one: a view."""
+    """Return some rows of (..., rows, columns) with both axes merged, as a view."""
     part = array[..., rows.start : rows.stop, :]
     shape = (*part.shape[:-2], part.shape[-2] * part.shape[-1])
     strides = (*part.strides[:-2], part.strides[-1])
@@ -109,7 +109,7 @@ def convolve(
     y: Array,
     scratch: tuple[Array, ...],
 ) -> None:
-    """y = x * w + bias."""
+    """Compute y = x * w + bias."""
     groups = geometry.attributes.groups
     filters = w.reshape(groups, w.shape[0] // groups, geometry.depth)
     out = _grouped(y, groups)
@@ -131,7 +131,7 @@ def convolve(
 def convolve_back(
     geometry: Geometry, dy: Array, w: Array, dx: Array, scratch: tuple[Array, ...]
 ) -> None:
-    """dx from dy and w."""
+    """Compute dx from dy and w."""
     groups = geometry.attributes.groups
     filters = w.reshape(groups, w.shape[0] // groups, geometry.depth).swapaxes(-1, -2)
     source = _grouped(dy, groups)
@@ -153,10 +153,10 @@ def convolve_back(
 def correlate(
     geometry: Geometry, dy: Array, x: Array, dw: Array, scratch: tuple[Array, ...]
 ) -> None:
-    """dw += what dy and x give."""
+    """Add the weight gradient of dy and x to dw."""
     groups, product = geometry.attributes.groups, scratch[-1]
     k, *filter = geometry.w
-    total = dw.reshape(groups, k // groups, *filter)  # a view, wherever filters lie
+    total = dw.reshape(groups, k // groups, *filter)  # a view, whatever the layout of filters
     addend = product.reshape(total.shape)
     source = _grouped(dy, groups)
     if geometry.is_pointwise:

@@ -1,4 +1,4 @@
-"""The arithmetic of norms on the CPU: two-pass statistics of a `Frame`, tile by tile."""
+"""Norms on the CPU: two-pass statistics of a `Frame`, tile by tile."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from graphc.ops.frame import Frame
 
 
 def tile_shape(frame: Frame, across: bool) -> tuple[int, ...]:
-    """The shape of a tile; `across` cuts any axis, else none of a statistic."""
+    """Return the shape of a tile; `across` may cut any axis, else no axis of a statistic is cut."""
     return _cut(frame, across)[1]
 
 
 def _cut(frame: Frame, across: bool) -> tuple[int | None, tuple[int, ...]]:
-    """The axis to cut, if any, and a tile's shape."""
+    """Return the axis to cut, if any, and a tile's shape."""
     axes = [i for i in range(len(frame.shape)) if across or i not in frame.statistic_axes]
     cut = max(axes, key=lambda i: (frame.shape[i], -i), default=None)
     if cut is None:
@@ -29,7 +29,7 @@ def _cut(frame: Frame, across: bool) -> tuple[int | None, tuple[int, ...]]:
 
 
 def _tiles(frame: Frame, across: bool) -> Iterator[tuple[slice, ...]]:
-    """The index of each tile."""
+    """Yield the index of each tile."""
     cut, shape = _cut(frame, across)
     if cut is None:
         yield ()
@@ -40,14 +40,14 @@ def _tiles(frame: Frame, across: bool) -> Iterator[tuple[slice, ...]]:
 
 
 def _at(array: Array, part: tuple[slice, ...]) -> Array:
-    """The tile of an array that may have extent 1 on the cut axis."""
+    """Return the tile of an array that may have extent 1 on the cut axis."""
     if part and array.shape[len(part) - 1] == 1:
         return array
     return array[part]
 
 
 def _room(tile: Array, part: tuple[slice, ...]) -> Array:
-    """The piece of a scratch tile that this part needs."""
+    """Return the piece of a scratch tile that this part needs."""
     if not part:
         return tile
     length = part[-1].stop - part[-1].start
@@ -55,7 +55,7 @@ def _room(tile: Array, part: tuple[slice, ...]) -> Array:
 
 
 def folded_statistic(frame: Frame, array: Array) -> Array:
-    """Saved statistics in the shape that broadcasts over the frame."""
+    """Return saved statistics in the shape that broadcasts over the frame."""
     return array.reshape(frame.statistic_shape)
 
 
@@ -63,7 +63,7 @@ def normalise(
     frame: Frame, epsilon: float, x: Array, y: Array, mean: Array, inverse: Array,
     scale: Array, bias: Array, tile: Array, correction: Array,
 ) -> None:  # fmt: skip
-    """y, the means and the inverse deviations."""
+    """Compute y, the means and the inverse standard deviations."""
     axes, count = frame.statistic_axes, float(frame.count)
     for part in _tiles(frame, across=False):
         source, out, m = x[part], y[part], _at(mean, part)
@@ -71,7 +71,8 @@ def normalise(
         np.add.reduce(source, axes, out=m, keepdims=True)
         np.divide(m, count, out=m)
         np.subtract(source, m, out=out)
-        # A large mean is rounded: what it leaves over is the mean's error, to be taken out too.
+        # A large mean is rounded. The mean of the differences is its error, which is subtracted
+        # too.
         np.add.reduce(out, axes, out=left, keepdims=True)
         np.divide(left, count, out=left)
         np.subtract(out, left, out=out)
@@ -90,7 +91,7 @@ def normalise_back(
     frame: Frame, dy: Array, x: Array, dx: Array, mean: Array, inverse: Array, scale: Array,
     first: Array, second: Array, plain: Array, weighted: Array,
 ) -> None:  # fmt: skip
-    """dx from dy, x and the statistics; dx may lie over x or dy."""
+    """Compute dx from dy, x and the statistics; dx may alias x or dy."""
     axes, count = frame.statistic_axes, float(frame.count)
     for part in _tiles(frame, across=False):
         v = _at(inverse, part)
@@ -101,7 +102,7 @@ def normalise_back(
         np.divide(a, count, out=a)
         np.subtract(x[part], _at(mean, part), out=unit)
         np.multiply(unit, v, out=unit)
-        out = dx[part]  # may be x or dy: both are read by now
+        out = dx[part]  # may alias x or dy, which are both read by now
         np.multiply(g, unit, out=out)
         np.add.reduce(out, axes, out=b, keepdims=True)
         np.divide(b, count, out=b)
@@ -115,7 +116,7 @@ def scale_back(
     frame: Frame, axes: tuple[int, ...], dy: Array, x: Array, mean: Array, inverse: Array,
     total: Array, tile: Array, partial: Array,
 ) -> None:  # fmt: skip
-    """The sum of dy times the normalised x."""
+    """Compute the sum of dy times the normalized x."""
     total.fill(0)
     for part in _tiles(frame, across=True):
         product, target, share = _room(tile, part), _at(total, part), _at(partial, part)
@@ -129,7 +130,7 @@ def scale_back(
 def root_mean_square(
     epsilon: float, x: Array, y: Array, inverse: Array, scale: Array, tile: Array
 ) -> None:
-    """y = x · scale / root mean square, row by row."""
+    """Compute y = x · scale / root mean square, row by row."""
     for start in range(0, x.shape[0], tile.shape[0]):
         part = slice(start, min(start + tile.shape[0], x.shape[0]))
         square, v = tile[: part.stop - part.start], inverse[part]

@@ -1,9 +1,9 @@
-"""The arithmetic of ordering lines, by sorts of whole numbers in place.
+"""Sorting of rows in place, by sorts of 64-bit integers.
 
-NumPy's sorts of numbers need no memory, but those that keep the order of equal elements do. So an
-element's order and its place become one number of 64 bits, of which no two are equal: 32 bits of
-order above 32 bits of place. Elements of 64 bits are sorted by their low half first, and then, with
-the rank from that in place of the place, by their high half.
+NumPy's sorts of numbers need no memory, but its stable sorts do. So an element's sort key and its
+index are packed into one 64-bit number, of which no two are equal: 32 bits of key above 32 bits of
+index. Elements of 64 bits are sorted by their low half first. They are then sorted by their high
+half, with the rank from the first sort in place of the index.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HALF = np.int64(2**31)
 def first_places(
     find: Callable[..., Any], axis: int, last: bool, x: Array, y: Array, room: Array, number: Array
 ) -> None:
-    """Where `find`, argmax or argmin of NumPy, finds the first or the last such element."""
+    """Compute the first or last index of the extreme that `find` (argmax or argmin) selects."""
     rest = y.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :])
     for tile in line_tiles(x.shape, axis):
         source = lines_of(x, axis, tile)
@@ -38,8 +38,11 @@ def first_places(
 
 
 def sorting_room(x: TensorType, tiles: LineTiles, k: int) -> tuple[TensorType, ...]:
-    """Scratch of `choose_places`: lines, their order, places packed with it, and, for 64 bits, the
-    places of a first sort; chosen elements; where lines begin, and places along one; what is NaN.
+    """Return the scratch types of `choose_places`.
+
+    They are rows, chosen elements, the starts of rows, indices along a row, and a mask of NaN. Then
+    follow the sort keys, the keys packed with indices and, for 64 bits, the indices of a first
+    sort.
     """
     whole, dtype = (tiles.lines, tiles.length), compute_dtype(x.dtype)
     number = TensorType(whole, int64)
@@ -57,14 +60,14 @@ def sorting_room(x: TensorType, tiles: LineTiles, k: int) -> tuple[TensorType, .
 
 
 def _is_long(dtype: DType) -> bool:
-    """Whether an element's order takes more than 32 bits."""
+    """Return whether an element's sort key takes more than 32 bits."""
     return dtype.itemsize == 8
 
 
 def choose_places(
     axis: int, k: int, largest: bool, x: Array, y: Array, places: Array, scratch: tuple[Array, ...]
 ) -> None:
-    """The first k elements of lines in order, and their places."""
+    """Compute the first k elements of rows in order, and their indices."""
     room, chosen, starts, along, odd, *numbers = scratch
     count_up(along)
     count_up(starts)
@@ -89,10 +92,10 @@ def choose_places(
 
 
 def _order(lines: Array, order: Array, part: Array, odd: Array) -> None:
-    """Whole numbers in the order of the elements; NaN becomes the largest.
+    """Compute integer sort keys of the elements; NaN becomes the largest.
 
-    The bits of a float, seen as a signed integer, are in its order if those below the sign are
-    flipped where the sign is set; -0 is then -1, and becomes 0.
+    The bits of a float, as a signed integer, are in its order if the bits below the sign are
+    flipped for negative numbers. -0 is then -1, and becomes 0.
     """
     if lines.dtype.kind != "f":
         np.copyto(order, lines)
@@ -112,7 +115,7 @@ def _order(lines: Array, order: Array, part: Array, odd: Array) -> None:
 def _sorted(
     order: Array, begin: Array, along: Array, k: int, packed: Array, second: Array | None
 ) -> Array:
-    """The places of the k least of each line, in order; they take the room of `order`."""
+    """Return the indices of the k least elements of each row, in order; they overwrite `order`."""
     if second is not None:
         np.bitwise_and(order, LOW, out=packed)
         np.left_shift(packed, 32, out=packed)
@@ -143,6 +146,6 @@ def _sorted(
 
 
 def _first(numbers: Array, k: int) -> Array:
-    """The first bytes of an array in one piece as lines of k."""
+    """Return the first bytes of a contiguous array as rows of k."""
     count = numbers.shape[0]
     return numbers.reshape(-1)[: count * k].reshape(count, k)

@@ -1,5 +1,8 @@
-"""Bins of regions on the CPU: means are products with the weights of rows and of columns, and the
-largest are those of rows of the largest of columns."""
+"""RoIAlign on the CPU.
+
+Means of bins are products with the weights of rows and of columns. Maxima are taken over columns
+first, then over rows.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from graphc.ir.op import Array
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Corners of regions, their images, how they are sampled, and scratch for weights."""
+    """Corners of regions, their images, the sampling, and scratch for weights."""
 
     rois: Array
     batch: Array
@@ -25,8 +28,11 @@ class Regions:
     scratch: tuple[Array, ...]
 
     def over(self, images: int) -> Iterator[tuple[int, int, slice, slice]]:
-        """Each region with its image and the rows and columns that it reads; the first two tensors
-        of the scratch are then its weights. One that reads nothing has an empty slice."""
+        """Yield each region with its image and the rows and columns that it reads.
+
+        The first two tensors of the scratch are then its weights. A region that reads nothing has
+        an empty slice.
+        """
         rows, columns = self.scratch[:2]
         for region in range(len(self.rois)):
             left, top, right, bottom = (float(corner) for corner in self.rois[region])
@@ -34,7 +40,7 @@ class Regions:
             yield region, image, self._fill(rows, top, bottom), self._fill(columns, left, right)
 
     def span(self, first: float, last: float, bins: int) -> tuple[float, float, float]:
-        """Where a region begins along an axis, its size, and the points of a bin, at least 0."""
+        """Return the start and size of a region along an axis, and the points of a bin."""
         shift = 0.5 if self.aligned else 0.0
         start = first * self.scale - shift
         size = last * self.scale - shift - start
@@ -44,7 +50,7 @@ class Regions:
         return start, size, max(float(self.ratio or math.ceil(size / bins)), 0.0)
 
     def _fill(self, weights: Array, first: float, last: float) -> slice:
-        """The weight of each element in each bin along an axis."""
+        """Compute the weight of each element in each bin along an axis."""
         bins, extent = weights.shape
         weights.fill(0)
         start, size, count = self.span(first, last, bins)
@@ -62,8 +68,10 @@ class Regions:
 
 
 def _points(start: float, size: float, count: float, extent: int) -> Iterator[tuple[int, float]]:
-    """The element before each point of a bin, and how far the point is from there. Points beyond
-    the axis are left out, without meeting each of them."""
+    """Yield the element before each point of a bin, and the distance of the point from it.
+
+    Points beyond the axis are skipped without visiting each of them.
+    """
     step = size / count
     first, past = 0.0, count
     if step > 0:
@@ -79,7 +87,7 @@ def _points(start: float, size: float, count: float, extent: int) -> Iterator[tu
 
 
 def pool(regions: Regions, x: Array, y: Array) -> None:
-    """y (regions, channels, rows, columns): weights of rows · x · weights of columns."""
+    """Compute y (regions, channels, rows, columns): weights of rows · x · weights of columns."""
     rows, columns, room = regions.scratch
     for region, image, down, across in regions.over(len(x)):
         part = x[image, :, down, across]
@@ -90,7 +98,7 @@ def pool(regions: Regions, x: Array, y: Array) -> None:
 
 
 def spread(regions: Regions, dy: Array, dx: Array) -> None:
-    """dx: the transposed products of all regions, summed in their order."""
+    """Compute dx: the transposed products of all regions, summed in their order."""
     rows, columns, room, product = regions.scratch
     dx.fill(0)
     for region, image, down, across in regions.over(len(dx)):
@@ -105,28 +113,30 @@ def spread(regions: Regions, dy: Array, dx: Array) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The largest of each bin, or what belongs to it, its place on a map, and its weight."""
+    """The maximum of each bin, or its gradient, with its index on a map and its weight."""
 
     values: Array
     place: Array
     weight: Array
 
     def part(self, index: Any) -> Largest:
-        """The same of some bins."""
+        """Return the same for some bins."""
         return Largest(self.values[index], self.place[index], self.weight[index])
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """The elements around a bin's points along an axis, with their weights, in order; and whether
-    there are points beyond the axis or elements of weight 0."""
+    """The elements around a bin's points along an axis, with their weights, in order.
+
+    `has_zero` is true if there are points beyond the axis or elements of weight 0.
+    """
 
     terms: list[tuple[int, float]]
     has_zero: bool
 
     @classmethod
     def along(cls, regions: Regions, first: float, last: float, count: int, n: int) -> list[Bin]:
-        """Each of `count` bins along an axis of extent n."""
+        """Return each of `count` bins along an axis of extent n."""
         start, size, points = regions.span(first, last, count)
         if not points:
             return [cls([], True)] * count
@@ -143,7 +153,7 @@ class Bin:
 
 
 def largest(regions: Regions, x: Array, y: Largest) -> None:
-    """The largest of each bin: of each row of x for each column of bins, then of rows."""
+    """Compute the maxima of bins: first over each row of x for each bin column, then over rows."""
     (_, _, height, width), (rows, columns) = x.shape, y.values.shape[2:]
     values, place, weight, trial, wins = regions.scratch
     between = Largest(values, place, weight)
@@ -176,8 +186,11 @@ def _take_largest(
     trial: Array,
     wins: Array,
 ) -> None:
-    """The largest of candidates times their weights; of each where it stands, beside where it stood
-    among those that it is the largest of."""
+    """Take the maximum of candidates times their weights.
+
+    The index of each maximum is its candidate's. For a candidate that is itself a maximum, the
+    index of that is added, and the weights are multiplied.
+    """
     target.values.fill(-np.inf)
     trial = trial[: target.values.size].reshape(target.values.shape)
     wins = wins[: target.values.size].reshape(target.values.shape)
@@ -195,7 +208,7 @@ def _take_largest(
 
 
 def _or_zero(y: Largest, row: Bin, column: Bin, below: Array) -> None:
-    """0 where there are no elements, or where one of weight 0 is the largest."""
+    """Set bins to 0 if they have no elements, or if an element of weight 0 is the maximum."""
     if not (row.terms and column.terms):
         below.fill(True)
     elif row.has_zero or column.has_zero:
@@ -207,7 +220,7 @@ def _or_zero(y: Largest, row: Bin, column: Bin, below: Array) -> None:
 
 
 def spread_chosen(dy: Largest, batch: Array, dx: Array, places: Array, line: Array) -> None:
-    """dx: dy times its weight at its place, added in the order of regions and bins."""
+    """Compute dx: dy times its weight at its index, added in the order of regions and bins."""
     dx.fill(0)
     for region, channel in np.ndindex(*dy.values.shape[:2]):
         image = min(max(int(batch[region]), 0), len(dx) - 1)
@@ -218,7 +231,7 @@ def spread_chosen(dy: Largest, batch: Array, dx: Array, places: Array, line: Arr
 
 
 def select_chosen(x: Array, batch: Array, y: Largest, places: Array, line: Array) -> None:
-    """y: the elements of x at the places, times the weights."""
+    """Compute y: the elements of x at the indices, times the weights."""
     for region, channel in np.ndindex(*y.values.shape[:2]):
         image = min(max(int(batch[region]), 0), len(x) - 1)
         part = y.part((region, channel))
