@@ -1,8 +1,8 @@
-"""Cross entropy of labels that are classes, for each row of logits.
+"""Cross entropy of logits and class labels, row by row.
 
-With plain arguments it is one op with the mean in it. With class weights, a label that is ignored,
-smoothing or another reduction it is one with a loss a row, which other ops reduce. Both keep the
-probabilities alone, which may lie over the logits.
+With default arguments it is one op that includes the mean. With class weights, an ignored label,
+smoothing or another reduction, one op computes a loss per row, which other ops reduce. Both save
+only the probabilities, which may overwrite the logits.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from graphc.ops.softmax import SoftmaxGradient, log_softmax
 
 
 class SoftmaxCrossEntropy(Op):
-    """loss = mean over rows of -log softmax(logits)[label]; keeps the probabilities.
+    """loss = mean over rows of -log softmax(logits)[label]; saves the probabilities.
 
-    The probabilities may lie over the logits: the gradient reads nothing else.
+    The probabilities may overwrite the logits: the gradient uses nothing else.
     """
 
     name, inputs = "softmax_cross_entropy", ("logits", "labels")
@@ -62,7 +62,7 @@ class SoftmaxCrossEntropy(Op):
         probabilities: Value,
         labels: Value,
     ) -> Value | None:
-        """Through the loss; a second derivative comes through the probabilities as well."""
+        """Return the gradient through the loss and, of second order, the probabilities."""
         through_loss = through_rows = None
         if dloss is not None:
             node = apply(SoftmaxCrossEntropyGradient, probabilities, labels, dloss)
@@ -79,7 +79,7 @@ class SoftmaxCrossEntropy(Op):
         return node.inputs[0].shape[1]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """The labels' places in the flattened rows, twice, and two numbers a row."""
+        """Return the labels' indices in the flattened rows, twice, and two numbers per row."""
         logits = node.inputs[0].type
         row = logits.with_shape((logits.shape[0], 1))
         return (TensorType((2, logits.shape[0]), int64), row, row)
@@ -109,7 +109,7 @@ class SoftmaxCrossEntropy(Op):
 
 
 def _places(labels: Array, classes: int, places: Array) -> None:
-    """Row · classes + label into places[0], for each row; places[1] is scratch."""
+    """Compute row · classes + label for each row into `places[0]`; `places[1]` is scratch."""
     flat, scratch = places
     scratch.fill(classes)
     scratch[0] = 0
@@ -190,23 +190,24 @@ def softmax_cross_entropy(
     reduction: str = "mean",
     axis: int = -1,
 ) -> Value:
-    """Mean of -log softmax(logits)[label] over all labels, in nats: a scalar.
+    """Return the mean of -log softmax(logits)[label] over all labels, in nats: a scalar.
 
-    `logits` are floats (..., classes), `labels` integers (...) from 0 to below `classes`; a step
-    that is fed others raises `FeedError`. Classes on another axis are named by `axis`, 1 for maps
-    (batch, classes, height, width), and are moved behind the others first. Keywords mean what they
-    do in ``torch.nn.functional.cross_entropy``, where the axis is always 1:
+    `logits` are floats (..., classes), `labels` integers (...) from 0 to below `classes`. Running a
+    step with other labels raises `FeedError`. `axis` selects another axis for the classes, such as
+    1 for maps (batch, classes, height, width), and moves it to the end. Keywords have the meaning
+    of those in ``torch.nn.functional.cross_entropy``, where the axis is always 1:
 
-    - A label `ignore_index` may be any integer: its loss is 0, and its logits get no gradient.
+    - The label `ignore_index` may be any integer: its loss is 0, and its logits get no gradient.
     - `weights` is a value (classes,) by which the losses of each class are multiplied. It gets no
       gradient.
     - `label_smoothing`, from 0 to 1, is the part of each label that is spread over all classes.
     - `reduction` is "mean", "sum", or "none" for losses (...). The mean divides by the weights of
-      the labels that count; where none counts it is 0, as are its gradients (torch has NaN).
+      the labels that are not ignored. If all are ignored, it and its gradients are 0 (torch returns
+      NaN).
 
-    `labels` may also be floats like the logits, the probabilities of the classes: then the mean
-    divides by the number of distributions, and nothing is ignored. Raises `ShapeError` where shapes
-    do not fit, `DTypeError` for other dtypes, and `OptionError` for options out of range.
+    `labels` may also be floats like the logits, as class probabilities. Then the mean divides by
+    the number of distributions, and no label is ignored. Raises `ShapeError` if shapes do not fit,
+    `DTypeError` for other dtypes, and `OptionError` for options out of range.
     """
     name = "softmax_cross_entropy"
     smoothing = number_between(f"{name}: label_smoothing", label_smoothing, 0, 1)
@@ -237,10 +238,11 @@ def nll_loss(
     reduction: str = "mean",
     axis: int = -1,
 ) -> Value:
-    """Mean of -log_probabilities[label] over all labels: a scalar.
+    """Return the mean of -log_probabilities[label] over all labels: a scalar.
 
-    `log_probabilities` are floats (..., classes), for example of `log_softmax`; `labels` are
-    integers (...). All else is as in `softmax_cross_entropy`, which needs less memory than the two.
+    `log_probabilities` are floats (..., classes), for example from `log_softmax`. `labels` are
+    integers (...). The rest is as in `softmax_cross_entropy`, which needs less memory than the two
+    ops.
     """
     name = "nll_loss"
     choose(f"{name}: reduction", reduction, REDUCTIONS)
@@ -253,7 +255,7 @@ def nll_loss(
     rows, flat = reshape(table, (-1, classes)), reshape(labels, (-1,))
     counts = [label_weight(flat, each, ignored) for each in given]
     if ignored:
-        flat = cast(flat, int64)  # in which every label that may be ignored exists
+        flat = cast(flat, int64)  # a dtype that represents every label that may be ignored
         skipped = equal(flat, ignored[0])
         picked = _picked(rows, where(skipped, full((), 0, int64), flat))
         picked = where(skipped, 0.0, picked)
@@ -264,12 +266,12 @@ def nll_loss(
 
 
 def _picked(rows: Value, labels: Value) -> Value:
-    """The element of each row that its label numbers."""
+    """Return the element of each row at the index of its label."""
     return gather_nd(rows, reshape(labels, (-1, 1)), batch=1)
 
 
 def ignored_label(name: str, given: object) -> tuple[int, ...]:
-    """The label that is ignored, if one is. Raises `OptionError` for what is no whole number."""
+    """Return the ignored label, if any. Raises `OptionError` if it is not an integer."""
     if given is None:
         return ()
     Whole(-(2**31), 2**31 - 1).check(f"{name}: ignore_index", given)
@@ -279,9 +281,9 @@ def ignored_label(name: str, given: object) -> tuple[int, ...]:
 def _classes_last(
     name: str, table: Value, labels: Value, weights: tuple[Value, ...], axis: int
 ) -> tuple[Value, Value]:
-    """A table with its classes behind the other axes, and labels that belong to it so.
+    """Return a table with its classes on the last axis, and its labels to match.
 
-    Raises `ShapeError` unless labels and weights belong to the table.
+    Raises `ShapeError` unless labels and weights fit the table.
     """
     shape, given = as_value(name, table).shape, as_value(f"{name}: labels", labels)
     check_floats(name, table)
@@ -310,7 +312,7 @@ def _classes_last(
 def _of_probabilities(
     logits: Value, labels: Value, weights: tuple[Value, ...], smoothing: float
 ) -> Value:
-    """-log softmax(logits), averaged with the probabilities that are the labels."""
+    """Return -log softmax(logits), averaged with the probabilities given as labels."""
     if smoothing:
         labels = shift(scale(labels, 1 - smoothing), smoothing / logits.shape[-1])
     for value in weights:
@@ -327,7 +329,7 @@ def _mean_of_counted(
     ignored: tuple[int, ...],
     reduction: str,
 ) -> Value:
-    """Losses of rows reduced; a mean divides by the weights of the labels that count."""
+    """Reduce losses of rows; a mean divides by the weights of the labels not ignored."""
     if reduction == "none":
         return reshape(losses, labels.shape)
     if reduction == "sum" or not (weights or ignored):
@@ -338,7 +340,7 @@ def _mean_of_counted(
 def counted(
     labels: Value, classes: int, weights: tuple[Value, ...], ignored: tuple[int, ...], dtype: DType
 ) -> Value:
-    """What a mean divides by: the weights of the labels that count, 1 where none does."""
+    """Return the divisor of a mean: the weights of labels that are not ignored, or 1 if all are."""
     each = weights[0] if weights else full((classes,), 1.0, dtype)
     total = sum(label_weight(labels, each, ignored))
     return where(greater(total, 0.0), total, 1.0)

@@ -1,9 +1,9 @@
-"""A linear layer and the cross entropy of what it gives, a part of the rows at a time.
+"""A linear layer and the cross entropy of its output, in chunks of rows.
 
-Logits are the largest value of a language model: for 16,384 tokens of 50,257 words they take 3.3 GB
-in float32, and their gradient as much. Nothing but the loss reads them, and the gradient of a sum
-of losses is known as soon as the logits of its rows are. So each part of the rows gives its losses
-and its share of the gradients, and then its bytes to the next part. No product is made twice.
+Logits are the largest value of a language model. For 16,384 tokens and 50,257 words they take 3.3
+GB in float32, and their gradient as much. Only the loss uses them. The gradient of a sum of losses
+is known once the logits of its rows are. So each chunk of rows computes its losses and its share of
+the gradients, and then frees its bytes for the next chunk. No product is computed twice.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ from graphc.ops.shape import full, reshape
 from graphc.ops.stop_gradient import stop_gradient
 
 WHOLE = "use softmax_cross_entropy(affine(...)), which has gradients of every order"
-"""What to do instead of asking for a second derivative."""
+"""The fix suggested for a second derivative."""
 
 
 class GradientSum(Add):
-    """y = a + b, parts of the gradient of a parameter: in float32 in mixed precision, and part of a
-    product where that can be."""
+    """y = a + b, parts of the gradient of a parameter.
+
+    It is in float32 in mixed precision, and part of a product if possible.
+    """
 
     name = "gradient_sum"
     precision = "wide"
 
 
 class CarriedGradient(Elementwise):
-    """y = slope · dy, where the slope is a gradient already: it is no function to differentiate."""
+    """y = slope · dy, where the slope is a gradient already, so it cannot be differentiated."""
 
     name, inputs = "carried_gradient", ("slope", "dy")
     expression = "slope * dy"
@@ -47,7 +49,7 @@ class CarriedGradient(Elementwise):
 
 
 class WithGradient(Carrier):
-    """y = x, a scalar in the bytes of x, whose derivative by `by` is the slope."""
+    """y = x, a scalar in the bytes of x, whose derivative by `by` is `slope`."""
 
     name, inputs = "with_gradient", ("x", "by", "slope")
 
@@ -77,15 +79,16 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Value:
-    """softmax_cross_entropy(affine(x, weight, bias), labels), with the logits of one part of the
-    rows at a time: a scalar.
+    """Compute softmax_cross_entropy(affine(x, weight, bias), labels) in chunks of rows: a scalar.
 
     x is (..., inputs), `weight` (classes, inputs), `bias` (classes,) and `labels` integers (...).
-    The rows are cut into so many equal `chunks`, whose gradients are computed with their losses, so
-    that the logits and all that has their shape take the bytes of one chunk. It has no second
-    derivative. Keywords mean what they do in `softmax_cross_entropy`, where `reduction` is "mean"
-    or "sum". Raises `ShapeError` where shapes do not fit or the chunks do not divide the rows,
-    `DTypeError` for labels that are no integers, and `OptionError` for options out of range.
+    The rows are split into `chunks` equal parts, whose gradients are computed together with their
+    losses. The logits, and all tensors of their shape, take the bytes of one chunk. There is no
+    second derivative.
+
+    Keywords have the meaning of those in `softmax_cross_entropy`, with the `reduction` "mean" or
+    "sum". Raises `ShapeError` if shapes do not fit, `DTypeError` for labels that are not integers,
+    and `OptionError` for options out of range or chunks that do not divide the rows.
     """
     name = "linear_cross_entropy"
     choose(f"{name}: reduction", reduction, ("mean", "sum"))
@@ -112,7 +115,7 @@ def sum_of_losses(
     attributes: CrossEntropyAttributes,
     chunks: int,
 ) -> Value:
-    """The sum of the losses of x (rows, inputs) with `labels` (rows,), in so many equal chunks."""
+    """Return the sum of the losses of x (rows, inputs) with `labels` (rows,), in equal chunks."""
     losses, slopes = [], []
     for part, own in zip(split(x, chunks), split(labels, chunks), strict=True):
         loss, slope = _chunk(part, weight, bias, own, attributes)
@@ -123,13 +126,13 @@ def sum_of_losses(
     given = (x, weight) if bias is None else (x, weight, bias)
     gradients = (concat(by_rows), *(functools.reduce(_summed, each) for each in by_parameters))
     for value, gradient in zip(given, gradients, strict=True):
-        # Kept: what is computed again for a gradient would be the products, of all rows.
+        # `keep` prevents rematerialization, which would repeat the products of all rows.
         total = apply(WithGradient, total, value, keep(gradient)).output
     return total
 
 
 def _rows_and_labels(name: str, x: Value, labels: Value) -> tuple[Value, Value]:
-    """x as (rows, inputs), and its labels as (rows,)."""
+    """Return x as (rows, inputs), and its labels as (rows,)."""
     as_value(f"{name}: x", x)
     if as_value(f"{name}: labels", labels).type.dtype.kind != "int":
         raise DTypeError(f"{name}: labels are integers, got {labels.type}")
@@ -145,8 +148,10 @@ def _chunk(
     labels: Value,
     attributes: CrossEntropyAttributes,
 ) -> tuple[Value, tuple[Value, ...]]:
-    """The sum of the losses of some rows, and its gradients by the rows, the weight and the
-    bias."""
+    """Return the sum of the losses of some rows, and its gradients.
+
+    The gradients are by the rows, the weight and the bias.
+    """
     logits = affine(rows, weight, bias)
     node = apply(CrossEntropy, logits, labels, attributes=attributes)
     losses, probabilities = node.outputs

@@ -1,7 +1,8 @@
-"""Normalisation: layer and group, and what batch norm and root mean square share with them.
+"""Layer and group norm, and the base of norms.
 
-The arithmetic is in cpu/norm.py, the gradients are in norm_gradient.py. They read x and the saved
-statistics, which are float32 for an x of 16 bits; parameters and their gradients may be, too.
+The CPU arithmetic is in `graphc.ops.cpu.norm`, the gradients are in `graphc.ops.norm_gradient`.
+They use x and the saved statistics, which are float32 for a 16-bit x. Parameters and their
+gradients may be float32, too.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ class Norm(Op):
     wide_inputs = ("scale", "bias", "running_mean", "running_variance")
 
     def frame(self, node: Node) -> Frame:
-        """The frame of a node: how it looks at its x."""
+        """Return the frame of a node: the folding of its x."""
         return self.frame_of(node.attributes, node.inputs[0].shape)
 
     def frame_of(self, attributes: Any, shape: tuple[int, ...]) -> Frame:
-        """The frame of attributes and a shape; raises `ShapeError` where they do not fit."""
+        """Return the frame of attributes and a shape; raises `ShapeError` if they do not fit."""
         raise NotImplementedError
 
     def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
-        """y is like x; each statistic has one mean and one inverse deviation, flat."""
+        """Return the types of y, which is like x, and of flat means and inverse deviations."""
         x, *parameters = types
         wide = check_dtypes(x, *parameters)
         frame = self.frame_of(attributes, x.shape)
@@ -85,11 +86,11 @@ class Norm(Op):
         return functools.reduce(add, parts)
 
     def _folded(self, node: Node, statistic: Value) -> Value:
-        """Statistics in the shape that broadcasts over the frame."""
+        """Return statistics in the shape that broadcasts over the frame."""
         return reshape(statistic, self.frame(node).statistic_shape)
 
     def _spread(self, node: Node, values: Value) -> Value:
-        """Values that broadcast over the frame, as the elements of x."""
+        """Broadcast values over the frame to the shape and dtype of x."""
         x = node.inputs[0]
         return cast(reshape(broadcast_to(values, self.frame(node).shape), x.shape), x.type.dtype)
 
@@ -113,7 +114,7 @@ class Norm(Op):
         return NormGradientAttributes(frame.shape, frame.statistic_axes, frame.parameter_axes)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A tile of squares, and a correction a statistic."""
+        """Return a tile of squares, and a correction per statistic."""
         frame, x = self.frame(node), node.inputs[0].type
         statistic = x.with_shape(frame.statistic_shape)
         return x.with_shape(tile_shape(frame, across=False)), statistic
@@ -142,7 +143,7 @@ class EpsilonAttributes:
 
 
 class LayerNorm(Norm):
-    """Over the last axis (Ba, Kiros and Hinton, 2016)."""
+    """Layer norm over the last axis (Ba, Kiros and Hinton, 2016)."""
 
     name, inputs = "layer_norm", ("x", "scale", "bias")
     attributes = EpsilonAttributes
@@ -162,7 +163,7 @@ class GroupNormAttributes:
 
 
 class GroupNorm(Norm):
-    """Over a group of channels and all positions of one example (Wu and He, 2018)."""
+    """Group norm over a group of channels and all positions of one example (Wu and He, 2018)."""
 
     name, inputs = "group_norm", ("x", "scale", "bias")
     attributes = GroupNormAttributes
@@ -187,8 +188,10 @@ def scale_and_bias(
     scale: Value | None = None,
     bias: Value | None = None,
 ) -> tuple[Value, Value]:
-    """``scale``, one, and ``bias``, zero, of that length in the current scope; or those that are
-    given, and the number in place of one that is not."""
+    """Return ``scale`` and ``bias`` of that length, given or created in the current scope.
+
+    A created scale is one, a created bias zero. If only one is given, the other is a constant.
+    """
     one, dtype = Initial("constant", 1.0), x.type.dtype
     if scale is None and bias is None:
         return (
@@ -208,13 +211,16 @@ def scale_and_bias(
 
 
 def positive(where: str, epsilon: float) -> float:
-    """The guard in a root; raises `OptionError` unless it is above 0."""
+    """Return the guard in a root; raises `OptionError` unless it is above 0."""
     Between(above=0.0).check(f"{where}: epsilon", epsilon)
     return float(epsilon)
 
 
 def extent_of(where: str, x: Value, axis: int) -> int:
-    """The extent of an axis; raises `ShapeError` where x has none, `OptionError` for no value."""
+    """Return the extent of an axis.
+
+    Raises `ShapeError` if x does not have it, and `OptionError` if x is no value.
+    """
     shape = as_value(where, x).shape
     return shape[normalize_axis(axis, len(shape), where)]
 
@@ -227,12 +233,12 @@ def layer_norm(
     scale: Value | None = None,
     bias: Value | None = None,
 ) -> Value:
-    """Layer norm of float x over its last axis (Ba, Kiros and Hinton, 2016); keeps the shape.
+    """Apply layer norm to float x over its last axis (Ba, Kiros and Hinton, 2016); keeps the shape.
 
-    Makes ``scale``, one, and ``bias``, zero, of that axis's extent under scope `name`. Where one of
-    them is given, nothing is made, and the other is that number if it is left out. `epsilon` is
-    added to the variance; raises `OptionError` unless it is above 0, and `ShapeError` for a scale
-    or a bias of another extent.
+    Creates ``scale``, one, and ``bias``, zero, of that axis's extent under scope `name`. If one of
+    them is given, nothing is created; an omitted one is that number. `epsilon` is added to the
+    variance. Raises `OptionError` unless it is above 0, and `ShapeError` for a scale or a bias of
+    another extent.
     """
     with scope(name):
         length = extent_of("layer_norm", x, -1)
@@ -250,11 +256,11 @@ def group_norm(
     scale: Value | None = None,
     bias: Value | None = None,
 ) -> Value:
-    """Group norm of float x (batch, channels, ...) (Wu and He, 2018); keeps the shape.
+    """Apply group norm to float x (batch, channels, ...) (Wu and He, 2018); keeps the shape.
 
-    Each group of channels is normalised over itself and all places. Makes ``scale``, one, and
+    Each group of channels is normalized over itself and all positions. Creates ``scale``, one, and
     ``bias``, zero, of (channels,) under scope `name`, unless given as for `layer_norm`. `epsilon`
-    is added to the variance. Raises `ShapeError` where `groups` does not divide the channels, and
+    is added to the variance. Raises `ShapeError` if `groups` does not divide the channels, and
     `OptionError` unless `epsilon` is above 0.
     """
     with scope(name):

@@ -1,4 +1,4 @@
-"""More optimizer steps as ops, see update.py; and what some of them scale by their norms first."""
+"""More optimizer steps as ops (see `graphc.ops.update`), and the directions that some normalize."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from graphc.ops.update import DECAYED, Beta, Decay, Guard, MomentumAttributes, U
 
 
 class NesterovUpdate(Update):
-    """v ← momentum · v + g';  w ← w - rate · (g' + momentum · v), with g' = g + weight_decay · w
-    (Sutskever et al., 2013)."""
+    """v ← momentum · v + g';  w ← w - rate · (g' + momentum · v) (Sutskever et al., 2013).
+
+    g' is g + weight_decay · w.
+    """
 
     name, inputs = "nesterov_update", ("w", "v", "g", "rate")
     outputs = ("v_new", "w_new")
@@ -52,7 +54,7 @@ class AdagradUpdate(Update):
 
 @dataclass(frozen=True, slots=True)
 class RmspropAttributes:
-    """The part of old means that is kept, the guard against division by zero, and L2 decay."""
+    """The decay rate of the means, the guard against division by zero, and L2 decay."""
 
     alpha: Beta
     epsilon: Guard
@@ -61,7 +63,7 @@ class RmspropAttributes:
 
 @dataclass(frozen=True, slots=True)
 class RmspropMomentumAttributes:
-    """The same with the factor of the old velocity."""
+    """The attributes of RMSprop, and the factor of the old velocity."""
 
     alpha: Beta
     epsilon: Guard
@@ -86,7 +88,7 @@ class RmspropUpdate(Update):
 
 
 class RmspropMomentumUpdate(Update):
-    """The same with a velocity: b ← momentum · b + g / (√v + epsilon);  w ← w - rate · b."""
+    """RMSprop with a velocity: b ← momentum · b + g / (√v + epsilon);  w ← w - rate · b."""
 
     name, inputs = "rmsprop_momentum_update", ("w", "v", "b", "g", "rate")
     outputs = ("v_new", "b_new", "w_new")
@@ -108,7 +110,7 @@ class CenteredRmspropUpdate(Update):
 
 
 class CenteredRmspropMomentumUpdate(Update):
-    """Both: with a mean that is taken off, and with a velocity."""
+    """RMSprop with a centered second moment and with a velocity."""
 
     name, inputs = "centered_rmsprop_momentum_update", ("w", "v", "a", "b", "g", "rate")
     outputs = ("v_new", "a_new", "b_new", "w_new")
@@ -125,15 +127,17 @@ class CenteredRmspropMomentumUpdate(Update):
 
 @dataclass(frozen=True, slots=True)
 class LionAttributes:
-    """The part of the old moment in a step, and the part of it that is kept."""
+    """The factor of the old moment in a step, and its decay rate."""
 
     beta1: Beta
     beta2: Beta
 
 
 class LionUpdate(Update):
-    """w ← w · decay - rate · sign(β1 · m + (1 - β1) · g);  m ← β2 · m + (1 - β2) · g (Chen et al.,
-    2023)."""
+    """w ← w · decay - rate · sign(β1 · m + (1 - β1) · g);  m ← β2 · m + (1 - β2) · g.
+
+    This is Lion (Chen et al., 2023).
+    """
 
     name, inputs = "lion_update", ("w", "m", "g", "rate", "decay")
     outputs = ("w_new", "m_new")
@@ -161,8 +165,11 @@ class LambDirectionAttributes:
 
 
 class LambDirection(Elementwise):
-    """Where a parameter goes before its norm is looked at: m̂ / (√v̂ + epsilon) + weight_decay · w,
-    of the moments that `LambUpdate` stores; `first` is 1 / (1 - β1ᵗ), `second` 1 / √(1 - β2ᵗ)."""
+    """The unscaled direction of a LAMB step: m̂ / (√v̂ + epsilon) + weight_decay · w.
+
+    The moments are those that `LambUpdate` stores. `first` is 1 / (1 - β1ᵗ), and `second` is 1 /
+    √(1 - β2ᵗ).
+    """
 
     name, inputs = "lamb_direction", ("w", "m", "v", "g", "first", "second")
     attributes = LambDirectionAttributes
@@ -205,7 +212,7 @@ class LambUpdate(Update):
 
 @dataclass(frozen=True, slots=True)
 class MuonAttributes:
-    """The part of the old mean of gradients that is kept, and what the rate is multiplied with."""
+    """The decay rate of the mean of gradients, and the factor of the rate."""
 
     momentum: Beta
     factor: Annotated[float, Between(0.0)]

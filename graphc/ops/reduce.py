@@ -23,23 +23,23 @@ from graphc.ops.elementwise import div, float_dtype, mul, scale
 from graphc.ops.shape import broadcast_to, reshape
 
 BLOCK_ROWS = 1024
-"""Rows of a long first axis that are summed on their own."""
+"""Rows of a long first axis per partial sum."""
 
 
 BLOCK_ELEMENTS = 16384
-"""Elements whose squares are summed on their own."""
+"""Elements per partial sum of squares."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceAttributes:
-    """Axes that go, ascending from the front; `keepdims` leaves them with extent 1."""
+    """Reduced axes, ascending from the front; `keepdims` leaves them with extent 1."""
 
     axes: Annotated[tuple[int, ...], Whole()]
     keepdims: bool
 
 
 class Reduction(Op):
-    """Base: shapes, cost, and how a gradient spreads over the axes that went."""
+    """Base: shapes, cost, and the broadcast of a gradient over the reduced axes."""
 
     inputs = ("x",)
     attributes = ReduceAttributes
@@ -56,7 +56,7 @@ class Reduction(Op):
         return Cost(node.inputs[0].type.elements, moved.bytes_read, moved.bytes_written)
 
     def spread(self, node: Node, value: Value) -> Value:
-        """A value of the output's shape, broadcast to the input's."""
+        """Broadcast a value of the output's shape to the input's shape."""
         shape, axes = node.inputs[0].shape, node.attributes.axes
         kept = [1 if axis in axes else n for axis, n in enumerate(shape)]
         return broadcast_to(reshape(value, kept), shape)
@@ -108,8 +108,11 @@ class Mean(Reduction):
 
 
 def _partial_sums(node: Node) -> tuple[TensorType, ...]:
-    """One sum a block of the first axis, where that axis is long: NumPy adds its rows one by one,
-    and the error of a float sum grows with the number of terms added to one total."""
+    """Return scratch for a sum per block of the first axis, if that axis is long.
+
+    NumPy adds the rows of that axis one by one. The error of a float sum grows with the number of
+    terms added to one total.
+    """
     x, axes = node.inputs[0].type, node.attributes.axes
     if 0 not in axes or x.rank < 2 or x.shape[0] <= 2 * BLOCK_ROWS:
         return ()
@@ -150,7 +153,7 @@ class SquareSum(Op):
         return mul(x, cast(scale(dy, 2.0), x.type.dtype))
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """One sum for each block."""
+        """Return one sum per block."""
         x = node.inputs[0].type
         return (x.with_shape((-(-x.elements // BLOCK_ELEMENTS),)),)
 
@@ -164,7 +167,7 @@ class SquareSum(Op):
 
 
 class Extreme(Reduction):
-    """Base: the element that comes first or last by size. Equal ones share the gradient evenly."""
+    """Base: the largest or smallest element. Equal ones share the gradient evenly."""
 
     ufunc: ClassVar[np.ufunc]
 
@@ -178,21 +181,21 @@ class Extreme(Reduction):
 
 
 class Max(Extreme):
-    """y = max of x over axes; of bool, whether any holds."""
+    """y = max of x over axes; for bool, true if any element is."""
 
     name = "max"
     ufunc = np.maximum
 
 
 class Min(Extreme):
-    """y = min of x over axes; of bool, whether all hold."""
+    """y = min of x over axes; for bool, true if all elements are."""
 
     name = "min"
     ufunc = np.minimum
 
 
 def reduced_axes(where: str, x: Value, axes: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The axes that a reduction is asked for, by default all, ascending from the front."""
+    """Return the axes of a reduction, by default all, ascending from the front."""
     rank = as_value(where, x).type.rank
     if axes is None:
         return tuple(range(rank))
@@ -201,7 +204,7 @@ def reduced_axes(where: str, x: Value, axes: int | Sequence[int] | None) -> tupl
 
 
 def kept_shape(shape: tuple[int, ...], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
-    """What a reduction leaves of a shape."""
+    """Return the shape that a reduction leaves."""
     stays = truth("keepdims", keepdims)
     return tuple(
         1 if axis in axes else extent
@@ -219,7 +222,7 @@ def _attributes(
 @operator("sum")
 @also_called("axes", "axis")
 def sum(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-    """Sum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
+    """Sum over `axes`, by default all; they are dropped, or become 1 with `keepdims`.
 
     Raises `DTypeError` for bool, and `ShapeError` for an axis that x does not have.
     """
@@ -227,14 +230,14 @@ def sum(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fals
 
 
 def square_sum(x: Value) -> Value:
-    """The sum of x², a scalar."""
+    """Return the sum of x², a scalar."""
     return apply(SquareSum, x).output
 
 
 @operator("mean")
 @also_called("axes", "axis")
 def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-    """Mean of float x over `axes`, by default all; they vanish, or stay as 1 for `keepdims`.
+    """Average float x over `axes`, by default all; they are dropped, or become 1 with `keepdims`.
 
     Raises `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not have.
     """
@@ -244,10 +247,10 @@ def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fal
 @operator("max")
 @also_called("axes", "axis")
 def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-    """Maximum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
+    """Return the maximum over `axes`, by default all.
 
-    Equal largest elements share the gradient evenly. Raises `ShapeError` for an axis that x does
-    not have.
+    The axes are dropped, or become 1 with `keepdims`. Equal largest elements share the gradient
+    evenly. Raises `ShapeError` for an axis that x does not have.
     """
     return apply(Max, x, attributes=_attributes("max", x, axes, keepdims)).output
 
@@ -255,17 +258,17 @@ def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fals
 @operator("min")
 @also_called("axes", "axis")
 def min(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-    """Minimum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
+    """Return the minimum over `axes`, by default all.
 
-    Equal smallest elements share the gradient evenly. Raises `ShapeError` for an axis that x does
-    not have.
+    The axes are dropped, or become 1 with `keepdims`. Equal smallest elements share the gradient
+    evenly. Raises `ShapeError` for an axis that x does not have.
     """
     return apply(Min, x, attributes=_attributes("min", x, axes, keepdims)).output
 
 
 @also_called("axes", "axis")
 def any(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-    """Whether any element of bool x along `axes`, by default all, is true; no gradient.
+    """Return whether any element of bool x along `axes`, by default all, is true; no gradient.
 
     Raises `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not have.
     """
@@ -274,7 +277,7 @@ def any(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fals
 
 @also_called("axes", "axis")
 def all(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-    """Whether all elements of bool x along `axes`, by default all, are true; no gradient.
+    """Return whether all elements of bool x along `axes`, by default all, are true; no gradient.
 
     Raises `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not have.
     """
@@ -288,7 +291,7 @@ def _truths(where: str, x: Value) -> Value:
 
 
 def sum_to(x: Value, shape: tuple[int, ...]) -> Value:
-    """x summed over the axes along which `shape` would be broadcast to it."""
+    """Sum x over the axes along which `shape` would be broadcast to it."""
     extra = x.type.rank - len(shape)
     unit = [extra + i for i, n in enumerate(shape) if n == 1 and x.shape[extra + i] != 1]
     axes = [*range(extra), *unit]

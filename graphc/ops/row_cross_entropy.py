@@ -1,5 +1,4 @@
-"""Cross entropy with a loss a row: class weights, a label that is ignored, labels spread over all
-classes."""
+"""Cross entropy with a loss per row, class weights, an ignored label and label smoothing."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from graphc.ops.shape import AxisAttributes, full, reshape
 from graphc.ops.softmax import SoftmaxGradient
 
 Ignored = Annotated[tuple[int, ...], Whole(-(2**31), 2**31 - 1)]
-"""The label of rows that do not count, in a tuple; none where all count."""
+"""The label of ignored rows, in a tuple; empty if no label is ignored."""
 
 
 def _check_ignored(ignored: tuple[int, ...]) -> None:
@@ -33,7 +32,7 @@ def _check_ignored(ignored: tuple[int, ...]) -> None:
 def _check_rows(
     table: TensorType, labels: TensorType, weights: tuple[TensorType, ...], ignored: tuple[int, ...]
 ) -> None:
-    """Raise an error unless labels and class weights belong to a table (rows, classes)."""
+    """Raise an error unless labels and class weights fit a table (rows, classes)."""
     require_integers(labels, "labels")
     _check_ignored(ignored)
     if table.rank != 2 or labels.shape != table.shape[:1]:
@@ -45,8 +44,7 @@ def _check_rows(
 
 @dataclass(frozen=True, slots=True)
 class CrossEntropyAttributes:
-    """The part of a label that is spread over all classes, and the label of rows that do not
-    count."""
+    """The part of a label that is spread over all classes, and the label of ignored rows."""
 
     smoothing: Annotated[float, Between(0.0, 1.0)] = 0.0
     ignored: Ignored = ()
@@ -65,8 +63,11 @@ class LabelOp(Op):
 
 
 class CrossEntropy(LabelOp):
-    """losses[i] = -w[label] · (1 - smoothing) · log p[i, label] - smoothing / classes · the sum of
-    w · log p[i], with p = softmax(logits); 0 where the label is ignored."""
+    """The cross entropy of each row of logits with its label, weighted and smoothed.
+
+    losses[i] = -w[label] · (1 - smoothing) · log p[i, label] - smoothing / classes · the sum of w ·
+    log p[i], with p = softmax(logits). It is 0 if the label is ignored.
+    """
 
     name, inputs = "cross_entropy", ("logits", "labels", "*weights")
     outputs = ("losses", "probabilities")
@@ -102,7 +103,7 @@ class CrossEntropy(LabelOp):
         labels: Value,
         weights: tuple[Value, ...],
     ) -> Value | None:
-        """Through the losses; a second derivative comes through the probabilities as well."""
+        """Return the gradient through the losses and, of second order, the probabilities."""
         parts = []
         if dlosses is not None:
             parts.append(self.of_losses(node.attributes, dlosses, probabilities, labels, weights))
@@ -120,13 +121,17 @@ class CrossEntropy(LabelOp):
         labels: Value,
         weights: tuple[Value, ...] = (),
     ) -> Value:
-        """The gradient of the logits through the losses."""
+        """Return the gradient of the logits through the losses."""
         operands = (probabilities, labels, dlosses, *weights)
         return apply(CrossEntropyGradient, *operands, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Places in the flattened rows, twice; which rows do not count; the peak and the log of the
-        sum, what the label has, its weight, what all classes have together; the sum of weights."""
+        """Return the scratch types of the kernel.
+
+        They are indices in the flattened rows, twice, the mask of ignored rows, four numbers per
+        row, and the sum of weights. The four numbers are the maximum and log-sum, the label's term,
+        its weight, and the sum over all classes.
+        """
         return _row_scratch(node, numbers=4)
 
     def kernel(
@@ -183,7 +188,7 @@ def _row_scratch(node: Node, numbers: int) -> tuple[TensorType, ...]:
 def _record_skipped(
     record: Recorder, labels: Array, ignored: tuple[int, ...], skipped: Array
 ) -> None:
-    """Which labels are ignored."""
+    """Compute the mask of ignored labels."""
     if ignored:
         record(np.equal, labels, ignored[0], out=skipped)
     else:
@@ -191,7 +196,10 @@ def _record_skipped(
 
 
 def _counted_places(labels: Array, classes: int, places: Array, skipped: Array) -> None:
-    """Row · classes + label into places[0], labels into places[1], with 0 for those to skip."""
+    """Compute row · classes + label into `places[0]` and labels into `places[1]`.
+
+    Ignored labels count as 0.
+    """
     flat, safe = places
     safe.fill(classes)
     safe[0] = 0
@@ -204,7 +212,7 @@ def _counted_places(labels: Array, classes: int, places: Array, skipped: Array) 
 def _record_weight(
     record: Recorder, weights: tuple[Array, ...], classes: int, total: Array
 ) -> None:
-    """The weights of all classes together."""
+    """Compute the sum of the weights of all classes."""
     if weights:
         record(np.add.reduce, weights[0], 0, None, total)
     else:
@@ -212,8 +220,11 @@ def _record_weight(
 
 
 class CrossEntropyGradient(LabelOp):
-    """dlogits[i] = dlosses[i] · (p[i] · (a + sum of b) - a · one-hot label - b), where a = w[label]
-    · (1 - smoothing) and b = w · smoothing / classes; 0 where the label is ignored."""
+    """The gradient of the logits from that of each row's loss.
+
+    dlogits[i] = dlosses[i] · (p[i] · (a + sum of b) - a · one-hot label - b), where a = w[label] ·
+    (1 - smoothing) and b = w · smoothing / classes. It is 0 if the label is ignored.
+    """
 
     name, inputs = "cross_entropy_gradient", ("probabilities", "labels", "dlosses", "*weights")
     outputs = ("dlogits",)
@@ -243,7 +254,7 @@ class CrossEntropyGradient(LabelOp):
     def gradient_probabilities(
         self, node: Node, ddlogits: Value, labels: Value, dlosses: Value, weights: tuple[Value, ...]
     ) -> Value:
-        """ddlogits · dlosses · (a + sum of b), row by row."""
+        """Return ddlogits · dlosses · (a + sum of b), row by row."""
         smoothing, classes = node.attributes.smoothing, ddlogits.shape[1]
         ones, ignored = full((classes,), 1.0, ddlogits.type.dtype), node.attributes.ignored
         factor = label_weight(labels, weights[0] if weights else ones, ignored)
@@ -267,9 +278,13 @@ class CrossEntropyGradient(LabelOp):
         return sum(mul(ddlogits, slopes), 1)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Places in the flattened rows, twice; which rows do not count; a row's factor, the label's
-        part of it, what the label has; the sum of weights; where classes have weights of their own
-        that labels are spread by, these times their part."""
+        """Return the scratch types of the kernel.
+
+        They are indices in the flattened rows, twice, the mask of ignored rows, three numbers per
+        row, and the sum of weights. The three numbers are the row's factor, the label's part of it,
+        and the label's element. With smoothing, a row for the class weights times their part
+        follows.
+        """
         found = _row_scratch(node, numbers=3)
         if not node.attributes.smoothing:
             return found
@@ -316,13 +331,13 @@ class CrossEntropyGradient(LabelOp):
 
 @dataclass(frozen=True, slots=True)
 class LabelWeightAttributes:
-    """The label of rows that do not count."""
+    """The label of ignored rows."""
 
     ignored: Ignored = ()
 
 
 class LabelWeight(LabelOp):
-    """y = the weight of each label's class; 0 where the label is ignored."""
+    """y = the weight of each label's class; 0 if the label is ignored."""
 
     name, inputs = "label_weight", ("labels", "weights")
     attributes = LabelWeightAttributes
@@ -341,7 +356,7 @@ class LabelWeight(LabelOp):
         return node.inputs[1].shape[0]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Labels in the integer type that NumPy looks up with, and which do not count."""
+        """Return labels in NumPy's integer type for lookups, and the mask of ignored labels."""
         labels = node.inputs[0].type
         return labels.with_dtype(int64), labels.with_dtype(bool_)
 
@@ -357,5 +372,5 @@ class LabelWeight(LabelOp):
 
 
 def label_weight(labels: Value, weights: Value, ignored: tuple[int, ...]) -> Value:
-    """The weight of each label's class, 0 for an ignored label."""
+    """Return the weight of each label's class, 0 for an ignored label."""
     return apply(LabelWeight, labels, weights, attributes=LabelWeightAttributes(ignored)).output

@@ -1,4 +1,4 @@
-"""What is made of sums, products and extremes along axes: variances, norms, products."""
+"""Variances, norms, products and log-sum-exp along axes, composed of other ops."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Axes = int | Sequence[int] | None
 
 @also_called("axes", "axis")
 def var(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) -> Value:
-    """Variance of float x over `axes`, by default all: the mean square of what is left of x - mean.
+    """Return the variance of float x over `axes`, by default all: the mean square of x - mean.
 
-    The divisor is the number of elements less `ddof`; axes vanish, or stay as 1 for `keepdims`.
-    Raises `OptionError` for a `ddof` that leaves nothing to divide by, `DTypeError` for other
-    dtypes, and `ShapeError` for an axis that x does not have.
+    The divisor is the number of elements minus `ddof`. The axes are dropped, or become 1 with
+    `keepdims`. Raises `OptionError` unless the divisor is positive, `DTypeError` for other dtypes,
+    and `ShapeError` for an axis that x does not have.
     """
     reduced = reduced_axes("var", x, axes)
     count = math.prod(x.shape[axis] for axis in reduced)
@@ -39,19 +39,19 @@ def var(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) ->
 
 @also_called("axes", "axis")
 def std(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) -> Value:
-    """Standard deviation of float x over `axes`: the square root of `var`.
+    """Return the standard deviation of float x over `axes`: the square root of `var`.
 
-    Where it is 0 its gradient is, too. Raises what `var` does.
+    If it is 0, its gradient is 0, too. Raises the errors of `var`.
     """
     return _root(var(x, axes, ddof, keepdims), sqrt)
 
 
 @also_called("axes", "axis")
 def prod(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
-    """Product over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
+    """Multiply over `axes`, by default all; they are dropped, or become 1 with `keepdims`.
 
     Integers keep their dtype, so products wrap around. Halves are multiplied with each other until
-    one row is left, so the gradient is exact where elements are 0. Raises `DTypeError` for bool,
+    one row remains, so the gradient is exact for elements that are 0. Raises `DTypeError` for bool,
     and `ShapeError` for an axis that x does not have.
     """
     reduced = reduced_axes("prod", x, axes)
@@ -74,12 +74,12 @@ def prod(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
 
 @also_called("axes", "axis")
 def norm(x: Value, order: float = 2, axes: Axes = None, keepdims: bool = False) -> Value:
-    """The norm of that order of float x over `axes`, by default all: (sum of |x| ** p) ** (1 / p).
+    """Return the norm of an order p of float x over `axes`, by default all: (Σ |x|ᵖ)^(1/p).
 
-    Order inf is the largest |x|, -inf the least, and 0 counts what is not 0, as `numpy.linalg.norm`
-    does for vectors. Where a norm is 0 its gradient is, too, and for an order below 1 that of an
-    element which is 0. Raises `OptionError` for an order that is no number, `DTypeError` for other
-    dtypes, and `ShapeError` for an axis that x does not have.
+    Order inf is the largest |x|, -inf the smallest, and 0 counts nonzero elements, as
+    `numpy.linalg.norm` does for vectors. If a norm is 0, its gradient is 0, too. For an order below
+    1, so is that of an element that is 0. Raises `OptionError` for an order that is not a number,
+    `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not have.
     """
     reduced = reduced_axes("norm", x, axes)
     float_dtype(x.type)
@@ -101,16 +101,19 @@ def norm(x: Value, order: float = 2, axes: Axes = None, keepdims: bool = False) 
 
 
 def _root(total: Value, root: Callable[[Value], Value]) -> Value:
-    """A root of what is not negative; 0 and without a gradient, which would be infinite, at 0."""
+    """Return a root of a nonnegative value.
+
+    At 0 it is 0, without a gradient, which would be infinite.
+    """
     is_0 = equal(total, zero(total))
     return where(is_0, zero(total), root(where(is_0, full((), 1.0, total.type.dtype), total)))
 
 
 @also_called("axes", "axis")
 def normalize(x: Value, order: float = 2, axes: int | Sequence[int] = -1) -> Value:
-    """Float x over its `norm` along `axes`; where that is 0, over 1. Keeps the shape.
+    """Divide float x by its `norm` along `axes`, or by 1 if that is 0. Keeps the shape.
 
-    Raises what `norm` does.
+    Raises the errors of `norm`.
     """
     length = norm(x, order, axes, keepdims=True)
     return div(x, where(equal(length, zero(length)), full((), 1.0, x.type.dtype), length))
@@ -118,15 +121,15 @@ def normalize(x: Value, order: float = 2, axes: int | Sequence[int] = -1) -> Val
 
 @also_called("axes", "axis")
 def logsumexp(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
-    """Logarithm of the sum of exp(x) over `axes`, by default all, of float x, without overflow.
+    """Return the logarithm of the sum of exp(x) over `axes`, by default all, without overflow.
 
-    The gradient is softmax. Elements of -inf count as nothing; where there are no others the result
-    is -inf. Raises `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not
-    have.
+    x is a float, and the gradient is softmax. Elements of -inf add nothing; if there are no others
+    the result is -inf. Raises `DTypeError` for other dtypes, and `ShapeError` for an axis that x
+    does not have.
     """
     reduced = reduced_axes("logsumexp", x, axes)
     float_dtype(x.type)
-    # Whatever is taken out of the sum, the result is the same: no gradient flows through the peak.
+    # The result does not depend on the peak, so no gradient flows through it.
     peak = stop_gradient(max(x, reduced, keepdims=True))
     finite = equal(sub(peak, peak), zero(peak))
     level = where(finite, peak, zero(peak))

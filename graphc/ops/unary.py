@@ -1,7 +1,7 @@
-"""The base of functions of one operand: one expression for the value, one for the gradient.
+"""The base of unary functions: one expression for the value, one for the gradient.
 
-From these two follow the op and the op of its gradient, one kernel that may run over the bytes of
-what it reads, and gradients of every order.
+The op, the op of its gradient and gradients of every order follow from these two. Each op has one
+kernel, which may overwrite its operand.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ class Unary(FloatElementwise):
 
     inputs = ("x",)
     backward: ClassVar[str]
-    """dx by dy and either x or y, whichever is to be kept."""
+    """dx in terms of dy and either x or y, whichever is to be saved."""
     bend: ClassVar[str] = ""
-    """The derivative of what `backward` multiplies dy with, by what is kept; empty where it is 0
-    wherever there is one."""
+    """The derivative of the factor of dy in `backward`, by the saved x or y.
+
+    It is empty if that is 0 wherever it exists.
+    """
     derivative: ClassVar[type[Derivative]]
     """The op of the gradient."""
 
@@ -72,24 +74,24 @@ def _nothing(self: Derivative, node: Node) -> None:
 
 
 class Derivative(FloatElementwise):
-    """Base of gradients of functions of one operand; each is made with its function."""
+    """Base of gradients of unary functions; each is created with its function."""
 
     outputs = ("dx",)
     bend: ClassVar[str]
 
     def again(self, node: Node, kept: Value, ddx: Value) -> Value:
-        """The gradient by dy."""
+        """Return the gradient by dy."""
         return apply(type(self), kept, ddx, attributes=node.attributes).output
 
     def bent(self, node: Node, ddx: Value, dy: Value, kept: Value) -> Value:
-        """The gradient by what is kept of the function, of ops that have gradients themselves."""
+        """Return the gradient by the saved operand, from ops that have gradients themselves."""
         constants = {key: float(number) for key, number in attribute_items(node.attributes)}
         bend = parse(self.bend).specialize(constants)
         return mul(mul(ddx, dy), composed(bend, {self.inputs[0]: kept}))
 
 
 class OfOperand(Derivative):
-    """Base of gradients that read x."""
+    """Base of gradients that use x."""
 
     inputs = ("x", "dy")
 
@@ -101,7 +103,7 @@ class OfOperand(Derivative):
 
 
 class OfResult(Derivative):
-    """Base of gradients that read y."""
+    """Base of gradients that use y."""
 
     inputs = ("y", "dy")
 
@@ -118,7 +120,7 @@ _ARITHMETIC: Mapping[str, Callable[..., Value]] = {
 
 
 def composed(expression: Expression, known: Mapping[str, Value]) -> Operand:
-    """An expression as ops on values: of each of its instructions the op of that name."""
+    """Return an expression as ops on values, one op for each of its instructions."""
     like = next(iter(known.values())).type.dtype
     done: list[Value] = []
 

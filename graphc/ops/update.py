@@ -1,4 +1,4 @@
-"""Optimizer steps as ops: each replaces a parameter and its moments where they lie."""
+"""Optimizer steps as ops: each updates a parameter and its moments in place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphc.ops.elementwise import Elementwise
 DECAYED = "(g + weight_decay * w)"
 
 LARGEST = 1e6
-"""The most that a learning rate, a weight decay or an epsilon may be."""
+"""The largest learning rate, weight decay or epsilon."""
 
 Decay = Annotated[float, Between(0.0, LARGEST)]
 Guard = Annotated[float, Between(0.0, LARGEST)]
@@ -29,16 +29,16 @@ Beta = Annotated[float, Between(0.0, below=1.0)]
 class Update(Elementwise):
     """Base: state inputs first; every output has the type of the state that it replaces.
 
-    L2 decay is written as `DECAYED`; where the weight of the decay is 0, it is the gradient alone.
-    Every update takes one more input, a bool scalar ``ok``, if it has to: where that is false, the
-    states stay as they are, to the last bit.
+    L2 decay is written as `DECAYED`; at weight decay 0 it is the gradient alone. Every update has
+    an optional last input, a bool scalar ``ok``. If that is false, the states are unchanged, to the
+    last bit.
     """
 
     learning_rates = ("rate",)
     scalars: ClassVar[tuple[str, ...]] = ("rate", "correction", "decay")
     """Inputs that are one number; all others have the shape of the state."""
     kinds: ClassVar[Mapping[str, Kind]] = {}
-    """Input → the kind of its dtype, where that is no float."""
+    """Input → the kind of its dtype, if that is not float."""
     variants: ClassVar[Mapping[tuple[bool, bool], Mapping[str, Expression]]]
     """(decays, guarded) → the expressions that are evaluated."""
 
@@ -150,7 +150,7 @@ class AdamwAttributes:
 
 
 class AdamwUpdate(Update):
-    """Adam with decoupled decay (Loshchilov and Hutter, 2019): `decay` is the factor left of w."""
+    """Adam with decoupled decay (Loshchilov and Hutter, 2019); `decay` is the factor of w."""
 
     name, inputs = "adamw_update", ("w", "m", "v", "g", "rate", "correction", "decay")
     outputs = ("m_new", "v_new", "w_new")
@@ -172,12 +172,12 @@ class BetaAttributes:
 
 
 def is_counter(type: TensorType) -> bool:
-    """Whether a value is one integer."""
+    """Return whether a value is one integer."""
     return type.dtype.kind == "int" and type.shape == ()
 
 
 class AdamCorrection(Op):
-    """The two numbers of `AdamUpdate` for this step, computed in float64 and rounded once."""
+    """The two bias corrections of `AdamUpdate` for a step, in float64 and rounded once."""
 
     name, inputs = "adam_correction", ("learning_rate", "step")
     outputs = ("rate", "correction")
@@ -210,7 +210,7 @@ class AdamCorrection(Op):
 def _correct(
     betas: BetaAttributes, learning_rate: Array, step: Array, rate: Array, correction: Array
 ) -> None:
-    # NumPy's numbers have an infinity where a count that is not from 1 up would make Python raise.
+    # NumPy returns infinity for a count below 1, where Python would raise.
     beta1, beta2, count = np.float64(betas.beta1), np.float64(betas.beta2), step.item() + 1
     rate[()] = learning_rate.item() / (1 - beta1**count)
     correction[()] = (1 - beta2**count) ** -0.5
@@ -218,14 +218,16 @@ def _correct(
 
 @dataclass(frozen=True, slots=True)
 class LossScaleAttributes:
-    """Good steps in a row after which the scale doubles."""
+    """The number of consecutive finite steps after which the scale doubles."""
 
     interval: Annotated[float, Between(1.0, 2.0**31)]
 
 
 class LossScaleUpdate(Update):
-    """The factor of the loss: halved after a step that overflowed, doubled after `interval` good
-    ones (Micikevicius et al., 2018)."""
+    """The loss scale of mixed precision, halved after overflow (Micikevicius et al., 2018).
+
+    It is doubled after `interval` finite steps.
+    """
 
     name, inputs = "loss_scale_update", ("scale", "good", "finite")
     outputs = ("scale_new", "good_new")
@@ -240,7 +242,7 @@ class LossScaleUpdate(Update):
 
 
 class Increment(Update):
-    """A counter goes up by one."""
+    """A counter incremented by one."""
 
     name, inputs, outputs = "increment", ("count",), ("count_new",)
     must_overwrite = {"count_new": "count"}

@@ -1,7 +1,7 @@
-"""Weights that a function is given as values, in place of parameters that it makes.
+"""Weights given to a layer function as values, instead of parameters that it creates.
 
-A function either makes its weights, from sizes that the caller states, or takes them and has the
-sizes from them. A size that is stated beside a weight has to be the weight's.
+A function either creates its weights from given sizes, or takes weights and their sizes. A size
+given together with a weight has to be the weight's.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from graphc.ir.types import DType
 
 
 def given_weight(where: str, weight: Value, axes: str, trainable: bool = True) -> Value:
-    """A weight with the axes that its form names, as ``(outputs, inputs)``."""
+    """Return a weight with the axes of a form such as ``(outputs, inputs)``."""
     if as_value(f"{where}: weight", weight).type.rank != axes.count(",") + 1:
         raise ShapeError(f"{where}: weight is {axes}, got {weight.type}")
     return frozen_alone(where, weight, trainable)
 
 
 def frozen_alone(where: str, weight: Value, trainable: bool) -> Value:
-    """A weight that is given; raises `OptionError` where ``trainable=False`` stands beside it."""
+    """Return a given weight; raises `OptionError` if it is combined with ``trainable=False``."""
     if not truth(f"{where}: trainable", trainable):
         raise OptionError(
             f"{where}: trainable=False is for a weight that is made, and {weight!r} is given; make "
@@ -33,7 +33,7 @@ def frozen_alone(where: str, weight: Value, trainable: bool) -> Value:
 
 
 def agree(where: str, weight: Value, sizes: Mapping[str, tuple[object, object]]) -> None:
-    """Raise `ShapeError` where a size is stated and not the weight's: name → (stated, weight's)."""
+    """Raise `ShapeError` if a given size is not the weight's: name → (given, weight's)."""
     for name, (stated, found) in sizes.items():
         if stated is not None and stated != found:
             raise ShapeError(
@@ -43,7 +43,7 @@ def agree(where: str, weight: Value, sizes: Mapping[str, tuple[object, object]])
 
 
 def not_given(where: str, **sizes: object) -> OptionError:
-    """The error that a weight is neither given nor to be made, as sizes are None."""
+    """Return the error for a weight that is not given and cannot be created, as sizes are None."""
     missing = " and ".join(name for name, stated in sizes.items() if stated is None)
     return OptionError(
         f"{where}: {missing} not given; state {' and '.join(sizes)} for a weight that is made, or "
@@ -54,7 +54,7 @@ def not_given(where: str, **sizes: object) -> OptionError:
 def he_weight(
     x: Value, shape: Sequence[int], fan_in: int, trainable: bool, initial: Initial | None = None
 ) -> Value:
-    """A ``weight`` beside x, drawn by `initial`, or else uniformly within √(6 / fan_in)."""
+    """Create a ``weight`` of x's dtype, by `initial`, or else uniform within √(6 / fan_in)."""
     drawn = initial or Initial("uniform", math.sqrt(6 / fan_in))
     return parameter("weight", shape, x.type.dtype, drawn, trainable)
 
@@ -67,9 +67,9 @@ def bias_of(
     trainable: bool,
     is_made: bool,
 ) -> Value | None:
-    """A bias of a number an output: the one that is given, or made, or none.
+    """Return a bias with one number per output: a given one, a new one, or none.
 
-    True stands for one that is made beside a weight that is made.
+    True creates one if the weight is created, too.
     """
     if isinstance(bias, Value):
         if bias.shape != (length,):
