@@ -1,4 +1,4 @@
-"""All ops, one class each, one file a family; importing this package registers them."""
+"""All ops, one class per op and one file per family; importing this package registers them."""
 
 from graphc.ops import (
     activation,

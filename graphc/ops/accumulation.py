@@ -1,7 +1,7 @@
-"""Ops that can add their result to a running sum, see passes/running_sums.py: what they share.
+"""Shared parts of ops that can add their result to a running sum.
 
-Such an op has a last input ``*sum``, of the output's type, which is there when the attribute
-``accumulate`` is set: beta = 1, in the words of a BLAS. The output may overwrite it.
+`graphc.passes.running_sums` uses them. Such an op has a last input ``*sum``, of the output's type,
+if the attribute ``accumulate`` is set: beta = 1, in BLAS terms. The output may overwrite it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from graphc.ir.types import TensorType
 
 
 def check_sum(accumulate: bool, sum: tuple[TensorType, ...], y: TensorType) -> None:
-    """Raise `ShapeError` unless there is a sum of type `y` exactly where `accumulate` is set."""
+    """Raise `ShapeError` unless there is a sum of type `y` exactly if `accumulate` is set."""
     if len(sum) != accumulate:
         raise ShapeError(
             f"accumulate={accumulate} takes {int(accumulate)} running sums, got {len(sum)}"
@@ -24,7 +24,7 @@ def check_sum(accumulate: bool, sum: tuple[TensorType, ...], y: TensorType) -> N
 
 
 def start_sum(record: Recorder, sum: tuple[Array, ...], y: Array) -> None:
-    """Begin `y` at the running sum, which may lie there already, or at 0."""
+    """Initialize `y` with the running sum, which may be there already, or with 0."""
     if not sum:
         record(y.fill, 0)
     elif not np.shares_memory(sum[0], y):

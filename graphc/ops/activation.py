@@ -30,14 +30,14 @@ class Sigmoid(Unary):
 
 
 class Relu(Unary):
-    """y = max(x, 0). The output gives the gradient: it is positive exactly where x was."""
+    """y = max(x, 0). The gradient uses the output, which is positive exactly if x is."""
 
     name, expression = "relu", "maximum(x, 0)"
     backward = "where(y > 0, dy, 0)"
 
 
 class Relu6(Unary):
-    """y = min(max(x, 0), 6) (Howard et al., 2017). The output gives the gradient."""
+    """y = min(max(x, 0), 6) (Howard et al., 2017). The gradient uses the output."""
 
     name, expression = "relu6", "-maximum(-maximum(x, 0), -6)"
     backward = "where(y > 0, where(y < 6, dy, 0), 0)"
@@ -51,7 +51,7 @@ class Slope:
 
 
 class LeakyRelu(Unary):
-    """y = x where x > 0, else slope · x."""
+    """y = x if x > 0, else slope · x."""
 
     name, expression = "leaky_relu", "where(x > 0, x, x * slope)"
     attributes = Slope
@@ -137,7 +137,7 @@ class Alpha:
 
 
 class Elu(Unary):
-    """y = x where x > 0, else alpha · (exp(x) - 1) (Clevert et al., 2015)."""
+    """y = x if x > 0, else alpha · (exp(x) - 1) (Clevert et al., 2015)."""
 
     name, expression = "elu", "where(x > 0, x, alpha * expm1(x))"
     attributes = Alpha
@@ -145,7 +145,7 @@ class Elu(Unary):
 
 
 class Celu(Unary):
-    """y = x where x > 0, else alpha · (exp(x / alpha) - 1) (Barron, 2017)."""
+    """y = x if x > 0, else alpha · (exp(x / alpha) - 1) (Barron, 2017)."""
 
     name, expression = "celu", "where(x > 0, x, alpha * expm1(x / alpha))"
     attributes = Alpha
@@ -154,7 +154,7 @@ class Celu(Unary):
 
 @dataclass(frozen=True, slots=True)
 class ScaledAlpha:
-    """The bound for negative inputs before all is multiplied by gamma; both above 0."""
+    """The bound for negative inputs before the multiplication by gamma; both above 0."""
 
     alpha: Annotated[float, Between(above=0.0)]
     gamma: Annotated[float, Between(above=0.0)]
@@ -178,7 +178,7 @@ class Line:
 
 
 class HardSigmoid(Unary):
-    """y = alpha · x + beta, cut to 0 to 1."""
+    """y = alpha · x + beta, clipped to [0, 1]."""
 
     name, expression = "hard_sigmoid", "minimum(maximum(alpha * x + beta, 0), 1)"
     attributes = Line
@@ -195,13 +195,13 @@ class HardSwish(Unary):
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The number above which inputs pass."""
+    """The threshold above which inputs pass."""
 
     threshold: Annotated[float, Between()]
 
 
 class ThresholdedRelu(Unary):
-    """y = x where x is above the threshold, else 0 (Konda et al., 2014)."""
+    """y = x if x is above the threshold, else 0 (Konda et al., 2014)."""
 
     name, expression = "thresholded_relu", "where(x > threshold, x, 0)"
     attributes = Threshold
@@ -209,7 +209,7 @@ class ThresholdedRelu(Unary):
 
 
 class PRelu(FloatElementwise):
-    """y = x where x > 0, else slope · x (He et al., 2015)."""
+    """y = x if x > 0, else slope · x (He et al., 2015)."""
 
     name, inputs = "prelu", ("x", "slope")
     expression = "where(x > 0, x, x * slope)"
@@ -222,7 +222,7 @@ class PRelu(FloatElementwise):
 
 
 class PReluGradient(FloatElementwise):
-    """dx = dy where x > 0, else slope · dy."""
+    """dx = dy if x > 0, else slope · dy."""
 
     name, inputs, outputs = "prelu_gradient", ("x", "slope", "dy"), ("dx",)
     expression = "where(x > 0, dy, dy * slope)"
@@ -238,27 +238,27 @@ class PReluGradient(FloatElementwise):
 
 
 def tanh(x: Value) -> Value:
-    """Hyperbolic tangent of float x, from -1 to 1; keeps shape and dtype."""
+    """Return the hyperbolic tangent of float x, from -1 to 1; keeps shape and dtype."""
     return apply(Tanh, x).output
 
 
 def sigmoid(x: Value) -> Value:
-    """1 / (1 + exp(-x)) of float x, from 0 to 1; keeps shape and dtype."""
+    """Return 1 / (1 + exp(-x)) of float x, from 0 to 1; keeps shape and dtype."""
     return apply(Sigmoid, x).output
 
 
 def relu(x: Value) -> Value:
-    """max(x, 0) of float x; keeps shape and dtype. The gradient at 0 is 0."""
+    """Return max(x, 0) of float x; keeps shape and dtype. The gradient at 0 is 0."""
     return apply(Relu, x).output
 
 
 def relu6(x: Value) -> Value:
-    """min(max(x, 0), 6) of float x (MobileNet, Howard et al., 2017); keeps shape and dtype."""
+    """Return min(max(x, 0), 6) of float x (Howard et al., 2017); keeps shape and dtype."""
     return apply(Relu6, x).output
 
 
 def leaky_relu(x: Value, slope: float = 0.01) -> Value:
-    """x where positive, else slope · x, for float x; keeps shape and dtype.
+    """Return x if positive, else slope · x, for float x; keeps shape and dtype.
 
     Raises `OptionError` unless the slope is above 0.
     """
@@ -271,71 +271,72 @@ def leaky_relu(x: Value, slope: float = 0.01) -> Value:
 
 
 def gelu(x: Value, form: str = "exact") -> Value:
-    """Gaussian error linear unit of float x (Hendrycks and Gimpel, 2016); keeps shape and dtype.
+    """Apply the Gaussian error linear unit to float x (Hendrycks and Gimpel, 2016).
 
-    The form "exact" is x · Φ(x) by erf, "tanh" the approximation that GPT-2 uses. Raises
-    `OptionError` for another form.
+    It keeps shape and dtype. The form "exact" is x · Φ(x) by erf, "tanh" the approximation that
+    GPT-2 uses. Raises `OptionError` for another form.
     """
     op = {"exact": Gelu, "tanh": GeluTanh}[choose("gelu form", form, ("exact", "tanh"))]
     return apply(op, x).output
 
 
 def silu(x: Value) -> Value:
-    """x · sigmoid(x) of float x, also called swish; keeps shape and dtype."""
+    """Return x · sigmoid(x) of float x, also called swish; keeps shape and dtype."""
     return apply(Silu, x).output
 
 
 def softplus(x: Value) -> Value:
-    """log(1 + exp(x)) of float x, from 0 up; keeps shape and dtype."""
+    """Return log(1 + exp(x)) of float x, at least 0; keeps shape and dtype."""
     return apply(Softplus, x).output
 
 
 def mish(x: Value) -> Value:
-    """x · tanh(softplus(x)) of float x (Misra, 2019); keeps shape and dtype."""
+    """Return x · tanh(softplus(x)) of float x (Misra, 2019); keeps shape and dtype."""
     return apply(Mish, x).output
 
 
 def softsign(x: Value) -> Value:
-    """x / (1 + |x|) of float x, from -1 to 1; keeps shape and dtype."""
+    """Return x / (1 + |x|) of float x, from -1 to 1; keeps shape and dtype."""
     return apply(Softsign, x).output
 
 
 def elu(x: Value, alpha: float = 1.0) -> Value:
-    """x where positive, else alpha · (exp(x) - 1) (Clevert et al., 2015); keeps shape and dtype.
+    """Return x if positive, else alpha · (exp(x) - 1) (Clevert et al., 2015).
 
-    x is of floats; the gradient at 0 is alpha. Raises `OptionError` unless alpha is above 0.
+    x is a float; shape and dtype stay. The gradient at 0 is alpha. Raises `OptionError` unless
+    alpha is above 0.
     """
     return apply(Elu, x, attributes=Alpha(alpha)).output
 
 
 def celu(x: Value, alpha: float = 1.0) -> Value:
-    """x where positive, else alpha · (exp(x / alpha) - 1) (Barron, 2017); keeps shape and dtype.
+    """Return x if positive, else alpha · (exp(x / alpha) - 1) (Barron, 2017).
 
-    x is of floats. Raises `OptionError` unless alpha is above 0.
+    x is a float; shape and dtype stay. Raises `OptionError` unless alpha is above 0.
     """
     return apply(Celu, x, attributes=Alpha(alpha)).output
 
 
 def selu(x: Value, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Value:
-    """gamma · elu(x, alpha), which keeps mean 0 and variance 1 (Klambauer et al., 2017).
+    """Return gamma · elu(x, alpha), which keeps mean 0 and variance 1 (Klambauer et al., 2017).
 
-    x is of floats; keeps shape and dtype. The gradient at 0 is gamma · alpha. Raises `OptionError`
+    x is a float; shape and dtype stay. The gradient at 0 is gamma · alpha. Raises `OptionError`
     unless both numbers are above 0.
     """
     return apply(Selu, x, attributes=ScaledAlpha(alpha, gamma)).output
 
 
 def hard_sigmoid(x: Value, alpha: float = 1 / 6, beta: float = 0.5) -> Value:
-    """alpha · x + beta cut to 0 to 1, for float x; keeps shape and dtype.
+    """Return alpha · x + beta clipped to `[0, 1]`, for float x; keeps shape and dtype.
 
-    The gradient where it is 0 or 1 is 0. ONNX has 0.2 as the default of alpha, PyTorch 1/6. Raises
-    `OptionError` unless both numbers are finite.
+    The gradient is 0 where the result is 0 or 1. The default of alpha is 0.2 in ONNX and 1/6 in
+    PyTorch. Raises `OptionError` unless both numbers are finite.
     """
     return apply(HardSigmoid, x, attributes=Line(alpha, beta)).output
 
 
 def hard_swish(x: Value) -> Value:
-    """x · hard_sigmoid(x) of float x (Howard et al., 2019); keeps shape and dtype.
+    """Return x · hard_sigmoid(x) of float x (Howard et al., 2019); keeps shape and dtype.
 
     The gradient at -3 is 0, and at 3 it is 1.
     """
@@ -343,7 +344,7 @@ def hard_swish(x: Value) -> Value:
 
 
 def thresholded_relu(x: Value, threshold: float = 1.0) -> Value:
-    """x where it is above the threshold, else 0, for float x; keeps shape and dtype.
+    """Return x if it is above the threshold, else 0, for float x; keeps shape and dtype.
 
     Raises `OptionError` unless the threshold is finite.
     """
@@ -351,9 +352,9 @@ def thresholded_relu(x: Value, threshold: float = 1.0) -> Value:
 
 
 def prelu(x: Value, slope: Value) -> Value:
-    """x where positive, else slope · x, with slopes that are learnt (He et al., 2015).
+    """Return x if positive, else slope · x, with learned slopes (He et al., 2015).
 
-    Both are of one float dtype and broadcast: (channels, 1, 1) has a slope for each channel of a
-    map. The gradient by x at 0 is the slope.
+    Both have one float dtype and broadcast: (channels, 1, 1) has a slope for each channel of a map.
+    The gradient by x at 0 is the slope.
     """
     return apply(PRelu, x, slope).output

@@ -1,4 +1,4 @@
-"""Batch norm: training form, running statistics, and the form outside training."""
+"""Batch norm: training form, running statistics, and inference form."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class BatchNormAttributes:
 
 
 class BatchNorm(Norm):
-    """Over the batch and all positions, a channel at a time (Ioffe and Szegedy, 2015).
+    """Batch norm over the batch and all positions, per channel (Ioffe and Szegedy, 2015).
 
-    The running statistics are inputs only to belong to the node: a training step updates them, and
-    outside training they take the place of the batch's own.
+    The running statistics are inputs only to belong to the node. A training step updates them, and
+    inference uses them instead of the batch statistics.
     """
 
     name = "batch_norm"
@@ -63,7 +63,7 @@ class BatchNorm(Norm):
         return channels_frame(shape)
 
     def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
-        """Running statistics move once a step, towards the average of the micro-batches'."""
+        """Return the updates of running statistics, once per step, by the average micro-batch."""
         means, inverses = ([copy.outputs[i] for copy in copies] for i in (1, 2))
         return moved_statistics(copies[0], means, inverses, self.frame(copies[0]).count)
 
@@ -75,13 +75,13 @@ class BatchNorm(Norm):
 def by_statistics(
     x: Value, scale: Value, bias: Value, mean: Value, variance: Value, epsilon: float
 ) -> Value:
-    """x normalised by statistics that are there, a channel at a time."""
+    """Normalize x by given statistics, per channel."""
     deviation = sqrt(shift(variance, epsilon))
     return by_factor(x, mean, div(cast(scale, variance.type.dtype), deviation), bias)
 
 
 def by_factor(x: Value, mean: Value, factor: Value, bias: Value) -> Value:
-    """(x - mean) · factor + bias, with a number of each a channel."""
+    """Compute (x - mean) · factor + bias, with one number of each per channel."""
     shape = channels_frame(x.shape).parameter_shape
     operands = (x, *(reshape(value, shape) for value in (mean, factor, bias)))
     return apply(BatchNormInference, *operands).output
@@ -90,11 +90,13 @@ def by_factor(x: Value, mean: Value, factor: Value, bias: Value) -> Value:
 def moved_statistics(
     node: Node, means: Sequence[Value], inverses: Sequence[Value], count: int
 ) -> tuple[Node, ...]:
-    """The updates of a norm's running statistics towards those of its micro-batches, one mean and
-    one inverse deviation each; `count` elements are behind a statistic."""
+    """Return the updates of a norm's running statistics towards those of its micro-batches.
+
+    Each micro-batch has one mean and one inverse deviation. A statistic is over `count` elements.
+    """
     *_, running_mean, running_variance = node.inputs
     inverse = inverses[0]
-    if len(inverses) > 1:  # of the average variance
+    if len(inverses) > 1:  # from the average variance
         inverse = power(_average([power(value, -2.0) for value in inverses]), -0.5)
     momentum, unbiased = node.attributes.momentum, count / max(count - 1, 1)
     variance = RunningVarianceAttributes(momentum, node.attributes.epsilon, unbiased)
@@ -111,7 +113,7 @@ def _average(values: Sequence[Value]) -> Value:
 
 
 class BatchNormInference(Elementwise):
-    """y = (x - mean) · factor + bias, with statistics that are given."""
+    """y = (x - mean) · factor + bias, with given statistics."""
 
     name, inputs = "batch_norm_inference", ("x", "mean", "factor", "bias")
     expression = "(x - mean) * factor + bias"
@@ -193,17 +195,18 @@ def batch_norm(
     running_variance: Value | None = None,
     frozen: bool = False,
 ) -> Value:
-    """Batch norm of float x (batch, channels, ...) (Ioffe and Szegedy, 2015); keeps the shape.
+    """Apply batch norm to float x (batch, channels, ...) (Ioffe and Szegedy, 2015).
 
-    Makes ``scale`` and ``bias`` (channels,) under scope `name`, and the states ``running_mean`` and
-    ``running_variance``, which each training step moves by `momentum` towards the batch's; a
-    program without an optimizer uses them instead of the batch's. With `frozen` every program uses
-    them, and none moves them. `epsilon` is added to the variance.
+    The shape stays. Creates ``scale`` and ``bias`` (channels,) under scope `name`, and the states
+    ``running_mean`` and ``running_variance``. Each training step moves these by `momentum` towards
+    the batch statistics. A program without an optimizer uses them instead of the batch statistics.
+    With `frozen` every program uses them, and none updates them. `epsilon` is added to the
+    variance.
 
-    A `scale` or `bias` may be given as for `layer_norm`, and both running statistics: states, such
-    as `graphc.parameter(..., trainable=False)`, or any values for a norm that is frozen. Raises
-    `ShapeError` for fewer than two axes or other shapes, and `OptionError` unless `epsilon` is
-    above 0 and `momentum` from 0 to 1, or for statistics that no step could move.
+    A `scale` or `bias` may be given as for `layer_norm`. Both running statistics may be given, too:
+    as states, such as `graphc.parameter(..., trainable=False)`, or as any values for a frozen norm.
+    Raises `ShapeError` for fewer than two axes or other shapes. Raises `OptionError` unless
+    `epsilon` is above 0 and `momentum` from 0 to 1, or for statistics that no step could update.
     """
     if as_value("batch_norm", x).type.rank < 2:
         raise ShapeError(f"batch_norm: x is (batch, channels, ...), got {x.type}")
@@ -222,7 +225,7 @@ def batch_norm(
 def _running(
     x: Value, mean: Value | None, variance: Value | None, frozen: bool
 ) -> tuple[Value, Value]:
-    """The running statistics: made, or those that are given."""
+    """Return the running statistics, created or given."""
     wide, length = compute_dtype(x.type.dtype), (x.shape[1],)
     if mean is None and variance is None:
         return (

@@ -1,7 +1,7 @@
-"""A value that takes changes of states with it into a training step.
+"""A value with state changes attached for a training step.
 
-Norms move their running statistics themselves. Whatever else a network changes at each call, such
-as a moving average that it keeps, is a state and what it changes to, which belong to the outputs.
+Norms update their running statistics themselves. Any other state that a network changes at each
+call, such as a moving average, is passed with its new value together with the outputs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class Replacement(Update):
 
 
 class Carrier(Op):
-    """Base: y = x, in the bytes of x, which takes along what a training step is made with; then the
-    node goes."""
+    """Base: y = x, in the bytes of x, with information for building a training step.
+
+    The node is then removed.
+    """
 
     views = "x"
 
@@ -48,7 +50,7 @@ class Carrier(Op):
 
 
 class WithChange(Carrier):
-    """y = x; a training step replaces a state by a value."""
+    """y = x, with a state that a training step replaces by a value."""
 
     name, inputs = "with_change", ("x", "state", "value")
 
@@ -60,7 +62,7 @@ class WithChange(Carrier):
         return x
 
     def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
-        """The last micro-batch decides, as the last call does."""
+        """Return the replacement by the last micro-batch, since the last call decides."""
         return (apply(Replacement, *copies[-1].inputs[1:]),)
 
     def gradient_state(self, node: Node) -> None:
@@ -71,9 +73,9 @@ class WithChange(Carrier):
 
 
 def with_changes(x: Value, changes: Iterable[tuple[State, Value]]) -> Value:
-    """x, which takes along that a training step changes these states to these values.
+    """Return x with the attached changes of these states to these values in a training step.
 
-    Raises `OptionError` for a state that is trained.
+    Raises `OptionError` for a trained state.
     """
     for state, value in changes:
         if state.trainable:

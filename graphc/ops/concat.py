@@ -1,4 +1,4 @@
-"""Ops that join tensors along an axis, and cut them apart again."""
+"""Ops that join tensors along an axis, and split them again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from graphc.keywords import checks_keywords
 from graphc.ops.shape import AxisAttributes, full
 
 MOST_PARTS = 2**18
-"""The most parts that `split` makes; each is a value."""
+"""The most parts that `split` creates; each is a value."""
 
 
 class Concat(Op):
-    """Tensors one after another along an axis; what lies in its place already is not copied."""
+    """Tensors one after another along an axis; parts already in place are not copied."""
 
     name, inputs = "concat", ("*parts",)
     attributes = AxisAttributes
@@ -70,7 +70,7 @@ class Concat(Op):
 
 
 def _along(sizes: Sequence[int], axis: int, whole: Layout) -> tuple[Layout, ...]:
-    """Consecutive parts of these extents inside a layout."""
+    """Return the layouts of consecutive parts of these extents inside a layout."""
     layouts, offset = [], whole.offset
     for size in sizes:
         layouts.append(Layout(offset, whole.strides))
@@ -79,7 +79,7 @@ def _along(sizes: Sequence[int], axis: int, whole: Layout) -> tuple[Layout, ...]
 
 
 def _is_same(a: Array, b: Array) -> bool:
-    """Whether two arrays of one shape are the same bytes."""
+    """Return whether two arrays of one shape are the same bytes."""
     return a.ctypes.data == b.ctypes.data and a.strides == b.strides
 
 
@@ -124,7 +124,7 @@ class Split(Op):
 
 
 def _cut(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
-    """Consecutive slices of these extents along an axis."""
+    """Return consecutive slices of these extents along an axis."""
     return np.split(array, np.cumsum(sizes)[:-1], axis)
 
 
@@ -133,9 +133,9 @@ def _cut(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
 
 @checks_keywords
 def concat(parts: Sequence[Value], axis: int = 0) -> Value:
-    """`parts` one after another along `axis`; their other extents and dtypes are equal.
+    """Concatenate `parts` along `axis`; their other extents and dtypes are equal.
 
-    Raises `ShapeError` where they are not, and `OptionError` for no parts.
+    Raises `ShapeError` if they are not, and `OptionError` for no parts.
     """
     values = as_values("concat", parts)
     if not values:
@@ -146,9 +146,9 @@ def concat(parts: Sequence[Value], axis: int = 0) -> Value:
 
 @checks_keywords
 def split(x: Value, parts: int | Sequence[int], axis: int = 0) -> tuple[Value, ...]:
-    """x cut along `axis` into that many equal parts, or into parts of the given extents: views.
+    """Split x along `axis` into equal parts, or into parts of the given extents: views.
 
-    Raises `ShapeError` where the extents do not add up to the axis.
+    Raises `ShapeError` if the extents do not add up to the axis.
     """
     axis = normalize_axis(axis, as_value("split", x).type.rank, "split")
     if isinstance(parts, int | np.integer):

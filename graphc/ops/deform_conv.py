@@ -1,4 +1,4 @@
-"""Deformable convolution: windows whose places move, sampled between elements, times filters."""
+"""Deformable convolution (Dai et al., 2017): windows with learned offsets, sampled bilinearly."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ def deform_conv2d(
     offset_groups: int = 1,
     mask: Value | None = None,
 ) -> Value:
-    """Convolution by windows that `offset` moves (Dai et al., 2017) and `mask` weighs (Zhu et al.,
-    2019).
+    """Convolve x by windows that `offset` moves (Dai et al., 2017) and `mask` weights.
 
-    x is float (batch, channels, height, width), the weight (filters, channels / groups, rows,
-    columns), the offset (batch, offset_groups · rows · columns · 2, *windows) in elements, down
-    before across, and the mask (batch, offset_groups · rows · columns, *windows). The result is
-    (batch, filters, *windows), with as many windows as `conv2d` has. Places between elements are
-    bilinear, and zeros lie beyond x. All values get gradients; it is a product with what
-    `interpolate` brings together, a copy of x for each place of the window. Raises `ShapeError` for
-    other shapes.
+    The mask is that of Zhu et al. (2019). x is float (batch, channels, height, width), and the
+    weight (filters, channels / groups, rows, columns). The offset is (batch, offset_groups · rows ·
+    columns · 2, *windows) in elements, down before across. The mask is (batch, offset_groups · rows
+    · columns, *windows). The result is (batch, filters, *windows), with as many windows as `conv2d`
+    has.
+
+    Points between elements are interpolated bilinearly, with zeros beyond x. All values get
+    gradients. The op is a product with the result of `interpolate`, a copy of x for each element of
+    the window. Raises `ShapeError` for other shapes.
     """
     where = "deform_conv2d"
     windows = _checked(x, weight, stride, padding, dilation, groups, offset_groups)
@@ -73,7 +74,7 @@ def _checked(
     groups: int,
     offset_groups: int,
 ) -> tuple[AxisWindows, ...]:
-    """The windows along both axes; raises `ShapeError` where x, weight and groups do not agree."""
+    """Return the windows along both axes; raises `ShapeError` for arguments that do not fit."""
     whole_number("deform_conv2d: groups", groups)
     whole_number("deform_conv2d: offset_groups", offset_groups)
     x_type, w_type = as_value("deform_conv2d", x).type, as_value("deform_conv2d", weight).type
@@ -98,7 +99,7 @@ def _places(
     windows: tuple[AxisWindows, ...],
     dtype: np.dtype[np.generic],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    """Where windows read that do not move: (taps, *counts, 2), columns before rows."""
+    """Return the sample points without offsets: (taps, *counts, 2), columns before rows."""
     down, across = (
         np.arange(size)[:, None] * a.dilation + np.arange(count) * a.stride - a.before
         for size, count, a in zip(window, counts, windows, strict=True)

@@ -1,11 +1,11 @@
-"""Fused attention whose weights go through dropout, and its gradient.
+"""Fused attention with dropout of the weights, and its gradient.
 
 Element (batch, head, row, column) of the weights is dropped as `dropout` would drop it in a tensor
-of all weights (Philox, Salmon et al., 2011), so both forms of attention drop the same. Which ones
-stay is drawn anew in every tile, forward and for the gradient; nothing of it is kept.
+of all weights (Philox, Salmon et al., 2011), so both forms of attention drop the same. The dropout
+mask is drawn anew in every tile, in the forward pass and for the gradient. None of it is saved.
 
 With P = softmax(scale · q · kᵀ), M the mask times 1 / (1 - rate) and y = (P ∘ M) · v, the gradient
-of the scores is P ∘ (M ∘ (dy · vᵀ) - Σ dy · y) · scale: the sum along a row is that of fused
+of the scores is P ∘ (M ∘ (dy · vᵀ) - Σ dy · y) · scale. The sum along a row is that of fused
 attention without dropout (Dao et al., 2022).
 """
 
@@ -47,23 +47,21 @@ LANES = 4
 
 @dataclass(frozen=True, slots=True)
 class DroppedAttributes(AttentionAttributes):
-    """Those of attention; the part of the weights that is dropped, and the number of the stream
-    that they are drawn from."""
+    """The attributes of attention, the dropout rate of its weights, and the stream number."""
 
     rate: Annotated[float, Between(0.0, below=1.0)] = field(kw_only=True)
     stream: Annotated[int, Whole(0, LOW)] = field(kw_only=True)
 
 
 class DroppingAttention(RandomOp, TiledAttention):
-    """Base: scratch for what is drawn of a tile of weights."""
+    """Base: scratch for the random words of a tile of weights."""
 
     attributes = DroppedAttributes
     needs_contiguous = ("seed",)
     flops_per_pair = TiledAttention.flops_per_pair + RandomOp.flops_per_element
 
     def drawing_scratch(self, node: Node) -> tuple[TensorType, ...]:
-        """Counters, products and elements of some blocks, and which weights of a tile are
-        dropped."""
+        """Return counters, products and elements of some blocks, and a tile's dropout mask."""
         q, k, _ = self.operands(node)
         rows, columns = tile_shape(q.shape[2], k.shape[2])
         blocks = min(TILE_BLOCKS, rows * columns // LANES + 2)
@@ -75,7 +73,7 @@ class DroppingAttention(RandomOp, TiledAttention):
         )
 
     def dropping(self, node: Node, seed: Array, step: Array, scratch: Sequence[Array]) -> Dropping:
-        """What drops weights in the node's step."""
+        """Return the dropout of weights in the node's step."""
         q, k, _ = self.operands(node)
         rate, (counter, product, stays, room) = node.attributes.rate, scratch
         drawn = DropoutAttributes(rate, node.attributes.stream)
@@ -87,7 +85,7 @@ def _draw(
     attributes: DropoutAttributes, seed: Array, step: Array,
     counter: Array, product: Array, stays: Array, first: int, dropped: Array,
 ) -> None:  # fmt: skip
-    """Which elements from the number `first` on are dropped."""
+    """Compute the mask of dropped elements, from number `first` on."""
     done = 0
     while done < dropped.size:
         block, skipped = divmod(first + done, LANES)
@@ -98,8 +96,10 @@ def _draw(
 
 
 class DroppedAttention(DroppingAttention):
-    """y = dropout(softmax(scale · q · kᵀ + mask)) · v, and as stats the logarithm of each row's
-    sum, as `attention` has it."""
+    """y = dropout(softmax(scale · q · kᵀ + mask)) · v, and stats as in `attention`.
+
+    `stats` is the log-sum-exp of each row.
+    """
 
     name, outputs = "dropped_attention", ("y", "stats")
     inputs = ("q", "k", "v", "seed", "step", "*mask")
@@ -171,12 +171,12 @@ class DroppedAttention(DroppingAttention):
 
 
 def _gradient(node: Node, *operands: Value) -> Node:
-    """One node for all three gradients: equal nodes are made one."""
+    """Return one node for all three gradients; equal nodes are merged."""
     return apply(DroppedAttentionGradient, *operands, attributes=node.attributes)
 
 
 class DroppedAttentionGradient(DroppingAttention):
-    """dq, dk and dv; the weights are computed again from stats, and dropped again."""
+    """dq, dk and dv of attention with dropout; the weights are recomputed from stats."""
 
     name, outputs = "dropped_attention_gradient", ("dq", "dk", "dv")
     inputs = ("dy", "q", "k", "v", "y", "stats", "seed", "step", "*mask")
@@ -233,7 +233,7 @@ def dropped_attention(
     q: Value, k: Value, v: Value, masks: Sequence[Value], attributes: AttentionAttributes,
     rate: float,
 ) -> Value:  # fmt: skip
-    """y for operands of four axes; each call drops weights of its own."""
+    """Return y for operands of four axes; each call draws its own mask."""
     a = attributes
     own = DroppedAttributes(a.scale, a.causal, a.from_first, rate=rate, stream=next_stream())
     return apply(DroppedAttention, q, k, v, SEED, STEP, *masks, attributes=own).outputs[0]

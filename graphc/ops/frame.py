@@ -1,4 +1,4 @@
-"""Frames: over which axes of a folded shape a norm's statistics run, and its parameters lie."""
+"""Frames of norms: a folded shape with the axes of statistics and of parameters."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """How a norm looks at x: a folded shape, statistic axes, parameter axes."""
+    """The folding of x for a norm: a folded shape, statistic axes, parameter axes."""
 
     shape: tuple[int, ...]
     statistic_axes: tuple[int, ...]
     parameter_axes: tuple[int, ...]
 
     def kept(self, axes: tuple[int, ...]) -> tuple[int, ...]:
-        """The folded shape with extent 1 on all axes but these."""
+        """Return the folded shape with extent 1 on all axes but these."""
         return tuple(n if i in axes else 1 for i, n in enumerate(self.shape))
 
     @property
@@ -34,16 +34,16 @@ class Frame:
 
     @property
     def has_one_parameter(self) -> bool:
-        """Whether what shares a statistic shares a parameter, and nothing else does."""
+        """True if elements share a parameter exactly if they share a statistic."""
         return self.statistic_axes == self.summed_axes
 
     @property
     def count(self) -> int:
-        """Elements of one statistic."""
+        """The elements of one statistic."""
         return math.prod(self.shape[axis] for axis in self.statistic_axes)
 
     def suits(self, shape: tuple[int, ...]) -> bool:
-        """Whether a norm can look so at an x of that shape."""
+        """Return whether this is the frame of a norm over an x of that shape."""
         known = []
         if len(shape) > 0:
             known.append(rows_frame(shape))
@@ -55,16 +55,22 @@ class Frame:
 
 
 def rows_frame(shape: tuple[int, ...]) -> Frame:
-    """Statistics over the last axis, and a parameter for each of its elements."""
+    """Return the frame with statistics over the last axis, and a parameter per element of it."""
     return Frame((math.prod(shape[:-1]), shape[-1]), (1,), (1,))
 
 
 def groups_frame(shape: tuple[int, ...], groups: int) -> Frame:
-    """Statistics over a group of channels and all positions, and a parameter a channel."""
+    """Return the frame with statistics over channel groups and positions.
+
+    It has a parameter per channel.
+    """
     folded = (shape[0], groups, shape[1] // groups, math.prod(shape[2:]))
     return Frame(folded, (2, 3), (1, 2))
 
 
 def channels_frame(shape: tuple[int, ...]) -> Frame:
-    """Statistics over all axes but the channels, which come second, and a parameter a channel."""
+    """Return the frame with statistics over all axes but the second, the channels.
+
+    It has a parameter per channel.
+    """
     return Frame(shape, tuple(i for i in range(len(shape)) if i != 1), (1,))

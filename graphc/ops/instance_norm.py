@@ -16,12 +16,13 @@ def instance_norm(
     scale: Value | None = None,
     bias: Value | None = None,
 ) -> Value:
-    """Instance norm of float x (batch, channels, ...) (Ulyanov et al., 2016); keeps the shape.
+    """Apply instance norm to float x (batch, channels, ...) (Ulyanov et al., 2016).
 
-    Each channel of each example is normalised over all its places. Makes ``scale``, one, and
-    ``bias``, zero, of (channels,) under scope `name`, unless given as for `layer_norm`. `epsilon`
-    is added to the variance. It is `group_norm` with as many groups as channels. Raises
-    `ShapeError` for an x without places, and `OptionError` unless `epsilon` is above 0.
+    The shape stays. Each channel of each example is normalized over all its positions. Creates
+    ``scale``, one, and ``bias``, zero, of (channels,) under scope `name`, unless given as for
+    `layer_norm`. `epsilon` is added to the variance. It is `group_norm` with as many groups as
+    channels. Raises `ShapeError` for an x without positions, and `OptionError` unless `epsilon` is
+    above 0.
     """
     if as_value("instance_norm", x).type.rank < 3:
         raise ShapeError(f"instance_norm: x is (batch, channels, places, ...), got {x.type}")

@@ -1,4 +1,4 @@
-"""Quotients and remainders by both conventions, operations on bits, and logic."""
+"""Quotients and remainders by both conventions, bitwise operations, and logic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphc.ops.elementwise import Elementwise, Operand, mul, neg, operands
 
 
 class Quotient(Elementwise):
-    """Base: whole quotients, constant between jumps, so nothing flows back."""
+    """Base: integer quotients, piecewise constant, so the gradient is 0."""
 
     inputs = ("a", "b")
 
@@ -35,7 +35,7 @@ class FloorDivide(Quotient):
 
 
 class TruncDivide(Quotient):
-    """y = a / b, cut towards zero."""
+    """y = a / b, truncated."""
 
     name, expression = "trunc_divide", "trunc(a / b)"
     integers = parse("(a - fmod(a, b)) // b")
@@ -77,7 +77,7 @@ class Fmod(Elementwise):
 
 
 class Bitwise(Elementwise):
-    """Base: integers bit by bit, and bools, of which each is one bit."""
+    """Base: bitwise operations on integers, and logic on bools."""
 
     inputs: ClassVar[tuple[str, ...]] = ("a", "b")
     takes_bool = True
@@ -102,13 +102,13 @@ class BitwiseOr(Bitwise):
 
 
 class BitwiseXor(Bitwise):
-    """y = either a or b."""
+    """y = a xor b."""
 
     name, expression = "bitwise_xor", "a ^ b"
 
 
 class BitwiseNot(Bitwise):
-    """y = every bit of x turned."""
+    """y = the complement of x."""
 
     name, inputs = "bitwise_not", ("x",)
     expression = "~x"
@@ -133,43 +133,45 @@ class RightShift(Bitwise):
 
 @operator("//")
 def floor_divide(a: Operand, b: Operand) -> Value:
-    """a / b rounded down, as Python's ``//``, of floats or integers of one dtype, broadcast.
+    """Return a / b rounded down, as Python's ``//``, of floats or integers of one dtype.
 
-    Either may be a number. An integer by 0 is 0. The gradient is 0. Raises `DTypeError` for bool.
+    The operands broadcast, and either may be a number. An integer divided by 0 is 0. The gradient
+    is 0. Raises `DTypeError` for bool.
     """
     return apply(FloorDivide, *operands(a, b)).output
 
 
 def trunc_divide(a: Operand, b: Operand) -> Value:
-    """a / b cut towards zero, as C divides integers, of one dtype, broadcast.
+    """Return a / b truncated, as C divides integers, of one dtype, broadcast.
 
-    Either may be a number. An integer by 0 is 0. The gradient is 0. Raises `DTypeError` for bool.
+    Either may be a number. An integer divided by 0 is 0. The gradient is 0. Raises `DTypeError` for
+    bool.
     """
     return apply(TruncDivide, *operands(a, b)).output
 
 
 @operator("%")
 def remainder(a: Operand, b: Operand) -> Value:
-    """a - b · (a // b), with the sign of b as Python's ``%``, of one dtype, broadcast.
+    """Return a - b · (a // b), with the sign of b as Python's ``%``, of one dtype, broadcast.
 
-    Either may be a number. Of integers by 0 it is 0, of floats NaN. The gradient goes through a,
-    and through b as often as it was taken away. Raises `DTypeError` for bool.
+    Either may be a number. For b = 0 it is 0 for integers and NaN for floats. The gradient by a is
+    1, and by b it is -(a // b). Raises `DTypeError` for bool.
     """
     return apply(Remainder, *operands(a, b)).output
 
 
 def fmod(a: Operand, b: Operand) -> Value:
-    """a - b · trunc(a / b), with the sign of a as in C, of one dtype, broadcast.
+    """Return a - b · trunc(a / b), with the sign of a as in C, of one dtype, broadcast.
 
-    Either may be a number. Of integers by 0 it is 0, of floats NaN. The gradient goes through a,
-    and through b as often as it was taken away. Raises `DTypeError` for bool.
+    Either may be a number. For b = 0 it is 0 for integers and NaN for floats. The gradient by a is
+    1, and by b it is -trunc(a / b). Raises `DTypeError` for bool.
     """
     return apply(Fmod, *operands(a, b)).output
 
 
 @operator("&")
 def bitwise_and(a: Operand, b: Operand) -> Value:
-    """a and b, of integers bit by bit, of bools as logic; one dtype, broadcast.
+    """Return a and b, bitwise for integers, logical for bools; one dtype, broadcast.
 
     Either may be a number. It has no gradient. Raises `DTypeError` for floats.
     """
@@ -178,7 +180,7 @@ def bitwise_and(a: Operand, b: Operand) -> Value:
 
 @operator("|")
 def bitwise_or(a: Operand, b: Operand) -> Value:
-    """a or b, of integers bit by bit, of bools as logic; one dtype, broadcast.
+    """Return a or b, bitwise for integers, logical for bools; one dtype, broadcast.
 
     Either may be a number. It has no gradient. Raises `DTypeError` for floats.
     """
@@ -187,7 +189,7 @@ def bitwise_or(a: Operand, b: Operand) -> Value:
 
 @operator("^")
 def bitwise_xor(a: Operand, b: Operand) -> Value:
-    """Either a or b, of integers bit by bit, of bools as logic; one dtype, broadcast.
+    """Return a xor b, bitwise for integers, logical for bools; one dtype, broadcast.
 
     Either may be a number. It has no gradient. Raises `DTypeError` for floats.
     """
@@ -196,7 +198,7 @@ def bitwise_xor(a: Operand, b: Operand) -> Value:
 
 @operator("~")
 def bitwise_not(x: Value) -> Value:
-    """Not x, of integers bit by bit, of bools as logic; keeps shape and dtype.
+    """Return not x, bitwise for integers, logical for bools; keeps shape and dtype.
 
     It has no gradient. Raises `DTypeError` for floats.
     """
@@ -205,19 +207,19 @@ def bitwise_not(x: Value) -> Value:
 
 @operator("<<")
 def left_shift(a: Operand, b: Operand) -> Value:
-    """Integer a with its bits moved up by b, zeros coming in; one dtype, broadcast.
+    """Shift the bits of integer a left by b, filling with zeros; one dtype, broadcast.
 
-    Either may be a number. By as many bits as a has, or more, and by a negative number, nothing is
-    left. It has no gradient. Raises `DTypeError` for floats and bools.
+    Either may be a number. The result is 0 if b is negative, or at least the number of bits of a.
+    It has no gradient. Raises `DTypeError` for floats and bools.
     """
     return apply(LeftShift, *operands(a, b)).output
 
 
 @operator(">>")
 def right_shift(a: Operand, b: Operand) -> Value:
-    """Integer a with its bits moved down by b, its sign coming in; one dtype, broadcast.
+    """Shift the bits of integer a right by b, filling with its sign; one dtype, broadcast.
 
-    Either may be a number. By as many bits as a has, or more, and by a negative number, the sign is
-    left: 0 or -1. It has no gradient. Raises `DTypeError` for floats and bools.
+    Either may be a number. The result is the sign, 0 or -1, if b is negative, or at least the
+    number of bits of a. It has no gradient. Raises `DTypeError` for floats and bools.
     """
     return apply(RightShift, *operands(a, b)).output

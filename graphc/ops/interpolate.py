@@ -1,8 +1,8 @@
-"""Maps interpolated at places that are computed, and its gradients; `grid_sample` on top.
+"""Interpolation of maps at computed sample points, its gradients, and `grid_sample`.
 
-A place has one coordinate an axis, in elements of x from its first, the last axis first. What it
-reads are one, two or four elements along each axis around it, with products of weights; Keys' cubic
-kernel has the coefficient -0.75. The arithmetic on the CPU is in cpu/interpolation.py.
+A point has one coordinate per axis, the last axis first, in elements of x counted from the first.
+It reads one, two or four elements along each axis around it, weighted by products of weights. Keys'
+cubic kernel has the coefficient -0.75. The CPU arithmetic is in `graphc.ops.cpu.interpolation`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from graphc.ops.shape import reshape
 FORMS = ("nearest", "linear", "cubic")
 OUTSIDE = ("zeros", "edge", "reflect", "symmetric")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
-"""Elements along an axis that a place reads."""
+"""Elements along an axis that a point reads."""
 
 TILE_BYTES = 4 * 2**20
-"""Bytes of scratch, if the device allows as much and one place of an image needs no more."""
+"""Bytes of scratch, if the device allows that many and one point of an image needs no more."""
 
 MOST_AXES = 3
 
@@ -45,7 +45,7 @@ Extents = Annotated[tuple[int, ...], Whole(1, COUNTED)]
 
 @dataclass(frozen=True, slots=True)
 class InterpolateAttributes:
-    """The kernel, and what stands for elements beyond the ends."""
+    """The kernel, and the values beyond the ends."""
 
     form: Annotated[str, OneOf(FORMS)] = "linear"
     outside: Annotated[str, OneOf(OUTSIDE)] = "zeros"
@@ -53,7 +53,7 @@ class InterpolateAttributes:
 
 @dataclass(frozen=True, slots=True)
 class InterpolateGradientAttributes:
-    """As going forward, and the extents of the maps behind their channels."""
+    """The attributes of the forward op, and the extents of the maps after their channels."""
 
     extents: Extents
     form: Annotated[str, OneOf(FORMS)] = "linear"
@@ -67,7 +67,7 @@ class Interpolation(Op):
     precision = "wide"
 
     def sampled(self, x: TensorType, places: TensorType) -> TensorType:
-        """The type of x interpolated at those places."""
+        """Return the type of x interpolated at those points."""
         float_dtype(x, places)
         axes = x.rank - 2
         if not 1 <= axes <= MOST_AXES or places.rank < 2 or places.shape[-1] != axes:
@@ -82,11 +82,11 @@ class Interpolation(Op):
         return x.with_shape((*x.shape[:2], *places.shape[1:-1]))
 
     def types(self, node: Node) -> tuple[TensorType, TensorType]:
-        """The maps that are read or summed, and the places."""
+        """Return the types of the maps that are read or summed, and of the points."""
         raise NotImplementedError
 
     def _work(self, node: Node) -> int:
-        """Products with weights, of all elements that are read."""
+        """Return the number of products with weights, over all elements that are read."""
         x, places = self.types(node)
         points = places.elements // places.shape[-1]
         return points * x.shape[1] * int(TAPS[node.attributes.form] ** (x.rank - 2))
@@ -96,7 +96,10 @@ class Interpolation(Op):
         return Cost(2 * self._work(node), moved.bytes_read, moved.bytes_written)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """For a tile of places: numbers, indices and truths of their taps, and a row a channel."""
+        """Return scratch for a tile of points.
+
+        It has rows of floats, of indices and of bools for their taps, and one row per channel.
+        """
         x, places = self.types(node)
         axes, taps = x.rank - 2, TAPS[node.attributes.form]
         points = math.prod(places.shape[1:-1])
@@ -113,7 +116,7 @@ class Interpolation(Op):
         )
 
     def tiles(self, record: Recorder, node: Node, places: Array) -> interpolation.Tiles:
-        """The tiles of places, and the scratch in which they are worked on."""
+        """Return the tiles of points, and their scratch."""
         a, (x, _) = node.attributes, self.types(node)
         taps = interpolation.Taps(x.shape[2:], TAPS[a.form], a.outside)
         flat = places.reshape(places.shape[0], -1, places.shape[-1])
@@ -121,7 +124,7 @@ class Interpolation(Op):
 
 
 class Interpolate(Interpolation):
-    """y = x at each place."""
+    """y = x interpolated at each point."""
 
     name, inputs = "interpolate", ("x", "places")
     attributes = InterpolateAttributes
@@ -153,7 +156,7 @@ class Interpolate(Interpolation):
 
 
 class InterpolateInputGradient(Interpolation):
-    """dx: each element sums the gradients of the places that read it."""
+    """dx = for each element, the sum of the gradients of the points that read it."""
 
     name, inputs, outputs = "interpolate_input_gradient", ("dy", "places"), ("dx",)
     attributes = InterpolateGradientAttributes
@@ -188,7 +191,7 @@ class InterpolateInputGradient(Interpolation):
 
 
 class InterpolatePlaceGradient(Interpolation):
-    """dplaces: how y changes with each coordinate, times dy, summed over channels."""
+    """dplaces = the derivative of y by each coordinate, times dy, summed over channels."""
 
     name, inputs = "interpolate_place_gradient", ("dy", "x", "places")
     outputs = ("dplaces",)
@@ -230,7 +233,7 @@ class InterpolatePlaceGradient(Interpolation):
     def gradient_places(
         self, node: Node, ddplaces: Value, dy: Value, x: Value, places: Value
     ) -> Value:
-        """Along its own axis a slope is constant between two elements."""
+        """Return 0 along each slope's own axis: it is constant between two elements."""
         found = list[Value]()
         for axis, near, far in _ends(node, places):
             back = mul(dy, _of_axis(ddplaces, axis))
@@ -251,8 +254,11 @@ class InterpolatePlaceGradient(Interpolation):
 
 
 def _ends(node: Node, places: Value) -> Iterator[tuple[int, Value, Value]]:
-    """Each coordinate with the places moved along it to the elements before and behind them: what
-    is read there differs by the slope. Raises `GradientError` but for linear interpolation."""
+    """Yield each axis with the points moved along it to the elements before and after them.
+
+    The slope is the difference of x at the two. Raises `GradientError` except for linear
+    interpolation.
+    """
     form, axes = node.attributes.form, node.inputs[1].type.rank - 2
     if form != "linear":
         raise GradientError(
@@ -267,7 +273,7 @@ def _ends(node: Node, places: Value) -> Iterator[tuple[int, Value, Value]]:
 
 
 def _is_axis(node: Node, axis: int) -> Value:
-    """Which coordinate of a place is that of an axis."""
+    """Return the mask of the coordinate that belongs to an axis."""
     return constant(np.arange(node.inputs[1].type.rank - 2) == axis)
 
 
@@ -276,7 +282,7 @@ def _at(node: Node, x: Value, places: Value) -> Value:
 
 
 def _of_axis(places: Value, axis: int) -> Value:
-    """One coordinate of all places, for all channels."""
+    """Return one coordinate of all points, with an axis for the channels."""
     found = slice_(places, (..., axis))
     return reshape(found, (found.shape[0], 1, *found.shape[1:]))
 
@@ -306,16 +312,17 @@ def grid_sample(
     padding: str = "zeros",
     align_corners: bool = False,
 ) -> Value:
-    """x (batch, channels, *extents), of 1 to 3 extents, at the places of a grid (batch, *shape,
-    axes).
+    """Sample x (batch, channels, *extents) at the points of a grid (batch, *shape, axes).
 
-    A place has a coordinate from -1 to 1 for each axis, the last axis first: these are the centres
-    of the outermost elements with `align_corners`, else their outer edges. The `form` is "nearest"
-    (halves go to the even element), "linear" or "cubic", with the coefficient -0.75. What lies
-    beyond x is zeros, the nearest element of its "border", or its "reflection" there, as in
-    PyTorch. The result is (batch, channels, *shape). x and the grid get gradients, but for the
-    grid with "nearest"; the grid's gradient has gradients with "linear". Raises `ShapeError`,
-    `OptionError` and `DTypeError`.
+    x has 1 to 3 extents, and the result is (batch, channels, *shape). A point has a coordinate from
+    -1 to 1 for each axis, the last axis first. With `align_corners` these are the centers of the
+    outermost elements, else their outer edges.
+
+    The `form` is "nearest" (halves are rounded to the even element), "linear" or "cubic", with the
+    coefficient -0.75. Elements beyond x are zeros, the nearest element of its "border", or its
+    "reflection" there, as in PyTorch. x and the grid get gradients, except for the grid with
+    "nearest". The grid's gradient has gradients with "linear". Raises `ShapeError`, `OptionError`
+    and `DTypeError`.
     """
     choose("grid_sample: form", form, FORMS)
     choose("grid_sample: padding", padding, PADDINGS)
@@ -347,7 +354,7 @@ def _numbers(given: Any) -> Value:
 
 
 def _reflected(places: Value, extents: Any, align_corners: bool) -> Value:
-    """Coordinates folded between the first and the last centre, or the outer edges."""
+    """Reflect coordinates between the first and the last center, or between the outer edges."""
     low = 0.0 if align_corners else -0.5
     span = np.maximum(extents - 1, 1) if align_corners else extents
     away = sub(places, low) if low else places

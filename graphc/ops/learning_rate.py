@@ -1,4 +1,4 @@
-"""Learning rates that follow the step counter, computed inside the step."""
+"""Learning rate schedules computed from the step counter inside the step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LearningRateAttributes:
     dtype: Annotated[str, DTypeName("float")]
 
     def at(self, step: int) -> float:
-        """The rate of step number `step`, from 0; before that, the rate of step 0."""
+        """Return the rate of step number `step`, from 0; a negative step counts as step 0."""
         step = max(step, 0)
         if step < self.warmup:
             return self.peak * (step + 1) / self.warmup
@@ -46,7 +46,7 @@ class LearningRateAttributes:
 
 
 class LearningRate(Op):
-    """The rate of this step, computed in float64 and rounded once."""
+    """The learning rate of this step, computed in float64 and rounded once."""
 
     name, inputs, outputs = "learning_rate", ("step",), ("rate",)
     attributes = LearningRateAttributes

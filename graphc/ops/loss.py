@@ -1,4 +1,4 @@
-"""Losses of predictions and targets, element by element, reduced to scalars to train on."""
+"""Elementwise losses of predictions and targets, reduced to scalars for training."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class BinaryCrossEntropy(FloatElementwise):
-    """-positive · target · log σ(x) - (1 - target) · log σ(-x), in a form that does not
-    overflow."""
+    """y = -positive · target · log σ(x) - (1 - target) · log σ(-x), without overflow."""
 
     name, inputs = "binary_cross_entropy", ("x", "target", "positive")
     precision = "wide"
@@ -45,7 +44,7 @@ class BinaryCrossEntropy(FloatElementwise):
     )
 
     def gradient_x(self, node: Node, dy: Value, x: Value, target: Value, positive: Value) -> Value:
-        """dy · (σ(x) · (1 - target + positive · target) - positive · target)."""
+        """Return dy · (σ(x) · (1 - target + positive · target) - positive · target)."""
         hit = mul(positive, target)
         return mul(dy, sub(mul(sigmoid(x), add(shift(neg(target), 1.0), hit)), hit))
 
@@ -61,13 +60,13 @@ class BinaryCrossEntropy(FloatElementwise):
 
 @dataclass(frozen=True, slots=True)
 class HuberAttributes:
-    """The size of an error from which on its loss grows linearly."""
+    """The size of an error above which its loss grows linearly."""
 
     delta: Annotated[float, Between(above=0.0)]
 
 
 class Huber(FloatElementwise):
-    """x² / 2 where |x| is at most delta, else delta · (|x| - delta / 2) (Huber, 1964)."""
+    """y = x² / 2 if |x| is at most delta, else delta · (|x| - delta / 2) (Huber, 1964)."""
 
     name, inputs = "huber", ("x",)
     attributes = HuberAttributes
@@ -80,7 +79,7 @@ class Huber(FloatElementwise):
 
 
 class HuberGradient(FloatElementwise):
-    """dx = dy · x, with x cut at delta on both sides."""
+    """dx = dy · x, with x clipped at delta on both sides."""
 
     name, inputs, outputs = "huber_gradient", ("x", "dy"), ("dx",)
     attributes = HuberAttributes
@@ -98,7 +97,7 @@ class HuberGradient(FloatElementwise):
 
 
 def reduced(name: str, losses: Value, reduction: str, kinds: Sequence[str] = REDUCTIONS) -> Value:
-    """Losses reduced as asked for; raises `OptionError` for another reduction."""
+    """Reduce losses by the given reduction; raises `OptionError` for another one."""
     match choose(f"{name}: reduction", reduction, kinds):
         case "mean":
             return mean(losses)
@@ -120,7 +119,7 @@ def check_floats(name: str, *operands: object) -> None:
 
 
 def mse(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
-    """Mean over all elements of (prediction - target)², a scalar; the two broadcast.
+    """Return the mean over all elements of (prediction - target)², a scalar; the two broadcast.
 
     `reduction` is "mean", "sum", or "none" for the losses of all elements.
     """
@@ -129,7 +128,7 @@ def mse(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
 
 
 def l1(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
-    """Mean over all elements of |prediction - target|, a scalar; the two broadcast.
+    """Return the mean over all elements of |prediction - target|, a scalar; the two broadcast.
 
     `reduction` is "mean", "sum", or "none" for the losses of all elements.
     """
@@ -140,9 +139,9 @@ def l1(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
 def huber(
     prediction: Value, target: Value, *, delta: float = 1.0, reduction: str = "mean"
 ) -> Value:
-    """Huber's loss of float x = prediction - target (1964), reduced; the two broadcast.
+    """Return Huber's loss of float x = prediction - target (1964), reduced; the two broadcast.
 
-    It is x² / 2 where |x| is at most `delta`, and delta · (|x| - delta / 2) beyond. `reduction` is
+    It is x² / 2 if |x| is at most `delta`, and delta · (|x| - delta / 2) beyond. `reduction` is
     "mean", "sum", or "none" for the losses of all elements. Raises `OptionError` unless `delta` is
     above 0.
     """
@@ -155,7 +154,7 @@ def huber(
 def smooth_l1(
     prediction: Value, target: Value, *, beta: float = 1.0, reduction: str = "mean"
 ) -> Value:
-    """`huber` with `beta` for its delta, divided by it (Girshick, 2015): of slope 1 beyond `beta`.
+    """Return `huber` with delta `beta`, divided by `beta` (Girshick, 2015): of slope 1 beyond it.
 
     Raises `OptionError` unless `beta` is above 0.
     """
@@ -178,12 +177,13 @@ def binary_cross_entropy_with_logits(
     pos_weight: Value | None = None,
     reduction: str = "mean",
 ) -> Value:
-    """-target · log σ(logits) - (1 - target) · log σ(-logits), reduced: independent labels.
+    """Return the binary cross entropy of logits and independent labels, reduced.
 
-    `target` holds floats from 0 to 1. What is given broadcasts: `weights` multiply the losses,
-    `pos_weight` the first summand alone, so that rare labels count more. `reduction` is "mean",
-    over all elements whatever their weights, "sum", or "none" for the losses of all elements.
-    Raises `DTypeError` unless all have one float dtype.
+    It is -target · log σ(logits) - (1 - target) · log σ(-logits). `target` has floats from 0 to 1.
+    All operands broadcast. `weights` multiply the losses. `pos_weight` multiplies the first summand
+    alone, so that rare labels count more. `reduction` is "mean" over all elements regardless of
+    their weights, "sum", or "none" for the losses of all elements. Raises `DTypeError` unless all
+    have one float dtype.
     """
     name = "binary_cross_entropy_with_logits"
     check_floats(name, as_value(name, logits), as_value(f"{name}: target", target))
@@ -203,12 +203,12 @@ def kl_divergence(
     log_target: bool = False,
     reduction: str = "mean",
 ) -> Value:
-    """target · (log target - log_probabilities), reduced: how far a distribution is from `target`.
+    """Return the Kullback-Leibler divergence from `target`, reduced.
 
-    `target` holds probabilities, 0 included, or their logarithms with `log_target`; the two
-    broadcast. `reduction` is "mean" over all elements, "sum", "batchmean" (the sum over the first
-    extent, as the definition has it), or "none" for the losses of all elements. Raises `ShapeError`
-    for "batchmean" of a scalar.
+    It is target · (log target - log_probabilities). `target` has probabilities, which may be 0, or
+    with `log_target` their logarithms; the two broadcast. `reduction` is "mean" over all elements,
+    "sum", "batchmean" (the sum over the first extent, as in the definition), or "none" for the
+    losses of all elements. Raises `ShapeError` for "batchmean" of a scalar.
     """
     kinds = (*REDUCTIONS, "batchmean")
     check_floats("kl_divergence", log_probabilities, as_value("kl_divergence: target", target))
@@ -226,10 +226,10 @@ def kl_divergence(
 def hinge(
     prediction: Value, target: Value, *, margin: float = 1.0, reduction: str = "mean"
 ) -> Value:
-    """max(0, margin - target · prediction), reduced, for targets -1 and 1; the two broadcast.
+    """Return max(0, margin - target · prediction), reduced, for targets -1 and 1.
 
-    `reduction` is "mean", "sum", or "none" for the losses of all elements. Raises `OptionError`
-    unless `margin` is a number.
+    The operands broadcast. `reduction` is "mean", "sum", or "none" for the losses of all elements.
+    Raises `OptionError` unless `margin` is a number.
     """
     check_floats("hinge", prediction, target)
     product = mul(target, prediction)

@@ -1,4 +1,4 @@
-"""Padding and cropping of any axes: by a number, or by what is there, one axis after another."""
+"""Padding and cropping of any axes: by a constant, or by elements of x, axis after axis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = ("constant", *REPEATED)
 
 @dataclass(frozen=True, slots=True)
 class PadAxisAttributes:
-    """An axis, its extent in the result, what is added in front, and what is repeated there."""
+    """An axis, its extent in the result, the number of elements before x, and the mode."""
 
     axis: Annotated[int, Whole()]
     extent: Annotated[int, Whole(1, COUNTED)]
@@ -32,7 +32,7 @@ class PadAxisAttributes:
 
 
 class PadAxis(AxisMap):
-    """y = x with elements of its own on both sides of one axis."""
+    """y = x padded with its own elements on both sides of one axis."""
 
     name, attributes, partner = "pad_axis", PadAxisAttributes, "pad_axis_gradient"
     cure = "pad the first and the last elements alone, and join all with graphc.concat"
@@ -56,7 +56,7 @@ class PadAxis(AxisMap):
 
 
 class PadAxisGradient(PadAxis):
-    """dx: each element sums the gradients of what has repeated it."""
+    """dx = for each element, the sum of the gradients of its copies."""
 
     name, partner, transposes = "pad_axis_gradient", "pad_axis", True
 
@@ -67,16 +67,16 @@ class PadAxisGradient(PadAxis):
 def pad(
     x: Value, widths: Sequence[int | Pair], mode: str = "constant", value: float = 0.0
 ) -> Value:
-    """x with more elements around it: for each axis (before, after), or one number for both.
+    """Pad x by (before, after) elements for each axis, or one number for both.
 
-    Negative widths crop, before anything is added. The mode "constant" adds `value`; "edge" repeats
-    what is outermost, "reflect" mirrors x at its outermost elements without repeating them, and
-    "wrap" goes on at the other end, each also for widths beyond x. x itself where all widths are 0.
-    Along an axis that another mode than "constant" pads, the result has at most 2**26 elements,
-    2**24 on a GPU.
+    Negative widths crop, before any padding. The mode "constant" pads with `value`. "edge" repeats
+    the outermost elements, "reflect" mirrors x at its outermost elements without repeating them,
+    and "wrap" continues at the other end. All accept widths beyond x. Returns x itself if all
+    widths are 0. Along an axis padded in another mode than "constant", the result has at most 2**26
+    elements, 2**24 on a GPU.
 
-    Raises `ShapeError` for another number of widths and where nothing is left of an axis,
-    `OptionError` for another mode, and `DTypeError` for a value that x's dtype does not hold.
+    Raises `ShapeError` for another number of widths and if nothing is left of an axis. Raises
+    `OptionError` for another mode, and `DTypeError` for a value that x's dtype cannot represent.
     """
     rank = as_value("pad", x).type.rank
     choose("pad: mode", mode, MODES)
@@ -105,7 +105,7 @@ def _width(given: int | Pair) -> Pair:
 
 
 def _cropped(x: Value, pairs: Sequence[Pair]) -> Value:
-    """x without what negative widths take off: a view."""
+    """Crop x by the negative widths, as a view."""
     starts = tuple(max(0, -before) for before, _ in pairs)
     stops = tuple(n - max(0, -after) for n, (_, after) in zip(x.shape, pairs, strict=True))
     if any(start >= stop for start, stop in zip(starts, stops, strict=True)):

@@ -1,4 +1,4 @@
-"""Pooling of (batch, channels, height, width) as ops; functions are in `pool_axes`."""
+"""Pooling ops over (batch, channels, height, width); functions are in `graphc.ops.pool_axes`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphc.ops.elementwise import float_dtype
 from graphc.ops.geometry import Conv2dAttributes, Extent, Padding, Stride, window
 
 TILE_BYTES = 4 * 2**20
-"""Bytes of one scratch tensor, if the device allows as much."""
+"""Bytes of one scratch tensor, if the device allows that many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class Pooling(Op):
     on_maps = True
 
     most_places: ClassVar[int] = 2**20
-    """Places of a window: a kernel visits each."""
+    """The most elements of a window: a kernel visits each."""
 
     def pooled(self, attributes: PoolAttributes, x: TensorType) -> TensorType:
-        """x with the extents (batch, channels, windows down, windows across)."""
+        """Return x's type with the shape (batch, channels, windows down, windows across)."""
         float_dtype(x)
         if x.rank != 4:
             raise ShapeError(f"x is (batch, channels, height, width), got {x}")
@@ -79,7 +79,7 @@ class Pooling(Op):
         return x.with_shape((*x.shape[:2], *extents))
 
     def spread(self, attributes: Pool2dGradientAttributes, dy: TensorType) -> TensorType:
-        """The input of the pool whose output is like dy."""
+        """Return the input type of the pool whose output has the type of dy."""
         if dy.rank != 4:
             raise ShapeError(f"dy is (batch, channels, rows, columns), got {dy}")
         x = dy.with_shape((*dy.shape[:2], *attributes.extent))
@@ -95,7 +95,7 @@ class Pooling(Op):
 
 
 def _positions(a: Any, x: Array, y: Array) -> Iterator[tuple[int, Array, Array]]:
-    """Yield for each place in a window its number, what it reads of x, and where that goes in y."""
+    """Yield each offset in a window with its number, the elements of x and their target in y."""
     rows, columns = a.window
     down, across = range(y.shape[2]), range(y.shape[3])
     for i in range(rows):
@@ -108,24 +108,24 @@ def _positions(a: Any, x: Array, y: Array) -> Iterator[tuple[int, Array, Array]]
 
 
 def _images(shape: tuple[int, ...], itemsize: int, device: Device) -> int:
-    """Images of a tile."""
+    """Return the images of a tile."""
     image = shape[1] * shape[2] * shape[3] * itemsize
     return max(1, min(shape[0], min(TILE_BYTES, device.workspace_limit_bytes) // image))
 
 
 class MaxPooling(Pooling):
-    """Base of ops that know where in a window the largest element stood: a byte holds the place."""
+    """Base of ops that use the argmax within each window, stored as a byte."""
 
     most_places = 256
 
     def check_places(self, place: TensorType, y: TensorType) -> None:
-        """Raise `ShapeError` unless there is a byte for each window."""
+        """Raise `ShapeError` unless there is one byte per window."""
         if place != y.with_dtype(uint8):
             raise ShapeError(f"place has one byte a window, {y.with_dtype(uint8)}, got {place}")
 
 
 class MaxPool2d(MaxPooling):
-    """y = the largest of each window; keeps its place in the window as one byte, not the input."""
+    """y = the maximum of each window; saves its index in the window as one byte, not the input."""
 
     name, inputs, outputs = "max_pool2d", ("x",), ("y", "place")
     attributes = Pool2dAttributes
@@ -139,7 +139,7 @@ class MaxPool2d(MaxPooling):
         return apply(MaxPool2dGradient, dy, place, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Where a place beats the best so far, and its number there."""
+        """Return a mask of the elements that exceed the maximum so far, and their numbers there."""
         y = node.outputs[0].type
         tile = y.with_shape((_images(y.shape, 1, device), *y.shape[1:]))
         return tile.with_dtype(bool_), tile.with_dtype(uint8)
@@ -167,11 +167,11 @@ def _max_pool(
             np.greater(source, best, out=wins)
             np.maximum(best, source, out=best)
             np.multiply(wins.view(np.uint8), np.uint8(k), out=numbers)
-            np.maximum(places, numbers, out=places)  # k grows: the last to beat is the best
+            np.maximum(places, numbers, out=places)  # k grows: the last to win is the maximum
 
 
 class MaxPool2dGradient(MaxPooling):
-    """dx = dy where the largest of a window stood, summed over windows."""
+    """dx = dy at the argmax of each window, summed over windows."""
 
     name, inputs, outputs = "max_pool2d_gradient", ("dy", "place"), ("dx",)
     attributes = Pool2dGradientAttributes
@@ -188,7 +188,7 @@ class MaxPool2dGradient(MaxPooling):
         return apply(MaxPool2dSelect, ddx, place, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Where a place was the largest; bit masks for choosing; what is chosen."""
+        """Return a mask of the maxima, bit masks for the selection, and the selected elements."""
         return _choosing_scratch(node.inputs[0].type, device)
 
     def kernel(self, record: Recorder, node: Node, dy: Array, place: Array, *, dx: Array) -> None:
@@ -216,7 +216,7 @@ def _max_pool_back(
 
 
 class MaxPool2dSelect(MaxPooling):
-    """y = what x holds where the largest of each window stood: the gradient's gradient."""
+    """y = the elements of x at the argmax of each window: the second derivative of max pooling."""
 
     name, inputs = "max_pool2d_select", ("x", "place")
     attributes = Pool2dAttributes
@@ -259,7 +259,7 @@ def _with_extent(a: Pool2dAttributes, shape: tuple[int, ...]) -> Pool2dGradientA
 
 
 class AveragePool2d(Pooling):
-    """y = the mean of each window, padding counted as zeros."""
+    """y = the mean of each window, with padding counted as zeros."""
 
     name, inputs = "average_pool2d", ("x",)
     attributes = Pool2dAttributes

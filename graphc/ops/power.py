@@ -73,7 +73,7 @@ class Pow(Elementwise):
 
 
 class PowBaseGradient(FloatElementwise):
-    """dx = dy · b · a ** (b - 1), and 0 for b = 0, whatever a is."""
+    """dx = dy · b · a ** (b - 1), and 0 for b = 0 and any a."""
 
     name, inputs, outputs = "pow_base_gradient", ("a", "b", "dy"), ("dx",)
     precision = "wide"
@@ -111,17 +111,17 @@ def _finite_log(a: Value) -> Value:
 
 
 def _by_both(factor: Value, a: Value, b: Value) -> Value:
-    """The factor times the derivative of a ** b by a and b: a ** (b - 1) · (1 + b · log(a))."""
+    """Multiply by the derivative of a ** b by a and b: a ** (b - 1) · (1 + b · log(a))."""
     return mul(factor, mul(power(a, shift(b, -1.0)), shift(mul(b, _finite_log(a)), 1.0)))
 
 
 @operator("**")
 def power(a: Operand, b: Operand) -> Value:
-    """a ** b of one dtype, broadcast; either may be a number.
+    """Return a ** b of one dtype, broadcast; either may be a number.
 
-    For float a, b may be broken or negative; a below 0 gives NaN unless b is whole. Integers take a
-    value as b, wrap around, and cut 1 / a ** -b towards zero, which is 0 for a = 0. The gradient by
-    a is 0 where b is, that by b is 0 where a is 0 and b is not negative.
+    For float a, b may be fractional or negative. A negative a gives NaN unless b is an integer.
+    Integers need a value as b, wrap around, and truncate 1 / a ** -b, which is 0 for a = 0. The
+    gradient by a is 0 if b is 0. The gradient by b is 0 if a is 0 and b is not negative.
     """
     if isinstance(b, Value):
         return apply(Pow, *operands(a, b)).output
@@ -132,5 +132,5 @@ def power(a: Operand, b: Operand) -> Value:
 
 
 def reciprocal(x: Value) -> Value:
-    """1 / x of float x: infinite at 0; keeps shape and dtype."""
+    """Return 1 / x of float x: infinite at 0; keeps shape and dtype."""
     return apply(Reciprocal, x).output

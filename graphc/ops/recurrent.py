@@ -1,4 +1,4 @@
-"""Recurrent cells, in fine-grained form: products, activations and sums as ops of their own."""
+"""Recurrent cells composed of separate products, activations and sums."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from graphc.ops.matmul import affine
 
 @dataclass(frozen=True, slots=True)
 class CellParameters:
-    """Weights of one cell, shared over time; gates lie side by side in their rows.
+    """Weights of one cell, shared over time; gates are consecutive in their rows.
 
-    `lstm_parameters` and `gru_parameters` make them; values that are there are given here, as
-    ``CellParameters(input_weight, None, hidden_weight, None)`` for a cell without biases.
+    `lstm_parameters` and `gru_parameters` create them. Existing values are passed as
+    ``CellParameters(input_weight, None, hidden_weight, None)``, here for a cell without biases.
     """
 
     input_weight: Value
@@ -46,28 +46,28 @@ def _check(where: str, cell: object) -> None:
 
 
 def lstm_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> CellParameters:
-    """Parameters for `lstm_cell`, gates in the order input, candidate, forget, output.
+    """Create parameters for `lstm_cell`, gates in the order input, candidate, forget, output.
 
     ``input/weight`` (4 · hidden, inputs) and ``hidden/weight`` (4 · hidden, hidden) are uniform
-    within 1 / √hidden, their biases (4 · hidden,) zero; the names stand in the current scope.
+    within 1 / √hidden. Their biases (4 · hidden,) are zero. The names are in the current scope.
     """
     return _cell(4, inputs, hidden, dtype)
 
 
 def gru_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> CellParameters:
-    """Parameters for `gru_cell`, gates in the order reset, update, candidate.
+    """Create parameters for `gru_cell`, gates in the order reset, update, candidate.
 
     ``input/weight`` (3 · hidden, inputs) and ``hidden/weight`` (3 · hidden, hidden) are uniform
-    within 1 / √hidden, their biases (3 · hidden,) zero; the names stand in the current scope.
+    within 1 / √hidden. Their biases (3 · hidden,) are zero. The names are in the current scope.
     """
     return _cell(3, inputs, hidden, dtype)
 
 
 def lstm_cell(x: Value, h: Value, c: Value, cell: CellParameters) -> tuple[Value, Value]:
-    """One step of a long short-term memory (Hochreiter and Schmidhuber, 1997): the new h and c.
+    """Run one step of an LSTM (Hochreiter and Schmidhuber, 1997); returns the new h and c.
 
-    x is (batch, inputs), h and c are (batch, hidden). A loop in Python over time steps makes a
-    layer; start with `graphc.full`. Raises `ShapeError` where they do not fit.
+    x is (batch, inputs), h and c are (batch, hidden). A Python loop over time steps builds a layer;
+    start with `graphc.full`. Raises `ShapeError` if shapes do not fit.
     """
     _check("lstm_cell", cell)
     gates = add(
@@ -80,11 +80,11 @@ def lstm_cell(x: Value, h: Value, c: Value, cell: CellParameters) -> tuple[Value
 
 
 def gru_cell(x: Value, h: Value, cell: CellParameters) -> Value:
-    """One step of a gated recurrent unit (Cho et al., 2014): the new h.
+    """Run one step of a gated recurrent unit (Cho et al., 2014); returns the new h.
 
-    x is (batch, inputs), h (batch, hidden); the reset gate acts on the product with the hidden
-    weights, as in cuDNN. A loop in Python over time steps makes a layer; start with `graphc.full`.
-    Raises `ShapeError` where they do not fit.
+    x is (batch, inputs), h (batch, hidden). The reset gate acts on the product with the hidden
+    weights, as in cuDNN. A Python loop over time steps builds a layer; start with `graphc.full`.
+    Raises `ShapeError` if shapes do not fit.
     """
     _check("gru_cell", cell)
     xr, xz, xn = split(affine(x, cell.input_weight, cell.input_bias), 3, axis=1)

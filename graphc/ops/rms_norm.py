@@ -1,4 +1,4 @@
-"""Normalisation by the root mean square."""
+"""Root mean square normalization."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RmsNorm(Op):
         self, node: Node, dy: Value | None, dinverse: Value | None, x: Value, inverse: Value,
         scale: Value,
     ) -> Value:  # fmt: skip
-        """In the wide dtype: what comes through y, and through the inverse."""
+        """Sum the gradients through y and through the inverse, in the wide dtype."""
         dtype, wide = x.type.dtype, inverse.type.dtype
         x, parts = cast(x, wide), []
         if dy is not None:
@@ -64,7 +64,7 @@ class RmsNorm(Op):
         return cast(sum_to(product, scale.shape), scale.type.dtype)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A tile of squares."""
+        """Return a tile of squares."""
         x = node.inputs[0].type
         rows = max(1, TILE_ELEMENTS // x.shape[-1])
         return (x.with_shape((min(rows, x.elements // x.shape[-1]), x.shape[-1])),)
@@ -79,7 +79,7 @@ class RmsNorm(Op):
 
 
 def _through_y(dy: Value, x: Value, inverse: Value, scale: Value) -> Value:
-    """inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale."""
+    """Return inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale."""
     g = mul(dy, scale)
     along = mean(mul(g, x), -1, keepdims=True)
     return mul(inverse, sub(g, mul(x, mul(mul(inverse, inverse), along))))
@@ -92,9 +92,9 @@ def rms_norm(
     name: str = "norm",
     scale: Value | None = None,
 ) -> Value:
-    """x / √(mean(x²) + epsilon) over the last axis, scaled (Zhang and Sennrich, 2019).
+    """Return x / √(mean(x²) + epsilon) over the last axis, scaled (Zhang and Sennrich, 2019).
 
-    Keeps the shape of float x. Makes ``scale``, one, of that axis's extent under scope `name`,
+    Keeps the shape of float x. Creates ``scale``, one, of that axis's extent under scope `name`,
     unless it is given. Raises `OptionError` unless `epsilon` is above 0.
     """
     with scope(name):

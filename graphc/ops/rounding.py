@@ -1,4 +1,4 @@
-"""Whole numbers near x, its sign and its absolute value."""
+"""Rounding to integers, sign and absolute value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphc.ops.unary import Unary
 
 
 class Rounding(FloatElementwise):
-    """Base: constant between jumps, so nothing flows back."""
+    """Base: piecewise constant, so the gradient is 0."""
 
     inputs = ("x",)
 
@@ -19,25 +19,25 @@ class Rounding(FloatElementwise):
 
 
 class Floor(Rounding):
-    """y = the largest whole number up to x."""
+    """y = the largest integer that is at most x."""
 
     name, expression = "floor", "floor(x)"
 
 
 class Ceil(Rounding):
-    """y = the least whole number from x up."""
+    """y = the smallest integer that is at least x."""
 
     name, expression = "ceil", "ceil(x)"
 
 
 class Round(Rounding):
-    """y = the nearest whole number, the even one of two."""
+    """y = the nearest integer, ties to even."""
 
     name, expression = "round", "rint(x)"
 
 
 class Trunc(Rounding):
-    """y = x without its fraction."""
+    """y = x truncated to an integer."""
 
     name, expression = "trunc", "trunc(x)"
 
@@ -61,18 +61,18 @@ class Abs(Unary):
 
 
 def floor(x: Value) -> Value:
-    """The largest whole number up to float x; keeps shape and dtype. Its gradient is 0."""
+    """Round float x down to an integer; keeps shape and dtype. Its gradient is 0."""
     return apply(Floor, x).output
 
 
 def ceil(x: Value) -> Value:
-    """The least whole number from float x up; keeps shape and dtype. Its gradient is 0."""
+    """Round float x up to an integer; keeps shape and dtype. Its gradient is 0."""
     return apply(Ceil, x).output
 
 
 @operator("round")
 def round(x: Value) -> Value:
-    """The whole number nearest to float x, of two the even one; keeps shape and dtype.
+    """Round float x to the nearest integer, ties to even; keeps shape and dtype.
 
     Its gradient is 0.
     """
@@ -80,22 +80,22 @@ def round(x: Value) -> Value:
 
 
 def trunc(x: Value) -> Value:
-    """Float x cut towards zero; keeps shape and dtype. Its gradient is 0."""
+    """Truncate float x to an integer; keeps shape and dtype. Its gradient is 0."""
     return apply(Trunc, x).output
 
 
 def sign(x: Value) -> Value:
-    """-1, 0 or 1 as x is below, at or above 0, NaN for NaN; keeps shape and dtype.
+    """Return -1, 0 or 1 as x is below, at or above 0, NaN for NaN; keeps shape and dtype.
 
-    x is of floats or integers. The gradient is 0. Raises `DTypeError` for bool.
+    x has floats or integers. The gradient is 0. Raises `DTypeError` for bool.
     """
     return apply(Sign, x).output
 
 
 @operator("abs")
 def abs(x: Value) -> Value:
-    """|x| of floats or integers; keeps shape and dtype. The gradient at 0 is 0.
+    """Return |x| of floats or integers; keeps shape and dtype. The gradient at 0 is 0.
 
-    The least integer of a dtype stays as it is, as in NumPy. Raises `DTypeError` for bool.
+    The smallest integer of a dtype is unchanged, as in NumPy. Raises `DTypeError` for bool.
     """
     return apply(Abs, x).output

@@ -1,4 +1,4 @@
-"""Sums of what comes before, along an axis."""
+"""Cumulative sums along an axis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphc.ops.cpu.lines import line_tiles, lines_of, room_for
 
 @dataclass(frozen=True, slots=True)
 class CumsumAttributes:
-    """The axis, whether an element's own number is left out, and whether the last comes first."""
+    """The axis, and whether the sum excludes the element itself, and starts at the end."""
 
     axis: Annotated[int, Whole()]
     exclusive: bool = False
@@ -50,7 +50,7 @@ class Cumsum(Op):
         return cumsum(dy, a.axis, a.exclusive, not a.reverse)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A tile of lines."""
+        """Return a tile of rows."""
         tiles = line_tiles(node.output.shape, node.attributes.axis)
         return (node.output.type.with_shape((tiles.lines, tiles.length)),)
 
@@ -74,9 +74,9 @@ def _add_up(attributes: CumsumAttributes, x: Array, y: Array, room: Array) -> No
 
 @checks_keywords
 def cumsum(x: Value, axis: int, exclusive: bool = False, reverse: bool = False) -> Value:
-    """The sum of all elements of x up to each one, along `axis`; keeps the shape.
+    """Sum all elements of x up to each one, along `axis`; keeps the shape.
 
-    An `exclusive` sum leaves the element itself out, so it begins with 0; a `reverse` one adds from
+    An `exclusive` sum excludes the element itself, so it starts with 0. A `reverse` sum starts at
     the end. Raises `DTypeError` for bool, and `ShapeError` for an axis that x does not have.
     """
     place = normalize_axis(axis, as_value("cumsum", x).type.rank, "cumsum")

@@ -11,7 +11,7 @@ from graphc.ir.types import Layout, TensorType
 
 
 class StopGradient(Op):
-    """y = x, in the bytes of x; nothing flows back."""
+    """y = x, in the bytes of x, without a gradient."""
 
     name, inputs = "stop_gradient", ("x",)
     views = "x"
@@ -30,7 +30,7 @@ class StopGradient(Op):
 
 
 def stop_gradient(x: Value) -> Value:
-    """x itself, of any dtype, as a constant for gradients: none flows back through it.
+    """Return x itself, of any dtype, as a constant for gradients.
 
     It costs neither bytes nor time.
     """

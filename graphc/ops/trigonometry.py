@@ -33,21 +33,21 @@ class Tan(Unary):
 
 
 class Asin(Unary):
-    """y = arc sine of x."""
+    """y = the arc sine of x."""
 
     name, expression, precision = "asin", "asin(x)", "wide"
     backward, bend = "dy / sqrt(1 - x * x)", "x / ((1 - x * x) * sqrt(1 - x * x))"
 
 
 class Acos(Unary):
-    """y = arc cosine of x."""
+    """y = the arc cosine of x."""
 
     name, expression, precision = "acos", "acos(x)", "wide"
     backward, bend = "-(dy / sqrt(1 - x * x))", "-x / ((1 - x * x) * sqrt(1 - x * x))"
 
 
 class Atan(Unary):
-    """y = arc tangent of x."""
+    """y = the arc tangent of x."""
 
     name, expression = "atan", "atan(x)"
     backward, bend = "dy / (1 + x * x)", "-2 * x / ((1 + x * x) * (1 + x * x))"
@@ -68,21 +68,21 @@ class Cosh(Unary):
 
 
 class Asinh(Unary):
-    """y = inverse of sinh at x."""
+    """y = the inverse of sinh at x."""
 
     name, expression = "asinh", "asinh(x)"
     backward, bend = "dy / sqrt(x * x + 1)", "-x / ((x * x + 1) * sqrt(x * x + 1))"
 
 
 class Acosh(Unary):
-    """y = inverse of cosh at x."""
+    """y = the inverse of cosh at x."""
 
     name, expression, precision = "acosh", "acosh(x)", "wide"
     backward, bend = "dy / sqrt(x * x - 1)", "-x / ((x * x - 1) * sqrt(x * x - 1))"
 
 
 class Atanh(Unary):
-    """y = inverse of tanh at x."""
+    """y = the inverse of tanh at x."""
 
     name, expression, precision = "atanh", "atanh(x)", "wide"
     backward, bend = "dy / (1 - x * x)", "2 * x / ((1 - x * x) * (1 - x * x))"
@@ -96,72 +96,72 @@ class Erf(Unary):
 
 
 def sin(x: Value) -> Value:
-    """Sine of float x in radians; keeps shape and dtype."""
+    """Return the sine of float x in radians; keeps shape and dtype."""
     return apply(Sin, x).output
 
 
 def cos(x: Value) -> Value:
-    """Cosine of float x in radians; keeps shape and dtype."""
+    """Return the cosine of float x in radians; keeps shape and dtype."""
     return apply(Cos, x).output
 
 
 def tan(x: Value) -> Value:
-    """Tangent of float x in radians; keeps shape and dtype."""
+    """Return the tangent of float x in radians; keeps shape and dtype."""
     return apply(Tan, x).output
 
 
 def asin(x: Value) -> Value:
-    """Arc sine of float x, from -π/2 to π/2: NaN outside -1 to 1, and an infinite gradient at both.
+    """Return the arc sine of float x, from -π/2 to π/2; keeps shape and dtype.
 
-    Keeps shape and dtype.
+    It is NaN outside -1 to 1. At both ends the gradient is infinite.
     """
     return apply(Asin, x).output
 
 
 def acos(x: Value) -> Value:
-    """Arc cosine of float x, from 0 to π: NaN outside -1 to 1, and an infinite gradient at both.
+    """Return the arc cosine of float x, from 0 to π; keeps shape and dtype.
 
-    Keeps shape and dtype.
+    It is NaN outside -1 to 1. At both ends the gradient is infinite.
     """
     return apply(Acos, x).output
 
 
 def atan(x: Value) -> Value:
-    """Arc tangent of float x, between -π/2 and π/2; keeps shape and dtype."""
+    """Return the arc tangent of float x, between -π/2 and π/2; keeps shape and dtype."""
     return apply(Atan, x).output
 
 
 def sinh(x: Value) -> Value:
-    """Hyperbolic sine of float x; keeps shape and dtype."""
+    """Return the hyperbolic sine of float x; keeps shape and dtype."""
     return apply(Sinh, x).output
 
 
 def cosh(x: Value) -> Value:
-    """Hyperbolic cosine of float x; keeps shape and dtype."""
+    """Return the hyperbolic cosine of float x; keeps shape and dtype."""
     return apply(Cosh, x).output
 
 
 def asinh(x: Value) -> Value:
-    """Inverse hyperbolic sine of float x; keeps shape and dtype."""
+    """Return the inverse hyperbolic sine of float x; keeps shape and dtype."""
     return apply(Asinh, x).output
 
 
 def acosh(x: Value) -> Value:
-    """Inverse hyperbolic cosine of float x, from 0 up: NaN below 1, an infinite gradient at 1.
+    """Return the inverse hyperbolic cosine of float x, at least 0; keeps shape and dtype.
 
-    Keeps shape and dtype.
+    It is NaN below 1. At 1 the gradient is infinite.
     """
     return apply(Acosh, x).output
 
 
 def atanh(x: Value) -> Value:
-    """Inverse hyperbolic tangent of float x: infinite at -1 and 1, NaN outside.
+    """Return the inverse hyperbolic tangent of float x; keeps shape and dtype.
 
-    Keeps shape and dtype.
+    It is infinite at -1 and 1, and NaN outside.
     """
     return apply(Atanh, x).output
 
 
 def erf(x: Value) -> Value:
-    """The error function of float x, from -1 to 1; keeps shape and dtype."""
+    """Return the error function of float x, from -1 to 1; keeps shape and dtype."""
     return apply(Erf, x).output

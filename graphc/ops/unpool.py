@@ -1,4 +1,4 @@
-"""Where the largest elements of windows stand, as numbers, and the way back."""
+"""Max pooling with argmax indices, and max unpooling."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def max_pool_with_indices(
     dilation: Numbers = 1,
     ceil_mode: bool = False,
 ) -> tuple[Value, Value]:
-    """A max pool of x with one or two axes behind its channels, and where its elements stand.
+    """Max-pool x with one or two axes after its channels; also return the argmax indices.
 
-    The numbers are int64, count the elements of a map row-major, and have the pool's shape; of
-    equal elements the first one counts. Arguments and errors are those of `max_pool2d`.
+    Indices are int64, count the elements of a map in row-major order, and have the pool's shape.
+    The first of equal elements counts. Arguments and errors are those of `max_pool2d`.
     """
     where = "max_pool_with_indices"
     windows = pool_windows(where, x, window, stride, padding, dilation, ceil_mode)
@@ -49,7 +49,7 @@ def max_pool_with_indices(
 def _numbers(
     rows: Window, columns: Window, width: int, counts: tuple[int, ...]
 ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], ...]:
-    """How far each place of a window is from its first, and where windows begin."""
+    """Return the offset of each window element from the first, and the starts of windows."""
     (height, down), (breadth, across) = rows, columns
     taps = np.arange(height)[:, None] * down.dilation * width
     taps = taps + np.arange(breadth) * across.dilation
@@ -59,12 +59,11 @@ def _numbers(
 
 
 def max_unpool(x: Value, indices: Value, extents: Sequence[int]) -> Value:
-    """x (batch, channels, ...) put where `indices` says, zeros elsewhere: the way back of a max
-    pool.
+    """Scatter x (batch, channels, ...) to the `indices` of max pooling, with zeros elsewhere.
 
-    `indices` has x's shape and counts elements of a map of these extents row-major, as those of
-    `max_pool_with_indices`; the result is (batch, channels, *extents). Of elements for one place
-    the last one stays. Raises `ShapeError` for another shape.
+    `indices` has x's shape. It counts elements of a map of these extents in row-major order, as
+    those of `max_pool_with_indices`. The result is (batch, channels, *extents). If an index occurs
+    more than once, the last element wins. Raises `ShapeError` for another shape.
     """
     if as_value("max_unpool", x).shape != as_value("max_unpool", indices).shape or (
         x.type.rank < 3

@@ -1,4 +1,4 @@
-"""Rows that tuples of numbers name, some lookups at a time: read, and combined with updates."""
+"""Gather and scatter of rows by tuples of indices, some lookups at a time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from graphc.ops.cpu.lines import count_up
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LOOKUPS = 16384
-"""Lookups worked on at a time."""
+"""Lookups processed at a time."""
 
 
 class Named(Protocol):
-    """How tuples name rows, see graphc/ops/scatter.py."""
+    """The selection of rows by tuples, see `graphc.ops.scatter`."""
 
     @property
     def numbered(self) -> tuple[int, ...]: ...
@@ -32,7 +32,7 @@ class Named(Protocol):
 
 
 def _rows(found: Named, indices: Array, numbers: Array) -> Iterator[tuple[slice, Array]]:
-    """Some lookups, and the numbers of their rows among the rows of the whole batch."""
+    """Yield some lookups, and the numbers of their rows among the rows of the whole batch."""
     tuples = indices.reshape(found.count, len(found.numbered))
     for first in range(0, found.count, LOOKUPS):
         span = slice(first, min(first + LOOKUPS, found.count))
@@ -44,14 +44,14 @@ def _rows(found: Named, indices: Array, numbers: Array) -> Iterator[tuple[slice,
             np.copyto(part, tuples[span, place])
             np.multiply(rows, extent, out=rows)
             np.add(rows, part, out=rows)
-            np.right_shift(part, 63, out=part)  # -1 where the number counts from the end
+            np.right_shift(part, 63, out=part)  # -1 for an index that counts from the end
             np.bitwise_and(part, extent, out=part)
             np.add(rows, part, out=rows)
         yield span, rows
 
 
 def take_rows(found: Named, x: Array, indices: Array, y: Array, numbers: Array) -> None:
-    """y = the rows of x that are named."""
+    """Gather the selected rows of x into y."""
     taken = y.reshape(found.count, -1)
     table = x.reshape(-1, taken.shape[1])
     for span, rows in _rows(found, indices, numbers):
@@ -61,12 +61,12 @@ def take_rows(found: Named, x: Array, indices: Array, y: Array, numbers: Array) 
 def combine_rows(
     ufunc: np.ufunc | None, found: Named, indices: Array, updates: Array, y: Array, numbers: Array
 ) -> None:
-    """The rows of y that are named, each combined with its updates in the order of lookups."""
+    """Combine each selected row of y with its updates, in the order of lookups."""
     given = updates.reshape(found.count, -1)
     table = y.reshape(-1, given.shape[1])
     for span, rows in _rows(found, indices, numbers):
         if ufunc is None:
             table[rows] = given[span]
             continue
-        for column in range(table.shape[1]):  # for one axis `at` is fast, and allocates nothing
+        for column in range(table.shape[1]):  # along one axis `at` is fast, and allocates nothing
             ufunc.at(table[:, column], rows, given[span, column])
