@@ -178,7 +178,7 @@ class Line:
 
 
 class HardSigmoid(Unary):
-    """y = alpha · x + beta, clipped to [0, 1]."""
+    """y = alpha · x + beta, clipped to `[0, 1]`."""
 
     name, expression = "hard_sigmoid", "minimum(maximum(alpha * x + beta, 0), 1)"
     attributes = Line

@@ -32,7 +32,7 @@ from graphc.ops.softmax import causal_softmax, masked_softmax, softmax
 ATTENTION_FORMS = ("composed", "fused")
 
 Causal = bool | Literal["first", "last"]
-"""Whether rows are masked from later columns, and which row is aligned with which column."""
+"""True, "first" or "last" for a causal mask and the alignment of its rows; False for none."""
 
 
 def attention(

@@ -22,7 +22,7 @@ MOST_PARTS = 2**18
 
 
 class Concat(Op):
-    """Tensors one after another along an axis; parts already in place are not copied."""
+    """y = the concatenation of parts along an axis; parts already in place are not copied."""
 
     name, inputs = "concat", ("*parts",)
     attributes = AxisAttributes

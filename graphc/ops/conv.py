@@ -63,7 +63,7 @@ class Convolution(Op):
         return (TensorType(columns_shape(geometry, device), node.output.type.dtype),)
 
     def straightened(self, node: Node, strided: Strided) -> tuple[Value, ...]:
-        """Return the inputs to copy to contiguous memory: only filters, not channels-last maps."""
+        """Return the inputs to copy to contiguous memory; channels-last maps are read in place."""
         named = ((self.input_name(i), value) for i, value in enumerate(node.inputs))
         maps = {value for name, value in named if name in ("x", "dy")}
         return tuple(

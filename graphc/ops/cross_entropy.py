@@ -190,7 +190,7 @@ def softmax_cross_entropy(
     reduction: str = "mean",
     axis: int = -1,
 ) -> Value:
-    """Return the mean of -log softmax(logits)[label] over all labels, in nats: a scalar.
+    """Return the mean of `-log softmax(logits)[label]` over all labels, in nats: a scalar.
 
     `logits` are floats (..., classes), `labels` integers (...) from 0 to below `classes`. Running a
     step with other labels raises `FeedError`. `axis` selects another axis for the classes, such as
@@ -238,7 +238,7 @@ def nll_loss(
     reduction: str = "mean",
     axis: int = -1,
 ) -> Value:
-    """Return the mean of -log_probabilities[label] over all labels: a scalar.
+    """Return the mean of `-log_probabilities[label]` over all labels: a scalar.
 
     `log_probabilities` are floats (..., classes), for example from `log_softmax`. `labels` are
     integers (...). The rest is as in `softmax_cross_entropy`, which needs less memory than the two

@@ -137,7 +137,7 @@ class GatherGradient(Op):
 
 
 def _add_rows(rows: Array, table: Array, dy: Array) -> None:
-    # Adding by columns is fast: `np.add.at` along one axis is fast and allocates nothing.
+    # Column by column: `np.add.at` along one axis is fast and allocates nothing.
     for column in range(table.shape[1]):
         np.add.at(table[:, column], rows, dy[:, column])
 

@@ -62,7 +62,7 @@ def reverse(x: Value, axes: int | Sequence[int] | None = None) -> Value:
 
 @operator("[]")
 def slice_(x: Value, index: Any) -> Value:
-    """Return x[index] by slices, integers, ``...``, None and integer tensors, as NumPy does.
+    """Return `x[index]` by slices, integers, ``...``, None and integer tensors, as NumPy does.
 
     An integer drops its axis, and None inserts an axis of extent 1. A tensor selects elements by
     index, as `take` does. Several tensors are broadcast and select elements by tuples. The tensors'

@@ -73,7 +73,7 @@ class Pow(Elementwise):
 
 
 class PowBaseGradient(FloatElementwise):
-    """dx = dy · b · a ** (b - 1), and 0 for b = 0 and any a."""
+    """dx = dy · b · a ** (b - 1), and 0 for b = 0, whatever a is."""
 
     name, inputs, outputs = "pow_base_gradient", ("a", "b", "dy"), ("dx",)
     precision = "wide"

@@ -118,7 +118,7 @@ class Copy(Op):
 
 
 class Transpose(Op):
-    """Axes in another order; always a view."""
+    """y = x with its axes permuted; always a view."""
 
     name, inputs = "transpose", ("x",)
     attributes = TransposeAttributes
@@ -143,7 +143,7 @@ class Transpose(Op):
 
 
 class BroadcastTo(Op):
-    """The input repeated along new or unit axes; a view with stride 0."""
+    """y = x repeated along new or unit axes; a view with stride 0."""
 
     name, inputs = "broadcast_to", ("x",)
     attributes = ShapeAttributes
@@ -183,7 +183,7 @@ class SliceAttributes:
 
 
 class Slice(Op):
-    """A strided slice of each axis; always a view."""
+    """y = a strided slice of x along each axis; always a view."""
 
     name, inputs = "slice", ("x",)
     attributes = SliceAttributes

@@ -115,7 +115,10 @@ def _order(lines: Array, order: Array, part: Array, odd: Array) -> None:
 def _sorted(
     order: Array, begin: Array, along: Array, k: int, packed: Array, second: Array | None
 ) -> Array:
-    """Return the indices of the k least elements of each row, in order; they overwrite `order`."""
+    """Return the indices of the k least elements of each row, in order.
+
+    They overwrite `order` or, with `second`, `packed`.
+    """
     if second is not None:
         np.bitwise_and(order, LOW, out=packed)
         np.left_shift(packed, 32, out=packed)
