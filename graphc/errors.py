@@ -1,4 +1,4 @@
-"""Errors that a user can act on: where it happened, the rule, what was given, the cure."""
+"""Exceptions of graphc. A message names the location, the rule, the value given and the fix."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ import numpy as np
 
 
 class GraphcError(Exception):
-    """Base of every error that graphc raises on purpose."""
+    """Base class of all exceptions that graphc raises deliberately."""
 
 
 class PlacedError(GraphcError):
-    """Base of errors about what a program says; the message begins with its file and line.
+    """Base class of errors in a user's program; the message begins with its file and line.
 
-    `scope` is the `graphc.scope` in which the error was raised, `message` what went wrong alone.
+    `scope` is the `graphc.scope` in which the error was raised. `message` is the text without the
+    location.
     """
 
     scope = ""
 
     @property
     def message(self) -> str:
-        """What went wrong, without where."""
-        return Exception.__str__(self)  # a KeyError's own would quote it
+        """The message without its location."""
+        return Exception.__str__(self)  # `KeyError.__str__` would quote the message
 
     def __str__(self) -> str:
         scope = f"in scope {self.scope!r}" if self.scope else ""
@@ -36,7 +37,10 @@ class PlacedError(GraphcError):
 
 
 def place_of(error: BaseException) -> str:
-    """FILE:LINE of the innermost frame outside graphc that an error has passed; else empty."""
+    """Return FILE:LINE of the innermost user frame in an error's traceback; empty if there is none.
+
+    User frames are those outside the packages in `_PASSED_THROUGH`.
+    """
     found, raised = "", error.__traceback__
     while raised is not None:
         if not _is_passed_through(raised.tb_frame):
@@ -46,7 +50,7 @@ def place_of(error: BaseException) -> str:
 
 
 def level_of_caller() -> int:
-    """The ``stacklevel`` at which a warning of the function that asks is of graphc's caller."""
+    """Return the ``stacklevel`` that attributes a warning of the calling function to user code."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and _is_passed_through(frame):
         frame, level = frame.f_back, level + 1
@@ -54,21 +58,21 @@ def level_of_caller() -> int:
 
 
 def _is_passed_through(frame: FrameType) -> bool:
-    """Whether a line is not one at which a program calls graphc."""
+    """Return True if a frame is internal: not a line of the user's program."""
     package = str(frame.f_globals.get("__name__")).partition(".")[0]
     return package in _PASSED_THROUGH or frame.f_code.co_filename.startswith("<frozen ")
 
 
 _PASSED_THROUGH = ("graphc", "contextlib", "functools", "torch")
-"""Packages whose lines are not where a program calls graphc; nor are those of frozen modules."""
+"""Packages whose frames are skipped when a user frame is searched, besides frozen modules."""
 
 
 class ShapeError(PlacedError):
-    """Shapes do not fit an op's rule."""
+    """Shapes violate an op's shape rule."""
 
 
 class DTypeError(PlacedError):
-    """A dtype does not fit an op's rule."""
+    """A dtype violates an op's type rule."""
 
 
 class OptionError(PlacedError):
@@ -76,7 +80,7 @@ class OptionError(PlacedError):
 
 
 class UnknownNameError(OptionError, KeyError):
-    """A mapping of graphc has nothing of that name; its `get` and `in` take it as a KeyError."""
+    """A mapping of graphc has no such name. It is a `KeyError`, so `get` and `in` work."""
 
 
 class UnknownAttributeError(OptionError, AttributeError):
@@ -84,21 +88,21 @@ class UnknownAttributeError(OptionError, AttributeError):
 
 
 class GraphError(PlacedError):
-    """A graph is not well formed: single assignment, order, types or effects are violated."""
+    """A graph is malformed: it violates single assignment, order, types or effects."""
 
 
 class TextError(GraphError):
-    """A graph's text form cannot be read."""
+    """The text form of a graph cannot be parsed."""
 
 
 class GradientError(PlacedError):
-    """A derivative was asked for that does not exist."""
+    """A requested derivative does not exist."""
 
 
 class PlanError(GraphcError):
     """A memory plan would corrupt a value.
 
-    `culprits` holds the names of the values (or nodes) that collide, the injured one first.
+    `culprits` holds the names of the values or nodes that collide, the corrupted one first.
     """
 
     def __init__(self, message: str, culprits: Sequence[str] = ()) -> None:
@@ -115,15 +119,15 @@ class FeedError(GraphcError):
 
 
 class TornError(GraphcError):
-    """A step or a load was stopped while it replaced states: some are new, some are old."""
+    """A step or a load was interrupted while it replaced states: some are new, some are old."""
 
 
-class ProgramBusy(GraphcError):  # noqa: N818 - a state of a program, no mistake of its making
-    """A program was called in the middle of its own step."""
+class ProgramBusy(GraphcError):  # noqa: N818 - a state of a program, not an error in it
+    """A program was called while its own step was running."""
 
 
 class RanksError(GraphcError):
-    """The ranks of a program do not fit together, or one has lost the others."""
+    """The ranks of a program are inconsistent, or one has lost contact with the others."""
 
 
 class NonFiniteError(GraphcError):
@@ -131,17 +135,17 @@ class NonFiniteError(GraphcError):
 
 
 class CheckpointError(GraphcError):
-    """A parameter file cannot be read, written, or does not belong to this network."""
+    """A parameter file cannot be read or written, or does not match this network."""
 
 
 class PlanFileError(GraphcError):
-    """A file of a memory plan cannot be read, written, or is not what graphc writes."""
+    """A memory plan file cannot be read or written, or does not have graphc's format."""
 
 
 class OnnxError(GraphcError):
-    """An ONNX file cannot be read or written, or asks for what graphc does not have.
+    """An ONNX file cannot be read or written, or needs a feature that graphc lacks.
 
-    `undetermined` names inputs on which shapes depend, so that their numbers have to be given.
+    `undetermined` names inputs whose values determine shapes. The caller has to give their values.
     """
 
     def __init__(self, message: str, undetermined: Iterable[str] = ()) -> None:
@@ -150,13 +154,13 @@ class OnnxError(GraphcError):
 
 
 class TorchError(GraphcError):
-    """A module of torch cannot be planned or imported: what stands in the way, and where."""
+    """A torch module cannot be planned or imported; the message names the cause and location."""
 
 
 class PackingError(GraphcError):
-    """Buffers to be packed, or a file of them, are not well formed.
+    """A packing problem, or a file of one, is malformed.
 
-    `buffers` holds the indices of those that are wrong.
+    `buffers` holds the indices of the invalid buffers.
     """
 
     def __init__(self, message: str, buffers: Sequence[int] = ()) -> None:
@@ -165,11 +169,11 @@ class PackingError(GraphcError):
 
 
 class CapacityError(PackingError):
-    """Buffers were not packed within a capacity.
+    """No packing within the capacity was found.
 
-    `height` is the lowest that was found and `bound` what no packing can go below, both in bytes.
-    Within `times`, spans [begin, end), more than the capacity is live, and `buffers` are the
-    largest where the most is.
+    `height` is the smallest height found, and `bound` a lower bound on any packing, both in bytes.
+    During `times`, half-open spans `[begin, end)`, the live bytes exceed the capacity. `buffers`
+    are the largest at the peak.
     """
 
     def __init__(
@@ -186,8 +190,8 @@ class CapacityError(PackingError):
         self.times = tuple(times)
 
 
-class GpuUnavailable(GraphcError):  # noqa: N818 - a state of the machine, no mistake
-    """No GPU can be used; `reason` says why, the message also how that is cured."""
+class GpuUnavailable(GraphcError):  # noqa: N818 - a state of the machine, not an error
+    """No GPU is usable. `reason` gives the cause; the message adds the fix."""
 
     def __init__(self, reason: str, cure: str) -> None:
         super().__init__(f"no GPU can be used: {reason}; {cure}")
@@ -195,23 +199,23 @@ class GpuUnavailable(GraphcError):  # noqa: N818 - a state of the machine, no mi
 
 
 class DependencyError(GraphcError):
-    """An optional package is missing; the message names it, and the extra that brings it."""
+    """An optional package is missing; the message names it and the extra that installs it."""
 
 
 def to_install(packages: str, extra: str) -> str:
-    """How packages that are missing are installed: by their own names, or by an extra's."""
+    """Return the instruction to install missing packages, by name or by an extra of graphc."""
     return f"pip install {packages}, or pip install '.[{extra}]' in a checkout of graphc"
 
 
 def window(lines: Sequence[str], at: int, radius: int = 3) -> str:
-    """The lines around index `at`, with an arrow at the fault: appended to errors about a graph."""
+    """Return the lines around index `at`, with an arrow at that line, for errors about a graph."""
     first, last = max(0, at - radius), min(len(lines), at + radius + 1)
     shown = (f"{'-->' if i == at else '   '} {escaped(lines[i])}" for i in range(first, last))
     return "\n".join(shown)
 
 
 def escaped(text: str) -> str:
-    """A text with escapes for what would steer a terminal: controls, and marks without a width."""
+    """Escape characters that would control a terminal: control and zero-width characters."""
     if text.isprintable():
         return text
     return "".join(
@@ -220,14 +224,15 @@ def escaped(text: str) -> str:
 
 
 class ProblemError(GraphcError):
-    """A recomputation problem, or a sequence for one, is not well formed."""
+    """A recomputation problem, or a sequence for one, is malformed."""
 
 
 class BudgetError(GraphcError):
     """No plan fits the budget.
 
-    `least_bytes` is the smallest peak found, `bound_bytes` what no plan can go below; `node` runs
-    at the peak of that plan, and `values` are (names, bytes) of the largest that live there.
+    `least_bytes` is the smallest peak found, and `bound_bytes` a lower bound on the peak of any
+    plan. `node` executes at the peak of the smallest plan. `values` holds (names, bytes) of the
+    largest values live there.
     """
 
     def __init__(
@@ -244,20 +249,20 @@ class BudgetError(GraphcError):
 
 
 LONGEST = 60
-"""The most characters of a faulty value that a message shows."""
+"""Maximum number of characters of an invalid value in a message."""
 
 
 def quoted(given: object) -> str:
-    """A faulty value as a message shows it: cut where it is long."""
+    """Format an invalid value for a message, truncated to `LONGEST` characters."""
     try:
         text = repr(given)
-    except ValueError:  # a whole number of more digits than Python prints
+    except ValueError:  # an integer with more digits than Python converts to text
         return f"a number of more than {sys.get_int_max_str_digits()} digits"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def given_twice(first: object, second: object) -> str:
-    """What a message says of an option that stands there with two values."""
+    """Return the message for an option given with two values."""
     return f"is given twice, as {quoted(first)} and {quoted(second)}; give one"
 
 
@@ -276,7 +281,7 @@ def whole_number(name: str, given: object, least: int = 1, most: float = math.in
 def truth(name: str, given: object, beside: str = "") -> bool:
     """Return `given` as a bool if it is True or False, also NumPy's, else raise `OptionError`.
 
-    `beside` says what else it might have been.
+    `beside` is text for the message that lists other allowed values.
     """
     if not isinstance(given, bool | np.bool_):
         raise OptionError(f"{name} is True or False{beside}, got {quoted(given)}")
@@ -292,14 +297,14 @@ def number_between(name: str, given: object, low: float, high: float) -> float:
 
 
 def check_seed(given: object) -> int:
-    """Return the seed; raises `OptionError` unless it is a whole number of 64 bits."""
+    """Return the seed; raise `OptionError` unless it is an unsigned 64-bit integer."""
     if not isinstance(given, Integral) or not 0 <= int(given) < 2**64:
         raise OptionError(f"seed must be a whole number from 0 to 2**64 - 1, got {quoted(given)}")
     return int(given)
 
 
 def choose(kind: str, given: str, allowed: Sequence[str]) -> str:
-    """Return `given` if it is allowed, else raise `OptionError` that lists what is."""
+    """Return `given` if it is allowed; else raise an `OptionError` that lists the choices."""
     if given not in allowed:
         near = did_you_mean(given, allowed, before="; ")
         raise OptionError(
@@ -309,16 +314,16 @@ def choose(kind: str, given: str, allowed: Sequence[str]) -> str:
 
 
 def no_attribute(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    """What a module raises for a name that it does not have, with the nearest that it has."""
+    """Return the error of a module for an unknown attribute, with the closest known names."""
     near = did_you_mean(name, known, before="; ")
     return AttributeError(f"module {module!r} has no attribute {name!r}{near}")
 
 
 def did_you_mean(given: object, choices: Iterable[str], before: str = "") -> str:
-    """The question whether one of the nearest choices was meant, after `before`; empty for none.
+    """Return `before` and a question that suggests the closest choices; empty if none is close.
 
-    Upper and lower case count as alike; choices that are much less near than the nearest are left
-    out.
+    The comparison ignores case. Choices at least `MUCH_LESS` less similar than the closest are
+    omitted.
     """
     asked, folded = str(given).casefold(), dict[str, list[str]]()
     for choice in choices:
@@ -335,7 +340,7 @@ def did_you_mean(given: object, choices: Iterable[str], before: str = "") -> str
 
 
 def or_all(given: object, choices: Iterable[str]) -> str:
-    """The question whether one of the nearest choices was meant, else which there are."""
+    """Return a question that suggests the closest choices, else a list of the choices."""
     listed = list(choices)
     more = f" and {len(listed) - MOST_NAMES} more" if len(listed) > MOST_NAMES else ""
     there = f"there are: {', '.join(listed[:MOST_NAMES])}{more}" if listed else "there is none"
@@ -343,7 +348,7 @@ def or_all(given: object, choices: Iterable[str]) -> str:
 
 
 MOST_NAMES = 20
-"""Names that a message lists."""
+"""Maximum number of names that a message lists."""
 
 MUCH_LESS = 0.1
-"""Of difflib's ratio, from 0 to 1: for names of ten letters, one letter."""
+"""Margin of `difflib`'s ratio, from 0 to 1; about one letter for names of ten letters."""

@@ -1,4 +1,4 @@
-"""Locks that are free in a forked child."""
+"""Locks that are released in a forked child."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import threading
 
 
 def lock_across_forks() -> threading.RLock:
-    """A lock that a fork waits for, so that no other thread is at what it guards meanwhile.
+    """Return a lock that a fork acquires first and that both processes release afterwards.
 
-    A child has no thread but the one that forked: a lock that another held would stay taken there.
+    A child process has only the thread that forked. Otherwise a lock held by another thread would
+    stay locked in the child.
     """
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):

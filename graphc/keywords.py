@@ -1,8 +1,8 @@
 """Options as frozen dataclasses: each is declared once, and functions take them as keywords.
 
-A field made by `option` knows what it means, which values it may have, and how the command line
-takes it. `takes` turns a function of such an object into one of keywords: what a type checker, the
-signature and the docstring say of it all follow from the fields.
+A field created by `option` records its meaning, its allowed values and its command-line flag.
+`takes` turns a function of an options object into a function of keywords. Its types, signature
+and docstring are derived from the fields.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ Result = TypeVar("Result")
 
 INDENT = " " * 4
 WIDTH = 96
-"""The columns that the text of a docstring has."""
+"""Line width of generated docstrings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """How the command line takes an option.
+    """The command-line flag of an option.
 
-    `help` may hold ``{default}`` and ``{choices}``; `unset` is how a default of None or 0 is told.
-    `name` is that of the flag where it is not the option's; `parse` and `action` are argparse's.
+    `help` may contain ``{default}`` and ``{choices}``. `unset` is the text for a default of None
+    or 0. `name` is the flag's name if it differs from the option's. `parse` and `action` are
+    passed to `argparse`.
     """
 
     help: str
@@ -46,11 +47,11 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Option(Generic[T]):
-    """What is known of an option beside its name, type and default.
+    """The declaration of an option: default, meaning, allowed values and flag.
 
-    `check` takes the name and what was given, and raises `OptionError`; without it, a default that
-    is a bool allows True and False alone, and others the `choices`, if there are any. None is not
-    checked where it is the default. `meaning` may hold ``{choices}``.
+    `check` takes the name and the value, and raises `OptionError`. Without `check`, an option with
+    a bool default allows only True and False. Other options allow `choices`, if there are any. None
+    is always allowed if it is the default. `meaning` may contain ``{choices}``.
     """
 
     default: T
@@ -71,7 +72,7 @@ class Option(Generic[T]):
             choose(name, cast(str, given), self.choices)
 
     def filled(self, text: str, default: object = None) -> str:
-        """A text about the option, with its braces filled in."""
+        """Format a text about the option: fill in ``{choices}`` and ``{default}``."""
         return text.format(choices=", ".join(self.choices), default=default)
 
 
@@ -83,38 +84,38 @@ def option(
     check: Callable[[str, Any], object] | None = None,
     flag: Flag | None = None,
 ) -> T:
-    """Declare an option: the field of a class derived from `Options`."""
+    """Declare an option as a field of a class derived from `Options`."""
     declaration = Option(default, meaning, tuple(choices), check, flag)
     found: T = field(default=default, metadata={"option": declaration})
     return found
 
 
 def required(meaning: str) -> Mapping[str, Option[Any]]:
-    """The metadata of an option that has to be given."""
+    """Return the metadata of a required option."""
     return {"option": Option(MISSING, meaning)}
 
 
 def now_required(kind: type[Options], name: str) -> Mapping[str, Option[Any]]:
-    """The metadata of an option of `kind`, for a class in which it has to be given."""
+    """Return the metadata of an option of `kind`, for a class that requires it."""
     return {"option": replace(declared(kind)[name], default=MISSING)}
 
 
 def same(kind: type[Options], name: str) -> Any:
-    """An option of `kind` as a field of a class that takes this one, and not the others."""
+    """Return an option of `kind` as a field of another class, to share a single option."""
     declaration = declared(kind)[name]
     return field(default=declaration.default, metadata={"option": declaration})
 
 
 class Options:
-    """The base of frozen dataclasses with fields made by `option`, checked when one is made."""
+    """Base class of frozen dataclasses with `option` fields, which are checked at construction."""
 
     def __post_init__(self) -> None:
         self.check()
 
     def check(self) -> None:
-        """Raise `OptionError` for what is not allowed; subclasses add what concerns several.
+        """Raise `OptionError` for an invalid value; subclasses add checks across several options.
 
-        NumPy's truths become Python's.
+        NumPy bools are converted to Python bools.
         """
         for name, each in declared(type(self)).items():
             given = getattr(self, name)
@@ -123,22 +124,23 @@ class Options:
                 object.__setattr__(self, name, bool(given))
 
     def shared(self, kind: type[Options]) -> dict[str, Any]:
-        """The options that `kind` has too, by name."""
+        """Return the values of the options that `kind` also has, by name."""
         return {name: getattr(self, name) for name in declared(kind) if hasattr(self, name)}
 
 
 def declared(kind: type[Options]) -> dict[str, Option[Any]]:
-    """The options of a class by name."""
-    found = fields(kind)  # type: ignore[arg-type]  # the base is no dataclass, what is asked for is
+    """Return the options of a class by name."""
+    found = fields(kind)  # type: ignore[arg-type]  # the base is no dataclass, `kind` is
     return {each.name: each.metadata["option"] for each in found}
 
 
 def takes(
     kind: Callable[P, Told],
 ) -> Callable[[Callable[[Told], Result]], Callable[P, Result]]:
-    """Make a function of an options object one that takes the options as keywords.
+    """Turn a function of an options object into a function that takes the options as keywords.
 
-    Its docstring goes on with what each option means. An unknown keyword raises `OptionError`.
+    The meaning of each option is appended to its docstring. An unknown keyword raises
+    `OptionError`.
     """
 
     def keyworded(function: Callable[[Told], Result]) -> Callable[P, Result]:
@@ -167,8 +169,10 @@ def takes(
 
 
 def asks(kind: type[T]) -> type[T]:
-    """Make a dataclass answer with an `OptionError` a keyword that it does not have, too, and what
-    is neither true nor false for a field that is one by default.
+    """Make a dataclass raise `OptionError` for invalid keywords and bools.
+
+    It raises for an unknown keyword, and for a value other than True or False in a field with a
+    bool default.
     """
     made = kind.__init__
     parameters = inspect.signature(kind).parameters
@@ -188,8 +192,9 @@ def asks(kind: type[T]) -> type[T]:
 
 
 def also_called(own: str, other: str) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
-    """Let a function take its keyword `own` as `other`, too; an unknown one is an `OptionError`,
-    and so is one that is given twice.
+    """Give keyword `own` of a function the alias `other`.
+
+    An unknown keyword, or a value given twice, raises `OptionError`.
     """
 
     def decorate(function: Callable[P, Result]) -> Callable[P, Result]:
@@ -214,7 +219,7 @@ def also_called(own: str, other: str) -> Callable[[Callable[P, Result]], Callabl
 
 
 def checks_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Make a function answer a keyword that it does not have with an `OptionError`."""
+    """Make a function raise `OptionError` for an unknown keyword."""
     known = tuple(name for name in inspect.signature(function).parameters if name != "self")
 
     @functools.wraps(function)
@@ -227,14 +232,14 @@ def checks_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
 
 
 def _check_known(function: str, name: str, known: Sequence[str]) -> None:
-    """Raise `OptionError` with the names nearest to an unknown one."""
+    """Raise `OptionError` for an unknown name, with the closest known names."""
     if name not in known:
         cure = did_you_mean(name, known) or f"it takes {', '.join(known)}"
         raise OptionError(f"{function} has no option {name!r}; {cure}")
 
 
 def _meanings(known: Mapping[str, Option[Any]]) -> str:
-    """The meaning of each option, as a docstring's section of arguments holds them."""
+    """Format the meanings of options as the ``Args`` section of a docstring."""
     return "\n".join(
         textwrap.fill(
             f"{name}: {each.filled(each.meaning)}",
