@@ -30,8 +30,11 @@ TEST_IMAGES = 360
 
 
 def conv_logits(layers: int, hidden: int, batch: int) -> Value:
-    """A small convolutional network on ``x`` (batch, pixels): `layers` of 3 by 3, a pooling after
-    every second, and a linear layer of `hidden` with dropout."""
+    """Return the logits of a small convolutional network on ``x`` (batch, pixels).
+
+    It has `layers` 3x3 convolutions with max pooling after every second one, then a linear layer
+    of `hidden` units with dropout.
+    """
     h = reshape(input("x", (batch, PIXELS)), (batch, 1, SIDE, SIDE))
     for layer in range(layers):
         with scope(f"conv{layer}"):
@@ -52,7 +55,7 @@ LOGITS: dict[str, Callable[[int, int, int], Value]] = {
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Pixels scaled to [0, 1], shuffled once with a fixed seed; the last images are for testing."""
+    """Images scaled to `[0, 1]`, shuffled with a fixed seed; the last are the test set."""
 
     train_x: Array
     train_labels: Array
@@ -62,7 +65,7 @@ class Digits:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What one pass over the training images gave."""
+    """Results of one pass over the training images."""
 
     number: int
     loss: float
@@ -71,7 +74,7 @@ class Epoch:
 
 
 def load_digits() -> Digits:
-    """Read the data set that scikit-learn carries; `DependencyError` without scikit-learn."""
+    """Load the data set of scikit-learn; raise `DependencyError` if it is not installed."""
     try:
         from sklearn import datasets
     except ImportError:
@@ -98,7 +101,7 @@ class DigitsTraining(TrainingRun):
         batch: int = 64,
         dump: str | None = None,
     ) -> None:
-        """Load the data, plan and bind both programs; a step takes recipe.accumulate batches."""
+        """Load the data and compile both programs; a step takes `recipe.accumulate` batches."""
         logits = LOGITS[choose("digits: model", model, tuple(LOGITS))](layers, hidden, batch)
         self.data, self.batch = load_digits(), batch
         self.step_images = batch * recipe.accumulate * recipe.ranks
@@ -117,7 +120,7 @@ class DigitsTraining(TrainingRun):
         super().__init__(recipe, training, steps, task="digits", model=model, **sizes)
 
     def run(self) -> Iterator[Epoch | int]:
-        """Train to the end; yields the number of steps done after each step, and epochs."""
+        """Train to the end; yield the number of completed steps after each step, and epochs."""
         while self.done < self.steps:
             epoch, first = divmod(self.done, self.steps_per_epoch)
             order = np.random.default_rng((self.recipe.seed, epoch))
@@ -132,7 +135,7 @@ class DigitsTraining(TrainingRun):
             yield Epoch(epoch + 1, total / count, self.test_accuracy(), speed)
 
     def feeds(self, rows: Array) -> dict[str, Array]:
-        """This rank's images of a step, with an axis for micro-batches where there are several."""
+        """Return this rank's images of a step; several micro-batches add a leading axis."""
         rows = self.own(rows, self.batch)
         x, labels = self.data.train_x[rows], self.data.train_labels[rows]
         if self.recipe.accumulate == 1:
@@ -141,7 +144,7 @@ class DigitsTraining(TrainingRun):
         return {"x": x.reshape(*shape, PIXELS), "labels": labels.reshape(shape)}
 
     def test_accuracy(self) -> float:
-        """The part of the test images that the current parameters classify right."""
+        """Return the accuracy of the current parameters on the test images."""
         trained = self.training.states
         self.inference.states.update({name: trained[name] for name in self.inference.states})
         hits, images = 0, len(self.data.test_x)

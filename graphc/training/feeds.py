@@ -1,4 +1,4 @@
-"""Feeds for the steps of a run: rows of arrays in a file, or what a function gives."""
+"""Feeds for the steps of a run, from arrays in a file or from a user function."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Feeds = Mapping[str, Any]
 
 
 class ArrayFeeds:
-    """Batches of the rows of arrays, in another order in each pass over them.
+    """Batches of array rows, reshuffled in each pass.
 
-    An input (batch, ...) takes the next rows of the array (examples, ...) of its name. `digest`
-    tells the arrays from others.
+    An input (batch, ...) is fed the next rows of the array (examples, ...) with its name. `digest`
+    identifies the arrays.
     """
 
     def __init__(self, path: str, inputs: Sequence[Input], seed: int) -> None:
@@ -33,7 +33,7 @@ class ArrayFeeds:
         self.examples = len(self.arrays[inputs[0].name])
 
     def __call__(self, first: int) -> Iterator[Feeds]:
-        """The batches from number `first` on, without end."""
+        """Yield an infinite sequence of batches, starting at batch `first`."""
         a_pass = self.examples // self.batch
         for number in itertools.count(first // a_pass):
             order = np.random.default_rng((self.seed, number)).permutation(self.examples)
@@ -75,7 +75,7 @@ def _fits(dtype: np.dtype[Any], x: Input) -> bool:
 
 
 def _read(path: str) -> tuple[dict[str, Array], str]:
-    """The arrays of an npz file, and a sum of its bytes."""
+    """Return the arrays of an npz file and the SHA-256 digest of the file."""
     try:
         with np.load(path, allow_pickle=False) as found:
             if not isinstance(found, np.lib.npyio.NpzFile):
@@ -89,9 +89,9 @@ def _read(path: str) -> tuple[dict[str, Array], str]:
 
 
 class FunctionFeeds:
-    """What a function of a user gives: feeds one after another, called again behind the last.
+    """Feeds from a user function, which is called again after its last feeds.
 
-    Of each, what is named in `unread` is left out.
+    Names in `unread` are removed from each mapping.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class FunctionFeeds:
         self.digest = hashlib.sha256(source.read_bytes()).hexdigest()
 
     def __call__(self, first: int) -> Iterator[Feeds]:
-        """The feeds from number `first` on, without end."""
+        """Return an infinite iterator of feeds, starting at number `first`."""
         return itertools.islice(self._all(), first, None)
 
     def _all(self) -> Iterator[Feeds]:

@@ -1,4 +1,4 @@
-"""Training a network that was read from an ONNX file, or from a module of torch."""
+"""Training of a network imported from an ONNX file or a torch module."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from graphc.training.recipe import Recipe
 from graphc.training.run import TrainingRun
 
 REPORTS = 20
-"""Times that a run tells its loss."""
+"""Number of loss reports per run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class MeanLoss:
 
 
 class OnnxTraining(TrainingRun):
-    """A training program of a loss of a network, which begins with the weights that were read."""
+    """A training program for a loss of a network, initialized with the imported weights."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class OnnxTraining(TrainingRun):
         self.feeds, self.network = feeds, network
 
     def run(self) -> Iterator[MeanLoss | int]:
-        """Train to the end; yields the number of steps done after each step, and the loss."""
+        """Train to the end; yield the number of completed steps after each step, and `MeanLoss`."""
         ranks, own = self.training.ranks, self.training.rank
         count = self.recipe.accumulate * ranks
         batches = self.feeds(self.done * count)
         started, losses = time.perf_counter(), []
         every = math.ceil(self.steps / REPORTS)
         while self.done < self.steps:
-            fed = [next(batches) for _ in range(count)]  # of all ranks, in turn
+            fed = [next(batches) for _ in range(count)]  # interleaved by rank
             losses.append(self.step(_joined(fed[own::ranks])))
             yield self.done
             if self.done % every == 0 or self.done == self.steps:
@@ -73,9 +73,10 @@ class OnnxTraining(TrainingRun):
                 started, losses = time.perf_counter(), []
 
     def export(self, path: str) -> None:
-        """Write the network as it is trained now, as ONNX, with the outputs of its file.
+        """Write the network with its current weights as ONNX, with the outputs of its file.
 
-        States that the loss does not read are as in the file. All ranks call it, and one writes.
+        States that the loss does not read keep their values from the file. All ranks call this
+        method, and only rank 0 writes.
         """
         trained = dict(self.training.states)
         if self.training.rank != 0:
@@ -87,7 +88,7 @@ class OnnxTraining(TrainingRun):
 
 
 def _joined(batches: list[Feeds]) -> Mapping[str, Any]:
-    """One batch, or several along an axis in front."""
+    """Return a single batch unchanged; stack several along a new leading axis."""
     if len(batches) == 1:
         return batches[0]
     return {name: np.stack([each[name] for each in batches]) for name in batches[0]}

@@ -1,4 +1,4 @@
-"""How a network is trained, whatever the data: what the command line lets you set."""
+"""Training options of the command line that do not depend on the data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphc.step_options import StepOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
-    """Optimizer, learning rate and its schedule, what a step does with gradients, and its plan."""
+    """Options for the optimizer, learning-rate schedule, gradients and memory plan."""
 
     optimizer: str = option(
         "adam",
@@ -68,21 +68,21 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
     seed: int = same(RunOptions, "seed")
 
     def plan_options(self) -> dict[str, Any]:
-        """Keyword arguments for `graphc.plan`, all but the optimizer."""
+        """Return the keyword arguments for `graphc.plan`, without the optimizer."""
         return {name: getattr(self, name) for name in (*declared(StepOptions), *PLANNING, "device")}
 
     def compile_options(self, steps: int) -> dict[str, Any]:
-        """Keyword arguments for `graphc.compile` of a run of that many steps."""
+        """Return the keyword arguments for `graphc.compile` of a run of `steps` steps."""
         own = {name: getattr(self, name) for name in ("threads", "rank_timeout", "seed")}
         return {"optimizer": self.make_optimizer(steps), **own, **self.plan_options()}
 
     def inference_options(self) -> dict[str, Any]:
-        """Keyword arguments for `graphc.compile` of a program that tests what was trained."""
+        """Return the keyword arguments for `graphc.compile` of an evaluation program."""
         names = ("precision", "device", "kernels", "threads")
         return {name: getattr(self, name) for name in names}
 
     def make_optimizer(self, steps: int) -> Optimizer:
-        """The optimizer with its schedule over `steps` steps; raises `OptionError`."""
+        """Return the optimizer with its schedule over `steps` steps; may raise `OptionError`."""
         make = OPTIMIZERS[choose("optimizer", self.optimizer, tuple(OPTIMIZERS))]
         settings: dict[str, Any] = {}
         if self.learning_rate is not None:
@@ -98,30 +98,30 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether the rate depends on the number of steps."""
+        """True if the learning rate depends on the number of steps."""
         return self.schedule != "constant" or self.warmup > 0
 
     def make_schedule(self, peak: float, steps: int) -> Rate:
-        """The rate from `peak` on over `steps` steps."""
+        """Return the learning-rate schedule with maximum `peak` over `steps` steps."""
         floor = peak / 100 if self.schedule == "exponential" else 0.0
         return Schedule(peak, steps, self.warmup, floor, self.schedule)
 
     def notes(self, steps: int, done: int, **sizes: Any) -> dict[str, str]:
-        """What a checkpoint says of its run: all that decides how it goes on."""
+        """Return the checkpoint notes of a run: all settings that affect its continuation."""
         same_numbers = {*PLANNING, "threads", "rank_timeout"}
-        same_numbers |= {"ranks", "shard", "sync_norm"}  # with one joint batch
+        same_numbers |= {"ranks", "shard", "sync_norm"}  # same as one joint batch
         settings = {n: getattr(self, n) for n in declared(Recipe) if n not in same_numbers}
         settings |= sizes
         if self.kernels != "native":
             settings["kernels"] = self.kernels
         if self.chunk_losses is None:
-            del settings["chunk_losses"]  # as it was before there was a choice
+            del settings["chunk_losses"]  # as in checkpoints written before this option existed
         if self.device == "cpu":
-            del settings["device"]  # what a GPU computes differs in the last bits
+            del settings["device"]  # recorded for GPUs, whose results differ in the last bits
         if self.is_scheduled:
             settings["steps"] = steps
         return {"settings": json.dumps(settings, sort_keys=True), "steps_done": str(done)}
 
 
 PLANNING = (*declared(RecomputeOptions), *declared(PlacementOptions))
-"""Options of the plan, which change no number that a step computes, but for ``kernels``."""
+"""Planning options. None but ``kernels`` changes the numbers that a step computes."""

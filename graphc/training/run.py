@@ -1,4 +1,4 @@
-"""What training runs share: how far they came, and checkpoints to go on from."""
+"""Base class of training runs: progress and checkpoints."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class TrainingRun:
-    """A training program, its recipe, and the sizes that tell its network and data from others.
+    """A training program, its recipe, and the sizes that identify its network and data.
 
-    Subclasses train in `run`, which yields the number of steps done after each, and reports.
+    Subclasses train in `run`, which yields reports, and the number of completed steps after each
+    step.
     """
 
     def __init__(self, recipe: Recipe, training: Program, steps: int, **sizes: Any) -> None:
@@ -32,10 +33,10 @@ class TrainingRun:
         raise NotImplementedError
 
     def own(self, rows: Array, batch: int) -> Array:
-        """This rank's part of the rows of a step, in batches behind each other.
+        """Return this rank's rows of a step, its batches concatenated.
 
-        A step's rows are those of its micro-batches, and of each the ranks' batches in their order,
-        so that all ranks together see what one process with their joint batch does.
+        The rows of a step are ordered by micro-batch, then by rank. All ranks together therefore
+        see the same rows as one process with the joint batch.
         """
         ranks = self.training.ranks
         parted = rows.reshape(-1, ranks, batch, *rows.shape[1:])[:, self.training.rank]
@@ -44,7 +45,7 @@ class TrainingRun:
     def step(self, feeds: Mapping[str, Array]) -> float:
         """Run one step and return its loss.
 
-        Raises `NonFiniteError` where that is no number any more; the step is done all the same.
+        Raises `NonFiniteError` if the loss is not finite, except in fp16; the step still counts.
         """
         loss = float(self.training.step(feeds)["loss"])
         self.done += 1
@@ -56,11 +57,11 @@ class TrainingRun:
         return loss
 
     def save(self, path: str) -> None:
-        """Write the states and how far the run came; all ranks call it, and one writes."""
+        """Write the states and the progress; all ranks call this method, and one writes."""
         self.training.save(path, self.recipe.notes(self.steps, self.done, **self.sizes))
 
     def resume(self, path: str) -> None:
-        """Go on where the run saved at `path` stopped."""
+        """Continue the run saved at `path`."""
         notes = self.recipe.notes(self.steps, 0, **self.sizes)
         done = steps_done(path, notes, self.steps)
         self.training.load(path)
@@ -68,9 +69,10 @@ class TrainingRun:
 
 
 def steps_done(path: str, notes: Mapping[str, str], steps: int) -> int:
-    """How far the run saved at `path` came; `notes` are those of the run that is to go on.
+    """Return the number of completed steps of the run saved at `path`.
 
-    Raises `CheckpointError` where the file is from another run or has as many steps already.
+    `notes` are those of the run to continue. Raises `CheckpointError` if the file is from a
+    different run, and `OptionError` if it already has `steps` steps.
     """
     found = read_notes(path)
     if "settings" not in found or not found.get("steps_done", "").isdigit():

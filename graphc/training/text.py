@@ -1,4 +1,4 @@
-"""A small GPT that reads bytes: trained on any text, by default Python's standard library."""
+"""Training of a small byte-level GPT on a text, by default the sources of Python's library."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from graphc.training.run import Array, TrainingRun
 
 BYTES = 256
 HELD_OUT = 0.05
-"""The part at the text's end that is only for testing."""
+"""Fraction of the text, at its end, that is reserved for testing."""
 
 TEST_BATCHES = 8
 REPORTS = 20
-"""Times that a run measures itself."""
+"""Number of progress reports per run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a run: bits a byte on what was trained on lately, and on held-out text."""
+    """Progress of a run: bits per byte on recent training batches and on held-out text."""
 
     step: int
     train_bits: float
@@ -39,7 +39,7 @@ class Progress:
 
 
 def read_text(path: str | None) -> Array:
-    """The bytes of a file, or of the standard library's own sources."""
+    """Return the bytes of a file, or of the sources of the standard library."""
     if path is not None:
         try:
             content = Path(path).read_bytes()
@@ -60,7 +60,7 @@ def read_text(path: str | None) -> Array:
 
 
 class TextTraining(TrainingRun):
-    """A training program, a test program and one that continues a text, for the same network."""
+    """Programs that train, test and sample from one network."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class TextTraining(TrainingRun):
         drop: float = 0.0,
         dump: str | None = None,
     ) -> None:
-        """Read the text, plan and bind the programs; a step takes recipe.accumulate batches."""
+        """Read the text and compile the programs; a step takes `recipe.accumulate` batches."""
         text = read_text(file)
         cut = int(len(text) * (1 - HELD_OUT))
         if len(text) - cut <= seq_len + 1:
@@ -104,7 +104,7 @@ class TextTraining(TrainingRun):
         super().__init__(recipe, training, steps, task="text", **sizes)
 
     def run(self) -> Iterator[Progress | int]:
-        """Train to the end; yields the number of steps done after each step, and the progress."""
+        """Train to the end; yield the number of completed steps after each step, and `Progress`."""
         started, losses = time.perf_counter(), []
         every = math.ceil(self.steps / REPORTS)
         while self.done < self.steps:
@@ -118,7 +118,7 @@ class TextTraining(TrainingRun):
                 started, losses = time.perf_counter(), []
 
     def feeds(self, order: np.random.Generator) -> dict[str, Array]:
-        """Random places of the text, those of this rank."""
+        """Return this rank's windows at random positions of the text."""
         count = self.batch * self.recipe.accumulate * self.recipe.ranks
         starts = self.own(order.integers(0, len(self.text) - self.seq_len, count), self.batch)
         fed = self.windows(self.text, starts)
@@ -128,13 +128,13 @@ class TextTraining(TrainingRun):
         return {name: array.reshape(shape) for name, array in fed.items()}
 
     def windows(self, text: Array, starts: Array) -> dict[str, Array]:
-        """Tokens from each start on, and what comes next."""
+        """Return `seq_len` tokens from each start, and the following tokens as labels."""
         places = starts[:, None] + np.arange(self.seq_len + 1)
         window = text[places].astype(np.int32)
         return {"tokens": window[:, :-1].copy(), "labels": window[:, 1:].copy()}
 
     def test_bits(self) -> float:
-        """Bits a byte on held-out text, at places that are the same each time."""
+        """Return bits per byte on held-out text, measured at fixed positions."""
         self.testing.parameters.update(self.training.parameters)
         last = len(self.held_out) - self.seq_len - 1
         starts = np.linspace(0, last, TEST_BATCHES * self.batch).astype(np.int64)
@@ -145,7 +145,7 @@ class TextTraining(TrainingRun):
         return sum(losses) / len(losses) / math.log(2)
 
     def sample(self, prompt: bytes, length: int, temperature: float = 0.7) -> bytes:
-        """`prompt` and `length` bytes that the network draws to follow it."""
+        """Return `prompt` followed by `length` bytes sampled from the network."""
         self.continuing.parameters.update(self.training.parameters)
         drawn = np.random.default_rng(self.recipe.seed)
         written = list(prompt)

@@ -1,6 +1,6 @@
-"""A memory plan to look at: a page, a picture, traces, and sentences that explain it.
+"""Views of memory plans: an HTML page, pictures, traces and explanations in sentences.
 
-`page_model.py` says what a page shows, `page.py` makes the page; `trace.py` and `snapshot.py` write
-files for other viewers; `picture.py`, alone, draws with matplotlib; `difference.py` and
-`explain.py` put plans into words.
+`page_model.py` computes the contents of a page, and `page.py` writes it. `trace.py` and
+`snapshot.py` write files for other viewers. Only `picture.py` uses matplotlib. `difference.py` and
+`explain.py` describe plans in sentences.
 """

@@ -1,7 +1,7 @@
-"""Who reads a value's bytes: its own readers, and those of what shares its bytes by definition.
+"""Alias analysis of a plan: all uses of a value's bytes, through views and concatenations.
 
-A view has the bytes of what it views, and a concatenation those of the parts that are computed in
-their place. So a value is needed until the last reader of any of them.
+A view shares the bytes of the viewed value. A concatenation shares the bytes of parts that are
+computed in place. A value is therefore live until the last use of any of its aliases.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from graphc.plans.memory_plan import MemoryPlan
 
 
 class Reader(NamedTuple):
-    """A step, and the value that its node reads: the value that was asked for, or an alias."""
+    """A step, and the value that its node reads: the given value or an alias of it."""
 
     step: int
     value: Value
 
 
 class Aliases:
-    """The aliases of every value of a plan: its views, and what it is a part of."""
+    """The aliases of every value of a plan: its views, and the concatenations that contain it."""
 
     def __init__(self, plan: MemoryPlan) -> None:
         self.graph = plan.graph
@@ -33,7 +33,7 @@ class Aliases:
                 self._of.setdefault(value, []).append(place.over)
 
     def all_of(self, value: Value) -> list[Value]:
-        """The value, its views and concatenations, theirs, and so on, each once."""
+        """Return the value and its aliases, transitively over views and concatenations."""
         found = dict.fromkeys((value,))
         waiting = [value]
         while waiting:
@@ -44,21 +44,21 @@ class Aliases:
         return list(found)
 
     def readers(self, value: Value) -> list[Reader]:
-        """All reads of the value's bytes, in the order of steps."""
+        """Return all uses of the value's bytes, in order of steps."""
         uses = self.graph.uses
         found = [Reader(step, alias) for alias in self.all_of(value) for step in uses[alias]]
         return sorted(found, key=lambda reader: reader.step)
 
     def output_names(self, value: Value) -> list[str]:
-        """Outputs of the program that have the value's bytes."""
+        """Return the names of the program outputs that share the value's bytes."""
         shared = set(self.all_of(value))
         return [name for name, output in self.graph.outputs.items() if output in shared]
 
     def root(self, value: Value) -> Value:
-        """The value that holds a value's bytes whole: what it views or is a part of, followed on.
+        """Return the value that owns a value's bytes: the end of the chain of views and parts.
 
-        Only a value of the forward pass or a state counts: a recomputed concatenation of kept parts
-        is not what the forward pass keeps.
+        The chain ends before a value that is neither a state nor of the forward pass. A recomputed
+        concatenation of saved parts is not saved by the forward pass.
         """
         placements = self._placements
         while placements[value].how in ("view", "part"):
@@ -71,7 +71,7 @@ class Aliases:
 
 
 def is_forward(value: Value) -> bool:
-    """Whether a value is there before the gradient pass, states aside."""
+    """Return True if a value exists before the backward pass and is not a state."""
     if value.node is None:
         return not isinstance(value, State)
     return value.node.phase == "forward"

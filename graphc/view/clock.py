@@ -1,4 +1,4 @@
-"""How long each node of a plan takes, and by what account: estimated, or measured."""
+"""Execution times of the nodes of a plan, estimated or measured."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from graphc.runtime.profile import machine, step_times
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds of a plan's nodes in their order; `source` says where they come from.
+    """Seconds of a plan's nodes in order; `source` describes their origin.
 
-    `exchanges` with other ranks run beside them: (node's number, begin, seconds) of each.
+    `exchanges` are collectives that overlap with nodes: (node index, begin, seconds) of each.
     """
 
     source: str
@@ -23,17 +23,17 @@ class Clock:
 
 
 def estimated(plan: MemoryPlan, costs: CostModel | None = None) -> Clock:
-    """What a cost model gives each node, by default the roofline of the plan's device."""
+    """Return the times of a cost model, by default the roofline of the plan's device."""
     costs = costs or CostModel.of(plan)
     found = timeline(plan, costs)
     return Clock(str(costs), found.seconds, found.exchanges)
 
 
 def measured(plan: MemoryPlan, steps: int) -> Clock:
-    """Each node's best of some steps, run here on the CPU with random inputs, or of several ranks
-    the shortest step.
+    """Return times measured in `steps` steps on this machine's CPU, with random inputs.
 
-    Raises as `runtime.profile.step_times` does.
+    The time of a node is its minimum over the steps. With several ranks, the times are those of the
+    shortest step. Raises the errors of `runtime.profile.step_times`.
     """
     found = step_times(plan, steps)
     what = "the shortest" if found.exchanges else "each node's best"

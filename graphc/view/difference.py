@@ -1,4 +1,4 @@
-"""What differs between two plans of one network, in sentences."""
+"""Differences between two plans of one network, as sentences."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from graphc.view.matching import pairs
 from graphc.view.page_model import PHASES, live_by_kind
 
 LARGEST = 5
-"""Values listed of each sort."""
+"""Maximum number of values listed per category."""
 
 
 def differences(before: MemoryPlan, after: MemoryPlan) -> list[str]:
-    """Sentences: sizes, where the peak went, what is computed again, what moved."""
+    """Return sentences about changes of sizes, peak, recomputation and addresses."""
     matched = list(pairs(before.graph, after.graph))
     both = [(a, b) for a, b in matched if a is not None and b is not None]
     told = [
@@ -68,7 +68,7 @@ def _peaks(before: MemoryPlan, after: MemoryPlan) -> str:
 
 
 def _by_kind(before: MemoryPlan, after: MemoryPlan) -> list[str]:
-    """Bytes live at each plan's own peak, for kinds in which they differ."""
+    """Compare the live bytes at each plan's own peak, for kinds in which they differ."""
     first, second = (live_by_kind(plan)[plan.peak_step] for plan in (before, after))
     return [
         _change(f"{kind} bytes at the peak", size, second[kind])
@@ -78,7 +78,7 @@ def _by_kind(before: MemoryPlan, after: MemoryPlan) -> list[str]:
 
 
 def _by_stage(before: MemoryPlan, after: MemoryPlan) -> list[str]:
-    """Nodes, seconds and the most live bytes of each stage of a step in which they differ."""
+    """Compare nodes, seconds and peak live bytes of each phase in which they differ."""
     told = []
     for phase in PHASES:
         first, second = _stage(before, phase), _stage(after, phase)
@@ -91,7 +91,7 @@ def _by_stage(before: MemoryPlan, after: MemoryPlan) -> list[str]:
 
 
 def _stage(plan: MemoryPlan, phase: str) -> tuple[str, str, str]:
-    """How many nodes a stage has, what they take, and the most bytes live at one of them."""
+    """Return the node count, the seconds and the peak live bytes of a phase."""
     costs, nodes = CostModel.of(plan), plan.graph.nodes
     steps = [step for step, node in enumerate(nodes) if node.phase == phase]
     seconds = sum(costs.seconds(nodes[step]) for step in steps)
@@ -118,12 +118,12 @@ def _copies(what: str, plan: MemoryPlan, alone: Sequence[Value | None]) -> list[
 
 
 def _has_own_bytes(plan: MemoryPlan, value: Value) -> bool:
-    """Whether a value's bytes are not those of what it views or is a part of."""
+    """Return True if a value is neither a view nor a part of another value."""
     return plan.placements[value].how not in ("view", "part")
 
 
 def _ended(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Value]]) -> list[str]:
-    """Values whose bytes another node reads last, earlier or later as parts of the step."""
+    """Describe values whose last use is another node, earlier or later relative to the step."""
     found: dict[str, list[tuple[int, str]]] = {"an earlier": [], "a later": []}
     aliases = Aliases(before), Aliases(after)
     for a, b in both:
@@ -153,7 +153,7 @@ def _ended(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Va
 
 
 def _reader(plan: MemoryPlan, step: int) -> str:
-    """A node by scope, op, and the pass that it is in; of copies, which one."""
+    """Return a node's scope, op and phase; for a recomputed copy also its level."""
     if not plan.graph.nodes:
         return node_label(plan, step)
     node = plan.graph.nodes[step]
@@ -162,7 +162,7 @@ def _reader(plan: MemoryPlan, step: int) -> str:
 
 
 def _end(aliases: Aliases, value: Value) -> int:
-    """The last step that reads a value's bytes; where none does, the one that writes them."""
+    """Return the last step that reads a value's bytes; without uses, the step that writes them."""
     readers = aliases.readers(value)
     if readers:
         return readers[-1].step

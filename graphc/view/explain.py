@@ -1,4 +1,4 @@
-"""Why a value is kept or computed again, until when, who holds it, and where: in sentences."""
+"""Explanations of a value in sentences: its live range, uses, recomputation and address."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from graphc.plans.names import born, called, count, listed, node_at, node_of
 from graphc.view.aliases import Aliases, Reader, is_forward
 
 READERS = 6
-"""Readers that are listed; of more, the first ones and the last."""
+"""Maximum number of uses listed; of more, the first ones and the last."""
 
 BEHIND = ("gradient", "mirror")
-"""Phases of nodes for which the forward pass keeps values."""
+"""Phases whose nodes use values saved by the forward pass."""
 
 
 def explain_value(plan: MemoryPlan, value: Value, costs: CostModel | None = None) -> list[str]:
-    """Sentences: what it is, why it is there that long, who reads it, and where its bytes lie.
+    """Return sentences about a value: its type, live range, uses and address.
 
-    `costs` says what computing it again takes, by default the roofline of the plan's device.
+    `costs` gives the cost of recomputing it, by default the roofline of the plan's device.
     """
     aliases = Aliases(plan)
     return [
@@ -34,7 +34,7 @@ def explain_value(plan: MemoryPlan, value: Value, costs: CostModel | None = None
 
 
 def value_facts(plan: MemoryPlan, value: Value) -> dict[str, Any]:
-    """What the sentences tell as numbers and names, for JSON; -1 stands for no node."""
+    """Return the facts of the sentences as numbers and names, for JSON; -1 means no node."""
     placement, names = plan.placements[value], plan.graph.names
     buffer = plan.buffers[placement.buffer]
     return {
@@ -109,7 +109,7 @@ def _why_kept(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel
 
 
 def _through(plan: MemoryPlan, value: Value, reader: Reader) -> str:
-    """What a node reads instead of the value itself."""
+    """Name the alias through which a node reads the value; empty if it reads the value itself."""
     if reader.value is value:
         return ""
     other = called(plan, reader.value)
@@ -118,7 +118,7 @@ def _through(plan: MemoryPlan, value: Value, reader: Reader) -> str:
 
 
 def _operand(node: Node, value: Value) -> str:
-    """What an op calls the operand, such as ``, as its operand y``."""
+    """Return the op's name of the operand, such as ``, as its operand y``."""
     for name, operand in node.named_inputs().items():
         if operand is value or (isinstance(operand, tuple) and value in operand):
             return f", as its operand {name}"
@@ -126,7 +126,7 @@ def _operand(node: Node, value: Value) -> str:
 
 
 def _copies_of(plan: MemoryPlan, value: Value) -> list[Value]:
-    """Recomputed copies, in the order in which they run."""
+    """Return the recomputed copies of a value, in execution order."""
     return [
         node.outputs[value.index]
         for node in plan.graph.nodes
@@ -135,7 +135,7 @@ def _copies_of(plan: MemoryPlan, value: Value) -> list[Value]:
 
 
 def _copies(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel) -> Iterator[str]:
-    """Whether a value is computed again, or is what is computed again, and what for."""
+    """Explain if a value is recomputed, or is a recomputed copy, and for which uses."""
     node, position = value.node, plan.graph.position
     if node is not None and node.copy_of is not None:
         yield from _why_computed_again(plan, node.copy_of, value, aliases, costs)
@@ -163,13 +163,13 @@ def _why_computed_again(
     plan: MemoryPlan, copied: Node, value: Value, aliases: Aliases, costs: CostModel
 ) -> Iterator[str]:
     position, original = plan.graph.position, copied.outputs[value.index]
-    # A graph may hold a copy without what it copies, where nothing reads that.
+    # If nothing reads the original, a graph may contain only the copy.
     if copied not in position:
         yield "It is computed again; the graph no longer holds the first one."
         return
     begin = position[value.producer]
     earlier = [v for v in (original, *_copies_of(plan, original)) if position[v.producer] < begin]
-    # Copies run in the order of their list; an original may run after all of them.
+    # Copies execute in list order. The original may execute after all of them.
     before = earlier[-1] if earlier else original
     reads = aliases.readers(before)
     end = reads[-1].step if reads else position[before.producer]

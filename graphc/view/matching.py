@@ -1,7 +1,7 @@
-"""Values of several plans of one network that are the same value, and values by their names.
+"""Matching of values between plans of one network, and lookup of values by name.
 
-Numbers such as ``%12`` follow the order of nodes and differ between plans, so values are matched by
-what computes them.
+Numbers such as ``%12`` follow the order of nodes and differ between plans. Values are therefore
+matched by the expressions that compute them, as in value numbering.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from graphc.plans.names import called, listed, origin
 from graphc.view.page_model import Table
 
 LISTED = 8
-"""Values that an error lists."""
+"""Maximum number of values that an error lists."""
 
 
 def identities(graphs: Sequence[Graph]) -> list[dict[Value, int]]:
-    """The numbers of the values of each graph: equal in two graphs for the same value.
+    """Number the values of each graph, so that equal values have equal numbers in all graphs.
 
-    A value is the same where the same ops with the same attributes compute it from the same
-    sources, whatever groups these ops are members of; those alike are told apart by their order. A
-    copy is an operand as good as what it copies, and a value of its own by its level.
+    Two values are equal if the same ops with the same attributes compute them from the same
+    sources. Fusion groups do not matter. Equal values within a graph are distinguished by their
+    order. As an operand, a recomputed copy equals its original; as a value, it is distinguished by
+    its level.
     """
     table = Table[Hashable]()
     return [_numbers(graph, table) for graph in graphs]
@@ -57,7 +58,7 @@ def _numbers(graph: Graph, table: Table[Hashable]) -> dict[Value, int]:
 
 
 def _contents(node: Node, operands: Sequence[int], table: Table[Hashable]) -> list[int]:
-    """The numbers of what a node computes of operands with these numbers."""
+    """Return the value numbers of a node's outputs, given those of its operands."""
 
     def computed(op: Op, attributes: Any, *given: Hashable, output: int = 0) -> int:
         return table.number((op.name, repr(attributes), given, output))
@@ -86,9 +87,10 @@ def _contents(node: Node, operands: Sequence[int], table: Table[Hashable]) -> li
 
 
 def pairs(before: Graph, after: Graph) -> Iterator[tuple[Value | None, Value | None]]:
-    """Every value of both graphs once, beside its match in the other graph or None.
+    """Yield every value of both graphs once, with its match in the other graph or None.
 
-    What `identities` leaves alone is matched by scope, op, phase, level and type, in its order.
+    Values that `identities` does not match are matched in order by scope, op, phase, level and
+    type.
     """
     first, second = identities((before, after))
     by_number = {number: value for value, number in second.items()}
@@ -115,10 +117,10 @@ def _by_place(values: Iterable[Value]) -> dict[Hashable, Value]:
 
 
 def find_value(plan: MemoryPlan, text: str) -> Value:
-    """The value of that name (``%12``, ``@layer0/weight``, an output's), or of that scope and op.
+    """Find a value by name (``%12``, ``@layer0/weight``, an output's name) or by scope and op.
 
-    Where several values come from there, the first node's counts, unless the text is only a part
-    of what they are called. Raises `OptionError` with what there is.
+    If several values have exactly this scope and op, the first one is returned. A substring of a
+    description must match one value only. Otherwise `OptionError` lists candidates.
     """
     names = plan.graph.names
     if not text:

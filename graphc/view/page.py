@@ -1,4 +1,4 @@
-"""Plans as one HTML page that needs nothing else: style, script and numbers stand in it."""
+"""Plans as one self-contained HTML page: style, script and data are embedded."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SCRIPTS = (
     "plan.js", "map.js", "limit.js", "panels.js", "scopes.js", "neighbours.js", "pointer.js",
     "help.js", "address.js", "page.js",
 )  # fmt: skip
-"""One scope on the page; the last one sets all in motion."""
+"""Scripts of the page, which share one scope; the last one starts the page."""
 
 
 class Limit(NamedTuple):
-    """The bytes that an arena may have, and what they are of."""
+    """A capacity of the arena in bytes, and the name of its source, such as a device."""
 
     bytes: int
     name: str
@@ -40,12 +40,12 @@ def page(
     limits: Mapping[str, Limit] | None = None,
     opened: str | None = None,
 ) -> str:
-    """The page of one plan or of several, a tab each, on common axes.
+    """Return the page of one or several plans, a tab each, on common axes.
 
-    `plans` maps what stands on a tab to its plan, and `clocks` to how long its nodes take, by
-    default by the roofline of its device; `notes` are sentences shown beside the map, `lowering`
-    those on what would lower a plan's arena, and `limits` what it may have, drawn as a line where
-    that is near. `opened` is the tab that is shown first.
+    `plans` maps the labels of tabs to plans. `clocks` maps them to node times, by default the
+    roofline of the plan's device. `notes` are sentences shown beside the map, and `lowering`
+    sentences on how to reduce a plan's arena. `limits` are capacities, drawn as a line if they are
+    near. `opened` is the label of the tab shown first.
     """
     models = _models(plans, clocks or {}, lowering or {}, limits or {})
     at = list(plans).index(opened) if opened is not None else 0
@@ -59,9 +59,9 @@ def page_of(
     opened: int,
     kinds: Sequence[str],
 ) -> str:
-    """The page of models as `page_model` makes them, each with ``same``, ``lowering``, ``limit``.
+    """Return the page of models from `page_model`, each with ``same``, ``lowering`` and ``limit``.
 
-    The kinds of buffers are numbered as in `kinds`, each of which has a colour in the style.
+    Buffer kinds are numbered as in `kinds`. Each kind has a color in the style sheet.
     """
     content = {
         "title": title,
@@ -89,7 +89,7 @@ def _models(
     lowering: Mapping[str, Sequence[str]],
     limits: Mapping[str, Limit],
 ) -> list[dict[str, Any]]:
-    """A model a plan, with numbers that are the same for what is the same value in all of them."""
+    """Return one model per plan; equal values have equal numbers in all models."""
     models = []
     same = identities([plan.graph for plan in plans.values()])
     for (label, plan), numbers in zip(plans.items(), same, strict=True):
@@ -106,6 +106,6 @@ def _template(name: str) -> str:
 
 
 def _embedded(content: Any) -> str:
-    """JSON, compressed to about a fifth; in base64, no name in it can end the script element."""
+    """Encode JSON with zlib (to about a fifth) and base64, so it cannot end the script element."""
     text = json.dumps(content, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode("ascii"), 9)).decode("ascii")

@@ -1,7 +1,7 @@
-"""What a page shows of a plan, as columns of numbers: the page's JSON, and a base for other views.
+"""Contents of a plan's page as columns of numbers, in JSON; also used by the other views.
 
-A column holds one property of all buffers, values or nodes, in their order. Columns are about a
-tenth of the text that one object a value would take.
+A column holds one property of all buffers, values or nodes, in order. Columns take about a tenth of
+the text of one object per value.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from graphc.view.clock import Clock, estimated
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LASTING: tuple[Kind, ...] = ("state", "slot")
-"""The kinds of what holds bytes from one step to the next."""
+"""Kinds of buffers that persist between steps."""
 
 HOWS: tuple[How, ...] = get_args(How)
 PHASES = ("forward", "gradient", "mirror", "update")
 
 FIGURES = 4
-"""Digits of seconds: no clock has more."""
+"""Significant digits of seconds; no clock is more precise."""
 
 Item = TypeVar("Item", bound=Hashable)
 
 
 class Table(Generic[Item]):
-    """Things that occur often, each once, and the number of each."""
+    """An interning table: each distinct item has a number."""
 
     def __init__(self) -> None:
         self._numbers: dict[Item, int] = {}
 
     def number(self, item: Item) -> int:
-        """The number of an item, the next one where it is new."""
+        """Return the number of an item; a new item gets the next number."""
         return self._numbers.setdefault(item, len(self._numbers))
 
     def __iter__(self) -> Iterator[Item]:
@@ -45,13 +45,13 @@ class Table(Generic[Item]):
 
 
 def kinds_of(*plans: MemoryPlan) -> tuple[Kind, ...]:
-    """The kinds that pictures of plans tell apart: rare ones where one of them has any."""
+    """Return the kinds shown for plans; rare kinds only if a plan has buffers of them."""
     there = {buffer.kind for plan in plans for buffer in plan.buffers}
     return tuple(kind for kind in KINDS if kind not in RARE or kind in there)
 
 
 def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict[str, Any]:
-    """One plan of a page; `label` stands on its tab.
+    """Return the model of one plan of a page; `label` is the text of its tab.
 
     `clock` gives the seconds of nodes, by default the roofline of the plan's device.
     """
@@ -74,15 +74,15 @@ def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict
         "exchanges": _exchanges(graph, clock),
         "values": _values(plan),
         "outputs": _outputs(graph),
-        "texts": list(texts),  # last, when all columns have been made
+        "texts": list(texts),  # last, because the columns above fill the table
     }
 
 
 def _buffers(plan: MemoryPlan) -> dict[str, Any]:
-    """Columns of all buffers. `kind` is that at `first`; `turns` has later ones, by buffer, and
-    `slots` the names of the values that slots are for.
+    """Return the columns of all buffers.
 
-    A turn is a node, and the kind that the buffer is of from there on.
+    `kind` is the kind at step `first`. `turns` maps a buffer to its later kinds, as pairs of the
+    first node and the kind from that node. `slots` holds the names of the values of slots.
     """
     kinds = {kind: number for number, kind in enumerate(KINDS)}
     by_kind, names = [spans(plan, buffer) for buffer in plan.buffers], plan.graph.names
@@ -111,7 +111,7 @@ def _nodes(graph: Graph, texts: Table[str], clock: Clock) -> dict[str, list[Any]
 
 
 def _exchanges(graph: Graph, clock: Clock) -> dict[str, list[Any]]:
-    """Columns of all exchanges with other ranks: the node, begin and length in seconds, bytes."""
+    """Return the columns of all collectives: node, begin and duration in seconds, bytes sent."""
     senders = [graph.nodes[step] for step, _, _ in clock.exchanges]
     return {
         "node": [step for step, _, _ in clock.exchanges],
@@ -126,10 +126,10 @@ def _digits(seconds: float) -> float:
 
 
 def _values(plan: MemoryPlan) -> dict[str, Any]:
-    """Columns of all values; -1 stands for no node, no operand and no original.
+    """Return the columns of all values; -1 means no node, no operand or no original.
 
-    `strides` are in bytes, of values that do not lie in one piece. `readers` holds the steps of all
-    readers, value after value, `reader_counts` how many each has.
+    `strides` holds the strides in bytes of non-contiguous values. `readers` concatenates the
+    steps of the uses of all values, and `reader_counts` holds the number of uses of each.
     """
     graph = plan.graph
     number = {value: index for index, value in enumerate(graph.values)}
@@ -158,24 +158,24 @@ def _position(graph: Graph, node: Node | None) -> int:
 
 
 def _original(value: Value, number: dict[Value, int]) -> int:
-    """The number of the value that this one is a recomputed copy of."""
+    """Return the number of the original of a recomputed copy, else -1."""
     if value.node is None or value.node.copy_of is None:
         return -1
     return number.get(value.node.copy_of.outputs[value.index], -1)
 
 
 def _outputs(graph: Graph) -> dict[str, str]:
-    """Output name → the text form's name of its value."""
+    """Map output names to the names of their values in the text form."""
     return {name: graph.names[value] for name, value in graph.outputs.items()}
 
 
 def aligned_bytes(plan: MemoryPlan, buffer: Buffer) -> int:
-    """What a buffer counts for in `MemoryPlan.live_profile`."""
+    """Return the aligned size of a buffer, as counted in `MemoryPlan.live_profile`."""
     return align(buffer.bytes, plan.alignment)
 
 
 def live_by_kind(plan: MemoryPlan) -> list[dict[Kind, int]]:
-    """Live bytes of each kind at each step, rounded as `live_profile` is, and adding up to it."""
+    """Return the live bytes of each kind at each step, aligned; they sum to `live_profile`."""
     changes: list[dict[Kind, int]] = [{} for _ in range(len(plan.live_profile) + 1)]
     for buffer in plan.buffers:
         size = aligned_bytes(plan, buffer)

@@ -1,4 +1,4 @@
-"""What the forward pass keeps, and what makes the peak: as facts, and in sentences."""
+"""Values saved by the forward pass and values live at the peak, as data and as sentences."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from graphc.view.explain import BEHIND
 from graphc.view.page_model import live_by_kind
 
 KEPT = 40
-"""Values of the forward pass that are listed."""
+"""Maximum number of saved values listed."""
 
 AT_PEAK = 10
-"""Values that are listed at the peak."""
+"""Maximum number of values listed at the peak."""
 
 OPS = 6
-"""Ops whose values at the peak are listed."""
+"""Maximum number of ops listed at the peak."""
 
 
 @dataclass(frozen=True)
 class KeptValue:
-    """A value that the forward pass keeps, and the first and the last node that it is kept for."""
+    """A value saved by the forward pass, and the first and last node that use it afterwards."""
 
     name: str
     bytes: int
@@ -46,7 +46,7 @@ class KeptValue:
 
 @dataclass(frozen=True)
 class Kept:
-    """What the forward pass keeps, largest first, and the most bytes of it at one time."""
+    """The values saved by the forward pass, largest first, and their peak bytes."""
 
     bytes: int
     most_bytes_at_once: int
@@ -55,7 +55,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class LiveBuffer:
-    """A buffer at the peak; `held` says what it is needed for, and is None for a workspace."""
+    """A buffer live at the peak; `held` gives the reason, and is None for a workspace."""
 
     name: str
     kind: Kind
@@ -65,7 +65,7 @@ class LiveBuffer:
 
 @dataclass(frozen=True)
 class OpAtPeak:
-    """The bytes of an op's results at the peak, and the part of a step's seconds to make them."""
+    """Bytes of an op's results live at the peak, and the fraction of step time to compute them."""
 
     op: str
     bytes: int
@@ -74,10 +74,10 @@ class OpAtPeak:
 
 @dataclass(frozen=True)
 class Peak:
-    """The node with the most live bytes, their kinds, and what they are of.
+    """The node at the peak of live bytes, with the bytes by kind, buffer and op.
 
-    `buffers` has all that is alive there but states, which no plan can drop, largest first;
-    `ops` has results of the forward pass.
+    `buffers` holds the live buffers, largest first, without states, which no plan can evict. `ops`
+    covers results of the forward pass.
     """
 
     node: int
@@ -90,10 +90,10 @@ class Peak:
 
 
 def kept_of(plan: MemoryPlan) -> Kept:
-    """What the forward pass keeps for the gradient and for recomputation.
+    """Return the values that the forward pass saves for the gradient and for recomputation.
 
-    A value stands for its views and for the parts of it that are computed in their place: their
-    bytes are its bytes, are kept with it, and count once.
+    Views of a value, and its parts that are computed in place, share its bytes. They count once,
+    as that value.
     """
     aliases, nodes = Aliases(plan), plan.graph.nodes
     kept: dict[Value, list[int]] = {}
@@ -111,7 +111,7 @@ def kept_of(plan: MemoryPlan) -> Kept:
 
 
 def _most_at_once(plan: MemoryPlan, kept: Mapping[Value, Sequence[int]]) -> int:
-    """The most bytes that are kept at one time: micro-batches take turns."""
+    """Return the peak of saved bytes; it is below the sum if micro-batches alternate."""
     change = [0] * (len(plan.live_profile) + 1)
     for value, steps in kept.items():
         change[max(0, born(plan, value))] += value.type.bytes
@@ -120,7 +120,7 @@ def _most_at_once(plan: MemoryPlan, kept: Mapping[Value, Sequence[int]]) -> int:
 
 
 def explain_kept(plan: MemoryPlan) -> list[str]:
-    """Sentences: what the forward pass keeps, for which nodes, largest first."""
+    """Return sentences about the saved values and the nodes that use them, largest first."""
     kept = kept_of(plan)
     total, most = format_bytes(kept.bytes), format_bytes(kept.most_bytes_at_once)
     is_whole = kept.most_bytes_at_once == kept.bytes
@@ -140,9 +140,9 @@ def explain_kept(plan: MemoryPlan) -> list[str]:
 
 
 def peak_of(plan: MemoryPlan, costs: CostModel | None = None) -> Peak:
-    """What makes the peak.
+    """Return the peak of a plan and the values live there.
 
-    `costs` says what computing values again takes, by default the roofline of the plan's device.
+    `costs` gives the cost of recomputing values, by default the roofline of the plan's device.
     """
     step = plan.peak_step
     totals = {kind: size for kind, size in live_by_kind(plan)[step].items() if size}
@@ -165,7 +165,7 @@ def _live(plan: MemoryPlan, buffer: Buffer, step: int) -> LiveBuffer:
 
 
 def explain_peak(plan: MemoryPlan, costs: CostModel | None = None) -> list[str]:
-    """Sentences: where the peak is, its kinds, its largest values and who holds them.
+    """Return sentences about the peak: its node, kinds, largest values and their last uses.
 
     `costs` is as for `peak_of`.
     """
@@ -203,9 +203,9 @@ def _ops_told(peak: Peak) -> list[str]:
 
 
 def _held(plan: MemoryPlan, buffer: int, step: int, value: Value) -> str:
-    """What a buffer is still needed for at a step, by the last reader of what it holds then.
+    """Return the reason why a buffer is live at a step: the last use of its current contents.
 
-    Values that are yet to be written into the buffer hold it, too, but not for what it has now.
+    Values written into the buffer later do not count, although they extend its live range.
     """
     written = [v for v in plan.residents[buffer] if born(plan, v) <= step]
     outputs = [name for name, v in plan.graph.outputs.items() if v in written]
@@ -223,7 +223,7 @@ def _held(plan: MemoryPlan, buffer: int, step: int, value: Value) -> str:
 
 
 def _makers(plan: MemoryPlan, buffer: Buffer, step: int) -> Iterator[tuple[Node, int]]:
-    """What computed a buffer's bytes: the nodes of parts, or the one that wrote it last."""
+    """Yield the producers of a buffer's bytes: those of its parts, or the last writer."""
     places, residents = plan.placements, plan.residents.get(buffer.index, [])
     wholes = {places[value].over for value in residents if places[value].how == "part"}
     parts = [
@@ -240,7 +240,7 @@ def _makers(plan: MemoryPlan, buffer: Buffer, step: int) -> Iterator[tuple[Node,
 
 
 def _by_op(plan: MemoryPlan, step: int, costs: CostModel) -> list[OpAtPeak]:
-    """Forward values at the peak by the op that computes them, and what it costs to do so again."""
+    """Group forward values at the peak by op, with the cost of recomputing them."""
     sizes: dict[Node, int] = {}
     for buffer in plan.live_at(step):
         for node, size in _makers(plan, buffer, step):

@@ -1,4 +1,4 @@
-"""Plans as pictures, by matplotlib: the only file that draws. Equal plans give equal bytes."""
+"""Pictures of plans, drawn with matplotlib. Equal plans give identical bytes."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def _shade(colour: str, lightness: float) -> tuple[float, ...]:
 
 
 SHADES = {kind: [_shade(colour, each) for each in LIGHTNESS] for kind, colour in COLOURS.items()}
-"""Three of a colour, so that neighbours of one kind differ."""
+"""Three shades of each color, so that adjacent buffers of one kind differ."""
 
 BORDERS = {kind: _shade(colour, 0.68) for kind, colour in COLOURS.items()}
 
 BORDERED = 1 / 150
-"""The part of the map's width and height from which a rectangle has a border."""
+"""Minimum fraction of the map's width and height for a rectangle with a border."""
 
 MARK, QUIET, GRID = "#d00000", "#555555", "#e3e3e3"
 
 TICKS = 8
-"""About as many labels on an axis of bytes."""
+"""Approximate number of labels on a byte axis."""
 
 DOTS_PER_INCH = 160
 
 
 def plan_picture(plan: MemoryPlan, title: str) -> bytes:
-    """A PNG of arena address against node, above the curve of live bytes with its peak."""
+    """Return a PNG of arena address by node, above the curve of live bytes with its peak."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         figure = Figure(figsize=(9, 6))
@@ -86,7 +86,7 @@ def _draw_map(axes: Axes, plan: MemoryPlan) -> None:
             colours.append(SHADES[kind][buffer.index % len(LIGHTNESS)])
             is_large = min((right - left) / steps, (high - low) / arena) >= BORDERED
             edges.append(BORDERS[kind] if is_large else colours[-1])
-    # The line keeps what is thinner than a pixel visible.
+    # The line keeps rectangles thinner than a pixel visible.
     axes.add_collection(
         PolyCollection(corners, facecolors=colours, edgecolors=edges, linewidth=0.3)
     )
@@ -121,9 +121,9 @@ def _draw_live(axes: Axes, plan: MemoryPlan) -> None:
 
 
 def compare_picture(plans: Sequence[tuple[str, MemoryPlan]], title: str) -> bytes:
-    """A PNG of one bar a plan: its live bytes at the peak, split by kind, and what its arena adds.
+    """Return a PNG with one bar per plan: live bytes at the peak by kind, and unused arena bytes.
 
-    The parts of a bar add up to the arena.
+    The parts of a bar sum to the arena size.
     """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -155,12 +155,12 @@ def compare_picture(plans: Sequence[tuple[str, MemoryPlan]], title: str) -> byte
 
 
 def peak_bytes_by_kind(plan: MemoryPlan) -> dict[Kind, int]:
-    """The live bytes at the peak, split by kind; they add up to `live_bytes`."""
+    """Return the live bytes at the peak by kind; they sum to `live_bytes`."""
     return live_by_kind(plan)[plan.peak_step]
 
 
 class Point(Protocol):
-    """What is drawn of a point of a frontier."""
+    """The attributes of a frontier point that are drawn."""
 
     @property
     def arena_bytes(self) -> int: ...
@@ -176,9 +176,9 @@ def frontier_picture(
     title: str,
     labels: tuple[str, str] = ("arena", "extra time by the cost model, %"),
 ) -> bytes:
-    """A PNG of arena bytes against extra time: a frontier's points, and the policies' plans.
+    """Return a PNG of extra time by arena bytes: frontier points, and the plans of policies.
 
-    `labels` are those of the axes.
+    `labels` are the axis labels.
     """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -198,7 +198,7 @@ def frontier_picture(
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
         largest = max([*sizes, *(plan.arena_bytes for plan in policies.values())], default=1)
-        # Where nothing can be saved of most bytes, as of states, the axis begins near the bound.
+        # If most bytes cannot be saved, such as those of states, the axis begins near the bound.
         begin = 0 if bound_bytes < largest / 2 else bound_bytes - (largest - bound_bytes) / 10
         axes.set_xlim(begin, largest + (largest - begin) / 12)
         axes.set_ylim(bottom=-max([1.0, *extra]) / 40)
@@ -209,7 +209,7 @@ def frontier_picture(
 
 
 def _byte_axis(axes: Axes, largest: int, ticks: int = TICKS, which: str = "y") -> None:
-    """Labels at multiples of a power of two, as sizes are; frame and grid stay in the back."""
+    """Label an axis at multiples of a power of two; draw grid and frame unobtrusively."""
     step = 1
     while step * ticks < largest:
         step *= 2
@@ -224,7 +224,7 @@ def _byte_axis(axes: Axes, largest: int, ticks: int = TICKS, which: str = "y") -
 
 
 def _in_unit_of(step: int, size: float) -> str:
-    """A label in a unit of which the axis' step is a quarter or more, so that all have the same."""
+    """Format a label in the unit of four axis steps, so that all labels have the same unit."""
     figure, unit = format_bytes(4 * step).split()
     return f"{size / (4 * step) * float(figure):g} {unit}" if size else "0"
 
@@ -232,6 +232,6 @@ def _in_unit_of(step: int, size: float) -> str:
 def _png(figure: Figure) -> bytes:
     FigureCanvasAgg(figure)
     stream = io.BytesIO()
-    # By default matplotlib's version stands in the file, and would change an equal picture's bytes.
+    # By default, the file contains matplotlib's version, which would change the bytes.
     figure.savefig(stream, dpi=DOTS_PER_INCH, format="png", metadata={"Software": None})
     return stream.getvalue()

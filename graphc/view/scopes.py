@@ -1,4 +1,4 @@
-"""Live bytes at a node by scope: of each layer, and of what is in it."""
+"""Live bytes at a node by scope, such as layers and their sublayers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from graphc.plans.names import count, held_at, node_at
 from graphc.view.page_model import aligned_bytes
 
 LEVELS = 2
-"""Levels of scopes that sentences list."""
+"""Number of nested scope levels that the sentences list."""
 
 LEAST = 0.01
-"""The least part of the live bytes for which a scope is listed."""
+"""Minimum fraction of the live bytes for a scope to be listed."""
 
 
 @dataclass
 class Scope:
-    """The live bytes of a scope and of all within it; `inner` are the scopes in it.
+    """The live bytes of a scope, including its nested scopes `inner`.
 
-    `own_bytes` are those of values that are made in the scope itself.
+    `own_bytes` counts only values produced directly in the scope.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Scope:
 
 
 def scopes_at(plan: MemoryPlan, step: int) -> Scope:
-    """The live bytes at a node by scope: the root has all, its name is empty; largest first."""
+    """Return the live bytes at a node by scope, largest first, as a tree with an unnamed root."""
     root = Scope("")
     inside: dict[tuple[str, ...], Scope] = {(): root}
     updated = _updated(plan)
@@ -53,7 +53,7 @@ def scopes_at(plan: MemoryPlan, step: int) -> Scope:
 
 
 def _updated(plan: MemoryPlan) -> dict[Value, str]:
-    """State → the scope of the node that updates it: an optimizer's moments are of their layer."""
+    """Map states to the scope of their update, so optimizer moments belong to their layer."""
     return {
         place.over: value.node.scope
         for value, place in plan.placements.items()
@@ -73,7 +73,7 @@ def _scope(plan: MemoryPlan, buffer: Buffer, step: int, updated: dict[Value, str
 
 
 def explain_scopes(plan: MemoryPlan) -> list[str]:
-    """Sentences: the live bytes at the peak by scope, those in a scope indented below it."""
+    """Return lines with the live bytes at the peak by scope; nested scopes are indented."""
     step = plan.peak_step
     root = scopes_at(plan, step)
     total = format_bytes(root.bytes)
@@ -84,7 +84,7 @@ def explain_scopes(plan: MemoryPlan) -> list[str]:
 
 
 def _lines(scope: Scope, total: int, level: int) -> Iterator[str]:
-    """A line for each scope that has enough; those of the first level add up to the total."""
+    """Yield a line per scope of sufficient size; lines of the first level sum to the total."""
     shown = [each for each in scope.inner if each.bytes >= LEAST * total]
     indent = "  " * level
     for each in shown:

@@ -1,11 +1,11 @@
-"""A plan as a memory snapshot of PyTorch's form, for the viewer at pytorch.org/memory_viz.
+"""A plan as a PyTorch memory snapshot, for the viewer at pytorch.org/memory_viz.
 
-The form is a pickled dictionary of plain lists, numbers and strings; `torch.cuda.memory._snapshot`
-documents it. A plan becomes one segment, the arena, and a trace of events: at each node first what
-is free from there on, then what begins there. A frame's name is a value, its file the node's scope
-and op, its line the node. The form has no time, only an order of events, and nothing for the bytes
-that several values share: a buffer is a block for as long as it is of one kind, named by the value
-that it then begins with.
+The format is a pickled dictionary of plain lists, numbers and strings;
+`torch.cuda.memory._snapshot` documents it. A plan becomes one segment, the arena, and a trace of
+events. At each node, frees precede allocations. A frame's name is a value, its file is the node's
+scope and op, and its line is the node's index. The format has an order of events but no times. It
+cannot represent values that share bytes. A buffer is therefore one block per span of one kind,
+named by its first value in that span.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from graphc.plans.names import Span, born, buffer_name, origin, spans
 from graphc.view.page_model import LASTING, aligned_bytes
 
 PROTOCOL = 4
-"""The newest that the viewer's own reader takes."""
+"""The newest pickle protocol that the viewer can read."""
 
 Event = dict[str, Any]
 
 Block = tuple[Buffer, Span]
-"""A buffer for as long as it is of one kind."""
+"""A buffer during one span, in which its kind is constant."""
 
 
 def snapshot(plan: MemoryPlan) -> bytes:
-    """The pickled snapshot of a step under the plan."""
+    """Return the pickled snapshot of a step of the plan."""
     return pickle.dumps(snapshot_object(plan), protocol=PROTOCOL)
 
 
 def snapshot_object(plan: MemoryPlan) -> dict[str, Any]:
-    """What is pickled: one device with one segment, and its events."""
+    """Return the snapshot before pickling: one device with one segment, and its events."""
     used = [buffer for buffer in plan.buffers if buffer.bytes]
     steps = len(plan.live_profile)
     begins: list[list[Block]] = [[] for _ in range(steps + 1)]
@@ -48,7 +48,7 @@ def snapshot_object(plan: MemoryPlan) -> dict[str, Any]:
             events.append(_event(plan, "free_requested", block))
             events.append(_event(plan, "free_completed", block))
         events += [_event(plan, "alloc", block) for block in begun]
-    # The viewer wants a category "unknown" wherever there are categories, or it stops.
+    # If events have categories, the viewer fails unless one of them is "unknown".
     events.append({"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [],
                    "category": "unknown"})  # fmt: skip
     return {"segments": [_segment(plan)], "device_traces": [events]}
@@ -67,7 +67,7 @@ def _event(plan: MemoryPlan, action: str, block: Block) -> Event:
 
 
 def _frames(plan: MemoryPlan, buffer: Buffer, span: Span) -> list[dict[str, Any]]:
-    """The values that a buffer is given while it is of one kind, the first one innermost."""
+    """Return frames of the values written to a buffer during a span; the first is innermost."""
     step = buffer.lifetime.first
     residents = plan.residents.get(buffer.index, [])
     values = [v for v in residents if span.first <= max(step, born(plan, v)) < span.last]
@@ -86,7 +86,7 @@ def _frames(plan: MemoryPlan, buffer: Buffer, span: Span) -> list[dict[str, Any]
 
 
 def _segment(plan: MemoryPlan) -> dict[str, Any]:
-    """The arena after the step, when only states and slots hold bytes."""
+    """Return the arena after the step, when only states and slots are live."""
     blocks: list[dict[str, Any]] = []
     end = 0
     lasting = (b for b in plan.buffers if b.kind in LASTING and b.bytes)

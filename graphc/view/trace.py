@@ -1,8 +1,8 @@
 """A plan's schedule in Chrome's trace event format, which Perfetto reads.
 
-Each clock is a process of its own: a track of nodes, one of exchanges between ranks, a counter of
+Each clock is a process with a track of nodes, a track of collectives between ranks, a counter of
 live bytes, and counters of live bytes by kind. Perfetto names a counter by its event and its
-argument, so the first is "live" with "bytes". Times are microseconds, as the format wants.
+argument, so the first is "live" with "bytes". Times are in microseconds, as the format requires.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from graphc.view.page_model import LASTING, kinds_of, live_by_kind
 Event = dict[str, Any]
 
 NODES, EXCHANGES = 1, 2
-"""The tracks of a process."""
+"""Track numbers in a process."""
 
 
 def trace(plan: MemoryPlan, clocks: Mapping[str, Clock] | None = None) -> str:
-    """The JSON of a trace; `clocks` maps the name of a process to how long its nodes take.
+    """Return a trace as JSON; `clocks` maps the name of a process to its node times.
 
     By default there is one clock, the roofline of the plan's device.
     """
@@ -83,7 +83,7 @@ def _process(plan: MemoryPlan, process: int, name: str, clock: Clock) -> Iterato
 
 
 def _nanoseconds(seconds: Sequence[float]) -> list[int]:
-    """When each node begins, and when the last one ends; what takes time takes a nanosecond."""
+    """Return the begin of each node and the end of the last; a nonzero time takes at least 1 ns."""
     begins, end = [0], 0.0
     for each in seconds:
         end += each
@@ -92,9 +92,9 @@ def _nanoseconds(seconds: Sequence[float]) -> list[int]:
 
 
 def _microseconds(nanoseconds: int) -> float:
-    """A time of whole nanoseconds, which a reader that cuts off the rest finds again.
+    """Convert whole nanoseconds to microseconds that truncate back to the same nanoseconds.
 
-    Perfetto is one: a node that seems to end a nanosecond late overlaps with the next, and is lost.
+    Perfetto truncates. A node that seems to end 1 ns late overlaps with the next and is lost.
     """
     found = nanoseconds / 1000
     return found if int(found * 1000) >= nanoseconds else math.nextafter(found, math.inf)
