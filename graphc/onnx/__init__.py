@@ -1,4 +1,4 @@
-"""ONNX files come in as networks of graphc, and go out. The package onnx is imported when used."""
+"""Import and export of ONNX files. The package `onnx` is imported lazily."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ def load(
     weights: bool = True,
     known: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> Network:
-    """The network of an ONNX file, or of a model in memory, as values to compile or to train.
+    """Load an ONNX file, or a model in memory, as a network to compile or to train.
 
-    `dims` gives numbers to symbolic extents, ``{"N": 32}``, or a shape to an input by its name, of
-    which symbols hold for other inputs, too, and numbers may be others than the file's.
-    `trainable` says which weights learn: by default, or for True, those that layers read (see the
-    network's report), none for False, or those whose names a regular expression finds, or those
-    named. Without `weights` no number of a parameter is read, and each begins as a layer's
-    would. `known` gives inputs as numbers that are part of the network, such as shapes: arrays of
-    the file's type, or Python's numbers, of which floats are rounded and whole numbers exact.
+    `dims` binds symbolic extents, ``{"N": 32}``, or gives an input a shape by its name. Symbols
+    bound by a shape hold for other inputs, too. Numbers may differ from the file's. `trainable`
+    selects the trainable weights. The default and True select those that layers read (see the
+    network's report), and False selects none. A string is a regular expression on names, and a
+    collection lists names. With ``weights=False``, the parameters are not read and are initialized
+    like those of layers. `known` gives values of inputs that become part of the network, such as
+    shapes. They are arrays of the file's type, or Python numbers. Floats are rounded; integers must
+    be exact.
 
-    Raises `OnnxError` for a file that cannot be read, and one that lists all that graphc lacks for
-    it; `OptionError` for names in `dims`, `trainable` or `known` that the model does not have,
-    and for extents and numbers that do not suit it.
+    Raises `OnnxError` for a file that cannot be read, or with a list of all features that graphc
+    lacks for it. Raises `OptionError` for names in `dims`, `trainable` or `known` that the model
+    does not have, and for invalid extents and values.
     """
     _require_onnx()
     from graphc.onnx.importer import load
@@ -55,10 +56,11 @@ def load(
 
 
 def input_extents(path: str | os.PathLike[str]) -> dict[str, tuple[int | str | None, ...] | None]:
-    """The extents of each input that an ONNX file wants fed, by the input's name.
+    """Return the extents of each input of an ONNX file that has to be fed, by name.
 
-    They are numbers, names for `load`'s `dims`, or None for neither; in place of the tuple stands
-    None for an input without a rank. No weight is read. Raises `OnnxError` for a file that is none.
+    An extent is a number, a name for `dims` of `load`, or None if it is neither. The tuple is None
+    for an input of unknown rank. Weights are not read. Raises `OnnxError` for a file that is not
+    ONNX.
     """
     _require_onnx()
     from graphc.onnx.extents import input_extents
@@ -76,16 +78,16 @@ def save(
 ) -> None:
     """Write the forward graph of a program, or of outputs, as ONNX, completely or not at all.
 
-    A program's states are written as they are; those of outputs (a loss, a list, or a mapping from
-    names) as `states` has them by name, such as the ``states`` of a program that has trained them,
-    and all others as a program with that `seed`, 0 by default, would begin. Batch norm and dropout
-    are written as they are outside of training, or with ``training=True`` as they are in a step.
-    `external_data` says whether states go to a file beside this one: ``"auto"`` for more than 1
-    GiB. What ONNX cannot hold, such as scopes and initial values, stands in the metadata, so that
-    `load` gives the same network.
+    A program's states are written with their current values. Outputs are a loss, a list, or a
+    mapping from names. Their states are taken from `states` by name, such as the ``states`` of a
+    program that has trained them. All others get the initial values of a program with this `seed`
+    (default 0). Batch norm and dropout are written in inference form, or with ``training=True`` as
+    in a training step. `external_data` writes states to a separate file; ``"auto"`` does so above
+    1 GiB. Information that ONNX cannot represent, such as scopes and initial values, is stored in
+    the metadata, so that `load` returns the same network.
 
-    Raises `OnnxError` for what ONNX has no form for, and where the file cannot be written, and
-    `OptionError` for states of which none is these outputs', and for one of another type.
+    Raises `OnnxError` for ops that ONNX cannot represent, and if the file cannot be written. Raises
+    `OptionError` if none of `states` belongs to the outputs, and for a state of another type.
     """
     _require_onnx()
     from graphc.onnx.exporter import save

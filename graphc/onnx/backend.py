@@ -1,4 +1,4 @@
-"""graphc as a backend of onnx's own runner."""
+"""A backend for the test runner of `onnx`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from graphc.runtime.program import Program
 
 @dataclass(frozen=True)
 class _Bound:
-    """A program of a model, for inputs of some types and for those that are part of it."""
+    """A program compiled for given input types, with the values of some inputs baked in."""
 
     network: Network
     program: Program
@@ -33,7 +33,7 @@ class _Bound:
     baked: Mapping[str, Array]
 
     def takes(self, arrays: Mapping[str, Array]) -> bool:
-        """Whether the program is for these inputs."""
+        """Return True if the program fits these inputs."""
         return self.types == _types(arrays) and all(
             np.array_equal(array, arrays[name]) for name, array in self.baked.items()
         )
@@ -55,9 +55,9 @@ def _types(arrays: Mapping[str, Array]) -> dict[str, tuple[tuple[int, ...], np.d
 
 
 class Prepared(BackendRep):
-    """A model that is compiled when it is first run, and again for inputs of other types.
+    """A model that is compiled on its first run, and again for inputs of other types.
 
-    Shapes, axes and other inputs on which extents depend are part of the program.
+    Inputs that determine extents, such as shapes and axes, become part of the program.
     """
 
     def __init__(self, model: onnx.ModelProto, options: Mapping[str, Any]) -> None:
@@ -65,10 +65,10 @@ class Prepared(BackendRep):
         self._bound: _Bound | None = None
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
-        """The outputs for inputs in the model's order, or by name.
+        """Run the model on inputs given by name or in the model's order.
 
-        An input whose default is in the model may be left out; in the model's order, all or none
-        of these are there. Raises `FeedError` for other inputs than the model has.
+        Inputs with a default in the model may be omitted; in the model's order, all of them or
+        none. Raises `FeedError` for inputs that do not match the model's.
         """
         arrays = self._named(inputs)
         if self._bound is None or not self._bound.takes(arrays):
@@ -90,7 +90,7 @@ class Prepared(BackendRep):
 
 
 def _without_defaults(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """The model without the tensors of those names, which are fed instead."""
+    """Return the model without the initializers of these names, which are fed instead."""
     kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]
     if len(kept) == len(model.graph.initializer):
         return model
@@ -102,9 +102,9 @@ def _without_defaults(model: onnx.ModelProto, names: Collection[str]) -> onnx.Mo
 
 
 def _arrays(inputs: Any, needed: Sequence[str], names: Sequence[str]) -> dict[str, Array]:
-    """Inputs as arrays: by name, or in the order of what is `needed` or of all `names`.
+    """Return inputs as arrays, given by name or in the order of `needed` or of `names`.
 
-    Raises `FeedError` for others, and where a name that comes twice has two contents.
+    Raises `FeedError` for inputs that do not match, and if one name has two different contents.
     """
     more = [name for name in names if name not in needed]
     told = f"{', '.join(needed)}{' and may be given ' if more else ''}{', '.join(more)}"
@@ -139,7 +139,7 @@ def _array(name: str, given: Any) -> Array:
 def network_for(
     model: onnx.ModelProto, arrays: Mapping[str, Array], **options: Any
 ) -> tuple[Network, frozenset[str]]:
-    """The network for such inputs, and the names of those that became part of it."""
+    """Return the network for these inputs, and the names of the inputs that became part of it."""
     baked: frozenset[str] = frozenset()
     dims = {name: array.shape for name, array in arrays.items() if array.shape}
     while True:
@@ -158,9 +158,9 @@ class Backend(Base):
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether this may be tried: inputs and outputs are tensors, and the device is there.
+        """Return True if all inputs and outputs are tensors and the device is available.
 
-        What else is missing shows when a model is run.
+        Other missing features are reported when the model is run.
         """
         values = (*model.graph.input, *model.graph.output)
         are_tensors = all(value.type.WhichOneof("value") == "tensor_type" for value in values)
@@ -168,9 +168,9 @@ class Backend(Base):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
-        """The model, ready to run; further options are those of `graphc.compile`.
+        """Prepare a model; further options are passed to `graphc.compile`.
 
-        Raises `OptionError` for what is no model, and for another device than a CPU or a GPU.
+        Raises `OptionError` if `model` is not a model or `device` is neither a CPU nor a GPU.
         """
         if not isinstance(model, onnx.ModelProto):
             raise OptionError(f"prepare takes an onnx.ModelProto, got {quoted(model)}")
@@ -185,10 +185,10 @@ class Backend(Base):
         outputs_info: Any = None,
         **kwargs: Any,
     ) -> tuple[Array, ...]:
-        """The outputs of one node, in the version ``opset_version`` of its operators.
+        """Run one node with operators of version ``opset_version``.
 
-        A tensor that the node reads twice is given once or twice. What outputs are follows from
-        the node, so `outputs_info` is not read.
+        A tensor that the node reads twice may be given once or twice. `outputs_info` is ignored,
+        because the node determines its outputs.
         """
         names = [name for name in node.input if name]
         arrays = _arrays(inputs, list(dict.fromkeys(names)), names)
@@ -212,7 +212,7 @@ class Backend(Base):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether the device is a CPU, or a GPU of this machine."""
+        """Return True if the device is a CPU or a GPU of this machine."""
         try:
             name = _device(device)
             if name != "cpu":
@@ -223,7 +223,7 @@ class Backend(Base):
 
 
 def _device(name: str) -> str:
-    """What graphc calls a device of onnx; raises `OptionError` for another."""
+    """Translate a device name of `onnx`; raise `OptionError` for an unknown one."""
     if name == "CPU":
         return "cpu"
     if isinstance(name, str) and re.fullmatch(r"CUDA(:\d+)?", name):

@@ -1,4 +1,4 @@
-"""What a rule sees of a node: operands that are values or known, attributes, and how to refuse."""
+"""The interface between nodes and import rules: operands, attributes and errors."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from graphc.onnx.importer import Environment, Importer
 
 Operand = Value | Weight
-"""A tensor while a network is read: computed by a step, or known now."""
+"""A tensor during import: computed in a step, or known at import time."""
 
 Result = Operand | Sequence[Operand | None]
-"""What a rule returns: the only output, or all of them."""
+"""The result of a rule: the only output, or a sequence of all outputs."""
 
 
 class UnsupportedError(OnnxError):
-    """A node asks for what graphc does not have; the message says what, without the node."""
+    """A node needs an unsupported feature; the message names it without the node."""
 
 
 def check_turns(turns: int) -> None:
-    """Raise `UnsupportedError` for more steps than are unrolled."""
+    """Raise `UnsupportedError` for more than `MOST_TURNS` loop iterations."""
     if turns > MOST_TURNS:
         raise UnsupportedError(f"more than {MOST_TURNS} turns are not unrolled, got {turns}")
 
 
 def check_numbers(*shape: int) -> None:
-    """Raise `UnsupportedError` for a shape whose numbers would fill memory."""
+    """Raise `UnsupportedError` for a known tensor of more than `MOST_NUMBERS` elements."""
     if math.prod(shape) > MOST_NUMBERS:
         raise UnsupportedError(
             f"at most {MOST_NUMBERS} known numbers are made for a node, got {list(shape)}"
@@ -45,18 +45,18 @@ def check_numbers(*shape: int) -> None:
 
 
 class UndeterminedError(UnsupportedError):
-    """A number is needed now that only a step knows; `undetermined` says from which inputs."""
+    """A value computed in a step is needed at import; `undetermined` names its inputs."""
 
 
 @dataclass
 class Call:
-    """A node with its operands; missing ones at the end, or left out in between, are None."""
+    """A node with its operands; omitted operands are None or missing at the end."""
 
     node: onnx.NodeProto
     operands: list[Operand | None]
     importer: Importer
     environment: Environment
-    """What is known where the node stands, for bodies that read it."""
+    """The tensors in scope at the node, for bodies that read them."""
 
     def __post_init__(self) -> None:
         self._attributes = {a.name: a for a in self.node.attribute}
@@ -64,35 +64,35 @@ class Call:
     # --- operands ---
 
     def has(self, index: int) -> bool:
-        """Whether there is such an operand."""
+        """Return True if the operand is present."""
         return index < len(self.operands) and self.operands[index] is not None
 
     def operand(self, index: int) -> Operand:
-        """An operand as it is; raises `UnsupportedError` where it is left out."""
+        """Return an operand; raise `UnsupportedError` if it is omitted."""
         found = self.operands[index] if index < len(self.operands) else None
         if found is None:
             raise UnsupportedError(f"operand {index} is missing")
         return found
 
     def value(self, index: int) -> Value:
-        """An operand as a value; what is known becomes a constant of the graph."""
+        """Return an operand as a value; a known tensor becomes a constant of the graph."""
         return self.importer.as_value(self.operand(index))
 
     def optional(self, index: int) -> Value | None:
-        """An operand as a value, or None where it is left out."""
+        """Return an operand as a value, or None if it is omitted."""
         return self.value(index) if self.has(index) else None
 
     @property
     def values(self) -> list[Value]:
-        """All operands as values."""
+        """Return all operands as values."""
         return [self.value(index) for index in range(len(self.operands))]
 
     def is_known(self, index: int) -> bool:
-        """Whether the numbers of an operand are known now."""
+        """Return True if the operand is known at import time."""
         return self.has(index) and isinstance(self.operands[index], Weight)
 
     def known(self, index: int) -> Array:
-        """The numbers of an operand; raises `UndeterminedError` where only a step has them."""
+        """Return a known operand as an array; raise `UndeterminedError` if a step computes it."""
         operand = self.operand(index)
         if isinstance(operand, Weight):
             return operand.read()
@@ -103,13 +103,13 @@ class Call:
         )
 
     def integers(self, index: int, default: Sequence[int] | None = None) -> list[int]:
-        """The numbers of an operand of whole numbers, or `default` where it is left out."""
+        """Return the elements of a known integer operand, or `default` if it is omitted."""
         if default is not None and not self.has(index):
             return list(default)
         return [int(n) for n in np.asarray(self.known(index)).reshape(-1)]
 
     def number(self, index: int, default: float | None = None) -> float:
-        """The one number of a known operand, or `default` where it is left out."""
+        """Return the single element of a known operand, or `default` if it is omitted."""
         if default is not None and not self.has(index):
             return default
         array = self.known(index)
@@ -121,18 +121,18 @@ class Call:
         return int(number) if array.dtype.kind in "iub" else float(number)
 
     def shape(self, index: int) -> tuple[int, ...]:
-        """The shape of an operand."""
+        """Return the shape of an operand."""
         return self.operand(index).shape
 
     def dtype(self, index: int) -> DType:
-        """The dtype of an operand; raises `DTypeError` where graphc has none."""
+        """Return the dtype of an operand; raise `DTypeError` if graphc does not support it."""
         operand = self.operand(index)
         return operand.type.dtype if isinstance(operand, Value) else as_dtype(operand.dtype)
 
     # --- attributes ---
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute as Python has it: numbers, text, lists, arrays, or an `onnx.GraphProto`."""
+        """Return an attribute as a number, string, list, array or `onnx.GraphProto`."""
         found = self._attributes.get(name)
         if found is None:
             return default
@@ -144,21 +144,21 @@ class Call:
         return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else given
 
     def required(self, name: str) -> Any:
-        """An attribute that has to be there."""
+        """Return a required attribute; raise `UnsupportedError` if it is missing."""
         found = self.attribute(name)
         if found is None:
             raise UnsupportedError(f"the attribute {name!r} is missing")
         return found
 
     def choice(self, name: str, default: str, allowed: Sequence[str]) -> str:
-        """An attribute that is one of some words."""
+        """Return an attribute; raise `UnsupportedError` if it is not one of `allowed`."""
         given = self.attribute(name, default)
         if given not in allowed:
             raise UnsupportedError(f"{name} is one of {', '.join(allowed)}, got {quoted(given)}")
         return str(given)
 
     def axes(self, index: int = 1) -> list[int] | None:
-        """Axes from an operand, or from the attribute of older versions; None for neither."""
+        """Return the axes from an operand or from the attribute of older versions, else None."""
         if self.has(index):
             return self.integers(index)
         given = self.attribute("axes")
@@ -167,11 +167,11 @@ class Call:
     # --- results ---
 
     def wants(self, index: int) -> bool:
-        """Whether anybody reads an output."""
+        """Return True if an output is named."""
         return index < len(self.node.output) and bool(self.node.output[index])
 
 
 def inputs_of(value: Value) -> frozenset[str]:
-    """Names of the inputs that a value is computed from."""
+    """Return the names of the inputs on which a value depends."""
     sources = {v for node in ancestors([value]) for v in node.inputs if v.node is None} | {value}
     return frozenset(source.name for source in sources if isinstance(source, Input))

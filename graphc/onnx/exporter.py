@@ -1,4 +1,4 @@
-"""Writing ONNX: a program, or outputs, as a file that other tools run and train on."""
+"""Export of programs or outputs to ONNX files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from graphc.runtime.initial import fill_initial
 from graphc.runtime.program import Program
 
 MOST_INLINE_BYTES = 2**30
-"""Of states, beyond which they go to a file of their own: no ONNX file has 2 GiB."""
+"""Size of states above which they go to a separate file; an ONNX file is below 2 GiB."""
 
 MOST_BYTES = 2**31 - 2**20
-"""What a file can hold of states, with room for the graph."""
+"""Maximum bytes of inline states; the rest of 2 GiB is reserved for the graph."""
 
 ALIGNMENT = 4096
-"""Of states in a file of their own, so that they can be mapped into memory."""
+"""Alignment of states in a separate file, so that they can be memory-mapped."""
 
 Outputs = Program | Value | Sequence[Value] | Mapping[str, Value]
 
@@ -48,14 +48,16 @@ def save(
 ) -> None:
     """Write the forward graph of a program, or of outputs, as ONNX, completely or not at all.
 
-    A program's states are written as they are; those of outputs (a loss, a list, or a mapping from
-    names) as `states` has them by name, such as the ``states`` of a program that has trained them,
-    and all others as a program with that `seed`, 0 by default, would begin. Batch norm and dropout
-    are written as they are outside of training, or with ``training=True`` as they are in a step.
-    `external_data` says whether states go to a file beside this one: ``"auto"`` for more than 1
-    GiB. What ONNX cannot hold, such as scopes and initial values, stands in the metadata, so that
-    `graphc.onnx.load` gives the same network. Raises `OnnxError` for what ONNX has no form for, and
-    where the file cannot be written, and `OptionError` for states of which none is these outputs'.
+    A program's states are written with their current values. Outputs are a loss, a list, or a
+    mapping from names. Their states are taken from `states` by name, such as the ``states`` of a
+    program that has trained them. All others get the initial values of a program with this `seed`
+    (default 0). Batch norm and dropout are written in inference form, or with ``training=True`` as
+    in a training step. `external_data` writes states to a separate file; ``"auto"`` does so above
+    1 GiB. Information that ONNX cannot represent, such as scopes and initial values, is stored in
+    the metadata, so that `graphc.onnx.load` returns the same network.
+
+    Raises `OnnxError` for ops that ONNX cannot represent, and if the file cannot be written. Raises
+    `OptionError` if none of `states` belongs to the outputs, and for a state of another type.
     """
     check_writable(path, OnnxError)
     training = truth("onnx.save: training", training)
@@ -76,7 +78,7 @@ def save(
 def _source(
     source: Outputs, seed: int | None, states: Mapping[str, Array] | None
 ) -> tuple[Graph, Callable[[State], Array]]:
-    """The graph to write, and what gives the content of a state."""
+    """Return the graph to write, and a function that returns the content of a state."""
     if isinstance(source, Program):
         if seed is not None or states is not None:
             raise OptionError("a program has its states; leave seed and states out")
@@ -91,9 +93,9 @@ def _source(
 
 
 def _check_any_named(held: Mapping[str, Array], graph: Graph) -> None:
-    """Raise `OptionError` for states of which none is the graph's, though it has some.
+    """Raise `OptionError` if the graph has states and none of them is in `held`.
 
-    Those of a program have moments and other networks' weights beside them.
+    `held` may contain others, such as optimizer moments and weights of other networks.
     """
     own = [state.name for state in graph.states if not isinstance(state.initial, Contents)]
     if own and not any(name in held for name in own):
@@ -105,7 +107,7 @@ def _check_any_named(held: Mapping[str, Array], graph: Graph) -> None:
 
 
 def _content(held: Mapping[str, Array], seed: int) -> Callable[[State], Array]:
-    """What gives the content of a state: a constant's own, what is held, or how it begins."""
+    """Return a function for the content of a state: constant, held or initial values."""
 
     def content(state: State) -> Array:
         if isinstance(state.initial, Contents):
@@ -120,7 +122,7 @@ def _content(held: Mapping[str, Array], seed: int) -> Callable[[State], Array]:
 
 
 def _checked(state: State, array: Array) -> Array:
-    """The array, if it has the type of a state; raises `OptionError` for another."""
+    """Return the array; raise `OptionError` if its type is not that of the state."""
     if array.shape != state.shape or array.dtype != state.type.dtype.numpy:
         raise OptionError(
             f"states: {state.name!r} is {state.type}, got {array.dtype}{list(array.shape)}; give "
@@ -147,9 +149,9 @@ def _put_inside(made: Written, content: Callable[[State], Array]) -> None:
 
 
 def _put_beside(made: Written, content: Callable[[State], Array], target: Path) -> None:
-    """Write the states to a file whose name holds a sum of its content, and point to it.
+    """Write the states to a separate file, named by a hash of its content, and refer to it.
 
-    A model that is there keeps its own until the new one has taken its place.
+    An existing model keeps its own states until the new model has replaced it.
     """
     if not is_regular(target):
         raise OnnxError(f"{str(target)!r} is no regular file; states cannot lie beside it")
@@ -167,7 +169,7 @@ def _put_beside(made: Written, content: Callable[[State], Array], target: Path) 
 
 
 def _parts(made: Written, content: Callable[[State], Array]) -> Iterator[bytes]:
-    """The states one after another, one at a time in memory."""
+    """Yield the states with padding, one at a time to limit memory."""
     for state in made.states:
         yield content(state).tobytes()
         yield bytes(_aligned(state.type.bytes) - state.type.bytes)
@@ -178,7 +180,7 @@ def _aligned(size: int) -> int:
 
 
 def _remove_old(target: Path, made: Written) -> None:
-    """Remove files of states that an earlier model of this name had."""
+    """Remove state files of earlier models with this name."""
     kept = {entry.value for t in made.model.graph.initializer for entry in t.external_data}
     name = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.data")
     for entry in target.parent.iterdir() if is_regular(target) else ():

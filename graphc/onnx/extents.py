@@ -1,4 +1,4 @@
-"""What a file says of its inputs, and the numbers that a user gives for what it leaves open."""
+"""Input types of an ONNX file, and binding of its symbolic extents."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Dims = Mapping[str, int | Sequence[int]]
 
 
 def input_extents(path: str | os.PathLike[str]) -> dict[str, tuple[int | str | None, ...] | None]:
-    """The extents of each input that is fed: numbers, names, or None; None for no rank.
+    """Return the extents of each fed input: numbers, names or None; None if the rank is unknown.
 
-    Raises `OnnxError` for a file that is none.
+    Raises `OnnxError` for a file that is not ONNX.
     """
     proto, _ = parsed(path)
     held = {tensor.name for tensor in proto.graph.initializer}
@@ -43,7 +43,7 @@ def input_extents(path: str | os.PathLike[str]) -> dict[str, tuple[int | str | N
 
 
 def known_arrays(model: Model, known: Mapping[str, Any]) -> dict[str, Array]:
-    """The numbers of inputs as arrays; raises `OptionError` for what is no input, or not its."""
+    """Return known inputs as arrays; raise `OptionError` for unknown names or invalid values."""
     if not isinstance(known, Mapping):
         raise OptionError(f"known: give arrays by the names of inputs, got {quoted(known)}")
     inputs = {value.name: value for value in model.inputs}
@@ -59,7 +59,7 @@ def _known(value: onnx.ValueInfoProto, given: Any) -> Array:
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(type.elem_type))
     except (KeyError, TypeError, ValueError):
-        return array  # what it lacks is told with what else is missing
+        return array  # reported later, with the other unsupported features
     is_typed = hasattr(given, "dtype")
     if not is_typed:
         array = _held(array, dtype)
@@ -81,7 +81,10 @@ def _array(name: str, given: Any) -> Array:
 
 
 def _held(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Python's numbers in a dtype: rounded to floats, else as they are unless all are exact."""
+    """Convert Python numbers to a dtype; return them unchanged if they do not fit.
+
+    Floats may be rounded but must not overflow. Integers and bools must be exact.
+    """
     if array.dtype.kind not in "biuf":
         return array
     with np.errstate(all="ignore"):
@@ -97,10 +100,10 @@ def _held(array: Array, dtype: np.dtype[Any]) -> Array:
 def bound_types(
     model: Model, dims: Dims, known: Mapping[str, Array]
 ) -> dict[str, TensorType | str]:
-    """The type of each input with numbers for its extents, or what is missing for one.
+    """Return the type of each input with bound extents, or a sentence about what is missing.
 
-    What the shape of an input says of a symbol holds for the others. Raises `OptionError` for a
-    name in `dims` that is none of the model's, and for numbers that do not agree.
+    A symbol bound by the shape of one input holds for all inputs. Raises `OptionError` for unknown
+    names in `dims`, and for contradictory numbers.
     """
     inputs = {value.name: value for value in model.inputs}
     symbols = {name for value in inputs.values() for name in _symbols(value)}
@@ -135,7 +138,7 @@ def _check_dims(dims: Dims, there: Iterable[str]) -> None:
 
 
 def _settle(value: onnx.ValueInfoProto, shape: tuple[int, ...], numbers: dict[str, int]) -> None:
-    """Give symbols the numbers of an input's shape; fixed extents may be others than the file's."""
+    """Bind symbols to an input's shape; fixed extents may differ from the file's."""
     type = value.type.tensor_type
     if type.HasField("shape") and len(shape) != len(type.shape.dim):
         raise OptionError(
@@ -157,7 +160,7 @@ def _symbols(value: onnx.ValueInfoProto) -> list[str]:
 def _bound(
     value: onnx.ValueInfoProto, shape: tuple[int, ...] | None, numbers: Mapping[str, int]
 ) -> TensorType | str:
-    """The type of an input, or a sentence about what is missing."""
+    """Return the type of an input, or a sentence about what is missing."""
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         return f"input {value.name!r} is a {str(kind).removesuffix('_type')}, not a tensor"
@@ -190,7 +193,7 @@ def _unknown(value: onnx.ValueInfoProto, extents: Sequence[int | None]) -> str:
 
 
 def _declared(value: onnx.ValueInfoProto) -> str:
-    """The shape of an input as the file has it."""
+    """Format the shape of an input as declared in the file."""
     if not value.type.tensor_type.HasField("shape"):
         return "of any shape"
     dims = value.type.tensor_type.shape.dim
@@ -199,7 +202,7 @@ def _declared(value: onnx.ValueInfoProto) -> str:
 
 
 def element_type(number: int) -> str:
-    """What ONNX calls an element type."""
+    """Return the ONNX name of an element type."""
     try:
         return str(onnx.TensorProto.DataType.Name(number)).lower()
     except ValueError:

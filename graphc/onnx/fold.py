@@ -1,6 +1,6 @@
-"""Constant folding: small nodes whose operands are all known are computed while a network is read.
+"""Constant folding of small nodes with known operands, at import.
 
-The arithmetic is that of onnx's own reference.
+Nodes are evaluated by the reference implementation of `onnx`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FOLDED = frozenset((
     "Sign", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose",
     "Trilu", "Unsqueeze", "Where", "Xor",
 ))  # fmt: skip
-"""Operators of shapes and indices, which exporters compute in the graph."""
+"""Foldable operators, mainly of shape and index arithmetic that exporters leave in graphs."""
 
 MOST_ELEMENTS = 2**16
-"""Operands of more elements are left to the graph, so that reading a network stays fast."""
+"""Maximum elements of an operand to fold, so that imports stay fast."""
 
 
 def is_folded(node: onnx.NodeProto) -> bool:
-    """Whether a node is computed while a network is read, if its operands are known."""
+    """Return True if a node is folded when its operands are known."""
     is_standard = node.domain in ("", "ai.onnx")
     return is_standard and node.op_type in FOLDED and bool(node.input)
 
@@ -40,7 +40,7 @@ def is_folded(node: onnx.NodeProto) -> bool:
 def folded(
     node: onnx.NodeProto, operands: Sequence[Operand | None], opset: int
 ) -> list[Weight] | None:
-    """The outputs of a node as known tensors, or None for a node that a step computes."""
+    """Return the folded outputs of a node, or None if a step computes it."""
     if not is_folded(node):
         return None
     tensors = [o for o in operands if isinstance(o, Weight)]
@@ -68,7 +68,7 @@ def _evaluated(
 
 
 def _extended(node: onnx.NodeProto, named: Mapping[str, Array], opset: int) -> list[Weight] | None:
-    """What makes large tensors of small ones, within bounds, and in few bytes where that can be."""
+    """Fold ops that enlarge tensors, within bounds, and with broadcast views if possible."""
     arrays = [named[name] for name in node.input if name in named]
     first = arrays[0]
     if node.op_type == "Range":

@@ -1,7 +1,7 @@
-"""The forward graph of a program: what its outputs are computed from, as a user wrote it.
+"""Reconstruction of a program's forward graph, as written by the user.
 
-A plan may compute nodes twice, in another order, and in groups that have no gradient. What comes
-out here can be differentiated and planned anew.
+A plan may recompute and reorder nodes, and fuse them into groups that have no gradient. The
+reconstructed graph can be differentiated and planned again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphc.ops.shape import Full, FullAttributes
 
 
 def forward_of(graph: Graph) -> Graph:
-    """The nodes that the outputs need, each once, in the order in which they were made."""
+    """Return the graph of nodes that the outputs depend on, each once, in creation order."""
     rewriter = Rewriter(graph)
     for node in graph.nodes:
         if node.copy_of is not None:
@@ -40,7 +40,7 @@ def forward_of(graph: Graph) -> Graph:
 
 
 class _Maker:
-    """Makes nodes at the place of one that they stand for."""
+    """A factory of nodes that replace a node, with its context."""
 
     def __init__(self, rewriter: Rewriter, node: Node) -> None:
         self.rewriter, self.node = rewriter, node
@@ -52,7 +52,7 @@ class _Maker:
 
 
 def _members(group: FusedAttributes, inputs: Sequence[Value], make: _Maker) -> list[Value]:
-    """The results of all members of a group, as nodes of their own."""
+    """Expand the members of a fused group into separate nodes and return their results."""
     known = {f"x{index}": value for index, value in enumerate(inputs)}
     for index, member in enumerate(members_of(group)):
         floats = [known[name].type.dtype for name in member.names]

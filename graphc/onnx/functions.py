@@ -1,4 +1,4 @@
-"""Bodies of operators that ONNX defines by functions of other operators."""
+"""Bodies of operators that ONNX defines as functions of other operators."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from onnx import defs, helper
 from graphc.ir.types import TensorType
 
 MASKING = ("Attention", "FlexAttention")
-"""Operators in whose bodies softmax sees -inf where a mask is, maybe in a whole row."""
+"""Operators whose bodies apply softmax to masked scores of -inf, possibly in entire rows."""
 
 MASKED = "graphc.masked"
-"""The domain of such a softmax: that of ONNX has no gradient there."""
+"""The domain of such a softmax; ONNX's own has no gradient for rows of -inf."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """Nodes with the names of their inputs and outputs, and the version of their operators."""
+    """A function body: nodes, names of inputs and outputs, and the opset version."""
 
     inputs: Sequence[str]
     outputs: Sequence[str]
@@ -29,7 +29,7 @@ class Body:
 
 
 def body_of(node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int) -> Body | None:
-    """The body of a node's operator for operands of these types; None where it has none."""
+    """Return the body of a node's operator for operands of these types, or None."""
     schema = _schema(node, opset)
     if schema is None:
         return None
@@ -46,13 +46,13 @@ def body_of(node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int
 
 
 def has_body(node: onnx.NodeProto, opset: int) -> bool:
-    """Whether a node's operator has a body for operands of some types."""
+    """Return True if a node's operator has a body for some operand types."""
     schema = _schema(node, opset)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
 def _schema(node: onnx.NodeProto, opset: int) -> Any:
-    """ONNX's definition of a node's operator; the newest where this version has none."""
+    """Return the schema of a node's operator in this version, else in the newest, else None."""
     for version in (opset, defs.onnx_opset_version()):
         try:
             return defs.get_schema(node.op_type, version, node.domain)
@@ -91,7 +91,7 @@ def _proto(type: TensorType) -> onnx.TypeProto:
 def _with_attributes(
     inner: onnx.NodeProto, outer: onnx.NodeProto, schema: defs.OpSchema
 ) -> onnx.NodeProto:
-    """A node of a body with the outer node's attributes, or their defaults, where it names them."""
+    """Replace attribute references in a body node by the outer node's attributes or defaults."""
     if not any(a.ref_attr_name for a in inner.attribute) and not _has_body(inner):
         return inner
     given = {a.name: a for a in outer.attribute}

@@ -1,7 +1,7 @@
-"""From a model's structure to values of graphc: node by node, known tensors apart from computed.
+"""Import of ONNX models, node by node; known and computed tensors are tracked separately.
 
-A node is folded where all that it reads is known, made by its rule, or replaced by its function's
-body. What graphc lacks is gathered, and raised as one error behind the last node.
+A node with known operands is folded. Other nodes are translated by a rule or replaced by their
+function body. Unsupported features are collected and raised as one error at the end.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from graphc.onnx.scopes import scope_of
 Environment = MutableMapping[str, Operand | Missing]
 
 DEEPEST = 64
-"""Bodies within bodies; deeper ones are no model's."""
+"""Maximum nesting depth of bodies."""
 
 REPEATED = ("Loop", "Scan")
-"""Operators whose body is read whatever they are given, which one of If's two is not."""
+"""Operators whose body is always imported, in contrast to the branches of If."""
 
 
 def load(
@@ -51,7 +51,7 @@ def load(
     weights: bool,
     given: Mapping[str, Any],
 ) -> Network:
-    """What `graphc.onnx.load` does."""
+    """Implement `graphc.onnx.load`."""
     try:
         proto, folder = parsed(path)
         found = None if dims or given else recorded_network(proto, folder, trainable, weights)
@@ -61,11 +61,11 @@ def load(
         return Importer(model, roles(model, trainable), weights).network(dims, given)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         told = f"the model is not well formed: {type(error).__name__}: {error}"
-        raise OnnxError(told) from error  # such as names that are no text
+        raise OnnxError(told) from error  # such as names that are not valid text
 
 
 class Importer:
-    """One model on its way to values."""
+    """The import of one model."""
 
     def __init__(self, model: Model, roles: Mapping[str, Role], weights: bool) -> None:
         self.model, self.roles, self.reads_weights = model, roles, weights
@@ -78,7 +78,7 @@ class Importer:
         self._depth = 0
         self._undetermined: set[str] = set()
 
-    # --- the whole ---
+    # --- network ---
 
     def network(
         self, dims: Mapping[str, int | Sequence[int]], numbers: Mapping[str, Any]
@@ -119,7 +119,7 @@ class Importer:
         return inputs, {name: source.name for name, source in inputs.items()}
 
     def _tensor(self, name: str, weight: Weight) -> Operand | Missing:
-        """A tensor of the file: a state, or known."""
+        """Return a tensor of the file as a state or as a known tensor."""
         role = self.roles[name]
         if role.kind == "constant":
             return weight
@@ -151,7 +151,7 @@ class Importer:
             return None
 
     def _check(self) -> None:
-        """Raise one `OnnxError` for all that graphc lacks, if it lacks anything."""
+        """Raise one `OnnxError` with all unsupported features, if there are any."""
         named = ", ".join(sorted(self._undetermined))
         cure = f"give inputs that shapes depend on by known={{...}}: {named}"
         message = self.problems.message(*([cure] if named else []))
@@ -177,7 +177,7 @@ class Importer:
     # --- nodes ---
 
     def run(self, nodes: Iterable[onnx.NodeProto], environment: Environment) -> None:
-        """Read nodes in their order; `environment` gets what they compute."""
+        """Import nodes in order and add their outputs to `environment`."""
         made: set[str] = set()
         for node in nodes:
             if twice := made & set(node.output):
@@ -213,7 +213,7 @@ class Importer:
         except (MemoryError, RecursionError) as error:
             told = OnnxError(str(error) or "it does not fit into memory")
             missing = self.problems.add(node.op_type, node.name, told)
-        except Exception as error:  # a node that is not well formed fails anywhere
+        except Exception as error:  # a malformed node can fail anywhere
             told = OnnxError(f"it is not well formed: {type(error).__name__}: {error}")
             missing = self.problems.add(node.op_type, node.name, told)
         return [missing] * len(node.output)
@@ -238,7 +238,7 @@ class Importer:
     def _expanded(
         self, node: onnx.NodeProto, operands: list[Operand | None]
     ) -> Sequence[Operand | Missing | None]:
-        """The body of an operator's function in its place."""
+        """Import the function body of an operator in place of the node."""
         body = body_of(node, [None if o is None else o.type for o in operands], self.opset)
         if body is None:
             return [self._without_rule(node)] * len(node.output)
@@ -262,7 +262,7 @@ class Importer:
         return self.problems.operator(name, Place(node.name or next(iter(node.output), "")))
 
     def _pass_over(self, node: onnx.NodeProto) -> None:
-        """Note what is missing whatever the operands of a node would have been."""
+        """Record unsupported features of a skipped node that do not depend on its operands."""
         domain = "" if node.domain in STANDARD else node.domain
         if (domain, node.op_type) in rules.RULES:
             for attribute in node.attribute if node.op_type in REPEATED else ():
@@ -274,7 +274,7 @@ class Importer:
     def subgraph(
         self, graph: onnx.GraphProto, environment: Environment, given: Mapping[str, Operand]
     ) -> list[Operand]:
-        """The outputs of a body with these inputs; it sees what stands around it."""
+        """Import a body and return its outputs; it can read the enclosing environment."""
         inner: Environment = ChainMap({}, environment)
         inner.update(given)
         from graphc.onnx.weights import stored
@@ -298,7 +298,7 @@ class Importer:
     # --- constants ---
 
     def as_value(self, operand: Operand) -> Value:
-        """An operand as a value; a known tensor becomes a constant of the graph, once."""
+        """Return an operand as a value; a known tensor becomes one shared constant."""
         if isinstance(operand, Value):
             return operand
         found = self._constants.get(operand)
@@ -318,5 +318,5 @@ def _scoped(node: onnx.NodeProto, depth: int) -> Iterator[None]:
 
 
 def _fill(role: Role) -> float:
-    """What a vector begins with whose numbers are not read."""
+    """Return the initial value of a vector whose content is not read: 1 for scale or variance."""
     return float(role.reason.endswith(("(scale)", "(variance)")))

@@ -1,4 +1,4 @@
-"""ONNX files: read without their weights, and made one opset."""
+"""Parsing of ONNX files without their weights, and conversion to one opset."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from graphc.importing.weights import Weight, filled, known
 from graphc.onnx.weights import stored
 
 OPSET = 26
-"""The version of ONNX's operators that the rules are written for; older models are converted."""
+"""The opset version of the import rules; older models are converted."""
 
 SMALL_ELEMENTS = 1024
-"""Tensors of no more elements go with the structure, where onnx converts versions."""
+"""Maximum elements of tensors that remain in the structure during version conversion."""
 
 STANDARD = ("", "ai.onnx")
-"""The names of the domain of ONNX's own operators."""
+"""Names of the domain of standard operators."""
 
 
 @dataclass
 class Model:
-    """The structure of a model, and beside it the tensors that it holds, by name.
+    """The structure of a model, and its tensors by name.
 
-    `from_nodes` names those that nodes make, such as Constant.
+    `from_nodes` names tensors that are produced by nodes such as Constant.
     """
 
     proto: onnx.ModelProto
@@ -42,32 +42,32 @@ class Model:
 
     @property
     def opset(self) -> int:
-        """The version of ONNX's own operators; 1 where the file does not say."""
+        """The version of the standard operators; 1 if the file does not declare one."""
         versions = [o.version for o in self.proto.opset_import if o.domain in STANDARD]
         return max(versions, default=1)
 
     @property
     def inputs(self) -> list[onnx.ValueInfoProto]:
-        """What is fed: older files list their weights among the inputs."""
+        """The inputs to feed, without the weights that older files list as inputs."""
         return [value for value in self.graph.input if value.name not in self.weights]
 
 
 def read_model(proto: onnx.ModelProto, folder: str) -> Model:
-    """A model in the one opset; `folder` is where its external data lies."""
+    """Return a model converted to `OPSET`; `folder` contains its external data."""
     model = _apart(proto, folder)
     _inline_functions(model)
     return _converted(model)
 
 
 def parsed(path: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
-    """The model of a file, or in memory, and its folder; raises `OnnxError` for what is none."""
+    """Return the model of a file or in memory, and its folder; raise `OnnxError` if invalid."""
     if isinstance(path, onnx.ModelProto):
         return path, "."
     if not isinstance(path, str | os.PathLike):
         raise OptionError(f"a model is a path or an onnx.ModelProto, got {quoted(path)}")
     try:
         proto = onnx.load(os.fspath(path), load_external_data=False)
-    except Exception as error:  # protobuf has errors of its own
+    except Exception as error:  # protobuf has its own exception types
         raise OnnxError(f"{os.fspath(path)} cannot be read as an ONNX file: {error}") from None
     if not proto.HasField("graph"):
         raise OnnxError(f"{os.fspath(path)} is no ONNX file: it holds no graph")
@@ -75,7 +75,7 @@ def parsed(path: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelPr
 
 
 def _apart(proto: onnx.ModelProto, folder: str) -> Model:
-    """The structure and the tensors of a model; what is given stays as it is."""
+    """Separate the structure and the tensors of a model, without modifying `proto`."""
     structure = onnx.ModelProto()
     _copy_fields(proto, structure, {"graph"})
     _copy_fields(proto.graph, structure.graph, {"initializer", "node", "sparse_initializer"})
@@ -106,7 +106,7 @@ def _copy_fields(source: Any, target: Any, without: set[str]) -> None:
 
 
 def _constant(node: onnx.NodeProto, weights: Mapping[str, Weight], folder: str) -> Weight | None:
-    """The tensor that a node makes of nothing but its attributes and a known shape, if it does."""
+    """Return the tensor of a node that depends only on attributes and a known shape, else None."""
     if node.domain not in STANDARD or len(node.output) != 1 or not node.output[0]:
         return None
     if node.op_type == "Constant" and len(node.attribute) == 1:
@@ -117,7 +117,7 @@ def _constant(node: onnx.NodeProto, weights: Mapping[str, Weight], folder: str) 
 
 
 def constant_of(node: onnx.NodeProto, folder: str) -> Weight | None:
-    """The tensor of a Constant node; None for strings and sparse tensors."""
+    """Return the tensor of a Constant node; None for strings and sparse tensors."""
     attribute = node.attribute[0]
     if attribute.name == "value" and attribute.type == onnx.AttributeProto.TENSOR:
         weight = stored(attribute.t, folder)
@@ -145,17 +145,17 @@ def _fill(node: onnx.NodeProto, shape: Weight, folder: str) -> Weight | None:
 
 
 def _inline_functions(model: Model) -> None:
-    """Put the bodies of the model's own functions in the place of their calls."""
+    """Inline the functions defined in the model."""
     if not model.proto.functions:
         return
     try:
         model.proto = inliner.inline_local_functions(model.proto)
-    except Exception as error:  # onnx raises what it likes
+    except Exception as error:  # onnx raises various exception types
         raise OnnxError(f"the functions of the model cannot be read: {error}") from None
 
 
 def _converted(model: Model) -> Model:
-    """The model in the one opset, or as it is where onnx cannot convert it."""
+    """Return the model converted to `OPSET`, or unchanged if onnx cannot convert it."""
     if model.opset >= OPSET or any(o.domain not in STANDARD for o in model.proto.opset_import):
         return model
     structure = onnx.ModelProto()
@@ -171,7 +171,7 @@ def _converted(model: Model) -> Model:
     structure.ir_version = max(structure.ir_version, 8)
     try:
         converted = version_converter.convert_version(structure, OPSET)
-    except Exception:  # an operator without a way up: rules read many old forms as they are
+    except Exception:  # not convertible; rules also accept many old forms
         return model
     weights = dict(model.weights)
     for tensor in converted.graph.initializer:

@@ -1,4 +1,4 @@
-"""What `graphc.onnx.load` returns."""
+"""The result type of `graphc.onnx.load`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from graphc.importing import network
 
 @dataclass(frozen=True)
 class Network(network.Network):
-    """A network that was read from an ONNX file; `opset` is the version that was read."""
+    """A network imported from an ONNX file; `opset` is the version of the imported model."""
 
     opset: int

@@ -1,8 +1,7 @@
-"""What ONNX cannot hold of a graph, in the metadata of a file: its own text, with all names.
+"""Recording of a graph's text form in the metadata of its ONNX file, for a lossless round trip.
 
-The text is believed only where it says what the file computes: written as ONNX anew, it has to
-give the file's nodes, inputs, outputs and initializers. A file that another tool has changed is
-read as any other.
+The text is used only if it matches the file. Exported again, it has to yield the file's nodes,
+inputs, outputs and initializers. A file modified by another tool is imported like any other.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _CONSTANT = re.compile(r"@([\w./-]+)(: .* = constant\(\) \{base64=')(', digest='
 
 
 def record(model: ModelProto, graph: Graph, training: bool) -> None:
-    """Put the graph's text into the metadata of its model, without what initializers hold."""
+    """Write the graph's text to the metadata of its model, without contents of initializers."""
     text = _BYTES.sub("", format_graph(graph))
     for key, value in ((GRAPH, text), (TRAINING, str(training))):
         model.metadata_props.add(key=key, value=value)
@@ -41,9 +40,9 @@ def record(model: ModelProto, graph: Graph, training: bool) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The graph that a file was written from, and its states by the names of initializers.
+    """The graph from which a file was written, and its states by the names of initializers.
 
-    `training` says whether the file computes what a training step does.
+    `training` is True if the file computes the forward pass of a training step.
     """
 
     graph: Graph
@@ -52,9 +51,9 @@ class Recorded:
 
 
 def recorded(model: ModelProto, read: Callable[[str], Array]) -> Recorded | None:
-    """What a file was written from, or None where it does not say, or is another by now.
+    """Return the graph from which a file was written; None if not recorded or modified since.
 
-    `read` gives the content of an initializer.
+    `read` returns the content of an initializer.
     """
     notes = {entry.key: entry.value for entry in model.metadata_props}
     if GRAPH not in notes:
@@ -83,7 +82,7 @@ def recorded(model: ModelProto, read: Callable[[str], Array]) -> Recorded | None
 
 
 def _filled(text: str, model: ModelProto, read: Callable[[str], Array]) -> str:
-    """The text with the bytes of constants, which the initializers of their names hold."""
+    """Insert the bytes of constants into the text, from the initializers of the same names."""
     held = {tensor.name for tensor in model.graph.initializer}
 
     def fill(found: re.Match[str]) -> str:
@@ -95,7 +94,7 @@ def _filled(text: str, model: ModelProto, read: Callable[[str], Array]) -> str:
 
 
 def _structure(graph: GraphProto) -> tuple[object, ...]:
-    """All that a graph says but for the content of its initializers."""
+    """Return a graph's nodes, inputs, outputs and initializer types, without contents."""
     parts = (*graph.node, *graph.input, *graph.output)
     tensors = tuple((t.name, t.data_type, tuple(t.dims)) for t in graph.initializer)
     sparse = len(graph.sparse_initializer)
@@ -103,7 +102,7 @@ def _structure(graph: GraphProto) -> tuple[object, ...]:
 
 
 def _with_shared_states(graph: Graph) -> Graph:
-    """The graph on the counters that all graphs of this process share."""
+    """Replace the graph's step and seed counters by those shared in this process."""
     shared = {state.name: state for state in (builder.STEP, builder.SEED)}
     standing: dict[Value, Value] = {
         state: shared[state.name]

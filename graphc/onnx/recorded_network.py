@@ -1,4 +1,4 @@
-"""A file that graphc has written, as the network that it was written from."""
+"""Import of a file written by graphc as its original network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphc.onnx.weights import stored
 from graphc.ops.batch_norm import BatchNorm
 
 KINDS: Mapping[str, Kind] = {"parameter": "parameter", "statistic": "statistic"}
-"""Role of a state → what a report calls it; what has another never changes."""
+"""Roles of states in reports. States of other roles never change."""
 
 
 def recorded_network(
@@ -29,7 +29,7 @@ def recorded_network(
     trainable: bool | str | Collection[str] | None,
     weights: bool,
 ) -> Network | None:
-    """The network of a file that says what it was written from, and still is that; else None."""
+    """Return the network recorded in a file; None if not recorded or modified since."""
     held = {tensor.name: stored(tensor, folder) for tensor in model.graph.initializer}
     found = recorded(model, lambda name: held[name].read())
     if found is None:
@@ -51,7 +51,7 @@ def recorded_network(
 
 
 def _by_batch(graph: Graph) -> Graph:
-    """The graph with batch norms as the nodes of a training step: by the batch, whoever runs it."""
+    """Expand batch norms to the nodes of a training step, which always use batch statistics."""
     norms = {node for node in graph.nodes if isinstance(node.op, BatchNorm)}
     if not norms:
         return graph
@@ -70,7 +70,7 @@ def _by_batch(graph: Graph) -> Graph:
 
 
 def _with_choice(graph: Graph, states: dict[str, State], chosen: Collection[str] | None) -> Graph:
-    """The graph with the parameters that are chosen, and no others, trained; in `states`, too."""
+    """Make exactly the chosen parameters trainable, in the graph and in `states`."""
     if chosen is None:
         return graph
     standing: dict[Value, Value] = {}

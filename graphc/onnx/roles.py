@@ -1,4 +1,4 @@
-"""Which tensors of a file learn: told by the operators that read them, through mere views."""
+"""Classification of a file's tensors as trainable or not, by their uses, through views."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ LAYERS: Mapping[str, tuple[int, ...]] = {
     "RMSNormalization": (1,),
     "RNN": (1, 2, 3),
 }
-"""Operator → the operands that are weights of a layer."""
+"""Indices of the operands that are weights, by operator."""
 
 ARITHMETIC = ("Add", "Div", "Mul", "Sub")
-"""Operators that read weights where they are more than one number."""
+"""Operators whose operands are weights if they have more than one element."""
 
 PASSING = (
     "Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
     "Transpose", "Unsqueeze",
 )  # fmt: skip
-"""Operators that hand weights on to those that read their results."""
+"""Operators that pass weights through to the uses of their results."""
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """A node that reads a tensor as one of its operands."""
+    """A use of a tensor: a node and the index of the operand."""
 
     node: onnx.NodeProto
     operand: int
@@ -54,7 +54,7 @@ class _Reader:
 
 
 def roles(model: Model, trainable: bool | str | Collection[str] | None) -> dict[str, Role]:
-    """The role of each tensor; raises `OptionError` for a choice that names nothing."""
+    """Return the role of each tensor; raise `OptionError` for a choice that matches nothing."""
     readers: dict[str, list[_Reader]] = {}
     makers: dict[str, str] = {}
     for node in _nodes(model.graph):
@@ -69,7 +69,7 @@ def roles(model: Model, trainable: bool | str | Collection[str] | None) -> dict[
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, those of bodies after the node they belong to."""
+    """Yield all nodes; nodes of bodies follow the node that contains them."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -106,7 +106,10 @@ def _role(
 
 
 def _learns(reader: _Reader, weight: Weight, makers: Mapping[str, str]) -> bool:
-    """Whether a sum or product has a weight in this operand: one number is one beside MatMul."""
+    """Return True if this operand of a sum or product is a weight.
+
+    A single element is a weight only if it is added to the result of a MatMul.
+    """
     if weight.elements > 1:
         return True
     other = reader.node.input[1 - reader.operand] if len(reader.node.input) == 2 else ""
@@ -114,7 +117,7 @@ def _learns(reader: _Reader, weight: Weight, makers: Mapping[str, str]) -> bool:
 
 
 def _through_views(name: str, readers: Mapping[str, list[_Reader]]) -> Iterator[_Reader]:
-    """The nodes that read a tensor's elements, those behind views among them."""
+    """Yield the uses of a tensor's elements, including uses through views."""
     seen, pending = {name}, [name]
     while pending:
         for reader in readers.get(pending.pop(), ()):

@@ -1,4 +1,4 @@
-"""Tensors of an ONNX file, whose numbers may lie in a file beside it."""
+"""Tensors of an ONNX file, including external data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from graphc.importing.weights import Array, Weight
 
 
 def stored(tensor: onnx.TensorProto, folder: str) -> Weight:
-    """A tensor of a file; `folder` is where its external data lies.
+    """Return a tensor of a file; `folder` contains its external data.
 
-    Raises `OnnxError` for element types that NumPy has no numbers for, and for negative extents.
+    Raises `OnnxError` for element types that NumPy does not support, and for negative extents.
     """
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
@@ -37,7 +37,7 @@ def stored(tensor: onnx.TensorProto, folder: str) -> Weight:
 
 
 def _numbers(tensor: onnx.TensorProto, folder: str) -> Array:
-    """The array of a tensor; raises `OnnxError` where the file does not hold it."""
+    """Return the array of a tensor; raise `OnnxError` if the file does not contain it."""
     if external_data_helper.uses_external_data(tensor):
         return _external(tensor, folder)
     try:
@@ -47,7 +47,7 @@ def _numbers(tensor: onnx.TensorProto, folder: str) -> Array:
 
 
 def _external(tensor: onnx.TensorProto, folder: str) -> Array:
-    """Numbers of a file beside the model's, mapped and not copied."""
+    """Return external data as a memory-mapped array, without copying."""
     try:
         entry = external_data_helper.ExternalDataInfo(tensor)
         path = _beside(folder, entry.location)
@@ -66,7 +66,7 @@ def _external(tensor: onnx.TensorProto, folder: str) -> Array:
 
 
 def _beside(folder: str, location: str) -> str:
-    """A path below the model's folder; raises `ValueError` for one that leaves it."""
+    """Return a path in the model's folder; raise `ValueError` for a path outside it."""
     root = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(root, location))
     if os.path.commonpath([root, path]) != root:

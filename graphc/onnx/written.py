@@ -1,4 +1,4 @@
-"""A graph as an ONNX model, without the content of its states."""
+"""Conversion of a graph to an ONNX model, without the contents of its states."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from graphc.ops.elementwise import Elementwise
 
 @dataclass(frozen=True)
 class Written:
-    """A model, and the states that its initializers are to hold, in their order."""
+    """A model, and the states for its initializers, in order."""
 
     model: ModelProto
     states: tuple[State, ...]
 
 
 def written(graph: Graph, training: bool) -> Written:
-    """The model of a graph; raises `OnnxError` that lists what ONNX has no form for."""
+    """Return the model of a graph; raise an `OnnxError` that lists unsupported ops."""
     read = frozenset(value for node in graph.nodes for value in node.inputs)
     on = Emission(training, read | frozenset(graph.outputs.values()))
     on.names.update((value, on.name(value.name)) for value in graph.inputs)
@@ -64,7 +64,7 @@ def _described(name: str, value: Value) -> ValueInfoProto:
 
 
 def _defaults(graph: Graph, on: Emission) -> Iterator[TensorProto]:
-    """An input that may be left out has an initializer of its name."""
+    """Yield initializers with the defaults of optional inputs."""
     for value in graph.inputs:
         if value.default is not None:
             number = np.array(value.default).astype(value.type.dtype.numpy)
@@ -72,7 +72,7 @@ def _defaults(graph: Graph, on: Emission) -> Iterator[TensorProto]:
 
 
 def _emit(graph: Graph, on: Emission) -> None:
-    """The nodes of ONNX for all nodes of the graph."""
+    """Emit the ONNX nodes of all nodes of the graph."""
     missing: dict[str, list[Node]] = {}
     for node in graph.nodes:
         names = [on.names[value] for value in node.inputs if value in on.names]
@@ -95,7 +95,7 @@ def _emit(graph: Graph, on: Emission) -> None:
 
 
 def rule_of(node: Node) -> Rule | None:
-    """The rule of a node's op, or of all ops of its kind; None where it has neither."""
+    """Return the rule of a node's op, or of all ops of its kind, else None."""
     if node.op.name in RULES:
         return RULES[node.op.name]
     if isinstance(node.op, AxisMap):
@@ -105,7 +105,7 @@ def rule_of(node: Node) -> Rule | None:
 
 
 def _note_unheld(node: Node, on: Emission, missing: dict[str, list[Node]]) -> None:
-    """Note outputs that ONNX cannot hold, unless their node is missing itself."""
+    """Record used outputs that ONNX cannot represent, unless their op is unsupported."""
     for value in node.inputs:
         if value not in on.names and rule_of(value.producer) is not None:
             missing.setdefault(_output(value), []).append(value.producer)
@@ -125,7 +125,7 @@ def _told(missing: dict[str, list[Node]]) -> str:
 
 
 def _name_outputs(graph: Graph, on: Emission, outputs: dict[str, str]) -> None:
-    """Give what the outputs are computed by their names, or a copy where it has one already."""
+    """Rename tensors to the outputs' names; copy those that already have an output name."""
     made = {name for node in on.nodes for name in node.output}
     renamed: dict[str, str] = {}
     copies: list[tuple[str, str]] = []
