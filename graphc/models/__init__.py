@@ -1,4 +1,4 @@
-"""The zoo: networks written in the DSL, each a function from sizes to a scalar loss."""
+"""A zoo of networks, each a function from sizes to a scalar loss."""
 
 from __future__ import annotations
 

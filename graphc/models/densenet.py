@@ -22,11 +22,11 @@ def densenet121(
     blocks: Sequence[int] = (6, 12, 24, 16),
     dtype: str = "float32",
 ) -> Value:
-    """DenseNet-121 (Huang et al., 2016): a layer reads all layers before it in its block.
+    """DenseNet-121 (Huang et al., 2016), in which a layer reads all earlier layers of its block.
 
-    A layer is norm, relu, 1 by 1, norm, relu, 3 by 3 and adds `growth` channels; between blocks
-    half the channels and half the extent remain. Inputs: ``x`` (batch, 3, image, image) and
-    ``labels`` (batch,), int32.
+    A layer consists of norm, relu, 1x1 convolution, norm, relu and 3x3 convolution, and adds
+    `growth` channels. Transitions between blocks halve channels and extents. Inputs: ``x``
+    (batch, 3, image, image) and ``labels`` (batch,), int32.
     """
     h: Value = input("x", (batch, 3, image, image), dtype)
     with scope("stem"):

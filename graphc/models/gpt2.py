@@ -37,13 +37,13 @@ def gpt2(
     attention: str = "composed",
     loss_chunks: int = 1,
 ) -> Value:
-    """GPT-2 (Radford et al., 2019), trained on the next token; the output layer is the token table.
+    """GPT-2 (Radford et al., 2019), trained to predict the next token; output layer tied to tokens.
 
-    `size` is small, medium, large or xl; `layers`, `width` and `heads` replace its figures.
-    `positions` is the length of the position table. With `attention="fused"` memory
-    grows with the length of sequences, not with its square; with `loss_chunks` above 1 the logits
-    and their gradient take the bytes of one chunk of the tokens. Inputs: ``tokens`` and ``labels``,
-    which is tokens one place on, both (batch, seq_len), int32.
+    `size` is small, medium, large or xl; `layers`, `width` and `heads` override its values.
+    `positions` is the length of the position table. With `attention="fused"`, memory grows linearly
+    instead of quadratically in `seq_len`. With `loss_chunks` above 1, logits and their gradient
+    take the bytes of one chunk of tokens. Inputs: ``tokens`` and ``labels`` (the tokens shifted by
+    one), both (batch, seq_len), int32.
     """
     features, table = gpt2_features(
         size, layers, width, heads, seq_len, batch, vocab, positions, drop, dtype, attention
@@ -55,7 +55,7 @@ def gpt2(
 
 
 def output_layer(features: Value, table: Value) -> Value:
-    """Logits (..., vocab) of features (..., width), by the token table."""
+    """Return logits (..., vocab) of features (..., width), by the token table."""
     with scope("output"):
         return affine(features, table)
 
@@ -73,8 +73,10 @@ def gpt2_features(
     dtype: str,
     attention: str = "composed",
 ) -> tuple[Value, Value]:
-    """The network without its output layer: what that reads, (batch, seq_len, width), and its
-    weight, the token table."""
+    """Return the network's features (batch, seq_len, width), and the token table.
+
+    They are the operands of `output_layer`.
+    """
     found = resolve_size("gpt2", SIZES, size, layers, width, heads)
     layers, width, heads = found.layers, found.width, found.heads
     check_positions("gpt2", positions, seq_len)

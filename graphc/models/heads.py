@@ -1,4 +1,4 @@
-"""The heads of networks: a loss on the labels that the program is fed."""
+"""Heads of networks: classifier and loss against the input ``labels``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from graphc.ops.shape import reshape
 
 
 def classified(logits: Value) -> Value:
-    """Softmax cross entropy of logits (..., classes) against the input ``labels`` (...), int32."""
+    """Return the softmax cross entropy of logits (..., classes) and ``labels`` (...), int32."""
     labels = input("labels", logits.shape[:-1], dtype="int32")
     rows = reshape(logits, (-1, logits.shape[-1]))
     return softmax_cross_entropy(rows, reshape(labels, (-1,)))
 
 
 def classifier(features: Value, classes: int) -> Value:
-    """A linear layer under the scope ``output`` on features (batch, width), and the loss."""
+    """Apply a linear layer in scope ``output`` to features (batch, width); return the loss."""
     with scope("output"):
         logits = linear(features, classes)
     return classified(logits)

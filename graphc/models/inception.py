@@ -18,7 +18,7 @@ from graphc.ops.random import dropout
 ROW, COLUMN = (1, 7), (7, 1)
 
 LEAST_IMAGE = 75
-"""A smaller one has no extent left in front of the last blocks."""
+"""Minimum image size; smaller images vanish before the last blocks."""
 
 
 def inception_v3(
@@ -29,10 +29,10 @@ def inception_v3(
     drop: float = 0.5,
     dtype: str = "float32",
 ) -> Value:
-    """Inception v3 (Szegedy et al., 2015) without its auxiliary classifier: blocks of four branches
-    that do not read each other.
+    """Inception v3 (Szegedy et al., 2015), without its auxiliary classifier.
 
-    `width` is the first convolution's filters, of which all others are multiples. Inputs: ``x``
+    Its blocks have up to four independent branches. `width` is the number of filters of the first
+    convolution; all others scale with it. Inputs: ``x``
     (batch, 3, image, image) and ``labels`` (batch,), int32.
     """
     if image < LEAST_IMAGE:
@@ -63,7 +63,7 @@ def inception_v3(
 
 
 class _Blocks:
-    """The blocks for a first convolution of `width` filters; filters are given for 32."""
+    """Builders of blocks. Filter counts are for a `width` of 32 and are scaled to `width`."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -77,7 +77,7 @@ class _Blocks:
         padding: int | tuple[int, int] = 0,
         name: str = "",
     ) -> Value:
-        """Convolution, norm and relu."""
+        """Apply convolution, batch norm and relu."""
         with scope(name):
             y = conv2d(x, filters * self.width // 32, window, stride, padding, bias=False)
             return relu(batch_norm(y, 1e-3))
@@ -86,20 +86,20 @@ class _Blocks:
         return self.conv(average_pool2d(x, 3, 1, 1), filters, 1, name="pool")
 
     def squares(self, x: Value, filters: int) -> Value:
-        """Windows of 1, 5 and twice 3 rows, the paper's figure 5."""
+        """Build a block of 1x1, 5x5 and double 3x3 convolutions (figure 5 of the paper)."""
         five = self.conv(self.conv(x, 48, 1, name="five0"), 64, 5, 1, 2, "five1")
         three = self.conv(self.conv(x, 64, 1, name="three0"), 96, 3, 1, 1, "three1")
         three = self.conv(three, 96, 3, 1, 1, "three2")
         return concat([self.conv(x, 64, 1, name="one"), five, three, self.pooled(x, filters)], 1)
 
     def halved_squares(self, x: Value) -> Value:
-        """Half the rows and columns, figure 10."""
+        """Build a block that halves rows and columns (figure 10)."""
         three = self.conv(self.conv(x, 64, 1, name="three0"), 96, 3, 1, 1, "three1")
         three = self.conv(three, 96, 3, 2, 0, "three2")
         return concat([self.conv(x, 384, 3, 2, 0, "one"), three, max_pool2d(x, 3, 2)], 1)
 
     def band(self, x: Value, filters: int, windows: Sequence[tuple[int, int]], name: str) -> Value:
-        """Windows of a row or a column of seven, the last one of 192 filters."""
+        """Apply a sequence of row and column windows; the last one has 192 filters."""
         for number, window in enumerate(windows, 1):
             made = 192 if number == len(windows) else filters
             padding = window[0] // 2, window[1] // 2
@@ -107,7 +107,7 @@ class _Blocks:
         return x
 
     def bands(self, x: Value, filters: int) -> Value:
-        """Windows of 7 as two bands, figure 6."""
+        """Build a block of 7x7 convolutions factored into rows and columns (figure 6)."""
         once = self.conv(x, filters, 1, name="once0")
         once = self.band(once, filters, (ROW, COLUMN), "once")
         twice = self.conv(x, filters, 1, name="twice0")
@@ -115,14 +115,14 @@ class _Blocks:
         return concat([self.conv(x, 192, 1, name="one"), once, twice, self.pooled(x, 192)], 1)
 
     def halved_bands(self, x: Value) -> Value:
-        """Half the rows and columns behind a band."""
+        """Build a block that halves rows and columns after a factored 7x7 convolution."""
         three = self.conv(self.conv(x, 192, 1, name="three0"), 320, 3, 2, 0, "three1")
         seven = self.band(self.conv(x, 192, 1, name="seven0"), 192, (ROW, COLUMN), "seven")
         seven = self.conv(seven, 192, 3, 2, 0, "seven3")
         return concat([three, seven, max_pool2d(x, 3, 2)], 1)
 
     def cross(self, x: Value, name: str) -> Value:
-        """A row and a column of three side by side."""
+        """Apply parallel 1x3 and 3x1 convolutions."""
         parts = [
             self.conv(x, 384, (1, 3), 1, (0, 1), f"{name}/row"),
             self.conv(x, 384, (3, 1), 1, (1, 0), f"{name}/column"),
@@ -130,7 +130,7 @@ class _Blocks:
         return concat(parts, 1)
 
     def crosses(self, x: Value) -> Value:
-        """The widest blocks, figure 7."""
+        """Build one of the widest blocks (figure 7)."""
         three = self.cross(self.conv(x, 384, 1, name="three0"), "three1")
         twice = self.conv(self.conv(x, 448, 1, name="twice0"), 384, 3, 1, 1, "twice1")
         parts = [self.conv(x, 320, 1, name="one"), three, self.cross(twice, "twice2")]

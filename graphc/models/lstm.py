@@ -1,4 +1,4 @@
-"""The recurrent network that the sublinear-memory paper measured: four LSTM layers over time."""
+"""The recurrent network of the sublinear-memory paper: four LSTM layers over time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ def lstm(
     classes: int = 5000,
     dtype: str = "float32",
 ) -> Value:
-    """LSTM layers unrolled over time, as measured by Chen et al. (2016); weights are shared.
+    """LSTM layers unrolled over time with shared weights, as measured by Chen et al. (2016).
 
-    The loss is the mean of the steps' losses.
-
-    Each step maps its input to `hidden` (no bias), runs the cells (Hochreiter and Schmidhuber,
-    1997), and classifies. Inputs: ``x`` (seq_len, batch, inputs) and ``labels`` (seq_len, batch),
-    int32.
+    Each step maps its input to `hidden` (no bias), applies the cells (Hochreiter and Schmidhuber,
+    1997), and classifies. The loss is the mean over steps. Inputs: ``x``
+    (seq_len, batch, inputs) and ``labels`` (seq_len, batch), int32.
     """
     x = input("x", (seq_len, batch, inputs), dtype)
     labels = input("labels", (seq_len, batch), dtype="int32")

@@ -19,7 +19,7 @@ def mlp(
     batch: int = 64,
     dtype: str = "float32",
 ) -> Value:
-    """The multilayer perceptron (Rumelhart et al., 1986), with relu and softmax cross entropy.
+    """Multilayer perceptron (Rumelhart et al., 1986) with relu and softmax cross entropy.
 
     Inputs of the program: ``x`` (batch, inputs) and ``labels`` (batch,), int32.
     """
@@ -29,10 +29,10 @@ def mlp(
 def mlp_logits(
     layers: int, hidden: int, inputs: int, classes: int, batch: int, dtype: str = "float32"
 ) -> Value:
-    """The network without its loss.
+    """Return the logits of the network.
 
-    Layers between every √layers-th one carry mirror count 1, the paper's segments (Alg. 1), so
-    that ``recompute="mirror"`` keeps about √layers feature maps.
+    All layers but every √layers-th have mirror count 1, which forms the paper's segments (Alg. 1).
+    ``recompute="mirror"`` therefore saves about √layers feature maps.
     """
     h: Value = input("x", (batch, inputs), dtype)
     segment = max(1, math.isqrt(layers))

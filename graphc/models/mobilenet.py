@@ -17,7 +17,7 @@ STAGES = (
     (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
     (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
 )  # fmt: skip
-"""Expansion, filters, units and first stride: the paper's table 2."""
+"""Expansion, filters, units and first stride of each stage (table 2 of the paper)."""
 
 
 def mobilenet_v2(
@@ -28,7 +28,7 @@ def mobilenet_v2(
     drop: float = 0.2,
     dtype: str = "float32",
 ) -> Value:
-    """MobileNetV2 (Sandler et al., 2018): units that expand, filter each channel alone, project.
+    """MobileNetV2 (Sandler et al., 2018), with inverted residuals and depthwise convolutions.
 
     `width` scales the filters, rounded to multiples of 8. Inputs: ``x`` (batch, 3, image, image)
     and ``labels`` (batch,), int32.
@@ -50,7 +50,7 @@ def mobilenet_v2(
 
 
 def _rounded(filters: float) -> int:
-    """The nearest multiple of 8 that is not below 90 %."""
+    """Round to a multiple of 8 of at least 8, and at least 90 % of `filters`."""
     nearest = max(8, int(filters + 4) // 8 * 8)
     return nearest if nearest >= 0.9 * filters else nearest + 8
 

@@ -24,7 +24,7 @@ UNITS = {
     500: (8, 60, 90, 8),
     1001: (15, 121, 182, 15),
 }
-"""Units of the four stages by nominal depth; the depth is 3 · units + 2, or near it."""
+"""Units of the four stages by nominal depth, which is about 3 · units + 2."""
 
 
 RESNET_FORMS = ("baseline", "common")
@@ -32,7 +32,7 @@ RESNET_FORMS = ("baseline", "common")
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The differences between the two forms: `common` has no biases, and no relu before the sum."""
+    """The form of a network: `common` has no biases, and no relu before the sum."""
 
     common: bool
 
@@ -63,13 +63,13 @@ def resnet(
     form: str = "baseline",
     dtype: str = "float32",
 ) -> Value:
-    """The bottleneck network of four stages (He et al., 2015).
+    """Bottleneck residual network with four stages (He et al., 2015).
 
-    Form ``baseline`` is what the sublinear-memory paper's system was measured on: convolutions
-    have biases; every one is followed by batch norm and relu, the expanding one and the projection
-    too, nothing follows the sum, and the stem's pooling is not padded. Form ``common`` is He et
-    al.'s network as it is usually trained, with the stride in the 3 by 3 convolution.
-    `units` gives the four stages' units and overrides `depth`. Inputs: ``x`` (batch, 3, image,
+    Form ``baseline`` is the network measured in the sublinear-memory paper. Convolutions have
+    biases. Batch norm and relu follow every convolution, including the expansion and the
+    projection. Nothing follows the sum, and the stem's pooling is not padded. Form ``common`` is
+    the network of He et al. as usually trained, with the stride in the 3x3 convolution. `units`
+    gives the units of the four stages and overrides `depth`. Inputs: ``x`` (batch, 3, image,
     image) and ``labels`` (batch,), int32.
     """
     stages = tuple(units) or UNITS.get(depth, ())
@@ -99,7 +99,7 @@ def preact_resnet(
     classes: int = 10,
     dtype: str = "float32",
 ) -> Value:
-    """The pre-activation network for small images (He et al., 2016); depth is 9n + 2.
+    """Pre-activation residual network for small images (He et al., 2016); depth is 9n + 2.
 
     No convolution has a bias. Inputs: ``x`` (batch, 3, image, image), ``labels`` (batch,), int32.
     """

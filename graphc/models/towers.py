@@ -1,4 +1,4 @@
-"""Towers: networks side by side that meet at a product, as in retrieval (Huang et al., 2013)."""
+"""Two-tower retrieval networks, which are joined by a product (Huang et al., 2013)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def two_tower(
     words: int = 16,
     dtype: str = "float32",
 ) -> Value:
-    """Two networks, of queries and of items, that are trained to find the item of each query among
-    those of the batch (Huang et al., 2013; Yi et al., 2019).
+    """Two-tower retrieval network for queries and items (Huang et al., 2013; Yi et al., 2019).
 
-    Each takes the mean of the rows of its own table, and puts `layers` linear layers of `width`
-    behind it. Inputs: ``queries`` and ``items``, both (batch, words), int32, below `rows`.
+    It is trained to find each query's item among the items of the batch. Each tower takes the mean
+    of rows of its own table, followed by `layers` linear layers of `width`. Inputs: ``queries`` and
+    ``items``, both (batch, words), int32, below `rows`.
     """
     if layers < 1:
         raise OptionError(f"two_tower: a tower has a layer at least, got layers={layers}")

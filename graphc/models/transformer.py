@@ -1,4 +1,4 @@
-"""The parts that transformers share: attention and feed-forward on x (batch, seq, width)."""
+"""Shared parts of transformers: attention and feed-forward on x (batch, seq, width)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def resolve_size(
     width: int | None,
     heads: int | None,
 ) -> Size:
-    """The figures of a named size, each replaced where it is given; raises `OptionError`."""
+    """Return a named size with the given overrides; raise `OptionError` for an unknown name."""
     named = sizes[choose(f"{network}: size", size, tuple(sizes))]
     return Size(layers or named.layers, width or named.width, heads or named.heads)
 
@@ -52,9 +52,9 @@ def check_positions(network: str, positions: int, seq_len: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Settings that all blocks of a network share.
+    """The blocks of a network, with their shared settings.
 
-    `project_deviation` is for the layers that end a residual branch.
+    `project_deviation` is the initial standard deviation of layers that end a residual branch.
     """
 
     heads: int
@@ -65,10 +65,10 @@ class Block:
     epsilon: float = 1e-5
     project_deviation: float = DEVIATION
     attention: str = "composed"
-    """The form of attention: "composed" or "fused"."""
+    """The attention implementation: "composed" or "fused"."""
 
     def attend(self, x: Value) -> Value:
-        """Self-attention, projected."""
+        """Apply self-attention and its output projection."""
         width = x.shape[-1]
         if width % self.heads:
             raise OptionError(
@@ -80,7 +80,7 @@ class Block:
             return self.project(mixed, width)
 
     def feed_forward(self, x: Value) -> Value:
-        """Two linear layers with gelu between them."""
+        """Apply two linear layers with gelu between them."""
         with scope("mlp"):
             h = linear(x, self.inner, name="widen", initial=Initial("normal", DEVIATION))
             return self.project(gelu(h, self.gelu_form), x.shape[-1])
@@ -90,11 +90,11 @@ class Block:
         return dropout(linear(x, width, name="project", initial=drawn), self.drop)
 
     def norm_first(self, x: Value) -> Value:
-        """A block that normalises what a branch reads, as in GPT-2."""
+        """Apply a pre-norm block, as in GPT-2."""
         x = add(x, self.attend(layer_norm(x, self.epsilon, name="norm1")))
         return add(x, self.feed_forward(layer_norm(x, self.epsilon, name="norm2")))
 
     def norm_last(self, x: Value) -> Value:
-        """A block that normalises each sum, as in BERT."""
+        """Apply a post-norm block, as in BERT."""
         x = layer_norm(add(x, self.attend(x)), self.epsilon, name="norm1")
         return layer_norm(add(x, self.feed_forward(x)), self.epsilon, name="norm2")

@@ -23,11 +23,11 @@ def unet(
     depth: int = 4,
     dtype: str = "float32",
 ) -> Value:
-    """U-Net (Ronneberger et al., 2015): two paths with a bridge at each of `depth` levels.
+    """U-Net (Ronneberger et al., 2015), with a skip connection at each of `depth` levels.
 
-    Two differences from the paper, both usual today: convolutions are padded, so that sizes stay,
-    and followed by batch norm. Inputs: ``x`` (batch, channels, image, image), image a multiple of
-    2 ** depth, and ``labels`` (batch, image, image), int32: a class for each pixel.
+    It differs from the paper in two common ways. Convolutions are padded to preserve sizes, and
+    they are followed by batch norm. Inputs: ``x`` (batch, channels, image, image), image a
+    multiple of 2 ** depth, and ``labels`` (batch, image, image), int32: a class for each pixel.
     """
     if not 1 <= depth < image.bit_length() or image % 2**depth:
         raise OptionError(

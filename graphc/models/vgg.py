@@ -14,7 +14,7 @@ from graphc.ops.random import dropout
 from graphc.ops.shape import reshape
 
 STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
-"""Filters and convolutions of each stage, the paper's configuration D."""
+"""Filters and convolutions of each stage (configuration D of the paper)."""
 
 
 def vgg16(
@@ -26,10 +26,10 @@ def vgg16(
     drop: float = 0.5,
     dtype: str = "float32",
 ) -> Value:
-    """VGG-16 (Simonyan and Zisserman, 2014): 13 convolutions of 3 by 3 and three linear layers.
+    """VGG-16 (Simonyan and Zisserman, 2014), with 13 3x3 convolutions and three linear layers.
 
-    `width` is the first stage's filters, `hidden` the linear layers' outputs. Inputs: ``x`` (batch,
-    3, image, image), image a multiple of 32, and ``labels`` (batch,), int32.
+    `width` is the filters of the first stage, `hidden` the width of the linear layers. Inputs:
+    ``x`` (batch, 3, image, image), image a multiple of 32, and ``labels`` (batch,), int32.
     """
     if image % 32:
         raise OptionError(f"vgg16: the image is halved five times, so 32 divides it; got {image}")

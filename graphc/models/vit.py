@@ -28,12 +28,12 @@ def vit(
     dtype: str = "float32",
     attention: str = "composed",
 ) -> Value:
-    """The vision transformer (Dosovitskiy et al., 2020), by default ViT-B/16.
+    """Vision transformer (Dosovitskiy et al., 2020), by default ViT-B/16.
 
-    An encoder over the patches of an image, read out at a token of its own.
+    An encoder over the patches of an image and a class token, which the classifier reads.
 
-    `inner` is the width inside the feed-forward parts, by default four times `width`. `attention`
-    is "composed" or "fused". Inputs: ``x`` (batch, 3, image, image) and
+    `inner` is the hidden width of the feed-forward parts, by default four times `width`.
+    `attention` is "composed" or "fused". Inputs: ``x`` (batch, 3, image, image) and
     ``labels`` (batch,), int32.
     """
     if image % patch:

@@ -1,4 +1,4 @@
-"""How ops are written as ONNX nodes: one file a family; importing this package registers all."""
+"""Export rules from ops to ONNX nodes, one file per family; an import registers all rules."""
 
 from graphc.onnx.exports import (  # noqa: F401 - each registers its rules
     attention,

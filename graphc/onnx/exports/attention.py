@@ -1,4 +1,4 @@
-"""Softmax of what a mask shows, and attention."""
+"""Export of masked softmax and attention."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _attended(
     masks = node.inputs[-1:] if mask else ()
     (batch, heads, rows, width), columns, dtype = left.shape, right.shape[2], left.type.dtype
     shared = heads // right.shape[1]
-    if shared > 1:  # heads of q that one of k serves lie along an axis of their own
+    if shared > 1:  # heads of q that share a head of k get a separate axis
         q = on("Reshape", q, on.integers(batch, right.shape[1], shared, rows, width))
         k, v = (on("Unsqueeze", each, on.integers(2)) for each in (k, v))
     scores = on("MatMul", q, turned(on, k, 5 if shared > 1 else 4))
@@ -71,7 +71,7 @@ def _attended(
 
 
 def _weights(on: Emission, scores: str, mask: tuple[str, ...], kind: DType, dtype: DType) -> str:
-    """Softmax of scores under a mask, if there is one: bools, or numbers to add."""
+    """Emit softmax of scores with an optional mask of bools or of numbers to add."""
     if not mask:
         return on("Softmax", scores, axis=-1)
     (shown,) = mask
@@ -83,7 +83,7 @@ def _weights(on: Emission, scores: str, mask: tuple[str, ...], kind: DType, dtyp
 
 
 def _masked(on: Emission, x: str, mask: str, axis: int, dtype: DType) -> str:
-    """Softmax of what the mask shows; a line of which it shows nothing is 0, and never NaN."""
+    """Emit softmax over unmasked elements; entirely masked rows are 0, never NaN."""
     least = float(ml_dtypes.finfo(dtype.numpy).min) / 2  # type: ignore[no-untyped-call]
     weights = on("Softmax", on("Where", mask, x, on.number(least, dtype)), axis=axis)
     return on("Where", mask, weights, on.number(0, dtype))
@@ -92,8 +92,10 @@ def _masked(on: Emission, x: str, mask: str, axis: int, dtype: DType) -> str:
 def _later_hidden(
     on: Emission, scores: str, rows: int, columns: int, past: int, dtype: DType
 ) -> str:
-    """Scores (..., rows, columns) with -inf where a column belongs to a later row; the first row
-    sees `past` columns beside its own."""
+    """Add a causal mask of -inf to scores (..., rows, columns).
+
+    The first row attends to `past` columns besides its own.
+    """
 
     def mask() -> str:
         hidden = on.filled((rows, columns), float("-inf"), dtype)

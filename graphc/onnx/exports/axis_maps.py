@@ -1,4 +1,4 @@
-"""Linear maps along one axis: weighted sums of elements that are gathered."""
+"""Export of linear maps along one axis as weighted sums of gathered elements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphc.ops.axis_map import AxisMap, Table
 
 
 def by_table(node: Node, on: Emission, x: str) -> str:
-    """Any map along an axis, one tap of its table after another."""
+    """Emit a map along an axis, as a sum over the taps of its table."""
     op, a, dtype = node.op, node.attributes, node.output.type.dtype
     assert isinstance(op, AxisMap), f"{op.name} is no map along an axis"
     table = op.table(node)
@@ -33,7 +33,7 @@ def by_table(node: Node, on: Emission, x: str) -> str:
 
 
 def _tap(table: Table, tap: int) -> tuple[Array, Array]:
-    """What each result reads at this place of its sum, and the weight; 0 for one with fewer."""
+    """Return source index and weight of each result at this tap; 0 if it has fewer taps."""
     has = table.counts > tap
     at = np.where(has, table.starts[:-1] + tap, 0)
     return np.where(has, table.places[at], 0), np.where(has, table.weights[at], 0.0)

@@ -1,4 +1,4 @@
-"""Elementwise ops: by a node of ONNX that computes the same, or else by their expression."""
+"""Export of elementwise ops as equivalent ONNX nodes, or by their scalar expression."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _relu6(node: Node, on: Emission, x: str) -> str:
 
 @exports("leaky_relu")
 def _leaky_relu(node: Node, on: Emission, x: str) -> Emitted:
-    if node.output.type.dtype == float64:  # attributes of ONNX are float32
+    if node.output.type.dtype == float64:  # ONNX attributes are float32
         return by_expression(node, on, x)
     return on("LeakyRelu", x, alpha=float(node.attributes.slope))
 
 
 @exports("gelu", "gelu_tanh")
 def _gelu(node: Node, on: Emission, x: str) -> Emitted:
-    if node.output.type.dtype == float64:  # its definition has constants of float32
+    if node.output.type.dtype == float64:  # the definition of Gelu has float32 constants
         return by_expression(node, on, x)
     return on("Gelu", x, approximate="tanh" if node.op.name == "gelu_tanh" else "none")
 
@@ -63,9 +63,9 @@ def _copy(node: Node, on: Emission, x: str) -> str:
 
 
 def by_expression(node: Node, on: Emission, *names: str) -> str:
-    """Any elementwise op, by the expression that its kernels are made from.
+    """Emit any elementwise op by the scalar expression from which its kernels are generated.
 
-    16-bit floats are computed with as float32 where there are several steps, as graphc does.
+    Expressions of several steps compute 16-bit floats in float32, as the kernels do.
     """
     op, want = node.op, node.output.type.dtype
     assert isinstance(op, Elementwise), f"{op.name} has no expression"
@@ -86,7 +86,7 @@ def by_expression(node: Node, on: Emission, *names: str) -> str:
 
 
 def _widest(dtypes: Sequence[DType], dtype: DType) -> DType:
-    """What a float is computed in: the widest of all operands, and no 16-bit float."""
+    """Return the dtype for computing a float: the widest of all operands, never 16 bits."""
     if dtype.kind != "float":
         return dtype
     floats = [compute_dtype(each) for each in dtypes if each.kind == "float"]
@@ -94,7 +94,7 @@ def _widest(dtypes: Sequence[DType], dtype: DType) -> DType:
 
 
 class _Expressed:
-    """One expression on operands that are known, for a result of a dtype."""
+    """An emitter of one expression on named operands, for a result of a given dtype."""
 
     def __init__(self, on: Emission, known: Mapping[str, Typed], dtype: DType) -> None:
         self.on, self.known, self.dtype = on, known, dtype
@@ -108,12 +108,12 @@ class _Expressed:
             assert isinstance(expression.value, float)
             return self.on.number(expression.value, self.dtype), self.dtype
         name, dtype = found
-        if not expression.instructions:  # an input as it is, under a name of its own
+        if not expression.instructions:  # an unmodified input needs a separate name
             name = self.on("Identity", name)
         return name, dtype
 
     def find(self, operand: Operand) -> Typed | None:
-        """The name and dtype of an operand; None for a number."""
+        """Return the name and dtype of an operand; None for a number."""
         if isinstance(operand, Result):
             return self.results[operand.index]
         return self.known[operand] if isinstance(operand, str) else None

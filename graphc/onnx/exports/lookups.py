@@ -1,4 +1,4 @@
-"""Ops that look things up by integer."""
+"""Export of ops that index by integers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REDUCTIONS = {
 def _scatter_nd(node: Node, on: Emission, x: str, indices: str, updates: str) -> str:
     places = on.cast(indices, node.inputs[1].type.dtype, int64)
     batch, shape = node.attributes.batch, node.inputs[1].shape
-    if batch:  # of which ONNX knows none here: their numbers go before the others
+    if batch:  # ONNX has no batch axes here; prepend their indices
         numbers = np.moveaxis(np.indices(shape[:batch]), 0, -1)
         apart = numbers.reshape(*shape[:batch], *[1] * (len(shape) - batch - 1), batch)
         held = np.broadcast_to(apart, (*shape[:-1], batch)).astype(np.int64)
@@ -50,6 +50,6 @@ def _scatter_nd(node: Node, on: Emission, x: str, indices: str, updates: str) ->
 
 
 def _numbers(node: Node, on: Emission, index: int, name: str) -> str:
-    """Integers that ONNX looks up by."""
+    """Cast indices to an integer dtype that ONNX accepts."""
     dtype = node.inputs[index].type.dtype
     return on.cast(name, dtype, int64) if dtype == uint8 else name

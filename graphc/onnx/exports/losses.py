@@ -1,4 +1,4 @@
-"""Cross entropy of rows, as a mean or one by one."""
+"""Export of cross entropy, as a mean or per row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphc.onnx.emission import Emission, Emitted, exports
 
 
 def _labels(node: Node, on: Emission, index: int, name: str) -> str:
-    """Labels in a dtype that ONNX takes."""
+    """Cast labels to a dtype that ONNX accepts."""
     dtype = node.inputs[index].type.dtype
     return on.cast(name, dtype, int64) if dtype == uint8 else name
 
@@ -45,7 +45,7 @@ def _cross_entropy(
 
 
 def _counted(node: Node, on: Emission, labels: str, numbers: str, dtype: DType) -> str:
-    """The numbers, but 0 where the label is ignored."""
+    """Set the numbers of ignored labels to 0."""
     if not node.attributes.ignored:
         return numbers
     return on("Where", _ignored(node, on, labels), on.number(0, dtype), numbers)

@@ -1,4 +1,4 @@
-"""Pooling and resampling of (batch, channels, height, width)."""
+"""Export of pooling and resampling of (batch, channels, height, width)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _max_pool2d(node: Node, on: Emission, x: str) -> list[str | None]:
 
 
 def _place(node: Node, on: Emission, indices: str) -> str:
-    """Which place of its window an element has that ONNX counts through the whole tensor."""
+    """Convert ONNX indices into the whole tensor to indices into the window."""
     a, (height, width) = node.attributes, node.inputs[0].shape[2:]
     number = on("Mod", indices, on.scalar_integer(height * width))
     line = on.scalar_integer(width)
@@ -40,7 +40,7 @@ def _place(node: Node, on: Emission, indices: str) -> str:
 
 
 def _tap(node: Node, on: Emission, places: str, axis: int) -> str:
-    """How many steps of the window lie before each place along an axis of the map."""
+    """Compute the index in the window of each position along an axis of the map."""
     a, count = node.attributes, node.outputs[0].shape[2 + axis]
     starts = np.arange(count, dtype=np.int64) * a.stride[axis] - a.padding[axis]
     first = on.constant(starts.reshape(-1, *[1] * (1 - axis)))
@@ -54,7 +54,7 @@ def _average_pool2d(node: Node, on: Emission, x: str) -> str:
 
 @exports("adaptive_average_pool2d")
 def _adaptive_average_pool2d(node: Node, on: Emission, x: str) -> str:
-    """One pool where extents divide, else products with the weights of rows and of columns."""
+    """Emit one pool if the extents divide, else products with row and column weights."""
     have, want = node.inputs[0].shape[2:], node.attributes.extent
     if all(n % m == 0 for n, m in zip(have, want, strict=True)):
         window = [n // m for n, m in zip(have, want, strict=True)]
@@ -65,7 +65,10 @@ def _adaptive_average_pool2d(node: Node, on: Emission, x: str) -> str:
 
 
 def _shares(extent: int, parts: int) -> Array:
-    """(parts, extent): row i averages from ⌊i · extent / parts⌋ to ⌈(i + 1) · extent / parts⌉."""
+    """Return weights (parts, extent) of adaptive average pooling.
+
+    Row i averages from ⌊i · extent / parts⌋ to ⌈(i + 1) · extent / parts⌉.
+    """
     weights = np.zeros((parts, extent))
     for part in range(parts):
         first, last = part * extent // parts, -(-(part + 1) * extent // parts)

@@ -1,4 +1,4 @@
-"""Norms, and dropout, which like batch norm differs in training."""
+"""Export of norms and of dropout, which like batch norm depends on training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphc.onnx.emission import Emission, Emitted, exports
 def _layer_norm(node: Node, on: Emission, x: str, scale: str, bias: str) -> Emitted:
     dtype, wide = node.inputs[0].type.dtype, node.inputs[1].type.dtype
     epsilon, x = node.attributes.epsilon, on.cast(x, dtype, wide)
-    if wide == float64:  # the statistics of ONNX's own are float32
+    if wide == float64:  # the statistics of ONNX's op are float32
         y, *statistics = _normalised(on, x, epsilon, wide)
         y = on("Add", on("Mul", y, scale), bias)
     else:
@@ -28,7 +28,7 @@ def _shaped(on: Emission, name: str, value: Value) -> str:
 
 
 def _normalised(on: Emission, x: str, epsilon: float, dtype: DType) -> tuple[str, str, str]:
-    """x over its last axis without mean, of variance 1; the mean and the factor."""
+    """Normalize x over its last axis; also return the mean and the inverse deviation."""
     mean = on("ReduceMean", x, on.integers(-1))
     centred = on("Sub", x, mean)
     inverse = _inverse_root(on, centred, epsilon, dtype)
@@ -36,7 +36,7 @@ def _normalised(on: Emission, x: str, epsilon: float, dtype: DType) -> tuple[str
 
 
 def _inverse_root(on: Emission, x: str, epsilon: float, dtype: DType) -> str:
-    """1 / √(mean(x²) + epsilon) over the last axis."""
+    """Emit 1 / √(mean(x²) + epsilon) over the last axis."""
     square = on("ReduceMean", on("Mul", x, x), on.integers(-1))
     return on("Reciprocal", on("Sqrt", on("Add", square, on.number(epsilon, dtype))))
 
@@ -81,5 +81,5 @@ def _dropout(node: Node, on: Emission, x: str, seed: str, step: str) -> str:
 
 
 def dropped(on: Emission, x: str, rate: float, stream: int) -> str:
-    """Dropout, in a file for training."""
+    """Emit dropout; it drops only in a file for training."""
     return on("Dropout", x, on.number(rate, float32), on.truth(on.training), seed=stream)

@@ -1,4 +1,4 @@
-"""Running sums, places of extremes, the first of an order, and numbers that are drawn."""
+"""Export of cumulative sums, argmax and argmin, top-k, and random numbers."""
 
 from __future__ import annotations
 

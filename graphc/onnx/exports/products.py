@@ -1,4 +1,4 @@
-"""Products: matrices and convolutions."""
+"""Export of matrix products and convolutions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from graphc.onnx.emission import Emission, exports
 
 @exports("linear")
 def _linear(node: Node, on: Emission, x: str, weight: str, bias: str) -> str:
-    """The sums alone: a forward graph has their activation as a node of its own."""
+    """Emit only the product and bias; a forward graph has the activation as a separate node."""
     return on("Gemm", x, weight, bias, transB=1)
 
 
@@ -35,7 +35,7 @@ def _scaled_matmul(node: Node, on: Emission, a: str, b: str, *sum: str) -> str:
 
 
 def turned(on: Emission, x: str, rank: int) -> str:
-    """The last two axes exchanged."""
+    """Transpose the last two axes."""
     return on("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 

@@ -1,4 +1,4 @@
-"""Sums, means and extremes over axes; softmax."""
+"""Export of reductions over axes, and of softmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling of maps at computed places."""
+"""Export of sampling of maps at computed positions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PADDING = {"zeros": "zeros", "edge": "border", "reflect": "reflection", "symmetr
 
 @exports("interpolate")
 def _interpolate(node: Node, on: Emission, x: str, places: str) -> str:
-    """ONNX counts coordinates from -1 to 1, and samples two axes or more."""
+    """Emit GridSample, whose coordinates range from -1 to 1 and which needs two axes or more."""
     a, (maps, points) = node.attributes, node.inputs
     extents, dtype = maps.shape[:1:-1], points.type.dtype.numpy
-    along_centres = a.outside == "reflect"  # else from the outer edge of the first element on
+    along_centres = a.outside == "reflect"  # else from the outer edge of the first element
     if along_centres:
         scale = [2 / max(n - 1, 1) for n in extents]
         shift = [-1.0] * len(extents)
@@ -28,7 +28,7 @@ def _interpolate(node: Node, on: Emission, x: str, places: str) -> str:
     grid = on("Add", on("Mul", places, on.constant(np.array(scale, dtype))),
               on.constant(np.array(shift, dtype)))  # fmt: skip
     count = math.prod(points.shape[1:-1])
-    if len(extents) == 1:  # the first of two rows that are alike
+    if len(extents) == 1:  # sample the first of two equal rows
         row_of_maps = on("Unsqueeze", x, on.integers(2))
         x = on("Concat", row_of_maps, row_of_maps, axis=2)
         grid = on("Reshape", grid, on.integers(points.shape[0], count, 1, 1))

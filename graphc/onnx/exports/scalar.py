@@ -1,4 +1,4 @@
-"""Functions of scalar expressions as nodes of ONNX."""
+"""Export of the functions of scalar expressions as ONNX nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAME = {
     "floor": "Floor", "ceil": "Ceil", "rint": "Round", "maximum": "Max", "minimum": "Min",
     "equal": "Equal", "isnan": "IsNaN", "isinf": "IsInf", "where": "Where",
 }  # fmt: skip
-"""Function → the operator that computes it."""
+"""ONNX operators that compute a function directly, by function."""
 
 ORDERED = {
     "less": "Less",
@@ -40,10 +40,10 @@ Composed = Callable[[Emission, Sequence[str], DType], str]
 
 
 def applied(on: Emission, function: str, names: Sequence[str], dtype: DType) -> str:
-    """A function of operands of one dtype; of ``where``, that of its branches."""
+    """Emit a function of operands of one dtype; for ``where``, the dtype of its branches."""
     if function in SAME:
         return on(SAME[function], *names)
-    if function in ORDERED:  # ONNX orders no bools
+    if function in ORDERED:  # ONNX does not compare bools
         narrow = dtype in (bool_, uint8)
         return on(ORDERED[function], *(on.cast(n, dtype, int32) if narrow else n for n in names))
     if function in LOGICAL:
@@ -64,7 +64,7 @@ def _log1p(on: Emission, names: Sequence[str], dtype: DType) -> str:
 
 
 def _trunc(on: Emission, names: Sequence[str], dtype: DType) -> str:
-    if dtype.kind == "int":  # a quotient of integers is cut already
+    if dtype.kind == "int":  # an integer quotient is already truncated
         return names[0]
     return on("Mul", on("Sign", *names), on("Floor", on("Abs", *names)))
 
@@ -94,7 +94,7 @@ def _left_shift(on: Emission, names: Sequence[str], dtype: DType) -> str:
 
 
 def _right_shift(on: Emission, names: Sequence[str], dtype: DType) -> str:
-    """A negative number's sign comes in: of its complement, zeros do, and the rest turns back."""
+    """Emit an arithmetic right shift; of a negative number, shift the complement instead."""
     if dtype == uint8:
         return on("BitShift", *names, direction="RIGHT")
     x, count = names
@@ -106,9 +106,9 @@ def _right_shift(on: Emission, names: Sequence[str], dtype: DType) -> str:
 
 
 def _power_of_two(on: Emission, count: str, dtype: DType, bits: int) -> tuple[str, str]:
-    """Whether a count is none from 0 to below `bits`, and two to the power of one that is.
+    """Emit a test that a count is outside `[0, bits)`, and 2 to the power of a valid count.
 
-    ONNX's BitShift takes numbers without a sign alone, and leaves moves by all bits open.
+    ONNX's BitShift supports only unsigned integers, and does not define shifts by all bits.
     """
     below, above = on("Less", count, on.number(0, dtype)), on.number(bits - 1, dtype)
     is_out = on("Or", below, on("Greater", count, above))
@@ -128,4 +128,4 @@ COMPOSED: Mapping[str, Composed] = {
     "left_shift": _left_shift,
     "right_shift": _right_shift,
 }
-"""Function → what makes it of several nodes."""
+"""Emitters of functions that need several nodes, by function."""

@@ -1,4 +1,4 @@
-"""Ops that move, rename, join and cut."""
+"""Export of ops that move, reshape, join and slice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sliced(
     on: Emission, x: str, axes: Sequence[int], starts: Sequence[int], stops: Sequence[int],
     steps: Sequence[int],
 ) -> str:  # fmt: skip
-    """A part along some axes."""
+    """Emit a slice along some axes."""
     return on("Slice", x, *(on.integers(*each) for each in (starts, stops, axes, steps)))
 
 
@@ -59,7 +59,7 @@ def _reverse(node: Node, on: Emission, x: str) -> str:
 
 @exports("pad_slice")
 def _pad_slice(node: Node, on: Emission, x: str) -> str:
-    """A number between the elements along an axis with a step, then before and behind all."""
+    """Emit padding between the elements along axes with a step, then around all elements."""
     a, shape = node.attributes, list(node.inputs[0].shape)
     value = on.number(a.value, node.output.type.dtype)
     for axis, step in enumerate(a.steps):
@@ -70,7 +70,7 @@ def _pad_slice(node: Node, on: Emission, x: str) -> str:
 
 
 def _spread(on: Emission, x: str, shape: list[int], axis: int, step: int, value: str) -> str:
-    """Elements along an axis `step` apart; `shape` becomes that of the result."""
+    """Space elements along an axis `step` apart; update `shape` to that of the result."""
     before, behind = shape[:axis], shape[axis + 1 :]
     apart = on("Reshape", x, on.integers(*shape[: axis + 1], 1, *behind))
     zeros = [0] * (len(shape) + 1)
