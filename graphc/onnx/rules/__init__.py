@@ -1,4 +1,4 @@
-"""Rules: for each operator of ONNX the function that makes its nodes."""
+"""Import rules: functions that translate ONNX operators to graph nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Rule = Callable[[Call], Result | None]
 Decorated = TypeVar("Decorated", bound=Rule)
 
 RULES: dict[tuple[str, str], Rule] = {}
-"""(domain, operator) → its rule; the domain of ONNX's own operators is empty."""
+"""Rules by (domain, operator); the domain of standard operators is empty."""
 
 
 def rule(*operators: str, domain: str = "") -> Callable[[Decorated], Decorated]:
@@ -25,7 +25,7 @@ def rule(*operators: str, domain: str = "") -> Callable[[Decorated], Decorated]:
     return register
 
 
-from graphc.onnx.rules import (  # noqa: E402 - they enter themselves
+from graphc.onnx.rules import (  # noqa: E402 - they register their rules
     activation,
     attention,
     control,

@@ -26,32 +26,32 @@ PLAIN: Mapping[str, Callable[[Value], Value]] = {
 
 @rule(*PLAIN)
 def plain(call: Call) -> Value:
-    """An activation without attributes."""
+    """Import an activation without attributes."""
     return PLAIN[call.node.op_type](call.value(0))
 
 
 @rule("Elu")
 def elu(call: Call) -> Value:
-    """x where positive, else alpha · (exp(x) - 1)."""
+    """Import Elu: x where positive, else alpha · (exp(x) - 1)."""
     return graphc.elu(call.value(0), call.attribute("alpha", 1.0))
 
 
 @rule("Celu")
 def celu(call: Call) -> Value:
-    """x where positive, else alpha · (exp(x / alpha) - 1)."""
+    """Import Celu: x where positive, else alpha · (exp(x / alpha) - 1)."""
     return graphc.celu(call.value(0), call.attribute("alpha", 1.0))
 
 
 @rule("Selu")
 def selu(call: Call) -> Value:
-    """gamma · elu(x, alpha)."""
+    """Import Selu: gamma · elu(x, alpha)."""
     alpha = call.attribute("alpha", 1.6732631921768188)
     return graphc.selu(call.value(0), alpha, call.attribute("gamma", 1.0507010221481323))
 
 
 @rule("HardSigmoid")
 def hard_sigmoid(call: Call) -> Value:
-    """alpha · x + beta, cut to 0 to 1."""
+    """Import HardSigmoid: alpha · x + beta, clipped to `[0, 1]`."""
     return graphc.hard_sigmoid(
         call.value(0), call.attribute("alpha", 0.2), call.attribute("beta", 0.5)
     )
@@ -59,13 +59,13 @@ def hard_sigmoid(call: Call) -> Value:
 
 @rule("ThresholdedRelu")
 def thresholded_relu(call: Call) -> Value:
-    """x where it is above a threshold."""
+    """Import ThresholdedRelu: x where it is above a threshold, else 0."""
     return graphc.thresholded_relu(call.value(0), call.attribute("alpha", 1.0))
 
 
 @rule("LeakyRelu")
 def leaky_relu(call: Call) -> Value:
-    """x where positive, else slope · x."""
+    """Import LeakyRelu: x where positive, else slope · x."""
     x, slope = call.value(0), call.attribute("alpha", 0.01)
     if slope > 0:
         return graphc.leaky_relu(x, slope)
@@ -74,30 +74,30 @@ def leaky_relu(call: Call) -> Value:
 
 @rule("PRelu")
 def prelu(call: Call) -> Value:
-    """x where positive, else a learnt slope times x."""
+    """Import PRelu: x where positive, else a learned slope times x."""
     x, slope = call.value(0), call.value(1)
     if slope.type.rank == 1 and x.type.rank > 1 and slope.shape[0] not in (1, x.shape[-1]):
-        slope = graphc.reshape(slope, (-1, *(1,) * (x.type.rank - 2)))  # as before opset 7
+        slope = graphc.reshape(slope, (-1, *(1,) * (x.type.rank - 2)))  # the form before opset 7
     return graphc.prelu(x, slope)
 
 
 @rule("Gelu")
 def gelu(call: Call) -> Value:
-    """x · Φ(x), or its approximation by tanh."""
+    """Import Gelu: x · Φ(x), or its approximation by tanh."""
     form = call.choice("approximate", "none", ("none", "tanh"))
     return graphc.gelu(call.value(0), "tanh" if form == "tanh" else "exact")
 
 
 @rule("Swish")
 def swish(call: Call) -> Value:
-    """x · sigmoid(alpha · x)."""
+    """Import Swish: x · sigmoid(alpha · x)."""
     x, alpha = call.value(0), call.attribute("alpha", 1.0)
     return graphc.silu(x) if alpha == 1 else graphc.mul(x, graphc.sigmoid(graphc.mul(x, alpha)))
 
 
 @rule("Softmax", "LogSoftmax")
 def softmax(call: Call) -> Value:
-    """Along one axis; before opset 13 over all axes from one on."""
+    """Import Softmax or LogSoftmax; before opset 13 over all axes from `axis`."""
     x = call.value(0)
     function = graphc.softmax if call.node.op_type == "Softmax" else graphc.log_softmax
     if call.importer.opset >= 13:
@@ -109,7 +109,7 @@ def softmax(call: Call) -> Value:
 
 @rule("Hardmax")
 def hardmax(call: Call) -> Value:
-    """1 at the first largest element along an axis, else 0."""
+    """Import Hardmax: 1 at the first maximum along an axis, else 0."""
     x = call.value(0)
     axis = call.attribute("axis", -1) % x.type.rank
     place = graphc.argmax(x, axis)
@@ -121,7 +121,7 @@ def hardmax(call: Call) -> Value:
 
 @rule("Dropout")
 def dropout(call: Call) -> Sequence[Operand | None]:
-    """The operand itself outside of training; in a training program a node that draws masks."""
+    """Import Dropout: identity in inference, random masks in a training program."""
     x = call.value(0)
     rate = float(call.number(1, 0.5)) if call.has(1) else call.attribute("ratio", 0.5)
     is_drawn = call.has(2) and bool(call.number(2)) and rate

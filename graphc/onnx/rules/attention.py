@@ -1,4 +1,4 @@
-"""Attention: what needs no mask natively, the rest by the body of ONNX's function."""
+"""Import of attention: natively without a mask, else by the body of ONNX's function."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from graphc.onnx.rules import rule
 
 @rule("Attention")
 def attention(call: Call) -> Sequence[Value] | None:
-    """Without mask, cache or cap a composition that is planned; else ONNX's own body."""
+    """Import Attention natively if it has no mask, cache or cap; else use ONNX's body."""
     if not _is_plain(call):
         return None
     q, k, v = (_heads(call, i) for i in range(3))
     is_causal = bool(call.attribute("is_causal", 0))
     if q.shape[1] % k.shape[1] or (is_causal and q.shape[2] != k.shape[2]):
-        return None  # ONNX's rows begin with the first column, graphc's end with the last
+        return None  # ONNX aligns causal rows to the first column, graphc to the last
     groups = q.shape[1] // k.shape[1]
     y = graphc.attention(
         q, _repeated(k, groups), _repeated(v, groups), is_causal, scale=call.attribute("scale")
@@ -33,7 +33,7 @@ def attention(call: Call) -> Sequence[Value] | None:
 
 
 def _is_plain(call: Call) -> bool:
-    """Whether there are but queries, keys and values, of which the result alone is read."""
+    """Return True if the node has only queries, keys and values, and one used output."""
     words = ("softcap", "softmax_precision", "qk_matmul_output_mode")
     windows = (call.attribute(f"{side}_window_size", -1) for side in ("left", "right"))
     return (
@@ -45,7 +45,7 @@ def _is_plain(call: Call) -> bool:
 
 
 def _heads(call: Call, index: int) -> Value:
-    """(batch, heads, positions, width) of an operand that may have its heads side by side."""
+    """Return an operand as (batch, heads, positions, width); split concatenated heads."""
     x = call.value(index)
     if x.type.rank == 4:
         return x
@@ -56,7 +56,7 @@ def _heads(call: Call, index: int) -> Value:
 
 
 def _repeated(x: Value, times: int) -> Value:
-    """Each head as often as there are queries for it."""
+    """Repeat each head `times` times, for grouped queries."""
     if times == 1:
         return x
     batch, heads, *rest = x.shape
@@ -67,7 +67,7 @@ def _repeated(x: Value, times: int) -> Value:
 
 @rule("Softmax", domain=MASKED)
 def masked_softmax(call: Call) -> Value:
-    """Softmax over what a mask leaves: a row of which it leaves nothing is 0, and its gradient."""
+    """Import softmax over unmasked elements; entirely masked rows and their gradients are 0."""
     x = call.value(0)
     lowest = graphc.full((), -np.inf, x.type.dtype)
     return graphc.masked_softmax(x, graphc.greater(x, lowest), call.attribute("axis", -1))

@@ -1,4 +1,4 @@
-"""Control flow whose course is known: a branch is taken, loops are unrolled."""
+"""Import of static control flow: known branches are selected, loops are unrolled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphc.onnx.rules import rule
 
 @rule("If")
 def branch(call: Call) -> Sequence[Operand]:
-    """The branch that a known condition takes."""
+    """Import the branch of If that a known condition selects."""
     name = "then_branch" if call.number(0) else "else_branch"
     return _body(call, call.required(name), {})
 
@@ -28,7 +28,7 @@ def _body(call: Call, graph: onnx.GraphProto, given: dict[str, Operand]) -> list
 
 @rule("Loop")
 def loop(call: Call) -> Sequence[Operand]:
-    """A loop of a known number of turns; its condition, too, is known at each."""
+    """Unroll a Loop; its iteration count and the condition of each iteration must be known."""
     body: onnx.GraphProto = call.required("body")
     names = [value.name for value in body.input]
     carried = [call.operand(i) for i in range(2, len(call.operands))]
@@ -53,8 +53,10 @@ def loop(call: Call) -> Sequence[Operand]:
 
 
 def _is_fixed(body: onnx.GraphProto) -> bool:
-    """Whether a loop's condition is the same behind every turn: it is handed on, or no node of the
-    body computes it."""
+    """Return True if a loop's condition is the same after every iteration.
+
+    The body passes it through or takes it from a constant or from outside.
+    """
     makers = {name: node for node in body.node for name in node.output}
     maker = makers.get(name := body.output[0].name)
     while maker is not None and maker.op_type == "Identity":
@@ -68,7 +70,7 @@ def _scalar(number: object, dtype: type[np.generic]) -> Weight:
 
 
 def _stacked(call: Call, parts: Sequence[Operand], axis: int) -> Operand:
-    """Results of the turns along a new axis."""
+    """Stack the results of the iterations along a new axis."""
     if not parts:
         raise UnsupportedError("a loop without a turn gives tensors without elements")
     if all(isinstance(part, Weight) for part in parts):
@@ -82,7 +84,7 @@ def _stacked(call: Call, parts: Sequence[Operand], axis: int) -> Operand:
 
 @rule("Scan")
 def scan(call: Call) -> Sequence[Operand]:
-    """A body for each part of some operands along an axis."""
+    """Unroll a Scan: apply its body to each slice of the scanned operands."""
     body: onnx.GraphProto = call.required("body")
     count = call.required("num_scan_inputs")
     operands = [call.operand(i) for i in range(len(call.operands))]

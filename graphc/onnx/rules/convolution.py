@@ -1,4 +1,4 @@
-"""Convolutions and their transposes."""
+"""Import of convolutions and transposed convolutions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphc.onnx.rules.windows import AUTO, window_of
 
 @rule("Conv")
 def conv(call: Call) -> Value:
-    """A convolution over one to three axes."""
+    """Import a convolution over one to three axes."""
     x, w = call.value(0), call.value(1)
     frame = window_of(call, x.shape[2:], w.shape[2:])
     return CONVOLUTIONS[_axes(x)](
@@ -36,7 +36,7 @@ def _axes(x: Value) -> int:
 
 @rule("ConvTranspose")
 def conv_transpose(call: Call) -> Value:
-    """The transpose of a convolution; padding cuts the result, and negative padding widens it."""
+    """Import a transposed convolution; padding crops the result, negative padding extends it."""
     x, w = call.value(0), call.value(1)
     axes = _axes(x)
     frame = window_of(call, x.shape[2:], w.shape[2:])
@@ -73,7 +73,7 @@ def _transposed_padding(
     stride: Sequence[int],
     given: Sequence[tuple[int, int]],
 ) -> tuple[tuple[int, int], ...]:
-    """What is cut from the whole, from the shape that is wanted where one is stated."""
+    """Return the cropping of the full result, from the output shape if one is given."""
     auto = call.choice("auto_pad", "NOTSET", AUTO)
     wanted = call.attribute("output_shape")
     if wanted is None:
@@ -88,7 +88,7 @@ def _transposed_padding(
 
 @rule("Col2Im")
 def col2im(call: Call) -> Value:
-    """What windows hold added up at each place."""
+    """Import Col2Im: sum the elements of windows at each position."""
     extents, size = call.integers(1), call.integers(2)
     frame = window_of(call, extents, size)
     return graphc.col2im(
@@ -98,7 +98,7 @@ def col2im(call: Call) -> Value:
 
 @rule("DeformConv")
 def deform_conv(call: Call) -> Value:
-    """A convolution whose windows are moved by offsets."""
+    """Import a deformable convolution."""
     x, w, offset = (call.value(i) for i in range(3))
     frame = window_of(call, x.shape[2:], w.shape[2:])
     return graphc.deform_conv2d(

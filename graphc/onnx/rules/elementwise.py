@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, logic and functions, element by element."""
+"""Import of elementwise arithmetic, comparisons, logic and functions."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ UNARY: Mapping[str, Unary] = {
 
 @rule(*UNARY)
 def unary(call: Call) -> Value:
-    """A function of one operand."""
+    """Import a function of one operand."""
     return UNARY[call.node.op_type](call.value(0))
 
 
 def numbers(call: Call, a: int = 0, b: int = 1) -> tuple[Number, Number]:
-    """Two operands, of which a known one of one number is that number where no axis is lost."""
+    """Return two operands; a known scalar becomes a Python number if no axis is lost."""
     x, y = call.operand(a), call.operand(b)
     if isinstance(x, Weight) and isinstance(y, Weight):
         return call.value(a), call.value(b)
@@ -77,7 +77,7 @@ def _number(call: Call, operand: Operand, other: Operand) -> Number:
 
 
 def divide(a: Number, b: Number) -> Value:
-    """a / b; of integers cut towards zero."""
+    """Divide a by b; integers are truncated towards zero."""
     value = a if isinstance(a, Value) else b
     assert isinstance(value, Value), "one of the two is a value"
     is_float = value.type.dtype.kind == "float"
@@ -105,7 +105,7 @@ BINARY: Mapping[str, Binary] = {
 
 @rule(*BINARY)
 def binary(call: Call) -> Value:
-    """A function of two operands that broadcast."""
+    """Import a function of two operands with broadcasting."""
     if call.attribute("axis") is not None:
         raise UnsupportedError("broadcasting from an axis, as before opset 7, is not supported")
     return BINARY[call.node.op_type](*numbers(call))
@@ -113,7 +113,7 @@ def binary(call: Call) -> Value:
 
 @rule("Pow")
 def power(call: Call) -> Value:
-    """a ** b, in the dtype of a."""
+    """Import Pow: a ** b, in the dtype of a."""
     a, b = numbers(call)
     dtype = call.dtype(0)
     if call.dtype(1) == dtype:
@@ -127,20 +127,20 @@ def power(call: Call) -> Value:
 
 @rule("Mod")
 def mod(call: Call) -> Value:
-    """The remainder of a division, with the sign of the divisor, or of the dividend for fmod."""
+    """Import Mod, whose result has the sign of the divisor, or of the dividend for fmod."""
     return (graphc.fmod if call.attribute("fmod", 0) else graphc.remainder)(*numbers(call))
 
 
 @rule("BitShift")
 def bit_shift(call: Call) -> Value:
-    """Bits moved up or down."""
+    """Import a left or right shift."""
     is_left = call.choice("direction", "", ("LEFT", "RIGHT")) == "LEFT"
     return (graphc.left_shift if is_left else graphc.right_shift)(*numbers(call))
 
 
 @rule("IsInf")
 def isinf(call: Call) -> Value:
-    """Whether an element is infinite, of a sign that counts."""
+    """Import IsInf, which may detect only one sign."""
     x = call.value(0)
     positive, negative = call.attribute("detect_positive", 1), call.attribute("detect_negative", 1)
     found = graphc.isinf(x)
@@ -153,7 +153,7 @@ def isinf(call: Call) -> Value:
 
 @rule("Sum", "Max", "Min")
 def fold(call: Call) -> Value:
-    """A sum or an extreme of any number of operands."""
+    """Import the sum, maximum or minimum of any number of operands."""
     functions: Mapping[str, Binary] = {
         "Sum": graphc.add,
         "Max": graphc.maximum,
@@ -169,14 +169,14 @@ def fold(call: Call) -> Value:
 
 @rule("Mean")
 def mean(call: Call) -> Value:
-    """The mean of any number of operands."""
+    """Import the mean of any number of operands."""
     values = call.values
     return graphc.div(functools.reduce(graphc.add, values), float(len(values)))
 
 
 @rule("Clip")
 def clip(call: Call) -> Value:
-    """Cut to bounds, which older versions have as attributes."""
+    """Import Clip; in older versions, the bounds are attributes."""
     low, high = _bound(call, 1, "min"), _bound(call, 2, "max")
     return graphc.clip(call.value(0), low, high)
 
@@ -190,11 +190,11 @@ def _bound(call: Call, index: int, name: str) -> Number | None:
 
 @rule("Identity")
 def identity(call: Call) -> Operand:
-    """The operand itself."""
+    """Return the operand unchanged."""
     return call.operand(0)
 
 
 @rule("Where")
 def where(call: Call) -> Value:
-    """A choice between two operands."""
+    """Import an elementwise selection between two operands."""
     return graphc.where(call.value(0), *numbers(call, 1, 2))

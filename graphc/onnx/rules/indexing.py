@@ -1,4 +1,4 @@
-"""Looking up and writing by whole numbers; those below 0 count from the end."""
+"""Import of gathers and scatters; negative indices count from the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphc.onnx.rules import rule
 
 @rule("Gather")
 def gather(call: Call) -> Value:
-    """Parts along an axis by number; one known number is a slice."""
+    """Import Gather along an axis; a single known index becomes a slice."""
     x = call.value(0)
     axis = normalize_axis(call.attribute("axis", 0), x.type.rank, "Gather")
     if call.is_known(1):
@@ -35,13 +35,13 @@ def gather(call: Call) -> Value:
 
 @rule("GatherElements")
 def gather_elements(call: Call) -> Value:
-    """One element along an axis for each index."""
+    """Import GatherElements: one element along an axis for each index."""
     return graphc.gather_elements(call.value(0), call.value(1), call.attribute("axis", 0))
 
 
 @rule("GatherND")
 def gather_nd(call: Call) -> Value:
-    """Rows by tuples of numbers."""
+    """Import GatherND: rows by index tuples."""
     return graphc.gather_nd(call.value(0), call.value(1), call.attribute("batch_dims", 0))
 
 
@@ -50,7 +50,7 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 @rule("Scatter", "ScatterElements")
 def scatter_elements(call: Call) -> Value:
-    """Elements along an axis, combined with updates."""
+    """Import ScatterElements: elements along an axis, combined with updates."""
     return graphc.scatter_elements(
         call.value(0),
         call.value(1),
@@ -62,14 +62,14 @@ def scatter_elements(call: Call) -> Value:
 
 @rule("ScatterND")
 def scatter_nd(call: Call) -> Value:
-    """Rows by tuples of numbers, combined with updates."""
+    """Import ScatterND: rows by index tuples, combined with updates."""
     reduction = call.choice("reduction", "none", REDUCTIONS)
     return graphc.scatter_nd(call.value(0), call.value(1), call.value(2), reduction)
 
 
 @rule("OneHot")
 def one_hot(call: Call) -> Value:
-    """Codes with a number at the index and another elsewhere; outside the classes all elsewhere."""
+    """Import OneHot with on and off values; an index out of range gives only off values."""
     indices, depth = call.value(0), int(call.number(1))
     values = call.value(2)
     axis = call.attribute("axis", -1) % (indices.type.rank + 1)
@@ -84,7 +84,7 @@ def one_hot(call: Call) -> Value:
 
 @rule("Range")
 def range_(call: Call) -> Weight:
-    """Numbers from a start by steps to below a limit, all known."""
+    """Import Range with known start, limit and step."""
     start, limit, step = bounds = [call.known(i).reshape(()).item() for i in range(3)]
     check_numbers(math.ceil((limit - start) / step))
     return known(call.node.output[0], np.arange(*bounds).astype(call.dtype(0).numpy))
@@ -92,7 +92,7 @@ def range_(call: Call) -> Weight:
 
 @rule("TensorScatter")
 def tensor_scatter(call: Call) -> Value:
-    """A cache with an update written into it, each row of the batch from a place of its own."""
+    """Import TensorScatter: write an update into a cache, with a start index per batch row."""
     past, update = call.value(0), call.value(1)
     axis = normalize_axis(call.attribute("axis", -2), past.type.rank, "TensorScatter")
     mode = call.choice("mode", "linear", ("linear", "circular"))

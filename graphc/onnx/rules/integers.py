@@ -1,4 +1,4 @@
-"""Integers where graphc computes in floats."""
+"""Integer operands of ops that support only floats."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from graphc.ir.graph import Value
 
 
 def through_floats(function: Callable[..., Value], *values: Value) -> Value:
-    """A function of integers in float64, which is exact up to 2**53."""
+    """Apply a function to integers in float64, which is exact up to 2**53."""
     dtype = values[0].type.dtype
     return graphc.cast(function(*(graphc.cast(x, "float64") for x in values)), dtype)

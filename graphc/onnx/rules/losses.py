@@ -1,4 +1,4 @@
-"""Cross entropy, of scores and of logarithms of probabilities."""
+"""Import of cross entropy, of logits and of log probabilities."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from graphc.ops.loss import REDUCTIONS
 
 @rule("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 def cross_entropy(call: Call) -> Value | None:
-    """Classes lie on axis 1.
+    """Import a loss over classes on axis 1, or return None to use the operator's function body.
 
-    The operator's function stands in where logarithms of probabilities are read as well, class
-    weights are trained, or a label is ignored that graphc has no number for.
+    The body is used if log probabilities are an output, class weights are trainable, or the ignored
+    label does not fit into 32 bits.
     """
     weights, ignored = call.optional(2), call.attribute("ignore_index")
     beyond = ignored is not None and not -(2**31) <= ignored < 2**31
@@ -33,6 +33,6 @@ def cross_entropy(call: Call) -> Value | None:
 
 
 def _learns(value: Value) -> bool:
-    """Whether a value is computed from parameters, whose gradient somebody may ask for."""
+    """Return True if a value depends on trainable parameters."""
     sources = {v for node in ancestors([value]) for v in node.inputs} | {value}
     return any(isinstance(source, State) and source.trainable for source in sources)

@@ -1,4 +1,4 @@
-"""Norms."""
+"""Import of normalization layers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from graphc.ops.rms_norm import RmsNorm
 
 @rule("BatchNormalization")
 def batch_norm(call: Call) -> Sequence[Value | None]:
-    """By the batch's statistics in training; by those of the file outside, which training moves.
+    """Import batch norm: by batch statistics in training mode, else by the file's statistics.
 
-    ONNX's momentum is the weight of what was, graphc's that of the batch. What a training node
-    hands on as statistics has the batch's own variance, over n.
+    The file's statistics are running statistics that training updates. ONNX's momentum is the
+    weight of the old value, graphc's the weight of the batch. A training node returns running
+    statistics with the biased variance of the batch (divided by n).
     """
     x, scale, bias, mean, variance = (call.value(i) for i in range(5))
     epsilon, kept = call.attribute("epsilon", 1e-5), call.attribute("momentum", 0.9)
@@ -37,7 +38,7 @@ def batch_norm(call: Call) -> Sequence[Value | None]:
 
 
 def by_batch(x: Value, scale: Value, bias: Value, epsilon: float) -> tuple[Value, Value, Value]:
-    """x by the statistics of its batch, in training and outside, and these: mean and variance."""
+    """Normalize x by its batch statistics, also in inference; also return mean and variance."""
     wide = graphc.cast(x, compute_dtype(x.type.dtype))
     axes = [i for i in range(x.type.rank) if i != 1]
     mean = graphc.mean(wide, axes)
@@ -65,21 +66,21 @@ def _moved(running: Value, found: Value, kept: float) -> Value:
 
 
 def _rows(call: Call, x: Value) -> tuple[tuple[int, ...], int]:
-    """The shape of one statistic for each row, and the elements of a row."""
+    """Return the shape of per-row statistics, and the number of elements of a row."""
     axis = normalize_axis(call.attribute("axis", -1), x.type.rank, call.node.op_type)
     length = math.prod(x.shape[axis:])
     return (*x.shape[:axis], *(1,) * (x.type.rank - axis)), length
 
 
 def _over_all(weight: Value, x: Value, rank: int) -> Value:
-    """A weight over the normalised axes, flat, whatever it is broadcast from."""
+    """Broadcast a weight to the normalized axes and flatten it."""
     shape = x.shape[x.type.rank - rank :]
     return graphc.reshape(graphc.broadcast_to(weight, shape), (-1,))
 
 
 @rule("LayerNormalization")
 def layer_norm(call: Call) -> Sequence[Value | None]:
-    """Over the last axes; its statistics are composed where somebody reads them."""
+    """Import layer norm over the last axes; emit its statistics only if they are used."""
     x, scale = call.value(0), call.value(1)
     kept, length = _rows(call, x)
     epsilon = call.attribute("epsilon", 1e-5)
@@ -107,7 +108,7 @@ def layer_norm(call: Call) -> Sequence[Value | None]:
 
 @rule("RMSNormalization")
 def rms_norm(call: Call) -> Value:
-    """Over the last axes, without a mean."""
+    """Import RMS norm over the last axes."""
     x, scale = call.value(0), call.value(1)
     _, length = _rows(call, x)
     axis = normalize_axis(call.attribute("axis", -1), x.type.rank, "RMSNormalization")
@@ -120,7 +121,7 @@ def rms_norm(call: Call) -> Value:
 
 @rule("GroupNormalization")
 def group_norm(call: Call) -> Value:
-    """Over groups of channels; before opset 21 the weights are one for each group."""
+    """Import group norm; before opset 21, it has one weight per group."""
     x, scale, bias = (call.value(i) for i in range(3))
     groups = call.required("num_groups")
     if scale.shape[0] == groups != x.shape[1]:
@@ -140,20 +141,23 @@ def _repeated(weight: Value, times: int) -> Value:
 
 @rule("InstanceNormalization")
 def instance_norm(call: Call) -> Value:
-    """Over all places of a channel: each channel is a group."""
+    """Import instance norm as group norm with one channel per group."""
     x, scale, bias = (call.value(i) for i in range(3))
     return _grouped(call, x, x.shape[1], scale, bias)
 
 
 @rule("LpNormalization")
 def lp_norm(call: Call) -> Value:
-    """x over its norm along an axis; 0 where that is 0."""
+    """Import LpNormalization: x divided by its norm along an axis; 0 if the norm is 0."""
     return graphc.normalize(call.value(0), call.attribute("p", 2), call.attribute("axis", -1))
 
 
 @rule("LRN")
 def local_response_norm(call: Call) -> Value:
-    """x over a power of the mean square of the channels around (Krizhevsky et al., 2012)."""
+    """Import local response normalization (Krizhevsky et al., 2012).
+
+    It divides x by a power of the mean square over adjacent channels.
+    """
     x, size = call.value(0), call.required("size")
     alpha, beta = call.attribute("alpha", 1e-4), call.attribute("beta", 0.75)
     if x.type.rank < 2:

@@ -1,4 +1,4 @@
-"""Padding."""
+"""Import of padding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODES = ("constant", "edge", "reflect", "wrap")
 
 @rule("Pad")
 def pad(call: Call) -> Value:
-    """Numbers around a tensor; negative widths cut."""
+    """Import Pad; negative widths crop."""
     x = call.value(0)
     rank = x.type.rank
     given = (

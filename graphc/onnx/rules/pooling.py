@@ -1,4 +1,4 @@
-"""Pools."""
+"""Import of pooling."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Entry = TypeVar("Entry")
 
 @rule("MaxPool")
 def max_pool(call: Call) -> Sequence[Value | None]:
-    """The largest element of each window."""
+    """Import MaxPool."""
     x = call.value(0)
     frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
     is_ceil = bool(call.attribute("ceil_mode", 0))
     if call.wants(1):
         return _with_places(call, x, frame, is_ceil)
-    if x.type.dtype.kind == "int":  # 8 bits: floats hold them all
+    if x.type.dtype.kind == "int":  # 8 bits, exact in float32
         y = _largest(graphc.cast(x, "float32"), frame, is_ceil)
         return (graphc.cast(y, x.type.dtype), None)
     return (_largest(x, frame, is_ceil), None)
 
 
 def _with_places(call: Call, x: Value, frame: Window, is_ceil: bool) -> tuple[Value, Value]:
-    """The largest elements, and their places counted through the whole tensor."""
+    """Import MaxPool with its argmax as indices into the whole tensor."""
     y, places = graphc.max_pool_with_indices(
         x, frame.size, frame.stride, frame.padding, frame.dilation, is_ceil
     )
@@ -52,7 +52,7 @@ def _with_places(call: Call, x: Value, frame: Window, is_ceil: bool) -> tuple[Va
 
 @rule("MaxUnpool")
 def max_unpool(call: Call) -> Value:
-    """Elements put back where a pool found them, zeros elsewhere."""
+    """Import MaxUnpool: elements at the argmax indices of a pool, zeros elsewhere."""
     x, places = call.value(0), call.value(1)
     frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
     inferred = [
@@ -60,7 +60,7 @@ def max_unpool(call: Call) -> Value:
         for n, s, k, pads in zip(x.shape[2:], frame.stride, frame.size, frame.padding, strict=True)
     ]
     wanted = call.integers(2)[2:] if call.has(2) else inferred
-    counted = math.prod(inferred)  # places are of the pool's own input
+    counted = math.prod(inferred)  # indices refer to the pool's input
     within = graphc.remainder(graphc.cast(places, "int64"), counted)
     y = graphc.max_unpool(x, within, inferred)
     more = [(0, n - m) for n, m in zip(wanted, inferred, strict=True)]
@@ -68,7 +68,7 @@ def max_unpool(call: Call) -> Value:
 
 
 def _largest(x: Value, frame: Window, is_ceil: bool) -> Value:
-    """A pool of largest elements; a window of many places is taken along one axis at a time."""
+    """Apply max pooling; a large window is split into one pool per axis."""
     axes = len(frame.size)
     if math.prod(frame.size) <= MaxPooling.most_places:
         return MAX_POOLS[axes](x, frame.size, frame.stride, frame.padding, frame.dilation, is_ceil)
@@ -85,13 +85,13 @@ def _largest(x: Value, frame: Window, is_ceil: bool) -> Value:
 
 
 def _alone(numbers: tuple[Entry, ...], axis: int, other: Entry) -> tuple[Entry, ...]:
-    """The entry of one axis, and the same for all others."""
+    """Keep the entry of one axis and replace the others by `other`."""
     return tuple(number if i == axis else other for i, number in enumerate(numbers))
 
 
 @rule("AveragePool")
 def average_pool(call: Call) -> Value:
-    """The mean of each window, of the elements inside unless padding counts."""
+    """Import AveragePool; padding is excluded unless `count_include_pad` is set."""
     x = call.value(0)
     frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
     return AVERAGE_POOLS[x.type.rank - 2](
@@ -107,7 +107,7 @@ def average_pool(call: Call) -> Value:
 
 @rule("LpPool")
 def lp_pool(call: Call) -> Value:
-    """A norm of each window."""
+    """Import LpPool: the p-norm of each window."""
     x = call.value(0)
     frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
     is_ceil = bool(call.attribute("ceil_mode", 0))
@@ -118,7 +118,7 @@ def lp_pool(call: Call) -> Value:
 
 
 def _places(x: Value) -> list[int]:
-    """The axes behind the channels."""
+    """Return the axes after the channels."""
     if x.type.rank < 3:
         raise UnsupportedError(f"a global pool is over axes behind the channels, got {x.type}")
     return list(range(2, x.type.rank))
@@ -126,13 +126,13 @@ def _places(x: Value) -> list[int]:
 
 @rule("GlobalAveragePool")
 def global_average_pool(call: Call) -> Value:
-    """The mean of each channel."""
+    """Import GlobalAveragePool."""
     x = call.value(0)
     return graphc.mean(x, _places(x), True)
 
 
 @rule("GlobalMaxPool")
 def global_max_pool(call: Call) -> Value:
-    """The largest element of each channel."""
+    """Import GlobalMaxPool."""
     x = call.value(0)
     return graphc.max(x, _places(x), True)

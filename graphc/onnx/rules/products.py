@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Import of matrix products, einsum and determinants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphc.onnx.rules.integers import through_floats
 
 @rule("MatMul")
 def matmul(call: Call) -> Value:
-    """A product of matrices, stacks of them, or vectors, by NumPy's rules."""
+    """Import MatMul of matrices, batches of matrices or vectors, by NumPy's rules."""
     a, b = call.value(0), call.value(1)
     left = graphc.reshape(a, (1, *a.shape)) if a.type.rank == 1 else a
     right = graphc.reshape(b, (*b.shape, 1)) if b.type.rank == 1 else b
@@ -25,7 +25,7 @@ def matmul(call: Call) -> Value:
 
 
 def product(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = False) -> Value:
-    """A product of stacks of matrices; one matrix for all is multiplied by all rows at once."""
+    """Multiply batches of matrices; a shared right matrix is multiplied by all rows at once."""
     if a.type.dtype.kind != "float":
         return through_floats(lambda x, y: product(x, y, transpose_a, transpose_b), a, b)
     if a.type.rank > 2 and b.type.rank == 2 and not transpose_a:
@@ -37,7 +37,7 @@ def product(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = F
 
 @rule("Gemm")
 def gemm(call: Call) -> Value:
-    """alpha · op(a) · op(b) + beta · c."""
+    """Import Gemm: alpha · op(a) · op(b) + beta · c."""
     a, b = call.value(0), call.value(1)
     turned = bool(call.attribute("transA", 0)), bool(call.attribute("transB", 0))
     alpha, beta = call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
@@ -53,7 +53,7 @@ def gemm(call: Call) -> Value:
 
 
 def is_linear(call: Call, turned: tuple[bool, bool], alpha: float, beta: float) -> bool:
-    """Whether this is a linear layer, which is one kernel with its bias."""
+    """Return True if a Gemm is a linear layer, which is one kernel including its bias."""
     return (
         turned == (False, True)
         and alpha == beta == 1
@@ -65,17 +65,17 @@ def is_linear(call: Call, turned: tuple[bool, bool], alpha: float, beta: float) 
 
 @rule("Einsum")
 def einsum(call: Call) -> Value:
-    """Sums of products by Einstein's convention."""
+    """Import Einsum."""
     return graphc.einsum(call.required("equation"), *call.values)
 
 
 MOST_ROWS = 4
-"""Determinants of more rows are not multiplied out."""
+"""Maximum number of rows of a determinant."""
 
 
 @rule("Det")
 def det(call: Call) -> Value:
-    """Determinants of small matrices, by Laplace's expansion."""
+    """Import determinants of small matrices, by Laplace expansion."""
     x = call.value(0)
     n = x.shape[-1]
     if x.shape[-2:] != (n, n) or n > MOST_ROWS:

@@ -1,4 +1,4 @@
-"""Random numbers: of the distributions that ONNX names, drawn by graphc's own generator."""
+"""Import of random numbers; they are drawn by graphc's generator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphc.onnx.rules.shape import numpy_dtype
 
 
 def _type(call: Call) -> tuple[tuple[int, ...], object]:
-    """The shape and dtype to draw: stated, or those of an operand."""
+    """Return the shape and dtype to draw, from attributes or from an operand."""
     number = call.attribute("dtype")
     if call.has(0):
         return call.shape(0), call.dtype(0) if number is None else numpy_dtype(number)
@@ -19,21 +19,21 @@ def _type(call: Call) -> tuple[tuple[int, ...], object]:
 
 @rule("RandomNormal", "RandomNormalLike")
 def normal(call: Call) -> Value:
-    """Of the normal distribution."""
+    """Import RandomNormal and RandomNormalLike."""
     shape, dtype = _type(call)
     return graphc.normal(shape, call.attribute("mean", 0.0), call.attribute("scale", 1.0), dtype)
 
 
 @rule("RandomUniform", "RandomUniformLike")
 def uniform(call: Call) -> Value:
-    """Alike between two numbers."""
+    """Import RandomUniform and RandomUniformLike."""
     shape, dtype = _type(call)
     return graphc.uniform(shape, call.attribute("low", 0.0), call.attribute("high", 1.0), dtype)
 
 
 @rule("Bernoulli")
 def bernoulli(call: Call) -> Value:
-    """1 with the probability that an operand gives, else 0."""
+    """Import Bernoulli: 1 with the probability given by the operand, else 0."""
     x = call.value(0)
     drawn = graphc.less(graphc.uniform(x.shape, dtype=x.type.dtype), x)
     number = call.attribute("dtype")

@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled over time in products, activations and sums of their own."""
+"""Import of recurrent layers, unrolled over time into elementary ops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphc.onnx.rules import rule
 
 Function = Callable[[Value], Value]
 Cell = Callable[["Direction", Value, list[Value]], list[Value]]
-"""One step: the direction's weights, the step's projected input and the states; the new states."""
+"""A function from a direction, the projected input of a step and the states to new states."""
 
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -20,7 +20,7 @@ DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, 
 
 @dataclass(frozen=True)
 class Direction:
-    """The weights of one direction, and the functions that its cells apply."""
+    """The weights of one direction, and the activations of its cells."""
 
     recurrent: Value
     input_bias: Value | None
@@ -33,7 +33,7 @@ class Direction:
 
 @rule("RNN", "GRU", "LSTM")
 def recurrent(call: Call) -> Sequence[Value | None]:
-    """A layer over a sequence, in one direction or both."""
+    """Import a recurrent layer over a sequence, in one or both directions."""
     kind = call.node.op_type
     is_batch_first = bool(call.attribute("layout", 0))
     x = call.value(0)
@@ -55,7 +55,7 @@ def recurrent(call: Call) -> Sequence[Value | None]:
 def _results(
     call: Call, shown: list[list[Value]], last: list[list[Value]], is_batch_first: bool
 ) -> list[Value | None]:
-    """All hidden states, and the last states, with an axis for the directions."""
+    """Return all hidden states and the last states, with an axis for the directions."""
     outputs: list[Value | None] = [None]
     if call.wants(0):
         by_time = [_stacked(list(step), 0) for step in zip(*shown, strict=True)]
@@ -74,7 +74,7 @@ def _stacked(values: Sequence[Value], axis: int) -> Value:
 
 
 def _mask(call: Call, x: Value) -> list[Value] | None:
-    """For each step which rows are not yet at their end, where lengths are given."""
+    """Return for each step which rows are still active; None if all have full length."""
     if not call.has(4):
         return None
     if call.is_known(4) and all(n == x.shape[0] for n in call.integers(4)):
@@ -84,7 +84,7 @@ def _mask(call: Call, x: Value) -> list[Value] | None:
 
 
 def _part(call: Call, index: int, number: int) -> Value | None:
-    """One direction's part of an operand."""
+    """Return one direction's slice of an operand."""
     return graphc.slice(call.value(index), number) if call.has(index) else None
 
 
@@ -97,7 +97,7 @@ def _one_way(
     is_batch_first: bool,
     mask: list[Value] | None,
 ) -> tuple[list[Value], list[Value]]:
-    """The hidden states by time, and the last states, of one direction."""
+    """Return the hidden states by time, and the last states, of one direction."""
     weight, direction = _part(call, 1, number), _direction(call, kind, number)
     assert weight is not None, "the weights are no optional operand"
     rows = graphc.affine(x, weight, direction.input_bias)
@@ -120,7 +120,7 @@ def _one_way(
 def _first(
     call: Call, kind: str, x: Value, number: int, is_batch_first: bool, hidden: int
 ) -> list[Value]:
-    """The states before the first step: given, or 0."""
+    """Return the initial states, which are 0 by default."""
     states = []
     for index in (5, 6)[: 2 if kind == "LSTM" else 1]:
         if call.has(index):
@@ -188,7 +188,7 @@ def _clipped(call: Call, function: Function) -> Function:
 
 
 def _with_state(direction: Direction, row: Value, h: Value) -> Value:
-    """The sums of all gates: input and hidden state."""
+    """Return the preactivations of all gates from input and hidden state."""
     return graphc.add(row, graphc.affine(h, direction.recurrent, direction.recurrent_bias))
 
 
@@ -197,7 +197,7 @@ def _rnn(direction: Direction, row: Value, states: list[Value]) -> list[Value]:
 
 
 def _gru(direction: Direction, row: Value, states: list[Value]) -> list[Value]:
-    """Gates in the order update, reset, candidate."""
+    """Compute a GRU step; the gate order is update, reset, candidate."""
     f, g = direction.functions
     (h,), n = states, direction.hidden
     weights = graphc.split(direction.recurrent, (2 * n, n))
@@ -214,7 +214,7 @@ def _gru(direction: Direction, row: Value, states: list[Value]) -> list[Value]:
 
 
 def _lstm(direction: Direction, row: Value, states: list[Value]) -> list[Value]:
-    """Gates in the order input, output, forget, candidate."""
+    """Compute an LSTM step; the gate order is input, output, forget, candidate."""
     f, g, out = direction.functions
     h, c = states
     i, o, forget, new = graphc.split(_with_state(direction, row, h), 4, 1)

@@ -1,4 +1,4 @@
-"""Sums, means and extremes over axes, places of extremes, running sums."""
+"""Import of reductions over axes, argmax and argmin, cumulative sums and top-k."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Reducer = Callable[[Value, list[int] | None, bool], Value]
 
 
 def reduced(call: Call, function: Reducer, x: Value | None = None) -> Value:
-    """A reduction over the axes of a node; without axes over all, or none where it says so."""
+    """Apply a reduction over the axes of a node.
+
+    Without axes, it reduces over all axes, or over none if `noop_with_empty_axes` is set.
+    """
     x = call.value(0) if x is None else x
     axes = call.axes()
     if not axes and call.attribute("noop_with_empty_axes", 0):
@@ -25,13 +28,13 @@ def reduced(call: Call, function: Reducer, x: Value | None = None) -> Value:
 
 @rule("ReduceSum")
 def reduce_sum(call: Call) -> Value:
-    """A sum."""
+    """Import ReduceSum."""
     return reduced(call, graphc.sum)
 
 
 @rule("ReduceMean")
 def reduce_mean(call: Call) -> Value:
-    """A mean; of integers cut towards zero."""
+    """Import ReduceMean; integer means are truncated towards zero."""
     x = call.value(0)
     if x.type.dtype.kind == "float":
         return reduced(call, graphc.mean, x)
@@ -40,7 +43,7 @@ def reduce_mean(call: Call) -> Value:
 
 @rule("ReduceMax", "ReduceMin")
 def reduce_extreme(call: Call) -> Value:
-    """The largest or smallest element; of bool, whether any or all hold."""
+    """Import ReduceMax or ReduceMin, which are any and all for bools."""
     x = call.value(0)
     function = graphc.max if call.node.op_type == "ReduceMax" else graphc.min
     if x.type.dtype == bool_:
@@ -50,20 +53,20 @@ def reduce_extreme(call: Call) -> Value:
 
 @rule("ReduceProd")
 def reduce_prod(call: Call) -> Value:
-    """A product."""
+    """Import ReduceProd."""
     return reduced(call, graphc.prod)
 
 
 @rule("ReduceSumSquare")
 def reduce_sum_square(call: Call) -> Value:
-    """A sum of squares."""
+    """Import ReduceSumSquare."""
     x = call.value(0)
     return reduced(call, graphc.sum, graphc.mul(x, x))
 
 
 @rule("ReduceL1", "ReduceL2")
 def reduce_norm(call: Call) -> Value:
-    """A sum of absolute values, or the root of a sum of squares."""
+    """Import ReduceL1 or ReduceL2."""
     order = int(call.node.op_type[-1])
     return _in_floats(
         call, lambda x: reduced(call, lambda y, axes, keep: graphc.norm(y, order, axes, keep), x)
@@ -72,13 +75,13 @@ def reduce_norm(call: Call) -> Value:
 
 @rule("ReduceLogSum")
 def reduce_log_sum(call: Call) -> Value:
-    """The logarithm of a sum."""
+    """Import ReduceLogSum: the logarithm of a sum."""
     return _in_floats(call, lambda x: graphc.log(reduced(call, graphc.sum, x)))
 
 
 @rule("ReduceLogSumExp")
 def reduce_log_sum_exp(call: Call) -> Value:
-    """The logarithm of a sum of exponentials, without overflow."""
+    """Import ReduceLogSumExp, without overflow."""
     return _in_floats(call, lambda x: reduced(call, graphc.logsumexp, x))
 
 
@@ -89,7 +92,7 @@ def _in_floats(call: Call, function: Callable[[Value], Value]) -> Value:
 
 @rule("ArgMax", "ArgMin")
 def place(call: Call) -> Value:
-    """The place of an extreme along an axis, the first or the last."""
+    """Import ArgMax or ArgMin: the first or last index of the extreme along an axis."""
     function = graphc.argmax if call.node.op_type == "ArgMax" else graphc.argmin
     return function(
         call.value(0),
@@ -101,7 +104,7 @@ def place(call: Call) -> Value:
 
 @rule("CumSum")
 def cumsum(call: Call) -> Value:
-    """A running sum."""
+    """Import CumSum."""
     return graphc.cumsum(
         call.value(0),
         int(call.number(1)),
@@ -112,7 +115,7 @@ def cumsum(call: Call) -> Value:
 
 @rule("CumProd")
 def cumprod(call: Call) -> Value:
-    """A running product, multiplied up one element after another."""
+    """Import CumProd, with one multiplication per element of the axis."""
     x = call.value(0)
     axis = normalize_axis(int(call.number(1)), x.type.rank, "CumProd")
     parts = list(graphc.split(x, x.shape[axis], axis))
@@ -131,7 +134,7 @@ def cumprod(call: Call) -> Value:
 
 @rule("TopK")
 def top_k(call: Call) -> Sequence[Value]:
-    """The largest or smallest elements along an axis, and their places."""
+    """Import TopK: the largest or smallest elements along an axis, and their indices."""
     x, axis = call.value(0), call.attribute("axis", -1)
     k = int(call.number(1)) if call.has(1) else call.required("k")
     return graphc.top_k(x, k, axis, bool(call.attribute("largest", 1)))

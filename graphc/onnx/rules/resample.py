@@ -1,4 +1,4 @@
-"""Maps under another extent."""
+"""Import of resampling of maps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICIES = ("stretch", "not_larger", "not_smaller")
 
 @rule("Resize")
 def resize(call: Call) -> Value:
-    """Interpolated along some axes, to extents or by factors."""
+    """Import Resize: interpolation along some axes, to extents or by factors."""
     x = call.value(0)
     rank = x.type.rank
     axes = [
@@ -60,7 +60,7 @@ def _numbers(call: Call, index: int) -> list[float]:
 
 
 def _extents(call: Call, x: Value, axes: list[int]) -> list[int]:
-    """The extents that are wanted, of which a policy may keep the proportions."""
+    """Return the requested extents, adjusted by the aspect ratio policy."""
     wanted = call.integers(3)
     policy = call.choice("keep_aspect_ratio_policy", "stretch", POLICIES)
     if policy == "stretch":
@@ -72,7 +72,7 @@ def _extents(call: Call, x: Value, axes: list[int]) -> list[int]:
 
 @rule("Upsample")
 def upsample(call: Call) -> Value:
-    """Resize as it was before opset 10."""
+    """Import Upsample, the form of Resize before opset 10."""
     x = call.value(0)
     scales = _numbers(call, 1) if call.has(1) else call.required("scales")
     form = call.choice("mode", "nearest", ("nearest", "linear"))
@@ -86,7 +86,7 @@ GRID_FORMS = {"bilinear": "linear", "bicubic": "cubic"}
 
 @rule("GridSample")
 def grid_sample(call: Call) -> Value:
-    """Maps at the places of a grid; older versions have names for two axes."""
+    """Import GridSample; older versions have other mode names for two axes."""
     names = ("linear", "nearest", "cubic", "bilinear", "bicubic")
     form = call.choice("mode", "linear", names)
     return graphc.grid_sample(
@@ -100,7 +100,7 @@ def grid_sample(call: Call) -> Value:
 
 @rule("RoiAlign")
 def roi_align(call: Call) -> Value:
-    """Means or the largest elements of bins of regions."""
+    """Import RoiAlign: means or maxima of bins of regions."""
     modes = ("half_pixel", "output_half_pixel")
     default = "half_pixel" if call.importer.opset >= 16 else "output_half_pixel"
     return graphc.roi_align(

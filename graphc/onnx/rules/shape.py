@@ -1,4 +1,4 @@
-"""Shapes: what is renamed, repeated, joined and cut; shapes themselves are known numbers."""
+"""Import of reshapes, repetition, concatenation and slicing; shapes are known at import."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from graphc.onnx.rules import rule
 
 @rule("Shape")
 def shape(call: Call) -> Weight:
-    """The extents of an operand, or of some of its axes."""
+    """Return the known extents of an operand, or of some of its axes."""
     extents = call.shape(0)[call.attribute("start", 0) : call.attribute("end")]
     return known(call.node.output[0], np.asarray(extents, np.int64))
 
 
 @rule("Size")
 def size(call: Call) -> Weight:
-    """The number of elements."""
+    """Return the known number of elements."""
     return known(call.node.output[0], np.asarray(math.prod(call.shape(0)), np.int64))
 
 
 @rule("Constant")
 def constant(call: Call) -> Weight:
-    """Numbers of the file."""
+    """Return a constant of the file."""
     found = constant_of(call.node, ".")
     if found is None:
         raise UnsupportedError("strings and sparse tensors are not supported")
@@ -41,14 +41,14 @@ def constant(call: Call) -> Weight:
 
 @rule("ConstantOfShape")
 def constant_of_shape(call: Call) -> Value:
-    """A number repeated to a shape that is known."""
+    """Import ConstantOfShape with a known shape."""
     number = np.asarray(call.attribute("value", np.zeros(1, np.float32))).reshape(())
     return graphc.full(call.integers(0), number.item(), number.dtype)
 
 
 @rule("Reshape")
 def reshape(call: Call) -> Value:
-    """Elements under another shape; 0 keeps an extent, unless it is allowed as one."""
+    """Import Reshape; an extent of 0 keeps the operand's, unless `allowzero` is set."""
     x, target = call.value(0), _target(call)
     count = -math.prod(target) if -1 in target else math.prod(target)
     fits = count > 0 and (x.type.elements % count == 0 if -1 in target else True)
@@ -75,7 +75,7 @@ def _target(call: Call) -> list[int]:
 
 @rule("Flatten")
 def flatten(call: Call) -> Value:
-    """Two axes: what lies before an axis, and the rest."""
+    """Import Flatten to two axes: those before `axis`, and the rest."""
     x = call.value(0)
     axis = call.attribute("axis", 1)
     before = math.prod(x.shape[:axis])
@@ -84,7 +84,7 @@ def flatten(call: Call) -> Value:
 
 @rule("Squeeze")
 def squeeze(call: Call) -> Value:
-    """Without axes of extent 1: those named, or all."""
+    """Import Squeeze: remove the given axes of extent 1, or all of them."""
     x, axes = call.value(0), call.axes()
     gone = {
         normalize_axis(axis, x.type.rank, "Squeeze")
@@ -97,7 +97,7 @@ def squeeze(call: Call) -> Value:
 
 @rule("Unsqueeze")
 def unsqueeze(call: Call) -> Value:
-    """With new axes of extent 1."""
+    """Import Unsqueeze: insert axes of extent 1."""
     x, axes = call.value(0), call.axes() or []
     rank = x.type.rank + len(axes)
     new = {normalize_axis(axis, rank, "Unsqueeze") for axis in axes}
@@ -109,20 +109,20 @@ def unsqueeze(call: Call) -> Value:
 
 @rule("Transpose")
 def transpose(call: Call) -> Value:
-    """Axes in another order."""
+    """Import Transpose."""
     return graphc.transpose(call.value(0), call.attribute("perm"))
 
 
 @rule("Expand")
 def expand(call: Call) -> Value:
-    """Repeated by the rules of broadcasting, both ways."""
+    """Import Expand, with bidirectional broadcasting."""
     x = call.value(0)
     return graphc.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(call.integers(1))))
 
 
 @rule("Tile")
 def tile(call: Call) -> Value:
-    """The whole repeated along each axis."""
+    """Import Tile: repeat the tensor along each axis."""
     x, repeats = call.value(0), call.integers(1)
     if len(repeats) != x.type.rank:
         raise UnsupportedError(f"{repeats} has one number for each axis of {x.type}")
@@ -134,7 +134,7 @@ def tile(call: Call) -> Value:
 
 @rule("Concat")
 def concat(call: Call) -> Value:
-    """Operands one after another; those without elements add nothing."""
+    """Import Concat; operands without elements are skipped."""
     axis = call.required("axis")
     parts = [
         call.value(index)
@@ -146,7 +146,7 @@ def concat(call: Call) -> Value:
 
 @rule("Split")
 def split(call: Call) -> Sequence[Operand]:
-    """Parts along an axis, of extents that are given or nearly equal."""
+    """Import Split along an axis, with given or nearly equal extents."""
     x = call.value(0)
     axis = normalize_axis(call.attribute("axis", 0), x.type.rank, "Split")
     if call.has(1) or call.attribute("split"):
@@ -164,14 +164,14 @@ def split(call: Call) -> Sequence[Operand]:
 
 
 def _empty(x: Value, axis: int) -> Weight:
-    """What is left where an axis has no elements: no value, but a tensor to join with others."""
+    """Return a known tensor without elements, since values cannot be empty."""
     shape = [0 if i == axis else n for i, n in enumerate(x.shape)]
     return known("", np.empty(shape, x.type.dtype.numpy))
 
 
 @rule("Slice")
 def slice_(call: Call) -> Operand:
-    """A part along some axes, with steps of either sign."""
+    """Import Slice along some axes, with steps of either sign."""
     x = call.value(0)
     if len(call.operands) > 1:
         starts, ends = call.integers(1), call.integers(2)
@@ -191,7 +191,7 @@ def slice_(call: Call) -> Operand:
 
 
 def _part(start: int, end: int, step: int, extent: int) -> slice:
-    """The slice, clamped as ONNX does it; an end before the first element is None."""
+    """Return a slice with ONNX's clamping; an end before the first element is None."""
     if step == 0:
         raise UnsupportedError("a step of 0")
     start, end = (n + extent if n < 0 else n for n in (start, end))
@@ -204,7 +204,7 @@ def _part(start: int, end: int, step: int, extent: int) -> slice:
 
 @rule("DepthToSpace")
 def depth_to_space(call: Call) -> Value:
-    """Channels spread over blocks of places."""
+    """Import DepthToSpace: move channels to spatial blocks."""
     return graphc.depth_to_space(
         call.value(0), call.required("blocksize"), call.attribute("mode", "DCR")
     )
@@ -212,7 +212,7 @@ def depth_to_space(call: Call) -> Value:
 
 @rule("SpaceToDepth")
 def space_to_depth(call: Call) -> Value:
-    """Blocks of places as channels."""
+    """Import SpaceToDepth: move spatial blocks to channels."""
     return graphc.space_to_depth(
         call.value(0), call.required("blocksize"), call.attribute("mode", "DCR")
     )
@@ -220,7 +220,7 @@ def space_to_depth(call: Call) -> Value:
 
 @rule("EyeLike")
 def eye_like(call: Call) -> Weight:
-    """Ones on a diagonal."""
+    """Import EyeLike: ones on a diagonal."""
     rows, columns = call.shape(0)
     check_numbers(rows, columns)
     number = call.attribute("dtype")
@@ -229,7 +229,7 @@ def eye_like(call: Call) -> Weight:
 
 
 def numpy_dtype(number: int) -> np.dtype[np.generic]:
-    """NumPy's twin of an element type of ONNX."""
+    """Return the NumPy dtype of an ONNX element type."""
     from onnx import helper
 
     return np.dtype(helper.tensor_dtype_to_np_dtype(number))
@@ -237,19 +237,19 @@ def numpy_dtype(number: int) -> np.dtype[np.generic]:
 
 @rule("Cast")
 def cast(call: Call) -> Value:
-    """Another dtype."""
+    """Import Cast."""
     return graphc.cast(call.value(0), numpy_dtype(call.required("to")))
 
 
 @rule("BitCast")
 def bitcast(call: Call) -> Value:
-    """The same bits as another dtype."""
+    """Import BitCast: reinterpret the bits as another dtype."""
     return graphc.bitcast(call.value(0), numpy_dtype(call.required("to")))
 
 
 @rule("CastLike")
 def cast_like(call: Call) -> Operand:
-    """The dtype of another operand."""
+    """Import CastLike: cast to the dtype of another operand."""
     x, dtype = call.operand(0), call.dtype(1)
     if isinstance(x, Weight) and x.elements <= MOST_ELEMENTS:
         return known(x.name, x.read().astype(dtype.numpy))
@@ -258,7 +258,7 @@ def cast_like(call: Call) -> Operand:
 
 @rule("Trilu")
 def trilu(call: Call) -> Value:
-    """The upper or lower triangle, the rest 0."""
+    """Import Trilu: the upper or lower triangle, with zeros elsewhere."""
     x, offset = call.value(0), int(call.number(1, 0))
     rows, columns = x.shape[-2:]
     check_numbers(rows, columns)
@@ -271,7 +271,7 @@ def trilu(call: Call) -> Value:
 
 @rule("ReverseSequence")
 def reverse_sequence(call: Call) -> Value:
-    """The first elements of each row in the opposite order, as many as lengths say."""
+    """Import ReverseSequence: reverse the first `lengths[i]` elements of row i."""
     x, lengths = call.value(0), call.integers(1)
     time, batch = call.attribute("time_axis", 0), call.attribute("batch_axis", 1)
     if {time, batch} != {0, 1}:
@@ -288,7 +288,7 @@ def reverse_sequence(call: Call) -> Value:
 
 @rule("CenterCropPad")
 def center_crop_pad(call: Call) -> Operand:
-    """Cut, or widened by zeros, to extents that are given, about the centre."""
+    """Import CenterCropPad: crop or zero-pad to given extents around the center."""
     x, extents = call.value(0), call.integers(1)
     axes = call.attribute("axes", list(range(x.type.rank)))
     index, widths = [slice(None)] * x.type.rank, [(0, 0)] * x.type.rank

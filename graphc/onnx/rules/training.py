@@ -1,4 +1,4 @@
-"""ONNX's operators of optimizers: one update of tensors that are operands and results."""
+"""Import of ONNX's optimizer operators, which map tensors to their updated values."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DOMAIN = "ai.onnx.preview.training"
 
 
 def _groups(call: Call, kinds: int) -> list[tuple[Value, ...]]:
-    """For each tensor its value, gradient and moments: operands come kind by kind."""
+    """Group operands by tensor: value, gradient and moments. ONNX orders them by kind."""
     values = call.values[2:]
     count = len(values) // kinds
     return [tuple(values[i + kind * count] for kind in range(kinds)) for i in range(count)]
 
 
 def _rate(call: Call) -> Value:
-    """The learning rate."""
+    """Return the learning rate."""
     return call.value(0)
 
 
@@ -39,7 +39,7 @@ def _steps(call: Call, dtype: DType) -> Value:
 
 @rule("Adagrad", domain=DOMAIN)
 def adagrad(call: Call) -> Sequence[Value]:
-    """Duchi et al., 2011."""
+    """Import Adagrad (Duchi et al., 2011)."""
     epsilon, updated = call.attribute("epsilon", 0.0), []
     for x, gradient, squares in _groups(call, 3):
         decay = graphc.mul(_steps(call, x.type.dtype), call.attribute("decay_factor", 0.0))
@@ -53,7 +53,7 @@ def adagrad(call: Call) -> Sequence[Value]:
 
 @rule("Momentum", domain=DOMAIN)
 def momentum(call: Call) -> Sequence[Value]:
-    """Plain or Nesterov's; at the first step the gradient counts wholly."""
+    """Import plain or Nesterov momentum; at the first step, the gradient has weight 1."""
     alpha, beta = call.required("alpha"), call.required("beta")
     is_nesterov, updated = call.required("mode") == "nesterov", []
     for x, gradient, moment in _groups(call, 3):
@@ -69,7 +69,7 @@ def momentum(call: Call) -> Sequence[Value]:
 
 @rule("Adam", domain=DOMAIN)
 def adam(call: Call) -> Sequence[Value]:
-    """Kingma and Ba, 2014; at step 0 the rate is not corrected."""
+    """Import Adam (Kingma and Ba, 2014), without bias correction at step 0."""
     alpha, beta = call.attribute("alpha", 0.9), call.attribute("beta", 0.999)
     epsilon, after = call.attribute("epsilon", 0.0), call.attribute("norm_coefficient_post", 0.0)
     updated = []
@@ -86,7 +86,7 @@ def adam(call: Call) -> Sequence[Value]:
 def _corrected(call: Call, alpha: float, beta: float, dtype: DType) -> Value:
     steps, rate = _steps(call, dtype), _rate(call)
     has_begun = graphc.greater(steps, 0.0)
-    counted = graphc.where(has_begun, steps, 1.0)  # nothing is divided by 0 where none is taken
+    counted = graphc.where(has_begun, steps, 1.0)  # avoids division by 0 at step 0
     first, second = (
         graphc.sub(1.0, graphc.power(graphc.full((), base, dtype), counted))
         for base in (alpha, beta)

@@ -1,4 +1,4 @@
-"""Windows over maps: paddings, strides and dilations as ONNX gives them."""
+"""Windows over maps: ONNX's paddings, strides and dilations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AUTO = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 @dataclass(frozen=True)
 class Window:
-    """The window of a convolution or a pool, an entry an axis; `padding` is (before, after)."""
+    """The window of a convolution or pool, by axis; `padding` is (before, after)."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -21,7 +21,7 @@ class Window:
 
 
 def window_of(call: Call, extents: Sequence[int], size: Sequence[int]) -> Window:
-    """The window of a node over maps of these extents."""
+    """Return the window of a node over maps of these extents."""
     axes = len(extents)
     stride = _numbers(call, "strides", axes)
     dilation = _numbers(call, "dilations", axes)
@@ -47,7 +47,7 @@ def _numbers(call: Call, name: str, axes: int) -> list[int]:
 
 
 def _same(extent: int, stride: int, reach: int, is_upper: bool) -> tuple[int, int]:
-    """What is added around an axis so that ⌈extent / stride⌉ windows fit."""
+    """Return the padding of an axis for ⌈extent / stride⌉ windows."""
     total = max((-(-extent // stride) - 1) * stride + reach - extent, 0)
     less, more = total // 2, total - total // 2
     return (less, more) if is_upper else (more, less)
