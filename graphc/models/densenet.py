@@ -22,7 +22,7 @@ def densenet121(
     blocks: Sequence[int] = (6, 12, 24, 16),
     dtype: str = "float32",
 ) -> Value:
-    """DenseNet-121 (Huang et al., 2016), in which a layer reads all earlier layers of its block.
+    """DenseNet-121 (Huang et al., 2016), whose layers read all earlier layers of their block.
 
     A layer consists of norm, relu, 1x1 convolution, norm, relu and 3x3 convolution, and adds
     `growth` channels. Transitions between blocks halve channels and extents. Inputs: ``x``

@@ -37,8 +37,9 @@ def gpt2(
     attention: str = "composed",
     loss_chunks: int = 1,
 ) -> Value:
-    """GPT-2 (Radford et al., 2019), trained to predict the next token; output layer tied to tokens.
+    """GPT-2 (Radford et al., 2019) for next-token prediction, with a tied output layer.
 
+    The weight of the output layer is the token table.
     `size` is small, medium, large or xl; `layers`, `width` and `heads` override its values.
     `positions` is the length of the position table. With `attention="fused"`, memory grows linearly
     instead of quadratically in `seq_len`. With `loss_chunks` above 1, logits and their gradient

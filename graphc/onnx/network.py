@@ -9,6 +9,6 @@ from graphc.importing import network
 
 @dataclass(frozen=True)
 class Network(network.Network):
-    """A network imported from an ONNX file; `opset` is the version of the imported model."""
+    """A network imported from an ONNX file; `opset` is the version after conversion."""
 
     opset: int

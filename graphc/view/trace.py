@@ -83,7 +83,7 @@ def _process(plan: MemoryPlan, process: int, name: str, clock: Clock) -> Iterato
 
 
 def _nanoseconds(seconds: Sequence[float]) -> list[int]:
-    """Return the begin of each node and the end of the last; a nonzero time takes at least 1 ns."""
+    """Return the start of each node and the end of the last; nonzero times take at least 1 ns."""
     begins, end = [0], 0.0
     for each in seconds:
         end += each
