@@ -97,8 +97,7 @@ class Compilation:
     _verified: Graph | None = None
 
     def allocation(self, graph: Graph) -> Allocation:
-        """Return the allocation of a graph; the cached one, with its results, if it is for this
-        graph."""
+        """Return the allocation of a graph, with its results if it is the last one."""
         if self._allocation is None or self._allocation.graph is not graph:
             options = self.options
             self._allocation = Allocation(
@@ -171,8 +170,7 @@ def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> Memo
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause cyclic garbage collection: planning makes many lasting objects and hardly any
-    cycles."""
+    """Pause garbage collection: planning makes many lasting objects, hardly any cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -225,8 +223,7 @@ def _for_inference(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _losses_chunked(graph: Graph, compilation: Compilation) -> Graph:
-    """Return the graph with chunked losses if that lowers the peak of a step that saves
-    everything."""
+    """Return the graph with chunked losses if that lowers the peak without recomputation."""
     if any(node.phase == "gradient" for node in graph.nodes):  # the user's own gradient
         return graph
     chunked = chunk_losses(graph)
@@ -254,8 +251,7 @@ def _mixed(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _counting_steps(graph: Graph, compilation: Compilation) -> Graph:
-    """Add a step counter if the graph reads the step number, so that random ops draw new
-    numbers."""
+    """Add a step counter if the graph reads it, so that random ops draw new numbers."""
     if builder.STEP not in graph.states:
         return graph
     return builder.trace(graph.outputs, [count_step()])
@@ -293,8 +289,7 @@ def _reductions_fused(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def planner(graph: Graph, compilation: Compilation) -> BudgetPlanner:
-    """Return the planner for budgets of bytes or flops, for a training graph without recomputed
-    nodes."""
+    """Return the planner for budgets of bytes or flops of a graph without recomputed nodes."""
     options, plain = compilation.options, graph
     if compilation.unfused is not None:
         plain = run(compilation.unfused, FUSING, Compilation(options, recomputes=False))
@@ -312,8 +307,7 @@ def _recomputed(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _goal_of_repeats(compilation: Compilation) -> Goal | None:
-    """Return the goal that steps after a recomputation search must preserve; None without a
-    search."""
+    """Return the goal that passes after a recomputation search must preserve, or None."""
     return (compilation.options.goal or Goal()) if compilation.certificate else None
 
 

@@ -129,8 +129,7 @@ def _take_room() -> None:
 
 
 def scoped_name(name: str) -> str:
-    """Return `name` inside the current scope; raises `OptionError` if the text form does not allow
-    it."""
+    """Return `name` inside the current scope; raises `OptionError` for an invalid name."""
     check_name(name)
     outer = _context.get().scope
     return f"{outer}/{name}" if outer else name
@@ -236,8 +235,7 @@ def constant_named(name: str, contents: Contents) -> State:
 
 
 def check_initial(name: str, type: TensorType, initial: Initial) -> None:
-    """Raise `OptionError` or `DTypeError` unless a state of that type can have this initial
-    value."""
+    """Raise `OptionError` or `DTypeError` unless the type can have this initial value."""
     if initial.kind == "seed":
         if type != SEED.type:
             raise OptionError(f"a seed is two words, {SEED.type}, got {type}")
@@ -262,8 +260,7 @@ def check_shard(name: str, type: TensorType, shard: Shard) -> None:
 
 
 def state(name: str, shape: Sequence[int], dtype: object, value: float, role: Role) -> State:
-    """Return a state that is not a parameter, such as a moment or counter, with exactly this
-    `name`."""
+    """Return a state of this `name` that is no parameter, such as a moment or a counter."""
     initial = Initial("constant", value)
     return State(tensor_type(shape, dtype), name=name, initial=initial, role=role, trainable=False)
 
@@ -348,8 +345,7 @@ def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
 
 
 def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -> Node:
-    """Return a new node of `op` in an explicit context; errors of its rules name the op and
-    scope."""
+    """Return a new node in an explicit context; errors of its rules name op and scope."""
     types = tuple(value.type for value in inputs)
     expected = len(op.inputs) - op.is_variadic
     if len(types) < expected or (len(types) > expected and not op.is_variadic):

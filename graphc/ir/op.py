@@ -104,7 +104,7 @@ class Op:
     flops_per_element: ClassVar[int] = 0
     """Floating point operations per element of the first output, for the default `cost`."""
     native_16_bit: ClassVar[bool] = False
-    """Whether the kernel takes 16-bit floats itself; otherwise it runs on float32 copies."""
+    """True if the kernel takes 16-bit floats itself; otherwise it runs on float32 copies."""
 
     precision: ClassVar[Literal["narrow", "wide", "follow", "lookup"]] = "follow"
     """Treatment of float32 operands in mixed precision, see `graphc.passes.precision`."""
@@ -122,25 +122,25 @@ class Op:
     not named takes any strides, or none if it is in `needs_contiguous`; an output takes none."""
 
     any_strides: ClassVar[bool] = False
-    """Whether kernels that are generated for the op take any strides of all operands."""
+    """True if kernels that are generated for the op take any strides of all operands."""
     on_maps: ClassVar[bool] = False
-    """Whether outputs of rank 4 are maps (batch, channels, height, width) or weights, whatever the
+    """True if outputs of rank 4 are maps (batch, channels, height, width) or weights, whatever the
     inputs are: they are channels-last if a target prefers that."""
     convolves: ClassVar[bool] = False
-    """Whether the op is a convolution or a gradient of one: without any, nothing is a map."""
+    """True if the op is a convolution or a gradient of one: without any, nothing is a map."""
     sends: ClassVar[bool] = False
-    """Whether the op is a collective: its input is sent to other ranks."""
+    """True if the op is a collective: its input is sent to other ranks."""
     joins: ClassVar[bool] = False
-    """Whether the output is the concatenation of the operands of all ranks."""
+    """True if the output is the concatenation of the operands of all ranks."""
     awaits: ClassVar[bool] = False
-    """Whether the op waits for the collective whose output it reads."""
+    """True if the op waits for the collective whose output it reads."""
     multiplies: ClassVar[bool] = False
-    """Whether the op is a product of matrices, whose rows are padded if a target prefers that."""
+    """True if the op is a product of matrices, whose rows are padded if a target prefers that."""
 
     indices: ClassVar[tuple[str, ...]] = ()
     """Inputs that `index_limit` applies to; if none is named, all integer inputs."""
     counts_from_end: ClassVar[bool] = False
-    """Whether such an input may also hold negative indices down to minus its limit."""
+    """True if such an input may also hold negative indices down to minus its limit."""
     learning_rates: ClassVar[tuple[str, ...]] = ()
     """Inputs that are learning rates: users may feed finite numbers from 0 up."""
 

@@ -46,19 +46,7 @@ def save(
     seed: int | None = None,
     states: Mapping[str, Array] | None = None,
 ) -> None:
-    """Write the forward graph of a program, or of outputs, as ONNX, completely or not at all.
-
-    A program's states are written with their current values. Outputs are a loss, a list, or a
-    mapping from names. Their states are taken from `states` by name, such as the ``states`` of a
-    program that has trained them. All others get the initial values of a program with this `seed`
-    (default 0). Batch norm and dropout are written in inference form, or with ``training=True`` as
-    in a training step. `external_data` writes states to a separate file; ``"auto"`` does so above
-    1 GiB. Information that ONNX cannot represent, such as scopes and initial values, is stored in
-    the metadata, so that `graphc.onnx.load` returns the same network.
-
-    Raises `OnnxError` for ops that ONNX cannot represent, and if the file cannot be written. Raises
-    `OptionError` if none of `states` belongs to the outputs, and for a state of another type.
-    """
+    """Write a program or outputs as ONNX: the implementation of `graphc.onnx.save`."""
     check_writable(path, OnnxError)
     training = truth("onnx.save: training", training)
     graph, content = _source(source, seed, states)

@@ -39,9 +39,9 @@ class DataParallel:
     ranks: int
     link: Link
     shards_states: bool = False
-    """Whether parameters and moments are sharded, see `graphc.passes.sharded_states`."""
+    """True if parameters and moments are sharded, see `graphc.passes.sharded_states`."""
     syncs_norms: bool = False
-    """Whether batch norms use statistics of all ranks, see `graphc.passes.synchronized_norms`."""
+    """True if batch norms use statistics of all ranks, see `graphc.passes.synchronized_norms`."""
 
     def share_of(self, loss: Value, parts: int) -> Value:
         """Return a rank's part of the step's loss, which is the mean over ranks and `parts`."""

@@ -47,11 +47,8 @@ from graphc.remat.trials import Trials, does_not_fit
 CORRECTIONS, MOST_CORRECTIONS = 4, 8
 """Schedules packed for one budget, with corrected capacities, and their number if none fits."""
 
-CLOSE = 0.005
-"""Fraction of a budget that may stay unused."""
-
-TIGHTER = 0.998
-"""Factor by which a capacity shrinks at least after an arena above the budget."""
+CLOSE, TIGHTER = 0.005, 0.998
+"""Fraction of a budget that may stay unused, and the least shrinkage after an arena above it."""
 
 HARD, LARGER = 0.03, 1.1
 """Extra time above which a second schedule is reordered, and the factor of its capacity. Policies
@@ -148,15 +145,11 @@ class Search:
         return starts, budget * start.peak_bytes / max(live, 1)
 
     def _packed(self, schedule: Schedule, budget: int) -> tuple[int, Point | None]:
-        """Return a schedule's bytes, and its point if it is within the budget.
-
-        The schedule is packed only if its live bytes fit.
-        """
+        """Return a schedule's bytes, and its point if these fit; pack it only if live bytes fit."""
         graph = self.graph_of(schedule)
-        if not self.maps_only:
-            live = self.evaluations.allocation_of(graph).live_bytes
-            if live > budget:
-                return live, None
+        allocation = self.evaluations.allocation_of(graph)
+        if not self.maps_only and allocation.live_bytes > budget:
+            return allocation.live_bytes, None
         point = self.evaluations.point(graph)
         size = self.size(point)
         return size, point if size <= budget else None

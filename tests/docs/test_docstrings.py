@@ -9,6 +9,11 @@ EVASIVE = re.compile(r"(What|Whether|How|Of|Where|As)\b")
 """First words that describe a thing by a question or a relative clause."""
 
 
+def _statements(node):
+    body = getattr(node, "body", ())
+    return body if isinstance(body, list) else ()
+
+
 def first_lines():
     """The place and the first line of each docstring of the package."""
     for path in sorted((ROOT / "graphc").rglob("*.py")):
@@ -18,6 +23,11 @@ def first_lines():
                 if text:
                     name = getattr(node, "name", "the module")
                     yield f"{path.relative_to(ROOT)}: {name}", text.splitlines()[0]
+            for statement in _statements(node):  # strings below constants, fields
+                match statement:
+                    case ast.Expr(ast.Constant(str(text))) if text.strip():
+                        where = f"{path.relative_to(ROOT)}:{statement.lineno}"
+                        yield where, text.strip().splitlines()[0]
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb():

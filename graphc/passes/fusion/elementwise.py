@@ -100,7 +100,7 @@ class _Extent:
     last: int
     """The last step that reads these bytes."""
     is_reusable: bool
-    """Whether a result may overwrite these bytes after their last use."""
+    """True if a result may overwrite these bytes after their last use."""
 
 
 class Lasting:

@@ -110,7 +110,7 @@ class _Fusion:
     """The reduction's operand, if it is no longer stored."""
     rest: Node | None
     is_safe: bool
-    """Whether the fusion costs no bytes, whatever the rest of the graph is."""
+    """True if the fusion costs no bytes, whatever the rest of the graph is."""
 
 
 class _Search:

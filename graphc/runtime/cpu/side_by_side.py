@@ -6,8 +6,7 @@ and scan again. Each thread scans from a stream of its own. Small kernels theref
 concurrently, threads without other work share large kernels, and no thread waits for a whole
 stream. The result of a piece depends neither on the thread nor on its time.
 
-Some calls run alone, between stretches of concurrent rows: primitives of oneDNN for several
-threads, which need all of them, and calls of NumPy, which need Python's global lock.
+Multithreaded oneDNN primitives and NumPy calls, which hold Python's global lock, run alone.
 """
 
 from __future__ import annotations

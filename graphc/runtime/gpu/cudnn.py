@@ -295,8 +295,7 @@ _ENVIRONMENT = threading.Lock()
 
 
 def _give_back(process: int, library: Any, handle: Any) -> None:
-    """Destroy the handle, unless in a forked child: its copy of the handle belongs to its parent,
-    and CUDA does not work there."""
+    """Destroy the handle, except in a forked child, where it belongs to the parent."""
     if os.getpid() == process:
         library.destroy_handle(handle)
 
