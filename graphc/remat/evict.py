@@ -34,6 +34,7 @@ import numpy as np
 
 from graphc.jit import compiled, suited
 from graphc.remat.evict_kernel import NEVER, Measured, Network, Stretches, drop_half
+from graphc.remat.excess import excess_of
 from graphc.scheduling.problem import Problem
 from graphc.scheduling.profile import Booleans, Integers, StepArrays
 
@@ -100,22 +101,28 @@ def _measured(network: Network, sequence: Integers, excess: Integers) -> tuple[M
     live_after = np.cumsum(change)[1:]
     nothing = np.full(len(at), -1, np.int64)
     never = np.full(len(at), NEVER, np.int64)
-    measured = Measured(first_event, at, makes, read, excess, live_after, nothing, never)
+    blocks = suited(excess_of, len(network.cost))(excess)
+    measured = Measured(first_event, at, makes, read, blocks, live_after, nothing, never)
     value = np.repeat(np.arange(len(first_event) - 1), np.diff(first_event))
     may_go = network.table.is_droppable & (network.table.bytes > 0)
     # The first event of a droppable value produces it, so each use ends a stretch that the event
     # before it begins. A stretch to the end of the sequence stays.
     end = np.flatnonzero(~makes & may_go[value] & (at < len(sequence)))
-    return measured, _bounds(network, measured, value[end], at[end - 1], end)
+    return measured, _bounds(network, measured, excess, value[end], at[end - 1], end)
 
 
 def _bounds(
-    network: Network, measured: Measured, value: Integers, start: Integers, end: Integers
+    network: Network,
+    measured: Measured,
+    excess: Integers,
+    value: Integers,
+    start: Integers,
+    end: Integers,
 ) -> Stretches:
     """Return the stretches that cover excess, with lower bounds of their scores."""
     stop = measured.at[end]
-    total = np.concatenate([[0], np.cumsum(measured.excess)])
-    above = np.concatenate([[0], np.cumsum(measured.excess > 0)])
+    total = np.concatenate([[0], np.cumsum(excess)])
+    above = np.concatenate([[0], np.cumsum(excess > 0)])
     count = above[stop] - above[start + 1]
     # Floats, since bytes times positions may exceed 64-bit integers.
     most = network.table.bytes[value] * count.astype(np.float64)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphc.jit import compiled
+from graphc.remat.excess import Excess, excess_at, gain_of, reduce_excess
 from graphc.remat.repeats import Recomputed, enlarged, is_recomputed_at, none_recomputed, record
 from graphc.scheduling.profile import Booleans, Floats, Integers, StepArrays
 
@@ -61,7 +62,7 @@ class Measured(NamedTuple):
     at: Integers
     makes: Booleans
     read: Integers
-    excess: Integers
+    excess: Excess
     live_after: Integers
     dropped: Integers
     needed: Integers
@@ -102,7 +103,7 @@ def drop_half(
     sibling_first, siblings = _siblings(table, stretches)
     heap = [(stretches.bound[index], index) for index in range(len(stretches.end))]
     heapq.heapify(heap)
-    excess = measured.excess.sum()
+    excess = measured.excess.total.sum()
     enough = excess // 2
     while len(heap) > 0 and effort > 0 and excess > enough:
         bound, index = heapq.heappop(heap)
@@ -224,9 +225,7 @@ def _score(
     place: int,
 ) -> float:
     """Return the cost of the chain's steps that do not run at the place anyway, per byte gained."""
-    gain, size = 0, network.table.bytes[value]
-    for position in range(start + 1, place):
-        gain += min(measured.excess[position], size)
+    gain = gain_of(measured.excess, start + 1, place, network.table.bytes[value])
     if gain == 0:
         return np.inf
     cost = 0.0
@@ -315,7 +314,7 @@ def _fits(
             marks.value[each], marks.last_use[each] = mark, index
     # The stretch to be dropped reaches or crosses this place.
     level = measured.live_after[place - 1] - table.bytes[value]
-    most = capacity + measured.excess[place]  # later drops remove the present excess
+    most = capacity + excess_at(measured.excess, place)  # later drops remove the present excess
     for index in range(len(order)):
         step = order[index]
         made = table.outputs[table.first_output[step] : table.first_output[step + 1]]
@@ -359,10 +358,6 @@ def _drop(
             if since >= 0 and marks.step[producer] != mark:
                 measured.needed[since] = min(place, measured.needed[since])
     measured.dropped[end - 1] = place
-    start, size, gone = measured.at[end - 1], table.bytes[value], 0
-    for position in range(start + 1, place):
-        less = min(measured.excess[position], size)
-        measured.excess[position] -= less
-        gone += less
+    start, size = measured.at[end - 1], table.bytes[value]
     measured.live_after[start : place - 1] -= size
-    return gone
+    return reduce_excess(measured.excess, start + 1, place, size)

@@ -1,0 +1,101 @@
+"""Bytes above a limit by position, in blocks, so that long stretches are counted quickly.
+
+A stretch of a chain of n layers covers up to n positions, and eviction counts the gain of several
+stretches per value. Each block of BLOCK positions therefore has its least and largest excess and
+its sum. If a block lies in the stretch and its positions all have at least the bytes of the value,
+or at most as many, its gain follows from these three numbers. Bytes to be removed from all
+positions of a block are noted in `removed` alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from graphc.jit import compiled
+from graphc.scheduling.profile import Integers
+
+BLOCK = 128
+"""Positions per block."""
+
+
+class Excess(NamedTuple):
+    """Excess by position, to be reduced by its block's `removed`, and totals by block."""
+
+    bytes: Integers
+    removed: Integers
+    least: Integers
+    most: Integers
+    total: Integers
+
+
+@compiled
+def excess_of(bytes_by_position: Integers) -> Excess:
+    """Return the blocks of the excess by position; the array is copied."""
+    count = (len(bytes_by_position) + BLOCK - 1) // BLOCK
+    excess = Excess(
+        bytes_by_position.copy(),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+    )
+    for block in range(count):
+        _summarize(excess, block)
+    return excess
+
+
+@compiled
+def excess_at(excess: Excess, position: int) -> int:
+    """Return the excess at one position."""
+    return int(excess.bytes[position] - excess.removed[position // BLOCK])
+
+
+@compiled
+def gain_of(excess: Excess, begin: int, end: int, size: int) -> int:
+    """Return the sum of min(excess, size) over the positions from `begin` to before `end`."""
+    gain, position = 0, begin
+    while position < end:
+        block = position // BLOCK
+        stop = min(end, (block + 1) * BLOCK)
+        if size <= excess.least[block]:
+            gain += size * (stop - position)
+        elif stop - position == BLOCK and excess.most[block] <= size:
+            gain += excess.total[block]
+        elif excess.most[block] > 0:
+            for at in range(position, stop):
+                gain += min(excess.bytes[at] - excess.removed[block], size)
+        position = stop
+    return gain
+
+
+@compiled
+def reduce_excess(excess: Excess, begin: int, end: int, size: int) -> int:
+    """Remove up to `size` bytes at each position, and return the bytes removed."""
+    gain, position = 0, begin
+    while position < end:
+        block = position // BLOCK
+        stop = min(end, (block + 1) * BLOCK)
+        if stop - position == BLOCK and size <= excess.least[block]:
+            excess.removed[block] += size
+            excess.least[block] -= size
+            excess.most[block] -= size
+            excess.total[block] -= size * BLOCK
+            gain += size * BLOCK
+        elif excess.most[block] > 0:
+            before = excess.total[block]
+            for at in range(position, stop):
+                here = excess.bytes[at] - excess.removed[block]
+                excess.bytes[at] -= min(here, size)
+            _summarize(excess, block)
+            gain += before - excess.total[block]
+        position = stop
+    return gain
+
+
+@compiled
+def _summarize(excess: Excess, block: int) -> None:
+    here = excess.bytes[block * BLOCK : (block + 1) * BLOCK] - excess.removed[block]
+    excess.least[block], excess.most[block] = here.min(), here.max()
+    excess.total[block] = here.sum()
