@@ -26,12 +26,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
+from graphc.allocation.copies import SharedByCopies
 from graphc.allocation.inplace import assign_storages
-from graphc.allocation.layout import layouts
+from graphc.allocation.layout import KnownLayouts, layouts
 from graphc.allocation.liveness import Liveness, liveness, peak_bytes
 from graphc.allocation.placing import PLACERS, Tenant
 from graphc.allocation.storages import Storage, Storages
@@ -90,12 +91,8 @@ class Allocation:
         self.alignment = alignment
         self.has_slots = has_slots
         self._places: dict[Allocate, Places] = {}
-        self._known_workspaces: dict[tuple[str, int, int], tuple[object, object, int]] = {}
-        """Workspace bytes by op name and the ids of attributes and output types.
-
-        Nodes that share both objects are copies of one node, so their inputs have the same types.
-        The entry keeps references to both, so that no other object gets the same id.
-        """
+        self._known_workspaces: SharedByCopies[int] = SharedByCopies()
+        self._known_layouts: KnownLayouts = SharedByCopies()
         self._tenants: dict[bool, list[Tenant]] = {}
         """Tenants with (True) and without (False) overwriting."""
 
@@ -108,6 +105,7 @@ class Allocation:
             return self
         found = Allocation(graph, self.target, self.alignment, self.has_slots)
         found._known_workspaces = self._known_workspaces
+        found._known_layouts = self._known_layouts
         return found
 
     def in_order(self, nodes: Iterable[Node]) -> Allocation:
@@ -127,7 +125,7 @@ class Allocation:
     @cached_property
     def strides(self) -> dict[Value, tuple[int, ...]]:
         """Byte strides of the values that are not row-major."""
-        return layouts(self.graph, self.target)
+        return layouts(self.graph, self.target, self._known_layouts)
 
     @cached_property
     def separate(self) -> Storages:
@@ -251,13 +249,9 @@ class Allocation:
     def workspace_bytes(self, node: Node, storages: Storages) -> int:
         """Return the workspace of a node in bytes, for the strides of its values in `storages`."""
         strided = storages.strided
-        if any(v in strided for v in node.inputs) or any(v in strided for v in node.outputs):
-            return self._workspace_bytes(node, strided)
-        key = node.op.name, id(node.attributes), id(node.output_types)
-        if key not in self._known_workspaces:
-            size = self._workspace_bytes(node, strided)
-            self._known_workspaces[key] = node.attributes, node.output_types, size
-        return self._known_workspaces[key][2]
+        strides = tuple(strided.get(value) for value in (*node.inputs, *node.outputs))
+        compute = partial(self._workspace_bytes, node, strided)
+        return self._known_workspaces.get(node, strides, compute)
 
     def _workspace_bytes(self, node: Node, strided: Strided) -> int:
         return sum(self._aligned(type.bytes) for type in self.target.workspace(node, strided))

@@ -14,8 +14,10 @@ results are bitwise equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
-from graphc.ir.graph import Graph, Node, Value
+from graphc.allocation.copies import SharedByCopies
+from graphc.ir.graph import Graph, Node, Phase, Value
 from graphc.ir.op import is_16_bit
 from graphc.ir.types import (
     Layout,
@@ -33,13 +35,20 @@ from graphc.target import Target
 Strides = tuple[int, ...]
 
 
-def layouts(graph: Graph, target: Target) -> dict[Value, Strides]:
+KnownLayouts = SharedByCopies[tuple[Strides | None, ...]]
+"""Strides of a node's outputs, None if row-major, by the strides of its operands."""
+
+
+def layouts(
+    graph: Graph, target: Target, known: KnownLayouts | None = None
+) -> dict[Value, Strides]:
     """Return the byte strides of the values that are not row-major, except views.
 
-    The result is empty if the target has no preference.
+    The result is empty if the target has no preference. `known` is updated; it serves graphs of
+    copies for the same target.
     """
     preferences: list[_Preference] = []
-    chosen = _Chosen(target)
+    chosen = _Chosen(target, SharedByCopies() if known is None else known)
     if target.prefers_channels_last and has_convolutions(graph):
         preferences.append(_channels_last)
         filters = graph.states if target.prefers_filters_last else ()
@@ -51,15 +60,16 @@ def layouts(graph: Graph, target: Target) -> dict[Value, Strides]:
     if preferences:
         for node in graph.nodes:
             if not chosen.views(node):
-                chosen.outputs(node, preferences)
+                chosen.outputs(node, tuple(preferences))
     return chosen.own
 
 
 class _Chosen:
     """The strides chosen so far, extended in the order of the nodes."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, known: KnownLayouts) -> None:
         self.target = target
+        self.known = known
         self.own: dict[Value, Strides] = {}
         self.viewed: dict[Value, Strides] = {}
 
@@ -77,21 +87,34 @@ class _Chosen:
         self.viewed |= {v: layout.strides for v, layout in zip(node.outputs, inside, strict=True)}
         return True
 
-    def outputs(self, node: Node, preferences: Sequence[_Preference]) -> None:
+    def outputs(self, node: Node, preferences: tuple[_Preference, ...]) -> None:
         """Choose the strides of the outputs of a node."""
-        operands = [(value.type, self.strides_of(value)) for value in node.inputs]
+        operands = tuple(self.own.get(v) or self.viewed.get(v) for v in node.inputs)
+        key = preferences, _phase(node), operands
+        found = self.known.get(node, key, partial(self._preferred, node, preferences))
         replaced = node.replaced
-        for value in node.outputs:
-            if value in replaced:
-                if replaced[value] in self.own:
-                    self.own[value] = self.own[replaced[value]]
-                continue
+        for value, strides in zip(node.outputs, found, strict=True):
+            own = self.own.get(replaced[value]) if value in replaced else strides
+            if own is not None:
+                self.own[value] = own
+
+    def _preferred(
+        self, node: Node, preferences: tuple[_Preference, ...]
+    ) -> tuple[Strides | None, ...]:
+        """Return for each output the first preferred strides that the target's kernel takes."""
+        operands = [(value.type, self.strides_of(value)) for value in node.inputs]
+
+        def first(value: Value) -> Strides | None:
             name = node.op.output_name(value.index)
             wanted = (preference(node, value.type, operands) for preference in preferences)
-            for strides in filter(None, wanted):
-                if self.target.takes_strides(node, name, value.type, strides):
-                    self.own[value] = strides
-                    break
+            takes = partial(self.target.takes_strides, node, name, value.type)
+            return next((strides for strides in wanted if strides and takes(strides)), None)
+
+        return tuple(None if value in node.replaced else first(value) for value in node.outputs)
+
+
+def _phase(node: Node) -> Phase:
+    return node.phase if node.copy_of is None else node.copy_of.phase
 
 
 _Operands = Sequence[tuple[TensorType, Strides]]
@@ -142,8 +165,7 @@ def _padded(node: Node, type: TensorType, operands: _Operands) -> Strides | None
     multiplies = node.op.multiplies and is_16_bit(node.inputs[0])
     if type.dtype.itemsize == 2:
         return strides if multiplies or isinstance(node.op, Elementwise | Cast) else None
-    phase = node.phase if node.copy_of is None else node.copy_of.phase
-    return strides if multiplies and phase == "forward" else None
+    return strides if multiplies and _phase(node) == "forward" else None
 
 
 def _is_padded(type: TensorType, strides: Strides) -> bool:

@@ -1,9 +1,10 @@
-"""Bytes of workspaces, which are worked out once for a node and its copies."""
+"""Workspaces and layouts, which are computed once for a node and its copies."""
 
 import pytest
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
+from graphc.allocation.layout import layouts
 from graphc.codegen.native import NativeTarget
 from graphc.codegen.target import CudaTarget
 from graphc.models import bert, lstm, unet
@@ -19,7 +20,7 @@ NETWORKS = {
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_what_is_known_of_a_node_is_so_for_its_copies(network, precision, device):
+def test_cached_workspaces_and_layouts_equal_those_of_each_copy(network, precision, device):
     plan = g.plan(
         NETWORKS[network](), optimizer=g.optim.Adam(), precision=precision, device=device,
         recompute="sublinear", reorder=False,
@@ -35,6 +36,7 @@ def test_what_is_known_of_a_node_is_so_for_its_copies(network, precision, device
         found, asked = Allocation(once.graph, target), 0
         for graph in (once.graph, plan.graph):
             found = found.of(graph)
+            assert found.strides == layouts(graph, target)
             for storages in (found.separate, found.merged):
                 for node in graph.nodes:
                     types = target.workspace(node, storages.strided)
