@@ -43,7 +43,7 @@ class BoundaryCut:
 
     def sequence(self, capacity: int) -> list[int]:
         """Return the run with at most `capacity` bytes live at the boundary, or the last try."""
-        saved_limit = capacity - self._beside
+        saved_limit = capacity - self._other_bytes
         for _ in range(ATTEMPTS):
             sequence = self._with(saved_limit)
             above = self._live_at_boundary(sequence) - capacity
@@ -56,8 +56,8 @@ class BoundaryCut:
         """Return the run that saves the best set within `saved_limit`, besides `_read`."""
         run = self.run
         kept = self._choice.cheapest_within(saved_limit, PRICES).values | self._read
-        again = self.chain.lazily(range(run.boundary, run.stop), set(kept))
-        return [*range(run.start, run.boundary), *again]
+        recomputed = self.chain.lazy_sequence(range(run.boundary, run.stop), set(kept))
+        return [*range(run.start, run.boundary), *recomputed]
 
     def _live_at_boundary(self, sequence: Sequence[int]) -> int:
         """Return the bytes live at the boundary if the other runs are unchanged."""
@@ -87,11 +87,11 @@ class BoundaryCut:
             for step, cost in enumerate(steps.cost)
         )
         free = (made - self.chain.droppable) | self._read
-        return Choice(replace(steps, cost=tilted), self.chain.forward, self.chain.wanted, free)
+        return Choice(replace(steps, cost=tilted), self.chain.forward, self.chain.required, free)
 
     @cached_property
-    def _beside(self) -> int:
+    def _other_bytes(self) -> int:
         """Bytes live at the boundary that are not part of the choice."""
         steps = self.steps
         level = self._live_at_boundary(range(self.run.start, self.run.stop))
-        return level - steps.total(self.chain.wanted - self._read)
+        return level - steps.total(self.chain.required - self._read)

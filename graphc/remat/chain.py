@@ -9,7 +9,7 @@ steps that run before anything from before the unit's first cut is used. With un
 u(n - 1) and regions r(k):
 
     forward pass   u(0) | u(1) | ... | u(n - 1)   `crossing[k]` crosses the cut before u(k)
-    backward pass  r(n - 1), ..., r(1), r(0)      `others[k]` bytes after r(k) cannot be dropped
+    backward pass  r(n - 1), ..., r(1), r(0)      `undroppable[k]` bytes stay after r(k)
 
 r(k) extends to the last use of u(k)'s values, and further while its steps use nothing from before
 u(k) but `crossing[k]`. A value that crosses several cuts, such as a skip connection, is in several
@@ -65,8 +65,8 @@ class SpanOption:
 class Chain:
     """The units of one run, their cuts and regions, and the options of each span.
 
-    `crossing[k]` holds the values that cross the cut before unit k. `others[k]` is the bytes of
-    undroppable values that are live after the region of unit k. Its last entry is for the
+    `crossing[k]` holds the values that cross the cut before unit k. `undroppable[k]` has the bytes
+    of undroppable values that are live after the region of unit k. Its last entry is for the
     forward/backward boundary.
     """
 
@@ -76,11 +76,11 @@ class Chain:
         self.droppable = steps.droppable(run)
         self._find_units()
         # Pinned values change where the pass is narrow, so find the units again.
-        if lasting := self._lasting():
-            self.droppable -= lasting
+        if retained := self._long_used():
+            self.droppable -= retained
             self._find_units()
         self._find_regions()
-        self.others = self._others()
+        self.undroppable = self._undroppable()
         self._measured: dict[object, list[tuple[tuple[int, ...], SpanOption]]] = {}
 
     def __len__(self) -> int:
@@ -89,13 +89,13 @@ class Chain:
     def _find_units(self) -> None:
         """Divide the forward steps at the cuts."""
         self.fixed = AllBut(self.droppable)
-        self.wanted = {
+        self.required = {
             value
             for step in range(self.run.boundary, self.run.stop)
             for value in self.steps.inputs[step]
             if value in self.droppable
         }
-        self.useful = self.steps.missing(self.wanted, self.fixed)
+        self.useful = self.steps.missing(self.required, self.fixed)
         # The last position, after everything wanted, is left out: the boundary is always a cut.
         widths = [(size, len(crossing)) for _, size, crossing in self._crossings()][:-1]
         chosen = set(thinned(narrow(widths), widths))
@@ -107,7 +107,7 @@ class Chain:
         ]
         # The boundary is a cut: of the last step, the first region reads only its outputs.
         for step in self.useful[-1:]:
-            cuts.append((step, frozenset(self.steps.outputs[step]) & self.wanted))
+            cuts.append((step, frozenset(self.steps.outputs[step]) & self.required))
         edges = [self.run.start, *(step + 1 for step, _ in cuts), self.run.boundary]
         self.units = [range(a, b) for a, b in pairwise(edges)]
         self.crossing = [frozenset[int](), *(values for _, values in cuts)]
@@ -129,7 +129,7 @@ class Chain:
             lambda value: steps.bytes[value],
         )
 
-    def _lasting(self) -> set[int]:
+    def _long_used(self) -> set[int]:
         """Return small values of a unit that are used long after the rest of it, to pin them.
 
         Otherwise a scale that the whole backward pass reads would stretch a region over all of it.
@@ -137,7 +137,7 @@ class Chain:
         far = 3 * (self.run.stop - self.run.boundary) // len(self.units)
         found: set[int] = set()
         for first in range(len(self.units)):
-            made = [value for value in self.made(first, first + 1) if value in self.wanted]
+            made = [value for value in self.made(first, first + 1) if value in self.required]
             made.sort(key=lambda value: -self.steps.last_use[value])
             # Latest use first, up to a hundredth of the unit's bytes, which are cheap to keep.
             spare = self.steps.total(made) // 100
@@ -170,7 +170,7 @@ class Chain:
         # Nothing is before the first unit, so its region takes the rest of the run.
         self.regions[0] = range(self.regions[0].start, self.run.stop)
 
-    def _others(self) -> list[int]:
+    def _undroppable(self) -> list[int]:
         """Return the bytes of undroppable values after each region and at the boundary."""
         steps = self.steps
         change = [0] * (len(steps) + 2)
@@ -192,9 +192,9 @@ class Chain:
         """Return the bytes that cross both cuts."""
         return self.steps.total(self.crossing[stop] & self.crossing[first])
 
-    def needed(self, wanted: Iterable[int], available: Container[int]) -> list[int]:
+    def needed(self, required: Iterable[int], available: Container[int]) -> list[int]:
         """Return the forward steps that produce the wanted values from those available."""
-        return self.steps.missing(wanted, _Either(available, self.fixed))
+        return self.steps.missing(required, _Either(available, self.fixed))
 
     def made(self, first: int, stop: int) -> Iterator[int]:
         """Yield the droppable values of units `[first, stop)`, in order."""
@@ -207,7 +207,7 @@ class Chain:
         """Return the backward steps of units `[first, stop)`."""
         return range(self.regions[stop - 1].start, self.regions[first].stop)
 
-    def lazily(self, region: Iterable[int], available: set[int]) -> list[int]:
+    def lazy_sequence(self, region: Iterable[int], available: set[int]) -> list[int]:
         """Return backward steps, each after the recomputation it needs; extend `available`."""
         sequence: list[int] = []
         inputs, outputs, droppable = self.steps.inputs, self.steps.outputs, self.droppable
@@ -215,9 +215,9 @@ class Chain:
             lost = [v for v in inputs[step] if v in droppable and v not in available]
             if lost:
                 # Recomputed as late as possible, then kept for later uses in the region.
-                again = self.needed(lost, available)
-                sequence += again
-                for repeated in again:
+                recomputed = self.needed(lost, available)
+                sequence += recomputed
+                for repeated in recomputed:
                     available.update(outputs[repeated])
             sequence.append(step)
         return sequence
@@ -229,11 +229,11 @@ class Chain:
         """
         after = self.crossing[stop]
         before = self.crossing[first]
-        again = self.needed(after, before)
-        # Values that are never dropped count in `others`, not here.
+        recomputed = self.needed(after, before)
+        # Values that are never dropped count in `undroppable`, not here.
         counted = self.droppable
-        levels = self.steps.profile(again, after, AllBut(counted))
-        return max(levels, default=0), self.steps.cost_of(again)
+        levels = self.steps.profile(recomputed, after, AllBut(counted))
+        return max(levels, default=0), self.steps.cost_of(recomputed)
 
     def forward_peak(self, first: int, stop: int, saved: frozenset[int]) -> int:
         """Return the peak bytes of the span's own values while units `[first, stop)` run."""
@@ -247,7 +247,7 @@ class Chain:
         """Return a region's peak and recompute cost, with `saved` and the cut before available."""
         available = set(saved) | self.crossing[first]
         region = self.region(first, stop)
-        sequence = self.lazily(region, available)
+        sequence = self.lazy_sequence(region, available)
         # Values of earlier units are already counted before the span, for as long as they are kept.
         earlier = {
             value for step in sequence for value in self.steps.inputs[step]
@@ -265,7 +265,7 @@ class Chain:
             if value in self.steps.live_out or self.steps.last_use[value] >= region.stop
         }
         # Values neither dropped nor touched here are live throughout the region: a constant.
-        untouched = self.others[first] - self.steps.total(after)
+        untouched = self.undroppable[first] - self.steps.total(after)
         peak = max(self.steps.profile(sequence, after, earlier), default=0)
         return peak + untouched, self.steps.cost_of(sequence) - self.steps.cost_of(region)
 
@@ -300,22 +300,22 @@ class Chain:
         # droppable are live anyway. Neither is a choice.
         made = {value for step in forward for value in self.steps.outputs[step]}
         choice = Choice(
-            self.steps, forward, self.wanted.intersection(own), leaving | made - set(own)
+            self.steps, forward, self.required.intersection(own), leaving | made - set(own)
         )
-        shift = self.others[first]
+        shift = self.undroppable[first]
         found: list[SpanOption] = []
         # Cuts of longer spans take longer, so long spans get fewer options.
         for keep_set in choice.hull(max(FEW, MOST // (stop - first))):
             saved = keep_set.values | leaving
             peak, cost = self.backward(first, stop, saved)
-            again = self.needed(saved, self.crossing[first])
+            recomputed = self.needed(saved, self.crossing[first])
             found.append(
                 SpanOption(
                     keep_set.values,
                     self.steps.total(saved),
                     self.forward_peak(first, stop, keep_set.values),
                     peak - shift,
-                    self.steps.cost_of(again),
+                    self.steps.cost_of(recomputed),
                     cost,
                 )
             )
@@ -344,7 +344,7 @@ class Chain:
                 coded += (numbers[value], steps.bytes[value])
             described.append((steps.cost[step], steps.workspace[step], tuple(coded)))
         described.append(tuple(sorted(numbers.get(v, -1) for v in self.crossing[stop])))
-        return tuple(described), own, self.others[first]
+        return tuple(described), own, self.undroppable[first]
 
 
 class _Either:

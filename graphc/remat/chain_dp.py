@@ -130,7 +130,7 @@ class Spans:
         sizes = {option.saved_bytes for options in self.options for _, option in options}
         sizes |= {option.forward_peak for options in self.options for _, option in options}
         sizes |= {option.region_peak for options in self.options for _, option in options}
-        sizes |= {peak for peak, _ in self.lazy} | set(self.chain.others)
+        sizes |= {peak for peak, _ in self.lazy} | set(self.chain.undroppable)
         sizes |= set(np.unique(self.need).tolist()) | set(np.unique(self.crossing_bytes).tolist())
         return gcd(*sizes) or 1
 
@@ -167,9 +167,9 @@ class Reruns:
         # The bytes live beside a range depend only on its last unit, and vary little. Ranges with
         # equal bytes beside them are filled by one operation.
         self.groups = [
-            (next(lasts), others)
-            for others, lasts in groupby(
-                range(count - 1), key=lambda last: self.chain.others[last + 1]
+            (next(lasts), undroppable)
+            for undroppable, lasts in groupby(
+                range(count - 1), key=lambda last: self.chain.undroppable[last + 1]
             )
         ]
         for first in range(count - 2, -1, -1):
@@ -178,10 +178,10 @@ class Reruns:
     def _stretches(self, start: int) -> Iterator[tuple[slice, int]]:
         """Yield the last units from `start` on, in stretches of equal bytes beside them."""
         stop = len(self.chain) - 1
-        for index, (begin, others) in enumerate(self.groups):
+        for index, (begin, undroppable) in enumerate(self.groups):
             end = self.groups[index + 1][0] if index + 1 < len(self.groups) else stop
             if end > start:
-                yield slice(max(begin, start), end), others
+                yield slice(max(begin, start), end), undroppable
 
     def _fill(self, first: int) -> None:
         """Fill all ranges that begin at one unit; those that begin later are known."""
@@ -194,8 +194,8 @@ class Reruns:
             held = scale.nearest(option.saved_bytes)
             price = spans.price(option.forward_cost + option.recompute_cost)
             # Take: for each level m from `need` on, C(stop, last, m - held) is `held` levels lower.
-            for lasts, others in self._stretches(stop):
-                need = max(held, self._take_need(option, others))
+            for lasts, undroppable in self._stretches(stop):
+                need = max(held, self._take_need(option, undroppable))
                 if need < levels:
                     rest = table[stop, lasts, need - held : levels - held] + price
                     np.minimum(rows[lasts, need:], rest, out=rows[lasts, need:])
@@ -203,14 +203,14 @@ class Reruns:
             held = scale.nearest(int(spans.crossing_bytes[first, cut]))
             # Split: `rows[cut - 1]` is complete, since all its own cuts are smaller.
             before = rows[cut - 1] + spans.price(spans.cost[first, cut])
-            for lasts, others in self._stretches(cut):
-                need = max(held, scale.need(int(spans.need[first, cut]) + others))
+            for lasts, undroppable in self._stretches(cut):
+                need = max(held, scale.need(int(spans.need[first, cut]) + undroppable))
                 if need < levels:
                     rest = table[cut, lasts, need - held : levels - held] + before[need:]
                     np.minimum(rows[lasts, need:], rest, out=rows[lasts, need:])
 
-    def _take_need(self, option: SpanOption, others: int) -> int:
-        return self.scale.need(max(option.forward_peak + others, option.region_peak))
+    def _take_need(self, option: SpanOption, undroppable: int) -> int:
+        return self.scale.need(max(option.forward_peak + undroppable, option.region_peak))
 
     def actions(self, first: int, last: int, free: int) -> list[Action]:
         """Return actions depth first: of a range, then after its cut, then before the cut."""
@@ -224,19 +224,19 @@ class Reruns:
 
     def _best(self, first: int, last: int, free: int) -> tuple[Action, list[tuple[int, int, int]]]:
         table, scale, spans = self.table, self.scale, self.spans
-        others = self.chain.others[last + 1]
+        undroppable = self.chain.undroppable[last + 1]
         choices: list[tuple[float, Action, list[tuple[int, int, int]]]] = []
         if first == last:
             return Lazy(first), []
         for stop, option in spans.options[first]:
             held = scale.nearest(option.saved_bytes)
-            if stop <= last and free >= max(held, self._take_need(option, others)):
+            if stop <= last and free >= max(held, self._take_need(option, undroppable)):
                 price = spans.price(option.forward_cost + option.recompute_cost)
                 cost = table[stop, last, free - held] + price
                 choices.append((cost, Take(first, stop, option), [(stop, last, free - held)]))
         for cut in range(first + 1, last + 1):
             held = scale.nearest(int(spans.crossing_bytes[first, cut]))
-            if free >= max(held, scale.need(int(spans.need[first, cut]) + others)):
+            if free >= max(held, scale.need(int(spans.need[first, cut]) + undroppable)):
                 before = table[first, cut - 1, free] + spans.price(spans.cost[first, cut])
                 cost = table[cut, last, free - held] + before
                 following = [(cut, last, free - held), (first, cut - 1, free)]
@@ -279,25 +279,25 @@ class FirstPass:
             if need < levels:
                 rest = self.rows[cut, need - held : levels - held]
                 assert self.reruns is not None, "splits are for reruns"
-                again = self.reruns.table[first, cut - 1]
+                recomputed = self.reruns.table[first, cut - 1]
                 # A range that is infinite with all bytes free is infinite at every level.
-                if np.isfinite(again[-1]):
-                    np.minimum(row[need:], rest + again[self.coarse[need:]], out=row[need:])
+                if np.isfinite(recomputed[-1]):
+                    np.minimum(row[need:], rest + recomputed[self.coarse[need:]], out=row[need:])
 
     def _cuts(self, first: int) -> range:
         return range(first + 1, len(self.chain) if self.reruns is not None else 0)
 
     def _take(self, stop: int, option: SpanOption) -> tuple[int, int]:
         """Return the levels that a span's option saves, and those that it needs."""
-        others = self.chain.others[-1]
+        undroppable = self.chain.undroppable[-1]
         # The region of the last unit follows at once, and its peak counts the saved values.
         held = self.scale.nearest(option.saved_bytes) if stop < len(self.chain) else 0
-        peak = max(option.forward_peak + others, option.region_peak)
+        peak = max(option.forward_peak + undroppable, option.region_peak)
         return held, max(held, self.scale.need(peak))
 
     def _split(self, first: int, cut: int) -> tuple[int, int]:
         held = self.scale.nearest(int(self.spans.crossing_bytes[first, cut]))
-        peak = int(self.spans.need[first, cut]) + self.chain.others[-1]
+        peak = int(self.spans.need[first, cut]) + self.chain.undroppable[-1]
         return held, max(held, self.scale.need(peak))
 
     def cost(self, level: int) -> float:
@@ -341,7 +341,7 @@ class FirstPass:
             held, need = self._split(first, cut)
             if free >= need:
                 assert self.reruns is not None, "splits are for reruns"
-                again = self.reruns.table[first, cut - 1, self.coarse[free]]
-                choices.append((self.rows[cut, free - held] + again, Split(first, cut), held))
+                recomputed = self.reruns.table[first, cut - 1, self.coarse[free]]
+                choices.append((self.rows[cut, free - held] + recomputed, Split(first, cut), held))
         _, action, held = min(choices, key=lambda choice: choice[0])
         return action, held

@@ -59,8 +59,8 @@ class _Emission:
         end = self.chain.units[stop - 1].stop
         if end > self.reached:
             # The first time every step runs. Values that cross the cut before may be gone.
-            again = self.chain.needed(self.chain.crossing[first], self.available)
-            self.sequence += again
+            recomputed = self.chain.needed(self.chain.crossing[first], self.available)
+            self.sequence += recomputed
             self.sequence += range(self.reached, end)
             self.reached = end
         else:
@@ -71,5 +71,5 @@ class _Emission:
         self.available |= own & saved
 
     def backward(self, first: int, stop: int) -> None:
-        self.sequence += self.chain.lazily(self.chain.region(first, stop), self.available)
+        self.sequence += self.chain.lazy_sequence(self.chain.region(first, stop), self.available)
         self.available.difference_update(self.chain.made(first, stop))

@@ -54,7 +54,7 @@ class Evaluations:
             again = recomputation(graph, self.costs)
             extra = again.extra_time_fraction, again.extra_flops_fraction
             self._points[graph] = Point(self.allocation_of(graph), self.strategy, *extra)
-        self.trials.tell(self._points[graph])
+        self.trials.record(self._points[graph])
         return self._points[graph]
 
     def point_within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:

@@ -184,11 +184,14 @@ def _best(
     if length == 0:
         network.known[known] = np.inf
         return np.inf, -1
-    whole, dearest = 0.0, -1
+    whole, most_expensive = 0.0, -1
     for step in marks.chain[:length]:
         whole += network.cost[step]
-        if dearest < 0 or (table.cost[step], step) > (table.cost[dearest], dearest):
-            dearest = step
+        if most_expensive < 0 or (table.cost[step], step) > (
+            table.cost[most_expensive],
+            most_expensive,
+        ):
+            most_expensive = step
     network.known[known] = max(network.cost[table.producer[value]], MEMORY * whole)
     until = min(last, measured.needed[end - 1])
     score, place = np.inf, -1
@@ -197,8 +200,8 @@ def _best(
         place = last if score < np.inf else -1
     # The most expensive step of the chain is free where it runs for another value: right after its
     # last occurrence before the use, and wherever it is recomputed.
-    run = recomputed.latest[dearest]
-    other = _stands_before(table, measured, dearest, last) + 1
+    run = recomputed.latest[most_expensive]
+    other = _last_run_before(table, measured, most_expensive, last) + 1
     while other >= 0:
         if start + 1 < other <= until and other != last:
             length = _chain(network, measured, marks, marks.other, value, other)
@@ -249,7 +252,7 @@ def _begins(table: StepArrays, measured: Measured, value: int, place: int) -> in
 
 
 @compiled
-def _stands_before(table: StepArrays, measured: Measured, step: int, place: int) -> int:
+def _last_run_before(table: StepArrays, measured: Measured, step: int, place: int) -> int:
     """Return the last position before a place at which a step occurs; the step has an output."""
     made = table.outputs[table.first_output[step]]
     first, last = measured.first_event[made], measured.first_event[made + 1]

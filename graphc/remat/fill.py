@@ -51,8 +51,8 @@ def _kept(steps: Problem, sequence: Integers, levels: Integers, capacity: int) -
     # First occurrences are never removed, so every step stays in the sequence.
     repeats = np.flatnonzero(previous >= 0)
     made = np.concatenate([[0], np.cumsum(table.bytes[table.outputs])])[table.first_output]
-    worth = table.cost / np.maximum(np.diff(made), 1)
-    order = repeats[np.lexsort((-repeats, -worth[sequence[repeats]]))]
+    cost_per_byte = table.cost / np.maximum(np.diff(made), 1)
+    order = repeats[np.lexsort((-repeats, -cost_per_byte[sequence[repeats]]))]
     return suited(_one_pass, len(steps))(table, sequence, previous, order, levels.copy(), capacity)
 
 

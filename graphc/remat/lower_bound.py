@@ -59,7 +59,7 @@ def least_bytes(steps: Problem) -> int:
     widest = sorted(range(len(steps)), key=lambda step: (-_working_bytes(steps, step), step))
     at_end = steps.total(steps.live_out)
     # Every step gives a bound. Only the widest are tried, as outlasting values take a whole walk.
-    needs = (_working_bytes(steps, step) + _outlasting(steps, step) for step in widest[:PLACES])
+    needs = (_working_bytes(steps, step) + _outside_bytes(steps, step) for step in widest[:PLACES])
     return steps.fixed_bytes + max([at_end, *needs])
 
 
@@ -75,10 +75,13 @@ def _shared(steps: Problem, step: int) -> int:
     return steps.total({output for output, _ in steps.overwrites[step]})
 
 
-def _outlasting(steps: Problem, step: int) -> int:
+def _outside_bytes(steps: Problem, step: int) -> int:
     """Return the bytes from outside that a successor of the step reads, and the step does not."""
     read = {
-        v for later in _behind(steps, step) for v in steps.inputs[later] if steps.producer[v] < 0
+        v
+        for later in _dependents(steps, step)
+        for v in steps.inputs[later]
+        if steps.producer[v] < 0
     }
     # Earlier outputs may be dropped and recomputed; only values without a producer must stay.
     return steps.total(read - set(steps.inputs[step]))
@@ -124,9 +127,9 @@ def _at(steps: Problem, w: int, budget: int) -> float:
     """Return the maximum of g for one step w."""
     ancestors = steps.missing(steps.inputs[w], frozenset())
     made = {value for step in ancestors for value in steps.outputs[step]}
-    behind = _behind(steps, w)
-    read = {value for step in behind for value in steps.inputs[step]} | steps.live_out
-    decided = {*ancestors, *behind, w}
+    dependents = _dependents(steps, w)
+    read = {value for step in dependents for value in steps.inputs[step]} | steps.live_out
+    decided = {*ancestors, *dependents, w}
     undecided = [step for step in range(len(steps)) if step not in decided]
     # Values without a producer cannot be dropped, and inputs of w are live. Neither is a choice,
     # and both reduce the capacity.
@@ -151,7 +154,7 @@ def _best(choice: Choice, limit: int) -> float:
     return bound
 
 
-def _behind(steps: Problem, w: int) -> list[int]:
+def _dependents(steps: Problem, w: int) -> list[int]:
     """Return the steps that depend on what `w` produces."""
     reached = set(steps.outputs[w])
     found: list[int] = []

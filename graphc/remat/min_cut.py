@@ -64,7 +64,7 @@ class SavedSet:
 
 
 class Choice:
-    """The choice to save or recompute the values of `chosen` steps that are `wanted` later.
+    """The choice to save or recompute the values of `chosen` steps that are `required` later.
 
     Inputs from elsewhere are available, and values in `free` are always saved. Steps in
     `undecided`, none of which is chosen, may or may not have run; all of them must run eventually.
@@ -74,16 +74,16 @@ class Choice:
         self,
         steps: Problem,
         chosen: Sequence[int],
-        wanted: Collection[int],
+        required: Collection[int],
         free: Collection[int],
         undecided: Sequence[int] = (),
     ) -> None:
         self.steps = steps
-        wanted = sorted(set(wanted) - set(free))
+        required = sorted(set(required) - set(free))
         lost = {value for step in chosen for value in steps.outputs[step]} - set(free)
         # The network has only what a wanted value may need for its recomputation. Values of other
         # steps count as available.
-        asked = itertools.chain(wanted, *(steps.inputs[step] for step in undecided))
+        asked = itertools.chain(required, *(steps.inputs[step] for step in undecided))
         chosen = [*steps.missing(asked, AllBut(lost)), *undecided]
         made = [value for step in chosen for value in steps.outputs[step] if value not in free]
         self.step_node = {step: 2 + index for index, step in enumerate(chosen)}
@@ -106,7 +106,7 @@ class Choice:
             producers = {steps.producer[value] for value in steps.inputs[step]}
             rows += [(ran, self.ran_node[m], FORBIDDEN, 0) for m in producers if m in self.ran_node]
         # These edges are never cut: each wanted value is available, saved or recomputed.
-        rows += [(self.value_node[value], SINK, FORBIDDEN, 0) for value in wanted]
+        rows += [(self.value_node[value], SINK, FORBIDDEN, 0) for value in required]
         self.count = first + len(self.ran_node)
         self.starts = np.array([row[0] for row in rows], np.int32)
         self.ends = np.array([row[1] for row in rows], np.int32)
@@ -152,8 +152,10 @@ class Choice:
             for value, node in self.value_node.items()
             if reaching[node] and self.steps.producer[value] not in later
         )
-        again = (step for step in sorted(later) if not reaching[self.ran_node.get(step, SOURCE)])
-        return SavedSet(kept, self.steps.total(kept), self.steps.cost_of(again))
+        recomputed = (
+            step for step in sorted(later) if not reaching[self.ran_node.get(step, SOURCE)]
+        )
+        return SavedSet(kept, self.steps.total(kept), self.steps.cost_of(recomputed))
 
     @cached_property
     def outermost(self) -> tuple[SavedSet, SavedSet]:

@@ -107,7 +107,7 @@ def _owns(value: Value) -> bool:
     return value.node is not None and value.node.op.views is None
 
 
-def stages_again(graph: Graph, passes: Iterable[tuple[ForwardPass, Stages]]) -> Counts:
+def counts_of_stages(graph: Graph, passes: Iterable[tuple[ForwardPass, Stages]]) -> Counts:
     """Return counts that save what crosses the cuts of stages, and recompute the stages.
 
     The last stage of a pass is saved, as its gradient comes next and would need all of it at once.
@@ -145,7 +145,7 @@ def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
         # Neighboring budgets often choose the same cuts, which are judged once.
         key = tuple(cut.step for _, stage in stages for cut in stage.cuts)
         if key not in plans:
-            plans[key] = stages_again(graph, stages)
+            plans[key] = counts_of_stages(graph, stages)
             bytes_of[key] = judge(plans[key])
         return key
 

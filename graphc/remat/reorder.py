@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 
 from graphc.allocation.allocate import Allocation
 from graphc.remat.training_graph import TrainingGraph
-from graphc.scheduling import Arc, Precedence, layer_by_layer, least_order, when_asked
+from graphc.scheduling import Arc, Precedence, as_late_as_needed, layer_by_layer, least_order
 from graphc.scheduling.problem import Problem
 
 SAVED_BY_PARTS = 0.001
@@ -78,7 +78,7 @@ def _by_layers(graph_steps: TrainingGraph, at_once: bool) -> list[Allocation]:
     if order is None:
         return []
     orders = [order]
-    late = when_asked(problem, order)
+    late = as_late_as_needed(problem, order)
     if at_once and steps.peak(late) < steps.peak(order):
         orders.insert(0, late)
     return [_in_order(graph_steps, each) for each in orders]

@@ -90,7 +90,7 @@ class TrainingGraph:
                 whole = self.numbers[node.output]
                 # States and inputs have other storage, and a view of part of a value cannot
                 # represent all of it.
-                inside = {self.numbers[v]: v for v in node.inputs if self._may_lie_inside(v)}
+                inside = {self.numbers[v]: v for v in node.inputs if self._may_be_inside(v)}
                 parts[whole] = tuple(inside)
                 # Inside, parts are adjacent: only the whole is aligned.
                 for part, value in inside.items():
@@ -123,7 +123,7 @@ class TrainingGraph:
             ),
         )
 
-    def _may_lie_inside(self, value: Value) -> bool:
+    def _may_be_inside(self, value: Value) -> bool:
         root = self.root(value)
         return not isinstance(root, State | Input) and root.type.bytes == value.type.bytes
 

@@ -34,7 +34,7 @@ class Trials:
     part: str = ""
     """The part of the search that is under way, such as ``schedule 2 of 4``."""
 
-    def tell(self, point: Point) -> None:
+    def record(self, point: Point) -> None:
         """Count a plan and report the best one so far."""
         size = point.bytes(self.maps_only)
         self.number += 1

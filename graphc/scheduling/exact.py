@@ -83,9 +83,9 @@ class _Sets:
     def __init__(self, problem: Precedence) -> None:
         steps = self.steps = problem.steps
         self.predecessors = [_bits(chosen) for chosen in problem.predecessors]
-        self.needed, self.lasting = problem.needed, problem.lasting
+        self.needed, self.retained = problem.needed, problem.retained
         consumers = [_bits(chosen) for chosen in problem.consumers]
-        self.mortal = [
+        self.releasable = [
             [
                 (value, consumers[value], steps.bytes[value])
                 for value in inputs
@@ -107,12 +107,12 @@ class _Sets:
         # The steps still to run after this one. An operand that none of them reads dies.
         left = ~done ^ 1 << step
         dying = {
-            value: size for value, consumers, size in self.mortal[step] if not consumers & left
+            value: size for value, consumers, size in self.releasable[step] if not consumers & left
         }
         during = live + self.needed[step]
         if dying and self.steps.overwrites[step]:
             during -= self.steps.overwritten(step, dying)
-        return during, live + self.lasting[step] - sum(dying.values())
+        return during, live + self.retained[step] - sum(dying.values())
 
 
 def _bits(chosen: tuple[int, ...]) -> int:

@@ -25,7 +25,7 @@ Without recomputation, the live bytes peak at the forward/backward boundary. A s
 there would add to the peak, while its operands reuse the bytes of forward values. So these steps
 wait until all layers have run, and then follow one update after another.
 
-After ordering the layers, forward steps may be delayed until a gradient needs them (`when_asked`).
+After ordering the layers, `as_late_as_needed` may delay forward steps until a gradient needs them.
 An example is the output of each time step, which is wide if there are many classes or words and is
 then never saved. Without recomputation, the order with the lower peak is chosen. With it, planners
 try the delayed order as well if that lowers the peak.
@@ -101,7 +101,7 @@ def layer_by_layer(problem: Precedence, shared: Iterable[int], at_once: bool) ->
         updates = [step for step in range(boundary, len(steps)) if not problem.successors[step]]
         backward = _Backward(problem, boundary, recurrent, updates, is_eager=False).order
     order = [*_mirrored(problem, boundary, backward), *backward]
-    return order if at_once else min(order, when_asked(problem, order), key=steps.peak)
+    return order if at_once else min(order, as_late_as_needed(problem, order), key=steps.peak)
 
 
 def _backward(problem: Precedence, value: int, boundary: int) -> list[int]:
@@ -210,7 +210,7 @@ class _Backward:
         return sum(freed) >= steps.total(steps.outputs[step])
 
 
-def when_asked(problem: Precedence, order: Sequence[int]) -> list[int]:
+def as_late_as_needed(problem: Precedence, order: Sequence[int]) -> list[int]:
     """Return the order with each forward step delayed until a backward step needs it.
 
     The ancestors of the first backward step that reads a forward value still come first.
@@ -218,14 +218,14 @@ def when_asked(problem: Precedence, order: Sequence[int]) -> list[int]:
     boundary = problem.steps.runs[0].boundary
     placed: dict[int, None] = {}
     position = {step: number for number, step in enumerate(order)}
-    asking = [step for step in order if step >= boundary or not problem.successors[step]]
-    asking.sort(key=lambda step: (step < boundary, position[step]))
+    targets = [step for step in order if step >= boundary or not problem.successors[step]]
+    targets.sort(key=lambda step: (step < boundary, position[step]))
     reading = (
         step
-        for step in asking
+        for step in targets
         if any(producer < boundary for producer in _producers(problem, step))
     )
-    for step in itertools.chain(itertools.islice(reading, 1), asking):
+    for step in itertools.chain(itertools.islice(reading, 1), targets):
         missing, pending = {step}, [step]
         while pending:
             for first in problem.predecessors[pending.pop()]:

@@ -33,7 +33,7 @@ import numpy as np
 
 from graphc.jit import compiled, suited
 from graphc.scheduling.precedence import OrderTable, Precedence
-from graphc.scheduling.profile import Booleans, Integers, taken_over
+from graphc.scheduling.profile import Booleans, Integers, overwritten_bytes
 
 LESS = 16
 """Factor on the steps above which the loop is compiled, since it runs only a few times."""
@@ -176,13 +176,13 @@ def _enter(
     for value in steps.inputs[steps.first_input[step] : steps.first_input[step + 1]]:
         if not waiting.stays[value]:
             dying += steps.bytes[value]
-    reach, growth = table.needed[step], table.lasting[step] - dying
+    reach, growth = table.needed[step], table.retained[step] - dying
     if backwards:
         # Outputs with consumers are already live, since these have been taken. The step adds its
         # inputs that are not live, its workspace, and its outputs without consumers.
-        reach, growth = dying + reach - table.lasting[step], -growth
+        reach, growth = dying + reach - table.retained[step], -growth
     if dying > 0:
-        reach -= taken_over(steps, step, waiting.stays)
+        reach -= overwritten_bytes(steps, step, waiting.stays)
     waiting.is_ready[step], waiting.reach[step], waiting.growth[step] = True, reach, growth
     heapq.heappush(shrinking if growth <= 0 else growing, waiting.rank[step])
 

@@ -21,7 +21,7 @@ def postorders(problem: Precedence) -> list[list[int]]:
     """Return the postorder over operands and the reversed one over consumers: legal orders."""
     count, steps = len(problem), problem.steps
     read = [steps.total(inputs) for inputs in steps.inputs]
-    forward = _postorder(range(count), problem.predecessors, problem.needed, problem.lasting)
+    forward = _postorder(range(count), problem.predecessors, problem.needed, problem.retained)
     backward = _postorder(range(count - 1, -1, -1), problem.successors, problem.needed, read)
     return [forward, backward[::-1]]
 

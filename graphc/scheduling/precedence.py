@@ -47,7 +47,7 @@ class OrderTable(NamedTuple):
     first_consumer: Integers
     consumers: Integers
     needed: Integers
-    lasting: Integers
+    retained: Integers
     first_bytes: int
     last_bytes: int
 
@@ -97,7 +97,7 @@ class Precedence:
         return tuple(map(tuple, found))
 
     @cached_property
-    def lasting(self) -> tuple[int, ...]:
+    def retained(self) -> tuple[int, ...]:
         """The bytes of the outputs of each step that are live after it."""
         steps, consumers = self.steps, self.consumers
         return tuple(
@@ -141,7 +141,7 @@ class Precedence:
             first_consumer=first_consumer,
             consumers=consumers,
             needed=np.array(self.needed, np.int64),
-            lasting=np.array(self.lasting, np.int64),
+            retained=np.array(self.retained, np.int64),
             first_bytes=self.first_bytes,
             last_bytes=self.base + self.steps.total(self.steps.live_out),
         )

@@ -102,9 +102,9 @@ class Problem:
             if value not in self.live_out and self.last_use[value] < run.stop
         }
 
-    def missing(self, wanted: Iterable[int], available: Container[int]) -> list[int]:
-        """Return the steps, in order, that compute the `wanted` values from the available ones."""
-        pending = [value for value in wanted if value not in available]
+    def missing(self, required: Iterable[int], available: Container[int]) -> list[int]:
+        """Return the steps, in order, that compute `required` values from the available ones."""
+        pending = [value for value in required if value not in available]
         found: set[int] = set()
         while pending:
             step = self.producer[pending.pop()]

@@ -97,7 +97,7 @@ def live_levels(table: StepArrays, sequence: Integers) -> Integers:
     for position in range(len(sequence) - 1, -1, -1):
         step = sequence[position]
         inputs = table.inputs[table.first_input[step] : table.first_input[step + 1]]
-        here = level + table.workspace[step] - taken_over(table, step, live)
+        here = level + table.workspace[step] - overwritten_bytes(table, step, live)
         dying = 0
         for value in inputs:
             if not live[value]:
@@ -116,7 +116,7 @@ def live_levels(table: StepArrays, sequence: Integers) -> Integers:
 
 
 @compiled
-def taken_over(table: StepArrays, step: int, live: Booleans) -> int:
+def overwritten_bytes(table: StepArrays, step: int, live: Booleans) -> int:
     """Return the bytes that a step's outputs overwrite of operands not `live` after it."""
     first, last = table.first_overwrite[step], table.first_overwrite[step + 1]
     if first == last:

@@ -38,10 +38,12 @@ def test_the_sequence_of_mirror_counts_is_algorithm_2(name, count):
     outputs = [
         {"loss": loss, **{f"d{i}": d for i, d in enumerate(found)}} for found in (plain, mirrored)
     ]
-    base, wanted = (g.plan(outputs=named, training=True, reorder=False).graph for named in outputs)
+    base, required = (
+        g.plan(outputs=named, training=True, reorder=False).graph for named in outputs
+    )
     found = materialise(base, mirrored_sequence(base, lambda node: node.mirror))
     assert len(found.nodes) > len(base.nodes) or not count
-    assert g.format_graph(found) == g.format_graph(wanted)
+    assert g.format_graph(found) == g.format_graph(required)
 
 
 def random_sequence(graph, rng, repeats):

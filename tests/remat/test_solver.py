@@ -44,10 +44,10 @@ def test_small_training_chains_are_planned_exactly(layers):
     planner = Solver(problem.steps)
     base = replay(problem, problem.needed)
     for budget in range(problem.bound_bytes, base.peak_bytes + 1, 100):
-        wanted, found = cheapest(problem, budget), planner.schedule(budget)
-        assert (wanted is None) == (found is None)
+        required, found = cheapest(problem, budget), planner.schedule(budget)
+        assert (required is None) == (found is None)
         if found is not None:
-            assert found.extra_cost == replay(problem, wanted).cost - base.cost
+            assert found.extra_cost == replay(problem, required).cost - base.cost
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -67,13 +67,13 @@ def test_what_is_planned_is_legal_and_fits(seed):
     assert costs[-1] == 0
 
 
-def brute_choice(steps, chosen, wanted, price):
+def brute_choice(steps, chosen, required, price):
     """Least cost plus price times bytes over all sets of kept values."""
     made = [value for step in chosen for value in steps.outputs[step]]
     best = np.inf
     for size in range(len(made) + 1):
         for kept in itertools.combinations(made, size):
-            again = steps.missing(wanted, set(kept))
+            again = steps.missing(required, set(kept))
             best = min(best, steps.cost_of(again) + price * steps.total(kept))
     return best
 
@@ -82,13 +82,13 @@ def brute_choice(steps, chosen, wanted, price):
 def test_keep_sets_are_the_cheapest_at_their_price(seed):
     steps = random_problem(9, seed).steps
     chosen, rng = range(len(steps)), np.random.default_rng(seed)
-    wanted = sorted(set(rng.integers(0, len(steps), 3).tolist()))
-    choice = Choice(steps, chosen, wanted, ())
+    required = sorted(set(rng.integers(0, len(steps), 3).tolist()))
+    choice = Choice(steps, chosen, required, ())
     for price in (0.01, 0.1, 0.3, 1.0):
         found = choice.cheapest(price)
-        assert found.cost == steps.cost_of(steps.missing(wanted, found.values))
+        assert found.cost == steps.cost_of(steps.missing(required, found.values))
         assert found.cost + price * found.bytes == pytest.approx(
-            brute_choice(steps, chosen, wanted, price)
+            brute_choice(steps, chosen, required, price)
         )
     hull = choice.hull(8)
     assert [s.bytes for s in hull] == sorted({s.bytes for s in hull}, reverse=True)

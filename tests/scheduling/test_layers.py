@@ -8,7 +8,7 @@ import networkx
 import pytest
 from scheduling.test_order import random_problem, steps_of
 
-from graphc.scheduling import Precedence, components, layer_by_layer, when_asked
+from graphc.scheduling import Precedence, as_late_as_needed, components, layer_by_layer
 from graphc.scheduling.problem import Run
 
 
@@ -138,7 +138,7 @@ def test_outputs_wait_until_their_gradients_ask_for_them():
     assert sorted(eager[:boundary]) == list(range(boundary))
     assert steps.peak(order) + 2 * 70 <= steps.peak(eager)
     # Or run once behind the turn, with all that layers need in front of it.
-    late = when_asked(Precedence(steps), eager)
+    late = as_late_as_needed(Precedence(steps), eager)
     assert Precedence(steps).is_legal(late)
     first = next(place for place, step in enumerate(late) if step >= boundary)
     assert set(range(boundary)) - set(late[:first]) <= set(outputs)

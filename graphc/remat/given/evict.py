@@ -39,7 +39,7 @@ class Weights:
     cost: float = 1.0
     bytes: float = 1.0
     distance: float = 1.0
-    noise: float = 0.0
+    perturbation: float = 0.0
     seed: int = 0
     evicts_outputs: bool = False
 
@@ -79,10 +79,10 @@ class _Greedy:
         if not weights.evicts_outputs:
             self.fix_outputs()
         self.next_use = np.full(count, never, np.int64)
-        shaken = np.random.default_rng(weights.seed).uniform(1, 1 + weights.noise, count)
+        perturbed = np.random.default_rng(weights.seed).uniform(1, 1 + weights.perturbation, count)
         # The cost of recomputing a value with the evicted values that it needs.
         self.recompute_cost = np.maximum(np.array(problem.cost, float), 1e-12)
-        self.weight = shaken * np.maximum(np.array(self.bytes, float), 1) ** -weights.bytes
+        self.weight = perturbed * np.maximum(np.array(self.bytes, float), 1) ** -weights.bytes
         self.evicted_cost = np.zeros(count)
         self.used = problem.fixed_bytes
         self.time = 0

@@ -44,7 +44,7 @@ PORTFOLIO = tuple(
 TIGHTER = (1.0, 0.97, 0.93, 0.88)
 """Parts of the budget for the greedy; `fill` uses the rest to save more values."""
 
-NOISE = (1.0, 0.5, 2.0)
+PERTURBATIONS = (1.0, 0.5, 2.0)
 """Ranges of the perturbation of scores, in rotation."""
 
 FEW, LEAST_ATTEMPTS = 1000, 3 * len(PORTFOLIO)
@@ -132,10 +132,16 @@ def _attempts() -> Iterator[tuple[Weights, float]]:
     yield from ((weights, 1.0) for weights in PORTFOLIO)
     for seed in itertools.count(1):
         for index, weights in enumerate(PORTFOLIO):
-            noise, part = NOISE[seed % len(NOISE)], TIGHTER[(seed + index) % len(TIGHTER)]
+            perturbation, part = (
+                PERTURBATIONS[seed % len(PERTURBATIONS)],
+                TIGHTER[(seed + index) % len(TIGHTER)],
+            )
             # Evicting outputs is seldom better, but sometimes the only way to fit.
             evicts = seed % 4 == 3
-            yield replace(weights, noise=noise, seed=seed, evicts_outputs=evicts), part
+            yield (
+                replace(weights, perturbation=perturbation, seed=seed, evicts_outputs=evicts),
+                part,
+            )
 
 
 def _attempt(

@@ -74,13 +74,13 @@ def test_small_problems_are_solved_exactly(seed):
     problem = random_problem(8, seed, pinned=0.1)
     base = replay(problem, problem.needed).peak_bytes
     for budget in np.linspace(problem.bound_bytes, base, 4).astype(int):
-        wanted = shortest_by_networkx(problem, int(budget))
-        if wanted is None:
+        required = shortest_by_networkx(problem, int(budget))
+        if required is None:
             with pytest.raises(BudgetError):
                 solve(problem, int(budget))
             continue
         found = solve(problem, int(budget))
-        assert found.cost == found.bound_cost == wanted
+        assert found.cost == found.bound_cost == required
         assert found.peak_bytes <= budget
 
 

@@ -1,4 +1,4 @@
-"""Planners at their limits: the largest numbers, the shortest searches, and what is done then."""
+"""Searches at their limits: the largest numbers, and the least effort."""
 
 import importlib
 
@@ -21,7 +21,7 @@ from graphc.scheduling.windows import improve_windows
 solving = importlib.import_module("graphc.remat.given.solve")  # the package has the function
 
 
-def test_of_equal_peaks_the_fullest_set_is_looked_at_first():
+def test_exact_order_takes_one_step_per_expansion_if_all_orders_tie():
     """The first step needs the most; then any order will do, and one is found step by step."""
     count = 12
     rows = [([], [0]), *(([0], [i]) for i in range(1, count)), (range(1, count), [count])]
@@ -33,7 +33,7 @@ def test_of_equal_peaks_the_fullest_set_is_looked_at_first():
     assert least_peak_order(problem, 1000, count) is None
 
 
-def test_nothing_is_proven_of_more_steps_than_are_looked_at(monkeypatch):
+def test_no_cost_is_proven_for_problems_above_the_limit(monkeypatch):
     steps = training_chain(40).steps
     tight = steps.peak(range(len(steps))) // 2
     monkeypatch.setattr(bound, "LARGEST", len(steps))
@@ -43,7 +43,7 @@ def test_nothing_is_proven_of_more_steps_than_are_looked_at(monkeypatch):
 
 
 @pytest.mark.parametrize("layers", [15, 20])
-def test_the_fewest_bytes_are_taken_where_no_search_fits(monkeypatch, layers):
+def test_fewest_bytes_are_returned_if_no_search_fits(monkeypatch, layers):
     problem = training_chain(layers)
     fewest = solving._fewest_bytes(problem, None)
     budget = replay(problem, fewest).peak_bytes
@@ -56,7 +56,7 @@ def test_the_fewest_bytes_are_taken_where_no_search_fits(monkeypatch, layers):
     assert found.bound_cost <= found.cost
 
 
-def test_the_largest_numbers_of_a_problem_are_taken_and_none_above():
+def test_largest_numbers_are_accepted_and_larger_ones_rejected():
     node = {"id": LARGEST, "cost": LARGEST, "bytes": LARGEST, "inputs": []}
     found = parse_problem({"nodes": [node], "outputs": [LARGEST]})
     assert found.bytes[0] == LARGEST
@@ -66,21 +66,21 @@ def test_the_largest_numbers_of_a_problem_are_taken_and_none_above():
             parse_problem({"nodes": [above], "outputs": [above["id"]]})
 
 
-def test_windows_are_solved_for_what_cuts_and_lists_leave():
+def test_windows_improve_orders_that_cuts_and_lists_leave():
     """The method alone lowers the peak as `improve_windows` does."""
     lowered = 0
     for seed in range(20):
         problem = random_order_problem(seed, 14)
         search = _Search(problem, list(range(len(problem))))
-        before, wanted = search.peak, max(problem.profile(improve_windows(problem, search.order)))
+        before, required = search.peak, max(problem.profile(improve_windows(problem, search.order)))
         search.solve_windows()
-        assert search.peak == max(problem.profile(search.order)) == min(before, wanted)
+        assert search.peak == max(problem.profile(search.order)) == min(before, required)
         lowered += search.peak < before
     assert lowered > 5
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_bytes_that_a_node_needs_are_its_own_its_inputs_and_its_workspace(seed):
+def test_a_node_needs_its_outputs_inputs_and_workspace(seed):
     problem = random_problem(20, seed)
     for node in problem.needed:
         read = {*problem.inputs[node]}
@@ -91,13 +91,13 @@ def test_the_bytes_that_a_node_needs_are_its_own_its_inputs_and_its_workspace(se
 
 
 @pytest.mark.parametrize(("most", "count", "level"), [(20, 21, 1.0), (21, 11, 2.1), (0, 1, 1.0)])
-def test_bytes_are_counted_one_by_one_up_to_twice_the_levels(most, count, level):
+def test_bytes_are_exact_up_to_twice_the_levels(most, count, level):
     scale = Scale(most, 1, 10)
     assert scale.count == count
     assert scale.bytes == pytest.approx(level)
 
 
-def test_cuts_count_bytes_in_their_greatest_unit_that_the_flow_can_hold():
+def test_cuts_use_the_finest_unit_that_the_flow_can_represent():
     def unit(*sizes):
         rows = [([], [0]), *(([i], [i + 1]) for i in range(len(sizes) - 1))]
         return Cuts(Precedence(steps_of(rows, sizes, live_out=[len(sizes) - 1]))).unit
