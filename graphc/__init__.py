@@ -53,8 +53,14 @@ from graphc.ops.choice import (
 )
 from graphc.ops.collective import all_gather, all_reduce, broadcast, reduce_scatter
 from graphc.ops.concat import concat, split
-from graphc.ops.conv import conv2d, conv_transpose2d
-from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transpose3d
+from graphc.ops.conv_layers import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from graphc.ops.cross_entropy import nll_loss, softmax_cross_entropy
 from graphc.ops.deform_conv import deform_conv2d
 from graphc.ops.einsum import einsum

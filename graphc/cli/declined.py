@@ -12,7 +12,7 @@ from graphc.ir.builder import input
 from graphc.ir.graph import Value
 from graphc.ops.activation import relu
 from graphc.ops.attention import multi_head_attention
-from graphc.ops.conv import conv2d
+from graphc.ops.conv_layers import conv2d
 from graphc.ops.elementwise import add
 from graphc.ops.matmul import linear
 from graphc.ops.reduce import mean

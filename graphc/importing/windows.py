@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from graphc.ir.graph import Value
-from graphc.ops.conv import conv2d, conv_transpose2d
-from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transpose3d
+from graphc.ops.conv_layers import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from graphc.ops.pool_axes import (
     average_pool1d,
     average_pool2d,

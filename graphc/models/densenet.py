@@ -10,7 +10,7 @@ from graphc.models.heads import classifier
 from graphc.ops.activation import relu
 from graphc.ops.batch_norm import batch_norm
 from graphc.ops.concat import concat
-from graphc.ops.conv import conv2d
+from graphc.ops.conv_layers import conv2d
 from graphc.ops.pool_axes import average_pool2d, global_average_pool2d, max_pool2d
 
 

@@ -8,7 +8,7 @@ from graphc.ir.graph import Value
 from graphc.models.heads import classifier
 from graphc.ops.activation import relu6
 from graphc.ops.batch_norm import batch_norm
-from graphc.ops.conv import conv2d
+from graphc.ops.conv_layers import conv2d
 from graphc.ops.elementwise import add
 from graphc.ops.pool_axes import global_average_pool2d
 from graphc.ops.random import dropout

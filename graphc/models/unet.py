@@ -9,7 +9,7 @@ from graphc.models.heads import classified
 from graphc.ops.activation import relu
 from graphc.ops.batch_norm import batch_norm
 from graphc.ops.concat import concat
-from graphc.ops.conv import conv2d, conv_transpose2d
+from graphc.ops.conv_layers import conv2d, conv_transpose2d
 from graphc.ops.pool_axes import max_pool2d
 from graphc.ops.shape import transpose
 

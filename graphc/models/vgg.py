@@ -7,7 +7,7 @@ from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
 from graphc.models.heads import classifier
 from graphc.ops.activation import relu
-from graphc.ops.conv import conv2d
+from graphc.ops.conv_layers import conv2d
 from graphc.ops.matmul import linear
 from graphc.ops.pool_axes import max_pool2d
 from graphc.ops.random import dropout

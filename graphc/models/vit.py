@@ -8,7 +8,7 @@ from graphc.ir.graph import Initial, Value
 from graphc.models.heads import classifier
 from graphc.models.transformer import DEVIATION, Block
 from graphc.ops.concat import concat
-from graphc.ops.conv import conv2d
+from graphc.ops.conv_layers import conv2d
 from graphc.ops.elementwise import add
 from graphc.ops.norm import layer_norm
 from graphc.ops.random import dropout

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from graphc.errors import OptionError, ShapeError, whole_number
-from graphc.ir.builder import apply, as_value, scope
+from graphc.errors import ShapeError
+from graphc.ir.builder import apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder, Strided
@@ -20,24 +20,18 @@ from graphc.ir.types import TensorType, compute_dtype, is_channels_last
 from graphc.ops.accumulation import check_sum, start_sum
 from graphc.ops.choice import cast
 from graphc.ops.cpu.convolution import columns_shape, convolve, convolve_back, correlate
-from graphc.ops.elementwise import add, float_dtype
+from graphc.ops.elementwise import float_dtype
 from graphc.ops.geometry import (
     Conv2dAttributes,
     Extent,
     Geometry,
     Groups,
     Padding,
-    Pair,
-    Sides,
     Stride,
     geometry_of,
-    pair,
     plain_attributes,
-    sides,
 )
 from graphc.ops.reduce import sum
-from graphc.ops.shape import reshape
-from graphc.ops.weights import agree, bias_of, given_weight, he_weight, not_given
 
 
 class Convolution(Op):
@@ -256,144 +250,3 @@ class Conv2dWeightGradient(Convolution):
         geometry = self.geometry(node)
         start_sum(record, sum, dw)
         record(functools.partial(correlate, geometry, dy, x, dw, record.scratch))
-
-
-# --- functions ---
-
-
-def conv2d(
-    x: Value,
-    filters: int | None = None,
-    window: int | Pair | None = None,
-    stride: int | Pair = 1,
-    padding: Sides = 0,
-    dilation: int | Pair = 1,
-    groups: int = 1,
-    bias: Value | bool = True,
-    trainable: bool = True,
-    name: str | None = None,
-    weight: Value | None = None,
-) -> Value:
-    """Convolve float x (batch, channels, height, width) with `filters` windows.
-
-    The result is (batch, filters, ⌊(height + 2 · padding - dilation · (window - 1) - 1) / stride⌋ +
-    1, ...). `window`, `stride`, `padding` (zeros) and `dilation` are one number or (rows, columns).
-    Padding may also be ((top, bottom), (left, right)), whose sum replaces 2 · padding. With
-    `groups`, each group of filters uses its own group of channels.
-
-    Creates ``weight`` (filters, channels / groups, rows, columns) and ``bias`` (filters,) in the
-    current scope, or in ``name`` inside it. The weight is initialized by He's rule (uniform within
-    √(6 / inputs of a filter)), the bias with zeros. A given `weight` determines the sizes, and
-    nothing is created; then `bias` is a value, or there is none.
-
-    Raises `ShapeError` if groups do not divide the channels or filters, no window fits, or a given
-    size is not the weight's. Raises `OptionError` for other invalid numbers.
-    """
-    if name is not None:
-        with scope(name):
-            return conv2d(
-                x, filters, window, stride, padding, dilation, groups, bias, trainable,
-                weight=weight,
-            )  # fmt: skip
-    attributes = _attributes(stride, padding, dilation, groups)
-    if as_value("conv2d", x).type.rank != 4 or x.shape[1] % groups:
-        raise ShapeError(
-            f"conv2d: x is (batch, channels, height, width) with channels in {groups} groups, got "
-            f"{x.type}"
-        )
-    channels = x.shape[1] // groups
-    if weight is None:
-        if filters is None or window is None:
-            raise not_given("conv2d", filters=filters, window=window)
-        size = pair("conv2d: window", window, 1)
-        shape = (whole_number("conv2d: filters", filters), channels, *size)
-        w = he_weight(x, shape, channels * math.prod(size), trainable)
-    else:
-        w = given_weight("conv2d", weight, FILTERS_FORM, trainable)
-        agree("conv2d", w, {"filters": (filters, w.shape[0]), **_window("conv2d", window, w)})
-    b = bias_of("conv2d", bias, w.shape[0], x.type.dtype, trainable, weight is None)
-    return apply(Conv2d, x, w, *(() if b is None else (b,)), attributes=attributes).output
-
-
-FILTERS_FORM = "(filters, channels / groups, rows, columns)"
-TRANSPOSED_FORM = "(channels, filters / groups, rows, columns)"
-
-
-def _window(
-    where: str, window: int | Pair | None, weight: Value
-) -> dict[str, tuple[Pair | None, tuple[int, ...]]]:
-    """Return the given window, and that of a given weight."""
-    stated = None if window is None else pair(f"{where}: window", window, 1)
-    return {"window": (stated, weight.shape[2:])}
-
-
-def _attributes(
-    stride: int | Pair, padding: Sides, dilation: int | Pair, groups: int
-) -> Conv2dAttributes:
-    if not isinstance(groups, int) or groups < 1:
-        raise OptionError(f"groups is a whole number from 1 up, got {groups!r}")
-    return Conv2dAttributes(
-        pair("stride", stride, 1),
-        sides("padding", padding),
-        pair("dilation", dilation, 1),
-        groups,
-    )
-
-
-def conv_transpose2d(
-    x: Value,
-    filters: int | None = None,
-    window: int | Pair | None = None,
-    stride: int | Pair = 1,
-    padding: Sides = 0,
-    output_padding: int | Pair = 0,
-    dilation: int | Pair = 1,
-    groups: int = 1,
-    bias: Value | bool = True,
-    trainable: bool = True,
-    name: str | None = None,
-    weight: Value | None = None,
-) -> Value:
-    """Apply a transposed convolution: each element of x adds a window to the output.
-
-    x is float (batch, channels, height, width). The result is (batch, filters, (height - 1) ·
-    stride - 2 · padding + dilation · (window - 1) + 1 + output_padding, ...). Creates ``weight``
-    (channels, filters / groups, rows, columns), initialized as in `conv2d`, and ``bias``
-    (filters,), zero, in the current scope, or in ``name`` inside it. A `weight` and a `bias` may be
-    given as for `conv2d`. Raises the errors of `conv2d`.
-    """
-    if name is not None:
-        with scope(name):
-            return conv_transpose2d(
-                x, filters, window, stride, padding, output_padding, dilation, groups, bias,
-                trainable, weight=weight,
-            )  # fmt: skip
-    where = "conv_transpose2d"
-    a = _attributes(stride, padding, dilation, groups)
-    if as_value(where, x).type.rank != 4 or x.shape[1] % groups:
-        raise ShapeError(
-            f"{where}: x is (batch, channels, height, width) with channels in {groups} groups, got "
-            f"{x.type}"
-        )
-    if weight is None:
-        if filters is None or window is None:
-            raise not_given(where, filters=filters, window=window)
-        kernel, filters = pair("window", window, 1), whole_number(f"{where}: filters", filters)
-        if filters % groups:
-            raise ShapeError(f"{where}: filters divide into {groups} groups, got {filters}")
-        fan_in = x.shape[1] // groups * math.prod(kernel)
-        w = he_weight(x, (x.shape[1], filters // groups, *kernel), fan_in, trainable)
-    else:
-        w = given_weight(where, weight, TRANSPOSED_FORM, trainable)
-        sizes = {"x's channels": (x.shape[1], w.shape[0]), **_window(where, window, w)}
-        agree(where, w, {"filters": (filters, w.shape[1] * groups), **sizes})
-    extra, size = pair("output_padding", output_padding, 0), w.shape[2:]
-    extent = [
-        (x.shape[2 + i] - 1) * a.stride[i] - before - behind + a.dilation[i] * (size[i] - 1)
-        + extra[i] + 1
-        for i, (before, behind) in enumerate(zip(a.padding[:2], a.padding[-2:], strict=True))
-    ]  # fmt: skip
-    attributes = _input_attributes(a, (0, 0, *extent))
-    y = apply(Conv2dInputGradient, x, w, attributes=attributes).output
-    b = bias_of(where, bias, y.shape[1], x.type.dtype, trainable, weight is None)
-    return y if b is None else add(y, reshape(b, (y.shape[1], 1, 1)))

@@ -1,7 +1,8 @@
-"""Convolution layers along one and three axes, and their transposes."""
+"""Convolution layers along one, two and three axes, and their transposes."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import NamedTuple
 
@@ -16,14 +17,21 @@ from graphc.ops.conv_axes import (
     convolve_transposed,
     windows_of,
 )
-from graphc.ops.geometry import axis_numbers
+from graphc.ops.geometry import Pair, Sides, axis_numbers
 from graphc.ops.weights import agree, bias_of, given_weight, he_weight, not_given
+
+EXTENTS = {1: "length", 2: "height, width", 3: "depth, height, width"}
+"""Number of axes → the names of a map's axes after its channels."""
+
+WINDOWS = {1: "columns", 2: "rows, columns", 3: "depth, rows, columns"}
+"""Number of axes → the names of the axes of a window."""
 
 
 class _Layer(NamedTuple):
     """The arguments of a convolution layer, for any number of axes."""
 
     where: str
+    axes: int
     filters: int | None
     window: Numbers | None
     stride: Numbers
@@ -32,29 +40,54 @@ class _Layer(NamedTuple):
     groups: int
     bias: Value | bool
     trainable: bool
+    name: str | None
     weight: Value | None
 
-    def windows(self, x: Value, axes: int) -> tuple[AxisWindows, ...]:
+    def forward(self, x: Value) -> Value:
+        with self.scope():
+            windows = self.windows(x)
+            weight, bias = self.operands(x, False)
+            return convolve(x, weight, bias, windows, self.groups)
+
+    def transposed(self, x: Value, output_padding: Numbers) -> Value:
+        with self.scope():
+            windows = self.windows(x)
+            extra = axis_numbers(f"{self.where}: output_padding", output_padding, self.axes, 0)
+            limits = (max(a.stride, a.dilation) for a in windows)
+            if any(more >= limit for more, limit in zip(extra, limits, strict=True)):
+                raise OptionError(
+                    f"{self.where}: output_padding stays below the stride or dilation, got "
+                    f"{output_padding!r}"
+                )
+            weight, bias = self.operands(x, True)
+            return convolve_transposed(x, weight, bias, windows, self.groups, extra)
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Return the scope in which parameters are created."""
+        return contextlib.nullcontext() if self.name is None else scope(self.name)
+
+    def windows(self, x: Value) -> tuple[AxisWindows, ...]:
         """Return the windows along each axis; raises `ShapeError` if x has other axes."""
-        whole_number(f"{self.where}: groups", self.groups)
-        rank = as_value(self.where, x).type.rank
-        if rank != axes + 2 or x.shape[1] % self.groups:
+        where, axes = self.where, self.axes
+        groups = whole_number(f"{where}: groups", self.groups)
+        if as_value(where, x).type.rank != axes + 2 or x.shape[1] % groups:
             raise ShapeError(
-                f"{self.where}: x is (batch, channels, and {axes} more) with channels in "
-                f"{self.groups} groups, got {x.type}"
+                f"{where}: x is (batch, channels, {EXTENTS[axes]}) with channels in {groups} "
+                f"groups, got {x.type}"
             )
         return windows_of(axes, self.stride, self.padding, self.dilation)
 
-    def operands(self, x: Value, axes: int, transposed: bool) -> tuple[Value, Value | None]:
+    def operands(self, x: Value, transposed: bool) -> tuple[Value, Value | None]:
         """Return the filters and the bias, given or created in the current scope."""
         where, groups, size = self.where, self.groups, None
         if self.window is not None:
-            size = axis_numbers(f"{where}: window", self.window, axes, 1)
+            size = axis_numbers(f"{where}: window", self.window, self.axes, 1)
         if self.weight is None:
             weight = self._made(x, size, transposed)
         else:
-            form = "(channels, filters / groups" if transposed else "(filters, channels / groups"
-            weight = given_weight(where, self.weight, f"{form}{', extent' * axes})", self.trainable)
+            form = "channels, filters / groups" if transposed else "filters, channels / groups"
+            form = f"({form}, {WINDOWS[self.axes]})"
+            weight = given_weight(where, self.weight, form, self.trainable)
         filters = weight.shape[1] * groups if transposed else weight.shape[0]
         channels = weight.shape[0] if transposed else weight.shape[1] * groups
         agree(
@@ -79,28 +112,6 @@ class _Layer(NamedTuple):
         fan_in = channels // groups * math.prod(size)
         return he_weight(x, (*ends, *size), fan_in, self.trainable)
 
-    def forward(self, x: Value, axes: int, name: str | None) -> Value:
-        if name is not None:
-            with scope(name):
-                return self.forward(x, axes, None)
-        windows = self.windows(x, axes)
-        weight, bias = self.operands(x, axes, False)
-        return convolve(x, weight, bias, windows, self.groups)
-
-    def transposed(self, x: Value, axes: int, output_padding: Numbers, name: str | None) -> Value:
-        if name is not None:
-            with scope(name):
-                return self.transposed(x, axes, output_padding, None)
-        windows = self.windows(x, axes)
-        extra = axis_numbers("output_padding", output_padding, axes, 0)
-        if any(more >= max(a.stride, a.dilation) for more, a in zip(extra, windows, strict=True)):
-            raise OptionError(
-                f"{self.where}: output_padding stays below the stride or dilation, got "
-                f"{output_padding!r}"
-            )
-        weight, bias = self.operands(x, axes, True)
-        return convolve_transposed(x, weight, bias, windows, self.groups, extra)
-
 
 def conv1d(
     x: Value,
@@ -124,9 +135,45 @@ def conv1d(
     one row. Raises the errors of `conv2d`.
     """
     layer = _Layer(
-        "conv1d", filters, window, stride, padding, dilation, groups, bias, trainable, weight
-    )
-    return layer.forward(x, 1, name)
+        "conv1d", 1, filters, window, stride, padding, dilation, groups, bias, trainable, name,
+        weight,
+    )  # fmt: skip
+    return layer.forward(x)
+
+
+def conv2d(
+    x: Value,
+    filters: int | None = None,
+    window: int | Pair | None = None,
+    stride: int | Pair = 1,
+    padding: Sides = 0,
+    dilation: int | Pair = 1,
+    groups: int = 1,
+    bias: Value | bool = True,
+    trainable: bool = True,
+    name: str | None = None,
+    weight: Value | None = None,
+) -> Value:
+    """Convolve float x (batch, channels, height, width) with `filters` windows.
+
+    The result is (batch, filters, ⌊(height + 2 · padding - dilation · (window - 1) - 1) / stride⌋ +
+    1, ...). `window`, `stride`, `padding` (zeros) and `dilation` are one number or (rows, columns).
+    Padding may also be ((top, bottom), (left, right)), whose sum replaces 2 · padding. With
+    `groups`, each group of filters uses its own group of channels.
+
+    Creates ``weight`` (filters, channels / groups, rows, columns) and ``bias`` (filters,) in the
+    current scope, or in ``name`` inside it. The weight is initialized by He's rule (uniform within
+    √(6 / inputs of a filter)), the bias with zeros. A given `weight` determines the sizes, and
+    nothing is created; then `bias` is a value, or there is none.
+
+    Raises `ShapeError` if groups do not divide the channels or filters, no window fits, or a given
+    size is not the weight's. Raises `OptionError` for other invalid numbers.
+    """
+    layer = _Layer(
+        "conv2d", 2, filters, window, stride, padding, dilation, groups, bias, trainable, name,
+        weight,
+    )  # fmt: skip
+    return layer.forward(x)
 
 
 def conv3d(
@@ -151,9 +198,10 @@ def conv3d(
     `conv2d` over the window's depth. Raises the errors of `conv2d`.
     """
     layer = _Layer(
-        "conv3d", filters, window, stride, padding, dilation, groups, bias, trainable, weight
-    )
-    return layer.forward(x, 3, name)
+        "conv3d", 3, filters, window, stride, padding, dilation, groups, bias, trainable, name,
+        weight,
+    )  # fmt: skip
+    return layer.forward(x)
 
 
 def conv_transpose1d(
@@ -178,10 +226,39 @@ def conv_transpose1d(
     errors of `conv1d`.
     """
     layer = _Layer(
-        "conv_transpose1d", filters, window, stride, padding, dilation, groups, bias, trainable,
-        weight,
+        "conv_transpose1d", 1, filters, window, stride, padding, dilation, groups, bias, trainable,
+        name, weight,
     )  # fmt: skip
-    return layer.transposed(x, 1, output_padding, name)
+    return layer.transposed(x, output_padding)
+
+
+def conv_transpose2d(
+    x: Value,
+    filters: int | None = None,
+    window: int | Pair | None = None,
+    stride: int | Pair = 1,
+    padding: Sides = 0,
+    output_padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+    groups: int = 1,
+    bias: Value | bool = True,
+    trainable: bool = True,
+    name: str | None = None,
+    weight: Value | None = None,
+) -> Value:
+    """Apply a transposed convolution: each element of x adds a window to the output.
+
+    x is float (batch, channels, height, width). The result is (batch, filters, (height - 1) ·
+    stride - 2 · padding + dilation · (window - 1) + 1 + output_padding, ...). Creates ``weight``
+    (channels, filters / groups, rows, columns), initialized as in `conv2d`, and ``bias``
+    (filters,), zero, in the current scope, or in ``name`` inside it. A `weight` and a `bias` may be
+    given as for `conv2d`. Raises the errors of `conv2d`.
+    """
+    layer = _Layer(
+        "conv_transpose2d", 2, filters, window, stride, padding, dilation, groups, bias, trainable,
+        name, weight,
+    )  # fmt: skip
+    return layer.transposed(x, output_padding)
 
 
 def conv_transpose3d(
@@ -205,7 +282,7 @@ def conv_transpose3d(
     (filters,), or takes them, as `conv3d` does. Raises the errors of `conv3d`.
     """
     layer = _Layer(
-        "conv_transpose3d", filters, window, stride, padding, dilation, groups, bias, trainable,
-        weight,
+        "conv_transpose3d", 3, filters, window, stride, padding, dilation, groups, bias, trainable,
+        name, weight,
     )  # fmt: skip
-    return layer.transposed(x, 3, output_padding, name)
+    return layer.transposed(x, output_padding)

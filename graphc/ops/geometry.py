@@ -148,14 +148,6 @@ def pair(where: str, given: int | Pair, least: int) -> Pair:
     return both[0], both[1]
 
 
-def sides(where: str, given: Sides) -> tuple[int, ...]:
-    """Return padding from one number, (rows, columns), or ((top, bottom), (left, right)).
-
-    Raises `OptionError` for anything else, and for numbers below 0.
-    """
-    return padding_of(axis_sides(where, given, 2))
-
-
 def padding_of(sides: Sequence[Pair]) -> tuple[int, ...]:
     """Return the padding attribute from (before, behind) of rows and columns."""
     before, behind = zip(*sides, strict=True)

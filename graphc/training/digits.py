@@ -16,7 +16,7 @@ from graphc.models.heads import classified
 from graphc.models.mlp import mlp_logits
 from graphc.ops.activation import relu
 from graphc.ops.batch_norm import batch_norm
-from graphc.ops.conv import conv2d
+from graphc.ops.conv_layers import conv2d
 from graphc.ops.matmul import linear
 from graphc.ops.pool_axes import max_pool2d
 from graphc.ops.random import dropout

@@ -103,7 +103,7 @@ def test_a_line_is_a_row_of_a_map_and_copies_nothing():
         (lambda x, v: g.conv1d(x, 5, weight=g.full((4, 3, 2), 1.0)), ShapeError),
         (lambda x, v: g.conv_transpose1d(x, 4, 3, output_padding=1), OptionError),
         (lambda x, v: g.conv_transpose3d(v, 4, 1, padding=2), ShapeError),
-        (lambda x, v: g.conv2d(v, 4, 1, padding=((1, 1), (1, 1), (1, 1))), OptionError),
+        (lambda x, v: g.conv2d(v[0], 4, 1, padding=((1, 1), (1, 1), (1, 1))), OptionError),
     ],
 )
 def test_what_does_not_fit(build, error):
