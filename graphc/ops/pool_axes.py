@@ -32,6 +32,7 @@ ONE: Window = (1, AxisWindows())
 
 def pool_windows(
     where: str,
+    allowed: Sequence[int],
     x: Value,
     window: Numbers,
     stride: Numbers | None,
@@ -41,12 +42,14 @@ def pool_windows(
 ) -> tuple[Window, ...]:
     """Return the windows along each axis after the channels of x.
 
-    With `ceil_mode` a last window may reach beyond the trailing padding, which then grows. It must
-    start inside x or in the leading padding. Raises `ShapeError` and `OptionError`.
+    `allowed` lists the numbers of such axes that x may have. With `ceil_mode` a last window may
+    reach beyond the trailing padding, which then grows. It must start inside x or in the leading
+    padding. Raises `ShapeError` and `OptionError`.
     """
     axes = as_value(where, x).type.rank - 2
-    if axes not in (1, 2, 3):
-        raise ShapeError(f"{where}: x is (batch, channels, and 1 to 3 more axes), got {x.type}")
+    if axes not in allowed:
+        numbers = " or ".join(map(str, allowed))
+        raise ShapeError(f"{where}: x is (batch, channels, and {numbers} more axes), got {x.type}")
     is_ceil = truth(f"{where}: ceil_mode", ceil_mode)
     sizes = axis_numbers(f"{where}: window", window, axes, 1)
     steps = sizes if stride is None else axis_numbers(f"{where}: stride", stride, axes, 1)
@@ -98,35 +101,22 @@ def pool_node(op: type[Op], x: Value, rows: Window, columns: Window) -> Node:
     return apply(op, x, attributes=attributes)
 
 
-def max_pool(
+def _average(
     where: str,
+    axes: int,
     x: Value,
     window: Numbers,
-    stride: Numbers | None = None,
-    padding: Padding = 0,
-    dilation: Numbers = 1,
-    ceil_mode: bool = False,
+    stride: Numbers | None,
+    padding: Padding,
+    dilation: Numbers,
+    ceil_mode: bool,
+    count_include_pad: bool,
 ) -> Value:
-    """Return the largest element of each window of x (batch, channels, and 1 to 3 more axes)."""
-    windows = pool_windows(where, x, window, stride, padding, dilation, ceil_mode)
-    return pooled(MaxPool2d, x, windows)
-
-
-def average_pool(
-    where: str,
-    x: Value,
-    window: Numbers,
-    stride: Numbers | None = None,
-    padding: Padding = 0,
-    dilation: Numbers = 1,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Value:
-    """Return the mean of each window of x (batch, channels, and 1 to 3 more axes)."""
-    windows = pool_windows(where, x, window, stride, padding, dilation, ceil_mode)
+    """Return the mean of each window of x (batch, channels, and `axes` more axes)."""
+    windows = pool_windows(where, (axes,), x, window, stride, padding, dilation, ceil_mode)
     means = pooled(AveragePool2d, x, windows)
-    sides = axis_sides(f"{where}: padding", padding, len(windows))
-    counted = sides if count_include_pad else ((0, 0),) * len(windows)
+    sides = axis_sides(f"{where}: padding", padding, axes)
+    counted = sides if count_include_pad else ((0, 0),) * axes
     if all((a.before, a.behind) == side for (_, a), side in zip(windows, counted, strict=True)):
         return means
     extents = [
@@ -160,8 +150,9 @@ def max_pool1d(
     than 256 elements, or if padding is as wide as a window. Raises `OptionError` for other invalid
     numbers.
     """
-    _check_axes("max_pool1d", x, 1)
-    return max_pool("max_pool1d", x, window, stride, padding, dilation, ceil_mode)
+    where = "max_pool1d"
+    windows = pool_windows(where, (1,), x, window, stride, padding, dilation, ceil_mode)
+    return pooled(MaxPool2d, x, windows)
 
 
 def max_pool2d(
@@ -178,8 +169,9 @@ def max_pool2d(
     (rows, columns). Padding may also be ((top, bottom), (left, right)). Extents and errors are
     those of `max_pool1d` along each axis.
     """
-    _check_axes("max_pool2d", x, 2)
-    return max_pool("max_pool2d", x, window, stride, padding, dilation, ceil_mode)
+    where = "max_pool2d"
+    windows = pool_windows(where, (2,), x, window, stride, padding, dilation, ceil_mode)
+    return pooled(MaxPool2d, x, windows)
 
 
 def max_pool3d(
@@ -196,8 +188,9 @@ def max_pool3d(
     Extents and errors are those of `max_pool1d` along each axis. Height and width are pooled before
     the depth.
     """
-    _check_axes("max_pool3d", x, 3)
-    return max_pool("max_pool3d", x, window, stride, padding, dilation, ceil_mode)
+    where = "max_pool3d"
+    windows = pool_windows(where, (3,), x, window, stride, padding, dilation, ceil_mode)
+    return pooled(MaxPool2d, x, windows)
 
 
 def average_pool1d(
@@ -216,9 +209,8 @@ def average_pool1d(
     has none. Elements that `ceil_mode` adds after the padding never count. Raises the errors of
     `max_pool1d`.
     """
-    _check_axes("average_pool1d", x, 1)
-    return average_pool(
-        "average_pool1d", x, window, stride, padding, dilation, ceil_mode, count_include_pad
+    return _average(
+        "average_pool1d", 1, x, window, stride, padding, dilation, ceil_mode, count_include_pad
     )
 
 
@@ -236,9 +228,8 @@ def average_pool2d(
     Shapes and arguments are those of `max_pool2d`. `average_pool1d` describes which elements count.
     Raises the errors of `max_pool1d`.
     """
-    _check_axes("average_pool2d", x, 2)
-    return average_pool(
-        "average_pool2d", x, window, stride, padding, dilation, ceil_mode, count_include_pad
+    return _average(
+        "average_pool2d", 2, x, window, stride, padding, dilation, ceil_mode, count_include_pad
     )
 
 
@@ -256,9 +247,8 @@ def average_pool3d(
     Shapes and arguments are those of `max_pool3d`. `average_pool1d` describes which elements count.
     Raises the errors of `max_pool1d`.
     """
-    _check_axes("average_pool3d", x, 3)
-    return average_pool(
-        "average_pool3d", x, window, stride, padding, dilation, ceil_mode, count_include_pad
+    return _average(
+        "average_pool3d", 3, x, window, stride, padding, dilation, ceil_mode, count_include_pad
     )
 
 
@@ -279,7 +269,7 @@ def lp_pool(
     """
     if not isinstance(p, int | float) or not 0 < p < math.inf:
         raise OptionError(f"lp_pool: p is a finite number above 0, got {p!r}")
-    windows = pool_windows("lp_pool", x, window, stride, padding, dilation, ceil_mode)
+    windows = pool_windows("lp_pool", (1, 2, 3), x, window, stride, padding, dilation, ceil_mode)
     powers = mul(x, x) if p == 2 else power(maximum(x, neg(x)), p)
     sums = mul(pooled(AveragePool2d, powers, windows), float(math.prod(n for n, _ in windows)))
     return sqrt(sums) if p == 2 else power(sums, 1 / p)
@@ -288,8 +278,3 @@ def lp_pool(
 def global_average_pool2d(x: Value) -> Value:
     """Average over height and width: (batch, channels, height, width) to (batch, channels)."""
     return mean(x, (2, 3))
-
-
-def _check_axes(where: str, x: Value, axes: int) -> None:
-    if as_value(where, x).type.rank != axes + 2:
-        raise ShapeError(f"{where}: x is (batch, channels, and {axes} more axes), got {x.type}")

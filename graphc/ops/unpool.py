@@ -34,9 +34,7 @@ def max_pool_with_indices(
     The first of equal elements counts. Arguments and errors are those of `max_pool2d`.
     """
     where = "max_pool_with_indices"
-    windows = pool_windows(where, x, window, stride, padding, dilation, ceil_mode)
-    if len(windows) > 2:
-        raise ShapeError(f"{where}: x has one or two axes behind its channels, got {x.type}")
+    windows = pool_windows(where, (1, 2), x, window, stride, padding, dilation, ceil_mode)
     rows, columns = windows if len(windows) == 2 else (ONE, *windows)
     maps = reshape(x, (*x.shape[:2], *((1,) * (4 - x.type.rank)), *x.shape[2:]))
     y, place = pool_node(MaxPool2d, maps, rows, columns).outputs
