@@ -94,17 +94,17 @@ class Pooling(Op):
         return Cost(elements * rows * columns, moved.bytes_read, moved.bytes_written)
 
 
-def _positions(a: Any, x: Array, y: Array) -> Iterator[tuple[int, Array, Array]]:
-    """Yield each offset in a window with its number, the elements of x and their target in y."""
+def _positions(a: Any, x: Array, *outputs: Array) -> Iterator[tuple[int, Array, tuple[Array, ...]]]:
+    """Yield each offset in a window: its number, the elements of x, and their windows' outputs."""
     rows, columns = a.window
-    down, across = range(y.shape[2]), range(y.shape[3])
+    down, across = map(range, outputs[0].shape[2:])
     for i in range(rows):
         vertical = window(i, down, x.shape[2], a.stride[0], a.padding[0], a.dilation[0])
         for j in range(columns):
             horizontal = window(j, across, x.shape[3], a.stride[1], a.padding[1], a.dilation[1])
             part = x[:, :, vertical.inner(), horizontal.inner()]
-            target = y[:, :, vertical.outer(), horizontal.outer()]
-            yield i * columns + j, part, target
+            windows = vertical.outer(), horizontal.outer()
+            yield i * columns + j, part, tuple(y[:, :, *windows] for y in outputs)
 
 
 def _images(shape: tuple[int, ...], itemsize: int, device: Device) -> int:
@@ -157,12 +157,8 @@ def _max_pool(
     for start in range(0, x.shape[0], tile):
         part = slice(start, min(start + tile, x.shape[0]))
         beats, number = (s[: part.stop - part.start] for s in scratch)
-        for (k, source, best), (_, _, places), (_, _, wins), (_, _, numbers) in zip(
-            _positions(a, x[part], y[part]),
-            _positions(a, x[part], place[part]),
-            _positions(a, x[part], beats),
-            _positions(a, x[part], number),
-            strict=True,
+        for k, source, (best, places, wins, numbers) in _positions(
+            a, x[part], y[part], place[part], beats, number
         ):
             np.greater(source, best, out=wins)
             np.maximum(best, source, out=best)
@@ -209,7 +205,7 @@ def _max_pool_back(
     for start in range(0, dy.shape[0], tile):
         part = slice(start, min(start + tile, dy.shape[0]))
         hit, mask, flip, chosen = (s[: part.stop - part.start] for s in scratch)
-        for k, target, source in _positions(a, dx[part], chosen):
+        for k, target, (source,) in _positions(a, dx[part], chosen):
             np.equal(place[part], np.uint8(k), out=hit)
             select(hit, dy[part], 0.0, mask, flip, chosen)
             np.add(target, source, out=target)
@@ -245,7 +241,7 @@ def _max_select(
     for start in range(0, x.shape[0], tile):
         part = slice(start, min(start + tile, x.shape[0]))
         hit, mask, flip, chosen = (s[: part.stop - part.start] for s in scratch)
-        for k, source, target in _positions(a, x[part], chosen):
+        for k, source, (target,) in _positions(a, x[part], chosen):
             chosen.fill(0)
             np.copyto(target, source)
             np.equal(place[part], np.uint8(k), out=hit)
@@ -274,7 +270,7 @@ class AveragePool2d(Pooling):
     def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
         a = node.attributes
         record(y.fill, 0)
-        for _, source, target in _positions(a, x, y):
+        for _, source, (target,) in _positions(a, x, y):
             record(np.add, target, source, out=target)
         record(np.divide, y, float(a.window[0] * a.window[1]), out=y)
 
@@ -296,6 +292,6 @@ class AveragePool2dGradient(Pooling):
     def kernel(self, record: Recorder, node: Node, dy: Array, *, dx: Array) -> None:
         a = node.attributes
         record(dx.fill, 0)
-        for _, target, source in _positions(a, dx, dy):
+        for _, target, (source,) in _positions(a, dx, dy):
             record(np.add, target, source, out=target)
         record(np.divide, dx, float(a.window[0] * a.window[1]), out=dx)
