@@ -62,6 +62,7 @@ chromium: $(VENV)/.installed-$(EXTRAS),$(PAGES)
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -q tests/docs/test_docstrings.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

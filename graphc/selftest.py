@@ -110,7 +110,7 @@ _Work = tuple[str, Callable[[], tuple[bool, str]]]
 
 
 def _works(network: Callable[[str], Value], device: str, on_gpu: bool) -> Iterator[_Work]:
-    """The subjects of a network's checks, and what performs each."""
+    """Yield the checks of a network: the subject, and the function that performs it."""
     reference = cache(lambda: _trained(network("float64"), "cpu", kernels="numpy"))
 
     def trained(**options: Any) -> _Run:
@@ -144,7 +144,7 @@ def _trained(loss: Value, device: str, **options: Any) -> _Run:
 
 
 def _feeds(program: Program, step: int) -> dict[str, Array]:
-    """The same numbers for every precision: those of float32."""
+    """Return feeds with the same float32 numbers for every precision."""
     return {
         source.name: array.astype(np.float32).astype(array.dtype)
         if array.dtype.kind == "f"
@@ -184,7 +184,7 @@ def _same(run: _Run, other: _Run) -> tuple[bool, str]:
 
 
 def _memory(loss: Value, device: str) -> tuple[bool, str]:
-    """The driver's free memory around binding, and over steps after the capture."""
+    """Check the driver's free memory around binding, and over steps after the capture."""
     before = _free_bytes(device)
     run = _trained(loss, device)
     program = run.program
@@ -206,7 +206,7 @@ def _free_bytes(device: str) -> int:
 
 
 def _libraries(program: Program) -> tuple[bool, str]:
-    """The calls of a step by library; a decline is reported and is no failure."""
+    """Report the calls of a step by library; a decline is no failure."""
     report = program.report
     calls = ", ".join(f"{count} {kind}" for kind, count in report.calls.items())
     declined = "; ".join(report.declined)

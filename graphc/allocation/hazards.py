@@ -47,8 +47,8 @@ class Addresses:
     def of(cls, plan: MemoryPlan) -> Addresses:
         """Return the addresses of a plan."""
         spans = [(buffer.offset, buffer.offset + buffer.bytes) for buffer in plan.buffers]
-        rooms = {node: buffer.index for node, buffer in plan.workspaces.items()}
-        return cls(plan.graph, plan.placements, spans, rooms)
+        scratchs = {node: buffer.index for node, buffer in plan.workspaces.items()}
+        return cls(plan.graph, plan.placements, spans, scratchs)
 
     def runs(self, node: Node) -> bool:
         """Return True if the node does any work; views do none."""
@@ -90,11 +90,11 @@ class _Tracker:
             for access in self.touched(value):
                 found |= set(access.all())
                 access.writer, access.readers = number, []
-        room = self.workspaces.get(node)
-        if room is not None:
-            self.open(room)
-            found |= self.before[room]
-            self.accesses[room][room, None] = _Accesses(number)
+        scratch = self.workspaces.get(node)
+        if scratch is not None:
+            self.open(scratch)
+            found |= self.before[scratch]
+            self.accesses[scratch][scratch, None] = _Accesses(number)
         return tuple(sorted(found - {number}))
 
     def open(self, buffer: int) -> None:

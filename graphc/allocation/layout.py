@@ -149,7 +149,9 @@ def _heads_inside(node: Node, type: TensorType, operands: _Operands) -> Strides 
 
 
 def _padded(node: Node, type: TensorType, operands: _Operands) -> Strides | None:
-    """Return padded strides for these outputs, else None:
+    """Return padded strides or None.
+
+    Rows are padded in
 
     - outputs with the shape of a padded operand,
     - 16-bit outputs of 16-bit products, elementwise ops and casts,

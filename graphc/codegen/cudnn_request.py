@@ -317,7 +317,7 @@ WIDTH_MULTIPLE = 8
 
 ATTENTION = ("attention", "attention_gradient")
 
-LEAST_ROOM = 64 * 2**10
+LEAST_WORKSPACE = 64 * 2**10
 """Bytes for the internal buffers of attention engines."""
 
 ROWS_OF_A_TILE, COLUMNS_OF_A_TILE = 64, 128
@@ -367,7 +367,7 @@ MOST_PAIR_BYTES = 512 * 2**20
 """The largest workspace that a plan reserves for the scores of all pairs."""
 
 
-def attention_room(node: Node, cudnn_version: int = 0) -> int:
+def attention_workspace_bytes(node: Node, cudnn_version: int = 0) -> int:
     """Return the workspace bytes that a node's attention needs in cuDNN; 0 for other nodes.
 
     It holds two float32 numbers per row. The gradient also needs a float32 sum for every element of
@@ -378,7 +378,7 @@ def attention_room(node: Node, cudnn_version: int = 0) -> int:
     if node.op.name not in ATTENTION:
         return 0
     places = {value: in_one_piece(value.type) for value in (*node.inputs, *node.outputs)}
-    room = 0
+    scratch_bytes = 0
     for call in _attention(node, places):
         batch, heads, rows, width = call.request.tensors["q"].shape
         maps, tiles = batch * heads, align(rows, ROWS_OF_A_TILE)
@@ -389,8 +389,8 @@ def attention_room(node: Node, cudnn_version: int = 0) -> int:
             pairs = maps * tiles * columns * bfloat16.itemsize
             keeps_pairs = 0 < cudnn_version < LINEAR_SINCE and pairs <= MOST_PAIR_BYTES
             sums += max(linear, pairs) if keeps_pairs else linear
-        room = LEAST_ROOM + sums
-    return room
+        scratch_bytes = LEAST_WORKSPACE + sums
+    return scratch_bytes
 
 
 def _has_packed_rows(value: Value, place: Place) -> bool:

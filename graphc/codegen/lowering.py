@@ -98,12 +98,14 @@ def _lowered(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
     return NodeCalls(tuple(calls), tuple(scratch))
 
 
-def _written(call: Call, rooms: int) -> NodeCalls:
-    """Return the launches of a program, whose own scratch is numbered from `rooms` on; other calls
-    stay."""
+def _written(call: Call, first_scratch: int) -> NodeCalls:
+    """Return the launches of a program; other calls stay.
+
+    The program's own scratch is numbered from `first_scratch` on.
+    """
     match call:
         case Each():
             return NodeCalls((elementwise_kernel(call),))
         case Along():
-            return lines_kernels(call, rooms)
+            return lines_kernels(call, first_scratch)
     return NodeCalls((call,))

@@ -188,8 +188,8 @@ def _lowered(node: Node, places: Places) -> NativeCalls | None:
     own = native_rule_of(node.op)
     if own is not None:
         return own(node, places)
-    programs, rooms = _programs(node, places)
-    scratch = list(rooms)
+    programs, own_scratch = _programs(node, places)
+    scratch = list(own_scratch)
     calls: list[NativeCall] = []
     for program in programs:
         found = _written(program, len(scratch))
@@ -200,10 +200,10 @@ def _lowered(node: Node, places: Places) -> NativeCalls | None:
     return NativeCalls(tuple(calls), tuple(scratch))
 
 
-def _written(program: Each | Along, rooms: int) -> NativeCalls | None:
-    """Return the calls of a program, whose own scratch is numbered from `rooms` on."""
+def _written(program: Each | Along, own_scratch: int) -> NativeCalls | None:
+    """Return the calls of a program, whose own scratch is numbered from `own_scratch` on."""
     if isinstance(program, Along):
-        return lines_calls(program, rooms)
+        return lines_calls(program, own_scratch)
     call = each_call(program)
     return None if call is None else NativeCalls((call,))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphc.codegen.cudnn_request import attention_room
+from graphc.codegen.cudnn_request import attention_workspace_bytes
 from graphc.codegen.lowering import calls_of, is_generated
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Gemm
@@ -59,8 +59,10 @@ def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
     values = dict.fromkeys((*node.inputs, *node.outputs))
     lying = {v: strided[v] for v in values if v in strided and v not in copies}
     scratch, wanted = _needs(node, lying)
-    room = attention_room(node, device.cudnn_version) or min(wanted, device.blas_workspace_bytes)
-    return Workspace(copies, scratch, room)
+    library_bytes = attention_workspace_bytes(node, device.cudnn_version) or min(
+        wanted, device.blas_workspace_bytes
+    )
+    return Workspace(copies, scratch, library_bytes)
 
 
 def _copies(node: Node, strided: Strided) -> tuple[Value, ...]:
@@ -87,11 +89,11 @@ _KNOWN: Memo[tuple[tuple[TensorType, ...], int]] = Memo()
 def _worked_out(node: Node, places: Mapping[Value, Place]) -> tuple[tuple[TensorType, ...], int]:
     found = calls_of(node, places)
     return found.scratch, max(
-        (room_of_product(c) for c in found.calls if isinstance(c, Gemm)), default=0
+        (product_workspace_bytes(c) for c in found.calls if isinstance(c, Gemm)), default=0
     )
 
 
-def room_of_product(product: Gemm) -> int:
+def product_workspace_bytes(product: Gemm) -> int:
     """Return the bytes that a BLAS may use for a product, for partial sums over its inner extent.
 
     They do not depend on the division of a node's products into calls, because the choice of an

@@ -41,7 +41,7 @@ class Context:
 
 _context: ContextVar[Context] = ContextVar("graphc_context", default=Context())  # noqa: B039 - frozen
 _serials = itertools.count()
-_room: ContextVar[list[int] | None] = ContextVar("graphc_room", default=None)
+_limit: ContextVar[list[int] | None] = ContextVar("graphc_node_limit", default=None)
 """The number of nodes and parameters that may still be created, in a list of one; None if
 unlimited."""
 _kept: WeakSet[Value] = WeakSet()
@@ -112,19 +112,19 @@ def in_phase(phase: Phase, scope: str = "", segment: str = "") -> Iterator[None]
 @contextmanager
 def at_most(count: int) -> Iterator[None]:
     """Raise `GraphError` if more than `count` nodes and parameters are created inside."""
-    token = _room.set([count])
+    token = _limit.set([count])
     try:
         yield
     finally:
-        _room.reset(token)
+        _limit.reset(token)
 
 
-def _take_room() -> None:
-    room = _room.get()
-    if room is None:
+def _count_node() -> None:
+    left = _limit.get()
+    if left is None:
         return
-    room[0] -= 1
-    if room[0] < 0:
+    left[0] -= 1
+    if left[0] < 0:
         raise GraphError("the network has too many nodes and parameters; give it fewer layers")
 
 
@@ -200,7 +200,7 @@ def parameter(
             f"graphc.Initial('constant', 0.5), got {initial!r}"
         )
     check_initial(name, type, initial)
-    _take_room()
+    _count_node()
     is_trained = truth(f"parameter {name!r}: trainable", trainable)
     return State(type, name=scoped_name(name), initial=initial, trainable=is_trained)
 
@@ -218,7 +218,7 @@ def constant(given: object, name: str | None = None, dtype: object = None) -> St
     `DTypeError` for a dtype that tensors do not have, or that does not hold the numbers.
     """
     contents = contents_of(given, dtype)
-    _take_room()
+    _count_node()
     called = f"constant/{contents.digest[:16]}" if name is None else scoped_name(name)
     return constant_named(called, contents)
 
@@ -350,7 +350,7 @@ def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -
     expected = len(op.inputs) - op.is_variadic
     if len(types) < expected or (len(types) > expected and not op.is_variadic):
         raise GraphError(f"{op.name} takes {expected} operands, got {len(types)}")
-    _take_room()
+    _count_node()
     try:
         attributes = checked_attributes(attributes)
         output_types = op.infer_types(attributes, types)

@@ -12,7 +12,9 @@ from graphc.ir.types import MOST_BYTES
 
 
 def verify(graph: Graph) -> None:
-    """Raise `GraphError`, showing the nodes around the fault, unless all of these hold:
+    """Raise `GraphError`, showing the nodes around the fault, unless the graph is valid.
+
+    In a valid graph
 
     - every value is written once, by a node that precedes its consumers;
     - every node's types are those that its op infers;

@@ -159,7 +159,7 @@ class AxisMap(Op):
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """Return scratch for elements that are gathered, or weighted before they are added."""
-        if not any(run.needs_room for run in _runs(self.table(node))):
+        if not any(run.needs_workspace for run in _runs(self.table(node))):
             return ()
         y = node.output.type
         lines, extent, inner = folded(y.shape, node.attributes.axis)
@@ -172,13 +172,13 @@ class AxisMap(Op):
         source, result = x.reshape(folded(x.shape, axis)), y.reshape(folded(y.shape, axis))
         for start, stop in _ranges(table.counts == 0):
             record(result[:, start:stop].fill, self.fill(node.attributes))
-        room = record.scratch[0] if record.scratch else None
-        lines, rows = result.shape[:2] if room is None else room.shape[:2]
+        workspace = record.scratch[0] if record.scratch else None
+        lines, rows = result.shape[:2] if workspace is None else workspace.shape[:2]
         for run in _runs(table):
             for part in run.cut(rows):
                 for top in range(0, len(result), lines):
                     band = slice(top, min(top + lines, len(result)))
-                    part.record(record, source[band], result[band], room)
+                    part.record(record, source[band], result[band], workspace)
 
 
 def folded(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
@@ -208,7 +208,7 @@ class _Run(NamedTuple):
     is_first: bool
 
     @property
-    def needs_room(self) -> bool:
+    def needs_workspace(self) -> bool:
         return self.part is None or not (self.is_first or self.is_plain)
 
     @property
@@ -233,12 +233,14 @@ class _Run(NamedTuple):
             piece = slice(at, at + rows)
             yield _Run(self.start + at, self.places[piece], self.weights[piece], self.is_first)
 
-    def record(self, record: Recorder, source: Array, result: Array, room: Array | None) -> None:
+    def record(
+        self, record: Recorder, source: Array, result: Array, workspace: Array | None
+    ) -> None:
         """Record the calls that write the run's results, or add to them."""
         target = result[:, self.start : self.start + len(self.places)]
         held = target
-        if room is not None:
-            held = room.reshape(-1)[: target.size].reshape(target.shape)
+        if workspace is not None:
+            held = workspace.reshape(-1)[: target.size].reshape(target.shape)
         part = self.part
         if part is None:
             record(np.take, source, self.places, 1, held, "clip")

@@ -43,13 +43,13 @@ class AxisWindows(NamedTuple):
 
     def output(self, extent: int, taps: int) -> int:
         """Return the number of windows; raises `ShapeError` if none fits."""
-        room = extent + self.before + self.behind - self.dilation * (taps - 1) - 1
-        if room < 0:
+        workspace = extent + self.before + self.behind - self.dilation * (taps - 1) - 1
+        if workspace < 0:
             raise ShapeError(
                 f"a window of {taps} with dilation {self.dilation} does not fit into {extent} with "
                 f"padding ({self.before}, {self.behind})"
             )
-        return room // self.stride + 1
+        return workspace // self.stride + 1
 
     def input(self, windows: int, taps: int, extra: int) -> int:
         """Return the output extent of a transposed convolution with this many windows."""

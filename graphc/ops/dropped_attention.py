@@ -75,10 +75,10 @@ class DroppingAttention(RandomOp, TiledAttention):
     def dropping(self, node: Node, seed: Array, step: Array, scratch: Sequence[Array]) -> Dropping:
         """Return the dropout of weights in the node's step."""
         q, k, _ = self.operands(node)
-        rate, (counter, product, stays, room) = node.attributes.rate, scratch
+        rate, (counter, product, stays, workspace) = node.attributes.rate, scratch
         drawn = DropoutAttributes(rate, node.attributes.stream)
         draw = functools.partial(_draw, drawn, seed, step, counter, product, stays)
-        return Dropping(draw, 1 / (1 - rate), (*q.shape[:3], k.shape[2]), room)
+        return Dropping(draw, 1 / (1 - rate), (*q.shape[:3], k.shape[2]), workspace)
 
 
 def _draw(

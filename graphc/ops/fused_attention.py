@@ -207,8 +207,10 @@ class TiledAttention(Op):
         dropping: Dropping | None = None,
     ) -> None:
         """Record the call that computes y and stats; `operands` are q, k, v, y and stats."""
-        tile, total, *room = scratch
-        sight = self._sight(node, mask, room[1:], room[0] if room else None, dropping)
+        tile, total, *workspace = scratch
+        sight = self._sight(
+            node, mask, workspace[1:], workspace[0] if workspace else None, dropping
+        )
         record(functools.partial(attend, sight, *operands, tile, total))
 
     def record_backward(

@@ -233,5 +233,5 @@ def hinge(
     """
     check_floats("hinge", prediction, target)
     product = mul(target, prediction)
-    room = number_of("hinge: margin", margin, product.type.dtype)
-    return reduced("hinge", relu(shift(neg(product), room)), reduction)
+    workspace = number_of("hinge: margin", margin, product.type.dtype)
+    return reduced("hinge", relu(shift(neg(product), workspace)), reduction)

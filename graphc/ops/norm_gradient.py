@@ -151,7 +151,7 @@ class NormInputGradient(NormGradient):
         self, node: Node, ddx: Value, dy: Value, x: Value, mean: Value, inverse: Value,
         scale: Value,
     ) -> Value:  # fmt: skip
-        """n · (mean(r · g) - mean r · mean g - 3 · mean(r · x̂) · mean(g · x̂)), with r for ddx."""
+        """Return n · (mean(r · g) - mean r · mean g - 3 · mean(r · x̂) · mean(g · x̂)), r = ddx."""
         r, g, unit = self._factors(node, ddx, dy, x, mean, inverse, scale)
         rg, ru, gu = (self._mean(node, mul(*pair)) for pair in ((r, g), (r, unit), (g, unit)))
         plain = sub(rg, mul(self._mean(node, r), self._mean(node, g)))
@@ -331,10 +331,10 @@ class NormGradients(NormGradient):
         scale: Array, *, dx: Array, dscale: Array, dbias: Array,
     ) -> None:  # fmt: skip
         """Record the sums first: dx may overwrite their operands."""
-        *room, tile, share = record.scratch
+        *workspace, tile, share = record.scratch
         _record_dscale(record, node, (dy, x), (mean, inverse), dscale, (tile, share))
         _record_dbias(record, node, dy, dbias)
-        _record_dx(record, node, (dy, x, dx), (mean, inverse), scale, room)
+        _record_dx(record, node, (dy, x, dx), (mean, inverse), scale, workspace)
 
 
 def _folded(

@@ -21,7 +21,7 @@ from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, as_dtype, int64, normalize_axis
 from graphc.keywords import checks_keywords
 from graphc.ops.cpu.lines import line_tiles
-from graphc.ops.cpu.order import choose_places, first_places, sorting_room
+from graphc.ops.cpu.order import choose_places, first_places, sorting_workspace
 from graphc.ops.elements import scatter_elements
 from graphc.ops.geometry import COUNTED
 from graphc.ops.shape import full, reshape
@@ -132,7 +132,7 @@ class TopK(Op):
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         x, a = node.inputs[0].type, node.attributes
-        return sorting_room(x, line_tiles(x.shape, a.axis), a.k)
+        return sorting_workspace(x, line_tiles(x.shape, a.axis), a.k)
 
     def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array, places: Array) -> None:
         a: TopKAttributes = node.attributes

@@ -173,13 +173,13 @@ class UpsampleBilinear2d(Op):
     def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
         factor, (wide, line) = node.attributes.factor, record.scratch
         for source, target in ((x, wide), (wide.swapaxes(2, 3), y.swapaxes(2, 3))):
-            room = line[:, :, : target.shape[2]]
+            workspace = line[:, :, : target.shape[2]]
             for j in range(target.shape[3]):
                 (first, weight), *rest = _neighbours(j, factor, source.shape[3])
                 record(np.multiply, source[:, :, :, first], weight, out=target[:, :, :, j])
                 for other, weight in rest:
-                    record(np.multiply, source[:, :, :, other], weight, out=room)
-                    record(np.add, target[:, :, :, j], room, out=target[:, :, :, j])
+                    record(np.multiply, source[:, :, :, other], weight, out=workspace)
+                    record(np.add, target[:, :, :, j], workspace, out=target[:, :, :, j])
 
 
 class UpsampleBilinear2dGradient(Op):
@@ -210,12 +210,12 @@ class UpsampleBilinear2dGradient(Op):
     def kernel(self, record: Recorder, node: Node, dy: Array, *, dx: Array) -> None:
         factor, (wide, line) = node.attributes.factor, record.scratch
         for source, target in ((dy.swapaxes(2, 3), wide.swapaxes(2, 3)), (wide, dx)):
-            room = line[:, :, : target.shape[2]]
+            workspace = line[:, :, : target.shape[2]]
             record(target.fill, 0)
             for j in range(source.shape[3]):
                 for other, weight in _neighbours(j, factor, target.shape[3]):
-                    record(np.multiply, source[:, :, :, j], weight, out=room)
-                    record(np.add, target[:, :, :, other], room, out=target[:, :, :, other])
+                    record(np.multiply, source[:, :, :, j], weight, out=workspace)
+                    record(np.add, target[:, :, :, other], workspace, out=target[:, :, :, other])
 
 
 # --- functions ---

@@ -16,7 +16,7 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, bool_, normalize_axis
 from graphc.keywords import checks_keywords
-from graphc.ops.cpu.lines import line_tiles, lines_of, room_for
+from graphc.ops.cpu.lines import line_tiles, lines_of, workspace_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class Cumsum(Op):
         record(functools.partial(_add_up, node.attributes, x, y, *record.scratch))
 
 
-def _add_up(attributes: CumsumAttributes, x: Array, y: Array, room: Array) -> None:
+def _add_up(attributes: CumsumAttributes, x: Array, y: Array, workspace: Array) -> None:
     axis, step = attributes.axis, -1 if attributes.reverse else 1
     for tile in line_tiles(x.shape, axis):
         source, target = (lines_of(array, axis, tile)[..., ::step] for array in (x, y))
-        lines = room_for(source, room)
+        lines = workspace_for(source, workspace)
         if attributes.exclusive:
             np.copyto(lines[..., 1:], source[..., :-1])
             lines[..., 0] = 0

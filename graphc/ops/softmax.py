@@ -79,8 +79,8 @@ def _run_tiles(
     before, step = (slice(None),) * cut, tile.shape[cut]
     for start in range(0, out.shape[cut], step):
         part = (*before, slice(start, start + step))
-        room = (*before, slice(0, out.shape[cut] - start))
-        lines(axis, [x[part] for x in inputs], out[part], number[room], tile[room])
+        workspace = (*before, slice(0, out.shape[cut] - start))
+        lines(axis, [x[part] for x in inputs], out[part], number[workspace], tile[workspace])
 
 
 class Softmax(AlongAxis):

@@ -18,7 +18,7 @@ from graphc.passes.synchronized_norms import SynchronizedNorms
 
 
 def number_streams(graph: Graph) -> Graph:
-    """Number the streams of random ops 0, 1, ... in order, so that equal networks draw equal bits.
+    """Renumber the streams of random ops from 0 in order, so that equal networks draw equal bits.
 
     Nodes that share a stream, like a dropout and its gradient, still share it.
     """

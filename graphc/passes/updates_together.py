@@ -48,10 +48,10 @@ def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
     known = {node: key for node in graph.nodes if (key := target.launch_key(node)) is not None}
     if not known:
         return given
-    room = int(GROWTH * given.live_bytes)
+    workspace = int(GROWTH * given.live_bytes)
     most = None
     for part in LESS:
-        nodes = tuple(_order(graph, known, int(part * room)))
+        nodes = tuple(_order(graph, known, int(part * workspace)))
         if nodes == graph.nodes:
             return given
         if most is None:
@@ -97,10 +97,10 @@ class _Batch:
         return not (reads.isdisjoint(self.written) and writes.isdisjoint(self.read))
 
 
-def _order(graph: Graph, known: Mapping[Node, Hashable], room: int) -> Iterator[Node]:
+def _order(graph: Graph, known: Mapping[Node, Hashable], workspace: int) -> Iterator[Node]:
     """Yield all nodes of a graph; updates wait for others with the same key in `known`.
 
-    Gradients of waiting updates have at most `room` bytes.
+    Gradients of waiting updates have at most `workspace` bytes.
     """
     counts = Counter(known.values())
     waiting: dict[Hashable, _Batch] = {}
@@ -113,7 +113,7 @@ def _order(graph: Graph, known: Mapping[Node, Hashable], room: int) -> Iterator[
             yield node
             continue
         waiting.setdefault(known[node], _Batch()).add(node)
-        while sum(batch.kept_bytes for batch in waiting.values()) > room:
+        while sum(batch.kept_bytes for batch in waiting.values()) > workspace:
             yield from waiting.pop(max(waiting, key=lambda own: waiting[own].kept_bytes)).nodes
     for batch in waiting.values():
         yield from batch.nodes

@@ -120,9 +120,13 @@ class _Replay:
         """
         slots, names = self.plan.slots, self.names
         spans = [(*span, names[value]) for value, span in self.places.spans.items()]
-        rooms = [(f"the workspace of {n.label}", b) for n, b in self.plan.workspaces.items()]
-        rooms += [(f"the slot of {names[slot.value]}", slot.buffer) for slot in slots]
-        spans += [(room.offset, room.offset + room.bytes, who) for who, room in rooms]
+        extra_buffers = [
+            (f"the workspace of {n.label}", b) for n, b in self.plan.workspaces.items()
+        ]
+        extra_buffers += [(f"the slot of {names[slot.value]}", slot.buffer) for slot in slots]
+        spans += [
+            (scratch.offset, scratch.offset + scratch.bytes, who) for who, scratch in extra_buffers
+        ]
         for slot in slots:
             name, first = names[slot.value], slot.buffer.offset
             has, needed = slot.buffer.bytes, int(np.diff(self.places.spans[slot.value])[0])
@@ -210,10 +214,10 @@ class _Replay:
         for value in node.outputs:
             self.check_piece(value)
             self.check_overlaps(node, value, outputs)
-        room = self.plan.workspaces.get(node)
-        self.check_workspace(node, room)
-        if room is not None:
-            region = (room.offset, room.offset + room.bytes)
+        scratch = self.plan.workspaces.get(node)
+        self.check_workspace(node, scratch)
+        if scratch is not None:
+            region = (scratch.offset, scratch.offset + scratch.bytes)
             for value in node.inputs + node.outputs:
                 self.check_apart(node, value, region)
             cells = self.places.cell_range(*region)
@@ -250,11 +254,11 @@ class _Replay:
                 [name],
             )
 
-    def check_workspace(self, node: Node, room: Buffer | None) -> None:
+    def check_workspace(self, node: Node, scratch: Buffer | None) -> None:
         """Check that a node's workspace has at least the bytes that its kernel needs."""
         types = self.plan.target.workspace(node, self.plan.strided)
         needed = sum(align(type.bytes, self.plan.alignment) for type in types)
-        has = 0 if room is None else room.bytes
+        has = 0 if scratch is None else scratch.bytes
         if has < needed:
             raise PlanError(
                 f"{node.label} needs a workspace of {needed} bytes and has {has}{self.near(node)}; "

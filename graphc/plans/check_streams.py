@@ -114,9 +114,9 @@ class _Clocks:
             inside = [numbers(self.places.cells_of(v)) for v in self.places.inside(node)]
             taken = np.concatenate([np.zeros(0, np.int64), *inside])
             found = [np.setdiff1d(numbers(cells), taken) for cells in found]
-        room = self.plan.workspaces.get(node)
-        if room is not None:
-            found.append(self.places.cell_range(room.offset, room.offset + room.bytes))
+        scratch = self.plan.workspaces.get(node)
+        if scratch is not None:
+            found.append(self.places.cell_range(scratch.offset, scratch.offset + scratch.bytes))
         return found
 
     def expect(self, node: Node, others: Any, clock: Any, verb: str) -> None:

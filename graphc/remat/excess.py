@@ -2,8 +2,8 @@
 
 A stretch of a chain of n layers covers up to n positions, and eviction counts the gain of several
 stretches per value. Each block of BLOCK positions therefore has its least and largest excess and
-its sum. If a block lies in the stretch and its positions all have at least the bytes of the value,
-or at most as many, its gain follows from these three numbers. Bytes to be removed from all
+its sum. If a block is inside the stretch and all of its positions have at least the bytes of the
+value, or at most as many, its gain follows from these three numbers. Bytes to be removed from all
 positions of a block are noted in `removed` alone.
 """
 

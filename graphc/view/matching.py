@@ -27,7 +27,7 @@ LISTED = 8
 
 
 def identities(graphs: Sequence[Graph]) -> list[dict[Value, int]]:
-    """Number the values of each graph, so that equal values have equal numbers in all graphs.
+    """Assign numbers to the values of each graph, equal ones to equal values of all graphs.
 
     Two values are equal if the same ops with the same attributes compute them from the same
     sources. Fusion groups do not matter. Equal values within a graph are distinguished by their

@@ -36,7 +36,7 @@ from graphc.ops.geometry import Conv2dAttributes, Geometry
 LIMIT_BYTES = 64 * 2**20
 """The most bytes of scratch for unfolding, unless one row of one image needs more."""
 
-ROOM = Scratch(0)
+WORKSPACE = Scratch(0)
 """The scratch of the unfolded input, or of the gradient that is folded back."""
 
 
@@ -56,7 +56,7 @@ def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, 
         0 if extent == 1 else stride // size
         for extent, stride in zip(type.shape, strides, strict=True)
     )
-    tensor = Operand(name, type.dtype, own, ROOM)
+    tensor = Operand(name, type.dtype, own, WORKSPACE)
     if name in ("w", "dw"):
         return filters_of(tensor, geometry.w, geometry.attributes.groups, False) is not None
     return _maps(geometry, tensor) is not None
@@ -110,8 +110,8 @@ def _forward(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
         if not geometry.is_pointwise:
             size = len(tile.images), len(tile.rows)
             columns = Columns(geometry, *size, by_pixels, channels_last)
-            calls.append(unfold(columns, x, ROOM, tile.images.start, tile.rows.start))
-            taps = taps_of(columns, columns.operand(x, ROOM))
+            calls.append(unfold(columns, x, WORKSPACE, tile.images.start, tile.rows.start))
+            taps = taps_of(columns, columns.operand(x, WORKSPACE))
         assert taps is not None
         maps = _part(geometry, target, tile.images.start, tile.rows.start)
         images, pixels = _joined(len(tile.images), len(tile.rows) * geometry.y[3], taps, maps)
@@ -157,7 +157,7 @@ def _input_gradient(node: Node, places: Places, options: ProductOptions) -> Node
         rows = windows_over(geometry, tile.rows)
         size = len(tile.images), max(1, len(rows))
         columns = Columns(geometry, *size, by_pixels, channels_last)
-        taps = target if geometry.is_pointwise else taps_of(columns, columns.operand(dx, ROOM))
+        taps = target if geometry.is_pointwise else taps_of(columns, columns.operand(dx, WORKSPACE))
         assert taps is not None
         if rows:
             maps = _part(geometry, source, tile.images.start, rows.start)
@@ -167,7 +167,7 @@ def _input_gradient(node: Node, places: Places, options: ProductOptions) -> Node
                 (images, groups), 0.0, compute_type(dy.dtype, options.tf32),
             )  # fmt: skip
         if not geometry.is_pointwise:
-            calls.append(fold(columns, dx, ROOM, tile.images.start, tile.rows, rows.start))
+            calls.append(fold(columns, dx, WORKSPACE, tile.images.start, tile.rows, rows.start))
     return NodeCalls(tuple(calls), scratch)
 
 
@@ -211,9 +211,9 @@ def _weight_gradient(node: Node, places: Places, options: ProductOptions) -> Nod
     return NodeCalls(tuple(products), plan.scratch)
 
 
-def _total(geometry: Geometry, room: Scratch) -> Operand:
+def _total(geometry: Geometry, workspace: Scratch) -> Operand:
     """Return the float32 sum over tiles as an operand."""
-    return Operand("total", float32, row_major(geometry.w), room)
+    return Operand("total", float32, row_major(geometry.w), workspace)
 
 
 def _copied(shape: tuple[int, ...], source: Operand, target: Operand) -> Each:
@@ -251,12 +251,12 @@ def _taps(
 
 
 def _brought(
-    geometry: Geometry, tile: Tile, tensor: Operand, room: Scratch, channels_last: bool
+    geometry: Geometry, tile: Tile, tensor: Operand, workspace: Scratch, channels_last: bool
 ) -> tuple[View, list[Call]]:
     size = len(tile.images), len(tile.rows)
     columns = Columns(geometry, *size, channels_inside(tensor), channels_last, together=True)
-    launch = unfold(columns, tensor, room, tile.images.start, tile.rows.start)
-    return taps_of(columns, columns.operand(tensor, room)), [launch]
+    launch = unfold(columns, tensor, workspace, tile.images.start, tile.rows.start)
+    return taps_of(columns, columns.operand(tensor, workspace)), [launch]
 
 
 def _pointwise(geometry: Geometry) -> Geometry:

@@ -72,7 +72,7 @@ def windows_over(geometry: Geometry, height: range) -> range:
     return range(first, max(first, past))
 
 
-def _room(geometry: Geometry, tiles: Iterable[tuple[int, int]], dtype: DType) -> TensorType:
+def _workspace(geometry: Geometry, tiles: Iterable[tuple[int, int]], dtype: DType) -> TensorType:
     """Return the scratch for the largest unfolded tile; `tiles` are their images and rows."""
     row = geometry.attributes.groups * geometry.depth * geometry.y[3]
     return TensorType((max(images * rows for images, rows in tiles) * row,), dtype)
@@ -87,7 +87,7 @@ def forward_plan(
         return [Tile(range(geometry.y[0]), range(geometry.y[2]))], ()
     tiles = _output_tiles(geometry, dtype, limit)
     sizes = [(len(tile.images), len(tile.rows)) for tile in tiles]
-    return tiles, (_room(geometry, sizes, dtype),)
+    return tiles, (_workspace(geometry, sizes, dtype),)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -99,7 +99,7 @@ def backward_plan(
         return [Tile(range(geometry.y[0]), range(geometry.x[2]))], ()
     tiles = _input_tiles(geometry, dtype, limit)
     sizes = [(len(t.images), max(1, len(windows_over(geometry, t.rows)))) for t in tiles]
-    return tiles, (_room(geometry, sizes, dtype),)
+    return tiles, (_workspace(geometry, sizes, dtype),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def weight_plan(geometry: Geometry, narrow: DType, dw: DType, limit: int) -> Wei
         tiles = [Tile(range(n, n + 1), part) for n in range(images) for part in parts]
     scratch: list[TensorType] = []
 
-    def room(elements: int, dtype: DType) -> Scratch:
+    def workspace(elements: int, dtype: DType) -> Scratch:
         scratch.append(TensorType((elements,), dtype))
         return Scratch(len(scratch) - 1)
 
@@ -145,8 +145,8 @@ def weight_plan(geometry: Geometry, narrow: DType, dw: DType, limit: int) -> Wei
     sums = dw.itemsize == 2 and len(tiles) > 1
     return WeightPlan(
         tuple(tiles),
-        unfolded=room(pixels * depth, narrow) if unfolds else None,
-        gathered=room(pixels * filters, narrow) if many > 1 else None,
-        total=room(math.prod(geometry.w), float32) if sums else None,
+        unfolded=workspace(pixels * depth, narrow) if unfolds else None,
+        gathered=workspace(pixels * filters, narrow) if many > 1 else None,
+        total=workspace(math.prod(geometry.w), float32) if sums else None,
         scratch=tuple(scratch),
     )

@@ -73,18 +73,20 @@ class Columns:
         return Operand("columns", x.dtype, tuple(self.strides.values()), buffer)
 
 
-def unfold(columns: Columns, x: Operand, room: Scratch, image: int, row: int) -> Launch:
+def unfold(columns: Columns, x: Operand, workspace: Scratch, image: int, row: int) -> Launch:
     """Return a launch that unfolds images from `image` on and output rows from `row` on.
 
     x may have any strides over (batch, channels, height, width).
     """
     assert x.buffer is not None
     kernel = _unfold_kernel(columns, _anonymous(x))
-    return over_grid(kernel, (x.buffer, room, image, row), columns.elements // _width(columns, x))
+    return over_grid(
+        kernel, (x.buffer, workspace, image, row), columns.elements // _width(columns, x)
+    )
 
 
 def fold(
-    columns: Columns, dx: Operand, room: Scratch, image: int, height: range, row: int
+    columns: Columns, dx: Operand, workspace: Scratch, image: int, height: range, row: int
 ) -> Launch:
     """Return a launch that sums taps into some images and rows of dx.
 
@@ -92,7 +94,7 @@ def fold(
     """
     assert dx.buffer is not None
     kernel, items = _fold_kernel(columns, _anonymous(dx), len(height))
-    return over_grid(kernel, (room, dx.buffer, image, height.start, row), items)
+    return over_grid(kernel, (workspace, dx.buffer, image, height.start, row), items)
 
 
 def _anonymous(x: Operand) -> Operand:

@@ -71,17 +71,17 @@ def correlated(
     """Return launches that compute dw from dy and x, plus a running sum. One part needs no
     scratch."""
     held = arithmetic_dtype(x.dtype)
-    room = Operand("partial", held, (), Scratch(0))
+    workspace = Operand("partial", held, (), Scratch(0))
     addends = tuple(map(anonymous, sums))
-    target, added = (room, ()) if parts > 1 else (anonymous(dw), addends)
+    target, added = (workspace, ()) if parts > 1 else (anonymous(dw), addends)
     kernel, grid, block = _correlation(geometry, anonymous(dy), anonymous(x), added, target, parts)
     if parts == 1:
         return NodeCalls((Launch(kernel, buffers(dy, x, *sums, dw), grid, block),))
     elements = math.prod(geometry.w)
-    finish = _finish_kernel(geometry, room, addends, anonymous(dw), parts)
+    finish = _finish_kernel(geometry, workspace, addends, anonymous(dw), parts)
     launches = (
-        Launch(kernel, buffers(dy, x, room), grid, block),
-        over_grid(finish, buffers(room, *sums, dw), elements),
+        Launch(kernel, buffers(dy, x, workspace), grid, block),
+        over_grid(finish, buffers(workspace, *sums, dw), elements),
     )
     return NodeCalls(launches, (TensorType((elements * parts,), held),))
 
@@ -230,19 +230,19 @@ def _unrolled(variable: str, stop: int, body: Sequence[str]) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _finish_kernel(
-    geometry: Geometry, room: Operand, sums: tuple[Operand, ...], dw: Operand, parts: int
+    geometry: Geometry, workspace: Operand, sums: tuple[Operand, ...], dw: Operand, parts: int
 ) -> Kernel:
     """Return a kernel that adds the parts of each weight in order."""
     split, indices = decompose("item", geometry.w, "i")
     body = [
         *split,
-        f"{C_TYPES[room.dtype]} total = 0;",
+        f"{C_TYPES[workspace.dtype]} total = 0;",
         f"for (Index part = 0; part < {parts}u; ++part) total += partial[item * {parts}u + part];",
         *(f"total += widen({at(each, *indices)});" for each in sums),
         f"narrow(total, {at(dw, *indices)});",
     ]
     elements = math.prod(geometry.w)
-    index = widest_index([(geometry.w, dw), ((elements * parts,), room.on((1,)))])
+    index = widest_index([(geometry.w, dw), ((elements * parts,), workspace.on((1,)))])
     return grid_kernel(
-        "conv2d_weight_finish", elements, index, parameters([room, *sums], [dw]), body
+        "conv2d_weight_finish", elements, index, parameters([workspace, *sums], [dw]), body
     )

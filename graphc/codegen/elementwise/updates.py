@@ -126,8 +126,8 @@ def _launchable(node: Node, places: Places) -> Likeness | None:
     found = likeness(node)
     if found is None:
         return None
-    lies = (_is_in_one_piece(v, places[v]) for v in (*node.inputs, *node.outputs))
-    return found if all(lies) else None
+    in_one_piece = (_is_in_one_piece(v, places[v]) for v in (*node.inputs, *node.outputs))
+    return found if all(in_one_piece) else None
 
 
 def _is_in_one_piece(value: Value, place: Place) -> bool:

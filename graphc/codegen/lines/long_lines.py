@@ -33,10 +33,10 @@ def chunks_of(program: Lines) -> int:
     return max(1, min(-(-program.length // part), -(-BLOCKS_WANTED // blocks)))
 
 
-def lines_kernels(program: Along, rooms: int = 0) -> NodeCalls:
+def lines_kernels(program: Along, workspaces: int = 0) -> NodeCalls:
     """Return the calls of a line program; few long lines are split into parts.
 
-    Scratch tensors are numbered from `rooms` on; the calls' own list has only these.
+    Scratch tensors are numbered from `workspaces` on; the calls' own list has only these.
     """
     if program.whole:
         return NodeCalls((line_kernel(program.op, program.lines),))
@@ -44,7 +44,7 @@ def lines_kernels(program: Along, rooms: int = 0) -> NodeCalls:
     chunks = chunks_of(lines)
     if chunks == 1:
         return NodeCalls((line_kernel(program.op, lines),))
-    programs, scratch = in_parts(program.op, lines, chunks, rooms)
+    programs, scratch = in_parts(program.op, lines, chunks, workspaces)
     calls = [
         line_kernel(program.op, each.lines, each.chunks)
         if isinstance(each, Part)

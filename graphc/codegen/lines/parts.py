@@ -39,13 +39,13 @@ class Part:
 
 
 def in_parts(
-    op: str, program: Lines, chunks: int, rooms: int
+    op: str, program: Lines, chunks: int, workspaces: int
 ) -> tuple[list[Part | Each], list[TensorType]]:
     """Return programs that compute a line program with split lines, and their scratch.
 
-    Scratch tensors are numbered from `rooms` on.
+    Scratch tensors are numbered from `workspaces` on.
     """
-    splitter = _Splitter(op, program, chunks, rooms)
+    splitter = _Splitter(op, program, chunks, workspaces)
     splitter.split()
     return splitter.programs, splitter.scratch
 
@@ -53,8 +53,8 @@ def in_parts(
 class _Splitter:
     """A builder of the programs and the scratch of a program with split lines."""
 
-    def __init__(self, op: str, program: Lines, chunks: int, rooms: int) -> None:
-        self.op, self.program, self.chunks, self.rooms = op, program, chunks, rooms
+    def __init__(self, op: str, program: Lines, chunks: int, workspaces: int) -> None:
+        self.op, self.program, self.chunks, self.workspaces = op, program, chunks, workspaces
         self.dtype = arithmetic_dtype(program.dtype)
         self.kept_shape = tuple(program.shape[axis] for axis in program.kept)
         self.programs: list[Part | Each] = []
@@ -80,14 +80,14 @@ class _Splitter:
     def reduction(self, stage: Reduce, own: list[Numbers], rest: Stages) -> None:
         """Add the two programs of a reduction; numbers of it that `rest` reads are then in
         scratch."""
-        partials = {name: self.room(self.program.lines * self.chunks) for name in stage.of}
+        partials = {name: self.workspace(self.program.lines * self.chunks) for name in stage.of}
         program = self.program
         parts = Lines(
             program.shape,
             program.reduced,
             (*program.inputs, *self.known(program.shape, program.kept)),
-            tuple(Operand(f"{n}_parts", self.dtype, (0,) * len(program.shape), room)
-                  for n, room in partials.items()),
+            tuple(Operand(f"{n}_parts", self.dtype, (0,) * len(program.shape), workspace)
+                  for n, workspace in partials.items()),
             (stage,),
             {f"{name}_parts": name for name in stage.of},
             constants=program.constants,
@@ -102,12 +102,15 @@ class _Splitter:
         """Return the program that combines the parts of each line."""
         shape, kept = (*self.kept_shape, self.chunks), range(len(self.kept_shape))
         strides = row_major(shape)
-        inputs = [Operand(f"{n}_parts", self.dtype, strides, room) for n, room in partials.items()]
+        inputs = [
+            Operand(f"{n}_parts", self.dtype, strides, workspace)
+            for n, workspace in partials.items()
+        ]
         earlier = self.known(shape, kept)
         names = [*stage.of, *(name for numbers in own for name in numbers.of)]
         later = self.read_by(rest)
         stored = {f"{name}_line": name for name in names if name in later}
-        self.numbers |= {name: self.room(self.program.lines) for name in stored.values()}
+        self.numbers |= {name: self.workspace(self.program.lines) for name in stored.values()}
         numbers = (*row_major(self.kept_shape), 0)
         outputs = [
             Operand(target, self.dtype, numbers, self.numbers[name])
@@ -137,7 +140,7 @@ class _Splitter:
         lines."""
         strides = dict(zip(kept, row_major(self.kept_shape), strict=True))
         spread = tuple(strides.get(axis, 0) for axis in range(len(shape)))
-        return [Operand(n, self.dtype, spread, room) for n, room in self.numbers.items()]
+        return [Operand(n, self.dtype, spread, workspace) for n, workspace in self.numbers.items()]
 
     def read_by(self, rest: Stages) -> frozenset[str]:
         """Return the names that later stages read, or that outputs stored after them read."""
@@ -150,7 +153,7 @@ class _Splitter:
         """Return an output of the program over the shape of parts."""
         return output.on((*(output.strides[axis] for axis in self.program.kept), 0))
 
-    def room(self, elements: int) -> Scratch:
+    def workspace(self, elements: int) -> Scratch:
         """Add a scratch tensor of that many elements."""
         self.scratch.append(TensorType((elements,), self.dtype))
-        return Scratch(self.rooms + len(self.scratch) - 1)
+        return Scratch(self.workspaces + len(self.scratch) - 1)

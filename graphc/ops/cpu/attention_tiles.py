@@ -39,20 +39,20 @@ class Dropping:
     """Dropout of weights: some become 0, the others are multiplied by a factor.
 
     `draw(first, dropped)` fills the mask of dropped elements, from number `first` on among all
-    weights. The weights are of `shape`, (batch, heads, rows, columns). `room` is scratch for a tile
-    of bools.
+    weights. The weights are of `shape`, (batch, heads, rows, columns). `workspace` takes a tile of
+    bools.
     """
 
     draw: Callable[[int, Array], None]
     factor: float
     shape: tuple[int, ...]
-    room: Array
+    workspace: Array
 
     def of(self, head: tuple[int, ...], block: Block) -> Array:
         """Return the mask of the dropped weights of a block."""
         _, heads, rows, columns = self.shape
         count = block.last - block.first
-        dropped = self.room.reshape(-1)[: count * columns]
+        dropped = self.workspace.reshape(-1)[: count * columns]
         number = head[0] * heads + head[1]
         self.draw((number * rows + block.first) * columns, dropped)
         whole: Array = dropped.reshape(count, columns)
@@ -195,9 +195,9 @@ def attend_back(
             np.matmul(slopes, k[own][seen], out=dq[head][part])
 
 
-def _add_product(a: Array, b: Array, result: Array, room: Array) -> None:
+def _add_product(a: Array, b: Array, result: Array, workspace: Array) -> None:
     """Compute result += a · b."""
-    product = room.reshape(-1)[: result.size].reshape(result.shape)
+    product = workspace.reshape(-1)[: result.size].reshape(result.shape)
     np.matmul(a, b, out=product)
     np.add(result, product, out=result)
 

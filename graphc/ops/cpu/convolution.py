@@ -30,11 +30,11 @@ def columns_shape(geometry: Geometry, device: Device) -> tuple[int, ...]:
 def _tile(geometry: Geometry, device: Device) -> tuple[int, int]:
     """Return (images, output rows) of a tile: as many as fit, at least one row of one image."""
     row = geometry.attributes.groups * geometry.depth * geometry.y[3] * geometry.itemsize
-    room = min(TILE_BYTES, device.workspace_limit_bytes)
+    most_bytes = min(TILE_BYTES, device.workspace_limit_bytes)
     image = row * geometry.y[2]
-    if image <= room:
-        return min(geometry.y[0], room // image), geometry.y[2]
-    return 1, max(1, room // row)
+    if image <= most_bytes:
+        return min(geometry.y[0], most_bytes // image), geometry.y[2]
+    return 1, max(1, most_bytes // row)
 
 
 def _tiles(geometry: Geometry, images: int, rows: int) -> Iterator[tuple[slice, range]]:

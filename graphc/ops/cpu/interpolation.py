@@ -48,7 +48,7 @@ class Tile:
     def __init__(self, tiles: Tiles, image: int, part: slice) -> None:
         self.image, self.part, self.taps = image, part, tiles.taps
         points, (axes, count) = part.stop - part.start, (len(tiles.taps.extents), tiles.taps.count)
-        reals, ints, bools, room = tiles.scratch
+        reals, ints, bools, workspace = tiles.scratch
         rows = axes * count
         self.weights = reals[:rows, :points].reshape(axes, count, points)
         self.slopes = reals[rows : 2 * rows, :points].reshape(axes, count, points)
@@ -58,7 +58,9 @@ class Tile:
         self.flat, self.step = ints[rows:, :points]
         self.beyond = bools[:rows, :points].reshape(axes, count, points)
         self.missed = bools[rows, :points]
-        self.room = room.reshape(-1)[: len(room) * points].reshape(len(room), points)
+        self.workspace = workspace.reshape(-1)[: len(workspace) * points].reshape(
+            len(workspace), points
+        )
         for axis in range(axes):
             self._find(axis, tiles.places[image, part, axes - 1 - axis])
 
@@ -173,10 +175,10 @@ def gather(tiles: Tiles, x: Array, y: Array) -> None:
         result = y[tile.image, :, tile.part]
         result.fill(0)
         for taps in tile.combinations():
-            np.take(x[tile.image], tile.flat, 1, tile.room, "clip")
-            np.multiply(tile.room, tile.weigh(taps), out=tile.room)
-            tile.clear(tile.room)
-            np.add(result, tile.room, out=result)
+            np.take(x[tile.image], tile.flat, 1, tile.workspace, "clip")
+            np.multiply(tile.workspace, tile.weigh(taps), out=tile.workspace)
+            tile.clear(tile.workspace)
+            np.add(result, tile.workspace, out=result)
 
 
 def scatter(tiles: Tiles, dy: Array, dx: Array) -> None:
@@ -184,9 +186,9 @@ def scatter(tiles: Tiles, dy: Array, dx: Array) -> None:
     dx.fill(0)
     for tile in tiles:
         for taps in tile.combinations():
-            np.multiply(dy[tile.image, :, tile.part], tile.weigh(taps), out=tile.room)
-            tile.clear(tile.room)
-            for channel, row in zip(dx[tile.image], tile.room, strict=True):
+            np.multiply(dy[tile.image, :, tile.part], tile.weigh(taps), out=tile.workspace)
+            tile.clear(tile.workspace)
+            for channel, row in zip(dx[tile.image], tile.workspace, strict=True):
                 np.add.at(channel, tile.flat, row)
 
 
@@ -196,9 +198,9 @@ def slopes(tiles: Tiles, dy: Array, x: Array, dplaces: Array) -> None:
         axes = len(tile.totals)
         tile.totals.fill(0)
         for taps in tile.combinations():
-            np.take(x[tile.image], tile.flat, 1, tile.room, "clip")
-            np.multiply(tile.room, dy[tile.image, :, tile.part], out=tile.room)
-            np.add.reduce(tile.room, 0, None, tile.dots)
+            np.take(x[tile.image], tile.flat, 1, tile.workspace, "clip")
+            np.multiply(tile.workspace, dy[tile.image, :, tile.part], out=tile.workspace)
+            np.add.reduce(tile.workspace, 0, None, tile.dots)
             tile.clear(tile.dots)
             for axis in range(axes):
                 np.multiply(tile.weigh(taps, axis), tile.dots, out=tile.weight)

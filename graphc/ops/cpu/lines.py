@@ -60,13 +60,13 @@ def lines_of(array: Array, axis: int, tile: Tile) -> Array:
     return folded[tile[0], :, tile[1]].transpose(0, 2, 1)
 
 
-def room_for(lines: Array, room: Array) -> Array:
+def workspace_for(lines: Array, workspace: Array) -> Array:
     """Return the first rows of scratch in the shape of `lines`, (before, behind, length).
 
     The scratch is (rows, length), whose length may differ from that of `lines`.
     """
     before, behind, _ = lines.shape
-    return room[: before * behind].reshape(before, behind, room.shape[1])
+    return workspace[: before * behind].reshape(before, behind, workspace.shape[1])
 
 
 def count_up(numbers: Array) -> None:

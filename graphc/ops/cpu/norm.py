@@ -46,7 +46,7 @@ def _at(array: Array, part: tuple[slice, ...]) -> Array:
     return array[part]
 
 
-def _room(tile: Array, part: tuple[slice, ...]) -> Array:
+def _piece(tile: Array, part: tuple[slice, ...]) -> Array:
     """Return the piece of a scratch tile that this part needs."""
     if not part:
         return tile
@@ -67,7 +67,7 @@ def normalise(
     axes, count = frame.statistic_axes, float(frame.count)
     for part in _tiles(frame, across=False):
         source, out, m = x[part], y[part], _at(mean, part)
-        square, left, v = _room(tile, part), _at(correction, part), _at(inverse, part)
+        square, left, v = _piece(tile, part), _at(correction, part), _at(inverse, part)
         np.add.reduce(source, axes, out=m, keepdims=True)
         np.divide(m, count, out=m)
         np.subtract(source, m, out=out)
@@ -95,7 +95,7 @@ def normalise_back(
     axes, count = frame.statistic_axes, float(frame.count)
     for part in _tiles(frame, across=False):
         v = _at(inverse, part)
-        unit, g = _room(first, part), _room(second, part)
+        unit, g = _piece(first, part), _piece(second, part)
         a, b = _at(plain, part), _at(weighted, part)
         np.multiply(dy[part], _at(scale, part), out=g)
         np.add.reduce(g, axes, out=a, keepdims=True)
@@ -119,7 +119,7 @@ def scale_back(
     """Compute the sum of dy times the normalized x."""
     total.fill(0)
     for part in _tiles(frame, across=True):
-        product, target, share = _room(tile, part), _at(total, part), _at(partial, part)
+        product, target, share = _piece(tile, part), _at(total, part), _at(partial, part)
         np.subtract(x[part], _at(mean, part), out=product)
         np.multiply(product, _at(inverse, part), out=product)
         np.multiply(product, dy[part], out=product)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from graphc.ir.types import DType, TensorType, bool_, compute_dtype, int64
-from graphc.ops.cpu.lines import LineTiles, count_up, line_tiles, lines_of, room_for
+from graphc.ops.cpu.lines import LineTiles, count_up, line_tiles, lines_of, workspace_for
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,13 +23,19 @@ HALF = np.int64(2**31)
 
 
 def first_places(
-    find: Callable[..., Any], axis: int, last: bool, x: Array, y: Array, room: Array, number: Array
+    find: Callable[..., Any],
+    axis: int,
+    last: bool,
+    x: Array,
+    y: Array,
+    workspace: Array,
+    number: Array,
 ) -> None:
     """Compute the first or last index of the extreme that `find` (argmax or argmin) selects."""
     rest = y.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :])
     for tile in line_tiles(x.shape, axis):
         source = lines_of(x, axis, tile)
-        lines, found = room_for(source, room), room_for(source, number)
+        lines, found = workspace_for(source, workspace), workspace_for(source, number)
         np.copyto(lines, source[..., ::-1] if last else source)
         find(lines, -1, out=found, keepdims=True)
         if last:
@@ -37,7 +43,7 @@ def first_places(
         np.copyto(lines_of(rest, axis, tile), found, casting="unsafe")
 
 
-def sorting_room(x: TensorType, tiles: LineTiles, k: int) -> tuple[TensorType, ...]:
+def sorting_workspace(x: TensorType, tiles: LineTiles, k: int) -> tuple[TensorType, ...]:
     """Return the scratch types of `choose_places`.
 
     They are rows, chosen elements, the starts of rows, indices along a row, and a mask of NaN. Then
@@ -68,16 +74,16 @@ def choose_places(
     axis: int, k: int, largest: bool, x: Array, y: Array, places: Array, scratch: tuple[Array, ...]
 ) -> None:
     """Compute the first k elements of rows in order, and their indices."""
-    room, chosen, starts, along, odd, *numbers = scratch
+    workspace, chosen, starts, along, odd, *numbers = scratch
     count_up(along)
     count_up(starts)
     np.multiply(starts, x.shape[axis], out=starts)
     for tile in line_tiles(x.shape, axis):
         source = lines_of(x, axis, tile)
-        lines = room_for(source, room)
+        lines = workspace_for(source, workspace)
         np.copyto(lines, source)
         count = source.shape[0] * source.shape[1]
-        flat, begin = room[:count], starts[:count, None]
+        flat, begin = workspace[:count], starts[:count, None]
         order, packed, *second = (n[:count] for n in numbers)
         _order(flat, order, packed, odd[:count])
         if largest:

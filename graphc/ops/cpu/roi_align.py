@@ -88,23 +88,23 @@ def _points(start: float, size: float, count: float, extent: int) -> Iterator[tu
 
 def pool(regions: Regions, x: Array, y: Array) -> None:
     """Compute y (regions, channels, rows, columns): weights of rows · x · weights of columns."""
-    rows, columns, room = regions.scratch
+    rows, columns, workspace = regions.scratch
     for region, image, down, across in regions.over(len(x)):
         part = x[image, :, down, across]
         shape = (x.shape[1], len(rows), part.shape[2])
-        between = room[: math.prod(shape)].reshape(shape)
+        between = workspace[: math.prod(shape)].reshape(shape)
         np.matmul(rows[:, down], part, out=between)
         np.matmul(between, columns[:, across].T, out=y[region])
 
 
 def spread(regions: Regions, dy: Array, dx: Array) -> None:
     """Compute dx: the transposed products of all regions, summed in their order."""
-    rows, columns, room, product = regions.scratch
+    rows, columns, workspace, product = regions.scratch
     dx.fill(0)
     for region, image, down, across in regions.over(len(dx)):
         target = dx[image, :, down, across]
         shape = (dx.shape[1], len(rows), target.shape[2])
-        between = room[: math.prod(shape)].reshape(shape)
+        between = workspace[: math.prod(shape)].reshape(shape)
         whole = product[: target.size].reshape(target.shape)
         np.matmul(dy[region], columns[:, across], out=between)
         np.matmul(rows[:, down].T, between, out=whole)

@@ -180,10 +180,10 @@ class _Grouping:
         if stays:
             return None
         wide = {compute_dtype(dtype) for dtype in dtypes if dtype.kind == "float"}
-        lies = self.strides.get(node.output)
-        if lies == padded_strides(node.output.type):
-            lies = None  # padding does not change the order of elements
-        return (node.phase, node.mirror, node.segment, node.output.shape, lies, *wide)
+        strides = self.strides.get(node.output)
+        if strides == padded_strides(node.output.type):
+            strides = None  # padding does not change the order of elements
+        return (node.phase, node.mirror, node.segment, node.output.shape, strides, *wide)
 
     def join(self, joined: _Group, group: _Group) -> bool:
         """Merge `group` into `joined` if the result is small enough and costs no bytes."""

@@ -183,7 +183,7 @@ def read_problem(path: str) -> Problem:
 
 
 def parse_problem(given: Any) -> Problem:
-    """A problem from the object that a file holds; raises `ProblemError`."""
+    """Return the problem that the object of a JSON file describes; raises `ProblemError`."""
     found = READER.objects(given, "a problem", ("nodes",))
     nodes = READER.listed(found["nodes"], "nodes")
     if not nodes:

@@ -51,7 +51,7 @@ class CpuBackend:
 
     @property
     def communication_bytes(self) -> int:
-        return self._lane.room.bytes if self._lane.wire.size > 1 else 0
+        return self._lane.scratch.bytes if self._lane.wire.size > 1 else 0
 
     @property
     def kept_bytes(self) -> int:

@@ -202,9 +202,9 @@ def numpy_calls(
     workspace, copies = _workspace(plan, arena, node), plan.target.copies(node, plan.strided)
     pieces = {
         value: np.lib.stride_tricks.as_strided(
-            room, strides=plan.target.copied_strides(node, value, plan.strided)
+            scratch, strides=plan.target.copied_strides(node, value, plan.strided)
         )
-        for value, room in zip(copies, workspace, strict=False)
+        for value, scratch in zip(copies, workspace, strict=False)
     }
     operands = {**arrays, **pieces}
     rest = {value: strides for value, strides in plan.strided.items() if value not in copies}

@@ -77,9 +77,9 @@ def _calls(
 
     Returns None if the node has to run by NumPy.
     """
-    room = plan.workspaces.get(node)
-    start = address + (room.offset if room else 0)
-    end = start + (room.bytes if room else 0)
+    workspace = plan.workspaces.get(node)
+    start = address + (workspace.offset if workspace else 0)
+    end = start + (workspace.bytes if workspace else 0)
     own = {value: places[value] for value in (*node.inputs, *node.outputs)}
     calls: list[_Kernel | Execution] = []
     for number, value in enumerate(plan.target.copies(node, plan.strided)):

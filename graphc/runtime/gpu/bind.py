@@ -204,28 +204,28 @@ def _bound(
     serves: Callable[[BoundGemm], bool],
     declines: Callable[[Request], None],
 ) -> Iterator[BoundCall]:
-    room = gpu_workspace(node, plan.device, plan.strided)
-    starts, end = workspace_starts(plan, node, address, [type.bytes for type in room.types])
+    workspace = gpu_workspace(node, plan.device, plan.strided)
+    starts, end = workspace_starts(plan, node, address, [type.bytes for type in workspace.types])
     own = {value: places[value] for value in (*node.inputs, *node.outputs)}
-    for number, (value, start) in enumerate(zip(room.copies, starts, strict=False)):
+    for number, (value, start) in enumerate(zip(workspace.copies, starts, strict=False)):
         copy = Scratch(number)
         launch = elementwise(straightened(value, places, copy, in_one_piece(value.type, start)))
         yield _launched(launch, {value: places[value].address, copy: start})
         own[value] = in_one_piece(value.type, start)
     if cudnn is not None:
-        rest = starts[len(room.copies) :]
+        rest = starts[len(workspace.copies) :]
         start, size = (rest[0], end - rest[0]) if rest else (address, 0)
         chosen = _by_cudnn(cudnn, node, own, tf32, start, size, in_parts, declines)
         if chosen:
             yield from chosen
             return
     addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
-    scratch = starts[len(room.copies) : len(room.copies) + len(room.scratch)]
+    scratch = starts[len(workspace.copies) : len(workspace.copies) + len(workspace.scratch)]
     addresses |= {Scratch(index): start for index, start in enumerate(scratch)}
-    library = end - room.library_bytes, room.library_bytes
+    library = end - workspace.library_bytes, workspace.library_bytes
     for epilogues in (True, False):
         found = calls_of(node, own, tf32, epilogues)
-        if found.scratch != room.scratch:
+        if found.scratch != workspace.scratch:
             raise PlanError(f"{node.label}: its kernels need other scratch than was planned")
         bound = [_with_addresses(call, addresses, *library) for call in found.calls]
         declined = [c for c in bound if isinstance(c, BoundGemm) and not serves(c)]
@@ -251,14 +251,14 @@ def _by_cudnn(
     own: Mapping[Value, Place],
     tf32: bool,
     start: int,
-    room: int,
+    workspace_bytes: int,
     in_parts: bool,
     declines: Callable[[Request], None],
 ) -> list[BoundCall]:
     """Return the calls of a node by cuDNN, in the first form for which it has an engine.
 
-    The workspace is `room` bytes at `start`. The list is empty if there is no such form. `in_parts`
-    is passed to `Cudnn.build`.
+    The workspace is `workspace_bytes` at `start`. The list is empty if there is no such form.
+    `in_parts` is passed to `Cudnn.build`.
     """
     forms = list(library_calls(node, own, tf32))
     for asked in forms:
@@ -267,9 +267,9 @@ def _by_cudnn(
         for number, type in enumerate(asked.scratch):
             addresses[Scratch(number)] = free
             free += align(type.bytes, ALIGNMENT)
-        if free > start + room:
+        if free > start + workspace_bytes:
             continue
-        plan = cudnn.build(asked.request, start + room - free, in_parts)
+        plan = cudnn.build(asked.request, start + workspace_bytes - free, in_parts)
         if plan is None:
             continue
         roles = {role: addresses[buffer] for role, buffer in asked.values.items()}

@@ -97,7 +97,7 @@ def version(library: ctypes.CDLL) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class MatrixPlacement:
     """The layout of an operand of a product.
 
     `leading` is its leading dimension, `stride` the elements from one matrix of the batch to the
@@ -120,7 +120,7 @@ class LtProduct:
         library: ctypes.CDLL,
         handle: ctypes.c_void_p,
         call: Gemm,
-        lies: Sequence[Lying],
+        placements: Sequence[MatrixPlacement],
         bias: int | None,
         batch: int | None = None,
     ) -> None:
@@ -131,7 +131,7 @@ class LtProduct:
             layouts = [
                 self._layout(matrix, shape, each, call.batch if batch is None else batch)
                 for matrix, shape, each in zip(
-                    (call.first, call.second, call.c), shapes(call), lies, strict=True
+                    (call.first, call.second, call.c), shapes(call), placements, strict=True
                 )
             ]
         except BaseException:
@@ -210,11 +210,11 @@ class LtProduct:
         return operation
 
     def _layout(
-        self, matrix: Matrix, shape: tuple[int, int], lies: Lying, batch: int
+        self, matrix: Matrix, shape: tuple[int, int], placements: MatrixPlacement, batch: int
     ) -> ctypes.c_void_p:
-        layout = self._make("MatrixLayout", DATA_TYPES[matrix.dtype], *shape, lies.leading)
+        layout = self._make("MatrixLayout", DATA_TYPES[matrix.dtype], *shape, placements.leading)
         if batch > 1:
-            count, stride = ctypes.c_int32(batch), ctypes.c_int64(lies.stride)
+            count, stride = ctypes.c_int32(batch), ctypes.c_int64(placements.stride)
             self._set("MatrixLayout", layout, LAYOUT_BATCH_COUNT, count)
             self._set("MatrixLayout", layout, LAYOUT_STRIDED_BATCH_OFFSET, stride)
         return layout

@@ -95,12 +95,12 @@ class CudaDevice:
         return int(memory.ptr)
 
     def _does_not_fit(self, size: int, free: int) -> ArenaError:
-        room = max(0, free - LIBRARY_BYTES) // 2**20
+        scratch = max(0, free - LIBRARY_BYTES) // 2**20
         return ArenaError(
             f"the plan's arena is {size} bytes ({format_bytes(size)}), and cuda:{self.gpu.number} "
             f"({self.gpu.name}) has {format_bytes(free)} free of "
             f"{format_bytes(self.gpu.memory_bytes)}, of which {format_bytes(LIBRARY_BYTES)} stay "
-            f"with CUDA and its libraries; a plan within budget='{room}MiB' fits"
+            f"with CUDA and its libraries; a plan within budget='{scratch}MiB' fits"
         )
 
     def pinned(self, size: int) -> Bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from graphc.codegen.workspace import room_of_product
+from graphc.codegen.workspace import product_workspace_bytes
 from graphc.ir.graph import Node
 from graphc.ir.types import ROW_BYTES, format_bytes
 from graphc.plans.memory_plan import MemoryPlan
@@ -21,7 +21,7 @@ from graphc.runtime.gpu.step_model import (
     moved_bytes,
 )
 
-Rule = Literal["rows", "products", "bytes", "room", "launches"]
+Rule = Literal["rows", "products", "bytes", "workspace", "launches"]
 
 MOST_PRODUCTS = 4
 """The largest number of products of a node that the rule ``products`` accepts."""
@@ -55,7 +55,7 @@ def findings(plan: MemoryPlan, with_cudnn: bool = True) -> list[Finding]:
     - ``rows``: a 16-bit operand of a product has rows that are not aligned to 16 bytes.
     - ``products``: a node has more than `MOST_PRODUCTS` products and is no convolution.
     - ``bytes``: kernels move the operands and results of a node more than `MOST_PASSES` times.
-    - ``room``: a product has less workspace for partial sums than it could use.
+    - ``workspace``: a product has less workspace for partial sums than it could use.
     - ``launches``: launches take more than `MOST_LAUNCHES` of the modeled step.
     """
     tf32 = plan.settings.get("precision") == "tf32"
@@ -75,9 +75,9 @@ def _of_products(work: Work, plan: MemoryPlan) -> Iterator[tuple[Rule, str]]:
     if unaligned:
         yield "rows", ", ".join(unaligned)
     for call in products:
-        wanted = min(room_of_product(call.gemm), plan.device.blas_workspace_bytes)
+        wanted = min(product_workspace_bytes(call.gemm), plan.device.blas_workspace_bytes)
         if call.workspace_bytes < wanted:
-            yield "room", f"{format_bytes(call.workspace_bytes)} of {format_bytes(wanted)}"
+            yield "workspace", f"{format_bytes(call.workspace_bytes)} of {format_bytes(wanted)}"
             return
 
 

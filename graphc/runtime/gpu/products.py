@@ -20,7 +20,7 @@ from graphc.runtime.gpu.cublaslt import (
     Algorithm,
     CublasError,
     LtProduct,
-    Lying,
+    MatrixPlacement,
     NoAlgorithm,
     aligned,
     check,
@@ -78,15 +78,17 @@ class Products:
             raise CublasError(f"a workspace must be aligned to 256 bytes, got {workspace:#x}")
         places = [located(matrix, addresses) for matrix in (call.first, call.second, call.c)]
         bias = None if call.bias is None else addresses[call.bias]
-        lies = tuple(
-            Lying(_leading(matrix, *shape), matrix.stride, aligned(place))
+        placements = tuple(
+            MatrixPlacement(_leading(matrix, *shape), matrix.stride, aligned(place))
             for matrix, shape, place in zip(
                 (call.first, call.second, call.c), shapes(call), places, strict=True
             )
         )
-        product = LtProduct(self._library, self._handle, call, lies, bias)
+        product = LtProduct(self._library, self._handle, call, placements, bias)
         try:
-            algorithm = self._fitting(product, call, lies, aligned(bias or 0), workspace_bytes)
+            algorithm = self._fitting(
+                product, call, placements, aligned(bias or 0), workspace_bytes
+            )
             product.complete(algorithm, places, workspace, workspace_bytes)
         except BaseException:
             product.close()
@@ -97,14 +99,14 @@ class Products:
         self,
         product: LtProduct,
         call: Gemm,
-        lies: Sequence[Lying],
+        placements: Sequence[MatrixPlacement],
         bias_alignment: int,
         workspace_bytes: int,
     ) -> Algorithm:
         """Return the algorithm of the contiguous product if it fits, else that of this layout."""
-        asked = [(lies, bias_alignment)]
+        asked = [(placements, bias_alignment)]
         usual = in_one_piece(call)
-        if is_as_aligned(call, lies, usual) and bias_alignment == PROMISED_ALIGNMENT:
+        if is_as_aligned(call, placements, usual) and bias_alignment == PROMISED_ALIGNMENT:
             asked.insert(0, (usual, PROMISED_ALIGNMENT))
         for each in asked:
             key = signature(call, *each, workspace_bytes)
@@ -125,7 +127,7 @@ class Products:
         self,
         key: str,
         call: Gemm,
-        lies: Sequence[Lying],
+        placements: Sequence[MatrixPlacement],
         bias_alignment: int,
         workspace_bytes: int,
     ) -> Algorithm | None:
@@ -134,13 +136,17 @@ class Products:
         If there is none, the first choice of the library is recorded under the signature `key`.
         """
         if key not in self._algorithms:
-            found = self._choose(call, lies, bias_alignment, workspace_bytes)
+            found = self._choose(call, placements, bias_alignment, workspace_bytes)
             self._algorithms[key] = None if found is None else bytes(found).hex()
         kept = self._algorithms[key]
         return None if kept is None else Algorithm.from_buffer_copy(bytes.fromhex(kept))
 
     def _choose(
-        self, call: Gemm, lies: Sequence[Lying], bias_alignment: int, workspace_bytes: int
+        self,
+        call: Gemm,
+        placements: Sequence[MatrixPlacement],
+        bias_alignment: int,
+        workspace_bytes: int,
     ) -> Algorithm | None:
         """Return the library's first choice for all products of a node at once.
 
@@ -148,8 +154,10 @@ class Products:
         with that alignment is passed instead of the address.
         """
         bias = None if call.bias is None else bias_alignment
-        with LtProduct(self._library, self._handle, call, lies, bias, call.all_batches) as asked:
-            return asked.first_choice([each.alignment for each in lies], workspace_bytes)
+        with LtProduct(
+            self._library, self._handle, call, placements, bias, call.all_batches
+        ) as asked:
+            return asked.first_choice([each.alignment for each in placements], workspace_bytes)
 
     def close(self) -> None:
         """Destroy the handle."""
@@ -158,12 +166,14 @@ class Products:
             self._handle = ctypes.c_void_p()
 
 
-def signature(call: Gemm, lies: Sequence[Lying], bias_alignment: int, workspace_bytes: int) -> str:
+def signature(
+    call: Gemm, placements: Sequence[MatrixPlacement], bias_alignment: int, workspace_bytes: int
+) -> str:
     """Return a unique text for a product, its layout and the size of its workspace."""
     matrices = (call.first, call.second, call.c)
     operands = " ".join(
         f"{matrix.dtype}:{each.leading}:{each.stride}:{each.alignment}"
-        for matrix, each in zip(matrices, lies, strict=True)
+        for matrix, each in zip(matrices, placements, strict=True)
     )
     letters = "".join("NT"[flag] for flag in (call.transpose_first, call.transpose_second))
     return (
@@ -187,7 +197,7 @@ def _leading(matrix: Matrix, rows: int, columns: int) -> int:
     return matrix.leading if columns > 1 else padded_extent(rows, matrix.dtype.itemsize)
 
 
-def in_one_piece(call: Gemm) -> tuple[Lying, ...]:
+def in_one_piece(call: Gemm) -> tuple[MatrixPlacement, ...]:
     """Return the layout of the operands if they are contiguous, apart from padding.
 
     The alignments are those that hold under all strategies.
@@ -205,14 +215,16 @@ def in_one_piece(call: Gemm) -> tuple[Lying, ...]:
         if call.all_batches > 1:  # each matrix of the batch may be the first of a call
             alignment = aligned(stride * size)
         is_one = is_shared or call.all_batches == 1
-        found.append(Lying(leading, 0 if is_one else stride, alignment))
+        found.append(MatrixPlacement(leading, 0 if is_one else stride, alignment))
     return tuple(found)
 
 
-def is_as_aligned(call: Gemm, lies: Sequence[Lying], usual: Sequence[Lying]) -> bool:
+def is_as_aligned(
+    call: Gemm, placements: Sequence[MatrixPlacement], usual: Sequence[MatrixPlacement]
+) -> bool:
     """Return True if every row and matrix is at least as aligned as with contiguous operands."""
     matrices = (call.first, call.second, call.c)
-    for matrix, own, other in zip(matrices, lies, usual, strict=True):
+    for matrix, own, other in zip(matrices, placements, usual, strict=True):
         size = matrix.dtype.itemsize
         distances = [(own.leading, other.leading)]
         if call.batch > 1 and own.stride:

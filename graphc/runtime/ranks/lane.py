@@ -44,9 +44,9 @@ class Lane:
         self._broken = ""
 
     @functools.cached_property
-    def room(self) -> sums.Room:
+    def scratch(self) -> sums.Scratch:
         """The workspace of sums."""
-        return sums.Room(self.wire.size)
+        return sums.Scratch(self.wire.size)
 
     def begins(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
         """Return the call that begins a collective; `y` may be `x` if the op may overwrite it."""
@@ -103,12 +103,12 @@ class Lane:
             )
 
     def _work(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
-        wire, room = self.wire, self.room
+        wire, scratch = self.wire, self.scratch
         match node.op.name:
             case "all_reduce":
-                return sums.all_reduce(wire, room, y)
+                return sums.all_reduce(wire, scratch, y)
             case "reduce_scatter":
-                return sums.reduce_scatter(wire, room, x, y)
+                return sums.reduce_scatter(wire, scratch, x, y)
             case "all_gather":
                 return sums.all_gather(wire, x, y)
             case _:

@@ -12,7 +12,7 @@ Rank r adds the r-th part of the elements. An all-reduce is a reduce-scatter and
     at the end:                    gather all parts on all ranks (all-gather)
 
 Each rank sends 2 (N - 1) / N of the bytes, which is optimal (Patarasuk and Yuan, 2009). Received
-bytes go to a `Room`, which all collectives of a program share because they run one after another.
+bytes go to a `Scratch`, which all collectives of a program share, as they run one after another.
 16-bit numbers are added in float32, and rounded once.
 """
 
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Call = Callable[[], None]
 
 
-class Room:
+class Scratch:
     """The workspace for bytes received from other ranks until they are summed.
 
     `plans.exchange_bytes` computes its size.
@@ -47,12 +47,12 @@ class Room:
         return self.arrived.nbytes + self.wide.nbytes
 
 
-def all_reduce(wire: Wire, room: Room, y: Array) -> Call:
+def all_reduce(wire: Wire, scratch: Scratch, y: Array) -> Call:
     """Return the call that replaces contiguous `y` by the sum of `y` over all ranks."""
     flat = y.reshape(-1)
     bounds = [rank * flat.size // wire.size for rank in range(wire.size + 1)]
     own = flat[bounds[wire.rank] : bounds[wire.rank + 1]]
-    sums = _summing(wire, room, flat, bounds, own)
+    sums = _summing(wire, scratch, flat, bounds, own)
     item = flat.itemsize
     starts = [item * bound for bound in bounds[:-1]]
     lengths = [item * (b - a) for a, b in itertools.pairwise(bounds)]
@@ -66,14 +66,14 @@ def all_reduce(wire: Wire, room: Room, y: Array) -> Call:
     return call
 
 
-def reduce_scatter(wire: Wire, room: Room, x: Array, y: Array) -> Call:
+def reduce_scatter(wire: Wire, scratch: Scratch, x: Array, y: Array) -> Call:
     """Return the call that sets `y` to this rank's part of the sum of `x` over all ranks.
 
     Both are contiguous.
     """
     flat, part = x.reshape(-1), y.size
     bounds = [rank * part for rank in range(wire.size + 1)]
-    sums = _summing(wire, room, flat, bounds, y.reshape(-1))
+    sums = _summing(wire, scratch, flat, bounds, y.reshape(-1))
 
     def call() -> None:
         for each in sums:
@@ -102,13 +102,15 @@ def broadcast(wire: Wire, y: Array, root: int) -> Call:
     return lambda: wire.broadcast(whole, root)
 
 
-def _summing(wire: Wire, room: Room, flat: Array, bounds: list[int], out: Array) -> list[Call]:
+def _summing(
+    wire: Wire, scratch: Scratch, flat: Array, bounds: list[int], out: Array
+) -> list[Call]:
     """Return calls that sum the parts of `flat` between `bounds`, that of this rank into `out`.
 
     `out` may be the part itself.
     """
     item, sent = flat.itemsize, _bytes_of(flat)
-    step = room.piece // item
+    step = scratch.piece // item
     longest = max(b - a for a, b in itertools.pairwise(bounds))
     calls: list[Call] = []
     for first in range(0, longest, step):
@@ -116,10 +118,10 @@ def _summing(wire: Wire, room: Room, flat: Array, bounds: list[int], out: Array)
         starts = [item * (bound + first) for bound in bounds[:-1]]
         lengths = [item * count for count in counts]
         own = counts[wire.rank]
-        arrived = room.arrived[: wire.size * own * item]
+        arrived = scratch.arrived[: wire.size * own * item]
         pieces = list(arrived.view(flat.dtype).reshape(wire.size, own))
         target = out[first : first + own]
-        adds = _adding(room, pieces, target) if own else []
+        adds = _adding(scratch, pieces, target) if own else []
 
         def call(
             starts: list[int] = starts,
@@ -135,14 +137,14 @@ def _summing(wire: Wire, room: Room, flat: Array, bounds: list[int], out: Array)
     return calls
 
 
-def _adding(room: Room, pieces: list[Array], target: Array) -> list[Call]:
+def _adding(scratch: Scratch, pieces: list[Array], target: Array) -> list[Call]:
     """Return calls that add pieces in order."""
     if target.dtype.itemsize > 2:
         if len(pieces) == 1:
             return [_call(np.copyto, target, pieces[0])]
         rest = [_call(np.add, target, piece, target) for piece in pieces[2:]]
         return [_call(np.add, pieces[0], pieces[1], target), *rest]
-    total, term = (row[: target.size] for row in room.wide)
+    total, term = (row[: target.size] for row in scratch.wide)
     calls = [_call(np.copyto, total, pieces[0])]
     for piece in pieces[1:]:
         calls += [_call(np.copyto, term, piece), _call(np.add, total, term, total)]

@@ -11,7 +11,7 @@ from graphc.ir.builder import apply
 from graphc.ops.conv import Conv2d, Conv2dAttributes
 
 CONVOLUTIONS = [s for s in SAMPLES if s.op.startswith("conv2d") and "accumulate" not in s.label]
-ROOM = 1 << 22
+WORKSPACE_BYTES = 1 << 22
 STREAM = 5
 
 
@@ -30,7 +30,7 @@ def arrays_of(node, feeds, laid):
     return {v: laid(a) if a.ndim == 4 else aligned(a) for v, a in every.items()}
 
 
-def run(cudnn, call, arrays, room=ROOM):
+def run(cudnn, call, arrays, room=WORKSPACE_BYTES):
     """Run a call of the library; bytes behind the plan's workspace must stay."""
     plan = cudnn.build(call.request, room)
     workspace = aligned(np.full(room + 64, 7, np.uint8))

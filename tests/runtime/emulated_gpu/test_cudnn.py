@@ -13,8 +13,8 @@ from ops.test_strides import run as run_numpy
 from runtime.emulated_gpu import fake_cudnn
 from runtime.emulated_gpu.cudnn_calls import (
     CONVOLUTIONS,
-    ROOM,
     STREAM,
+    WORKSPACE_BYTES,
     arrays_of,
     attention_samples,
     channels_last,
@@ -119,7 +119,7 @@ def test_attention_signatures_tell_requests_apart():
             request = library_call(node, places_of(arrays_of(node, feeds, laid))).request
             requests += [request, replace(request, scale=0.5), replace(request, causal=True)]
     assert [request.kind for request in requests] == ["forward"] * 6 + ["backward"] * 6
-    assert len({signature(request, ROOM) for request in requests}) == len(requests)
+    assert len({signature(request, WORKSPACE_BYTES) for request in requests}) == len(requests)
 
 
 def test_parts_of_larger_arrays_are_read_where_they_lie(cudnn):
@@ -169,16 +169,18 @@ def test_signatures_tell_requests_apart():
         replace(request, x=replace(request.x, strides=(288, 1, 48, 8))),
         simple_call("bfloat16").request,
     ]
-    texts = {signature(each, ROOM) for each in (request, *others)} | {signature(request, 1)}
+    texts = {signature(each, WORKSPACE_BYTES) for each in (request, *others)} | {
+        signature(request, 1)
+    }
     assert len(texts) == len(others) + 2
-    assert signature(simple_call().request, ROOM) == signature(request, ROOM)
+    assert signature(simple_call().request, WORKSPACE_BYTES) == signature(request, WORKSPACE_BYTES)
 
 
 def test_the_handle_is_given_back_once(monkeypatch):
     """By hand, or with the last one who uses it; a forked child leaves it to its parent."""
     for ends in (lambda handle: handle.close(), lambda handle: None):
         handle = Cudnn(fake_cudnn)
-        plan = handle.build(simple_call().request, ROOM)
+        plan = handle.build(simple_call().request, WORKSPACE_BYTES)
         assert len(fake_cudnn.HANDLES) == 1
         ends(handle)
         del handle, plan
@@ -197,7 +199,7 @@ def test_the_handle_is_given_back_once(monkeypatch):
 
 
 def test_each_tensor_needs_an_address(cudnn):
-    plan = cudnn.build(simple_call().request, ROOM)
+    plan = cudnn.build(simple_call().request, WORKSPACE_BYTES)
     with pytest.raises(CudnnError, match=r"\['w', 'x', 'y'\]"):
         cudnn.run(plan, {"x": 256}, 256, STREAM)
 

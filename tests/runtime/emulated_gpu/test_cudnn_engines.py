@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from codegen.on_cpu import places_of
 from runtime.emulated_gpu import fake_cudnn
-from runtime.emulated_gpu.cudnn_calls import ROOM, library_call, run, simple, simple_call
+from runtime.emulated_gpu.cudnn_calls import WORKSPACE_BYTES, library_call, run, simple, simple_call
 
 from graphc.runtime.gpu.cudnn import Cudnn, CudnnError
 
 
 def test_engines_are_deterministic_and_precise(cudnn):
     """The first engines of the stand-in round, or are not deterministic."""
-    assert cudnn.build(simple_call().request, ROOM).engine == 7
-    assert cudnn.build(simple_call(tf32=True).request, ROOM).engine == 1
-    assert cudnn.build(simple_call("bfloat16", tf32=True).request, ROOM).engine == 4
-    assert cudnn.build(simple_call("float64").request, ROOM).engine == 4
+    assert cudnn.build(simple_call().request, WORKSPACE_BYTES).engine == 7
+    assert cudnn.build(simple_call(tf32=True).request, WORKSPACE_BYTES).engine == 1
+    assert cudnn.build(simple_call("bfloat16", tf32=True).request, WORKSPACE_BYTES).engine == 4
+    assert cudnn.build(simple_call("float64").request, WORKSPACE_BYTES).engine == 4
 
 
 def test_engines_keep_within_the_workspace(cudnn):
@@ -33,9 +33,9 @@ def test_engines_keep_within_the_workspace(cudnn):
 def test_what_cudnn_declines(cudnn, monkeypatch):
     call = simple_call()
     repeated = replace(call.request, x=replace(call.request.x, strides=(0, 36, 6, 1)))
-    assert cudnn.build(repeated, ROOM) is None
+    assert cudnn.build(repeated, WORKSPACE_BYTES) is None
     monkeypatch.setattr(fake_cudnn, "ENGINES", [])
-    assert cudnn.build(call.request, ROOM) is None
+    assert cudnn.build(call.request, WORKSPACE_BYTES) is None
 
 
 FAULTS = (
@@ -57,7 +57,7 @@ def test_an_engine_that_fails_is_passed_over(cudnn, monkeypatch, fault, function
     """Whatever it raises; the next one is taken."""
     own = getattr(fake_cudnn.pygraph, function)
     engine_of = fake_cudnn.pygraph.get_engine_and_knobs_at_index
-    usual = cudnn.build(simple_call().request, ROOM).engine
+    usual = cudnn.build(simple_call().request, WORKSPACE_BYTES).engine
     failed = []
 
     def failing(graph, index):
@@ -68,7 +68,7 @@ def test_an_engine_that_fails_is_passed_over(cudnn, monkeypatch, fault, function
 
     monkeypatch.setattr(fake_cudnn.pygraph, function, failing)
     other = Cudnn(fake_cudnn)
-    assert (usual, other.build(simple_call().request, ROOM).engine) == (7, 9)
+    assert (usual, other.build(simple_call().request, WORKSPACE_BYTES).engine) == (7, 9)
     assert failed
     other.close()
 
@@ -80,13 +80,13 @@ def test_a_request_that_fails_is_left_to_kernels(cudnn, monkeypatch, fault, func
         raise fault("CUDNN_STATUS_BAD_PARAM")
 
     monkeypatch.setattr(fake_cudnn.pygraph, function, failing)
-    assert cudnn.build(simple_call().request, ROOM) is None
+    assert cudnn.build(simple_call().request, WORKSPACE_BYTES) is None
 
 
 def test_a_record_makes_the_same_plans(cudnn, monkeypatch):
     """Also where cuDNN's own order has changed."""
     call = simple_call()
-    rooms = (ROOM, fake_cudnn.SMALL, 0)
+    rooms = (WORKSPACE_BYTES, fake_cudnn.SMALL, 0)
     first = [cudnn.build(call.request, room) for room in rooms]
     record = json.loads(json.dumps(cudnn.record))
     monkeypatch.setattr(fake_cudnn, "ENGINES", fake_cudnn.ENGINES[::-1])
@@ -114,7 +114,7 @@ def test_a_recorded_engine_runs(cudnn):
 
 def test_a_record_of_another_cudnn_is_refused(cudnn, monkeypatch):
     call = simple_call()
-    cudnn.build(call.request, ROOM)
+    cudnn.build(call.request, WORKSPACE_BYTES)
     record = cudnn.record
     monkeypatch.setattr(fake_cudnn, "VERSION", [91_200])
     with pytest.raises(CudnnError, match=r"cuDNN 91100, this is 91200.*drop the record"):
@@ -124,11 +124,11 @@ def test_a_record_of_another_cudnn_is_refused(cudnn, monkeypatch):
 def test_a_recorded_engine_that_is_gone_is_an_error(cudnn, monkeypatch):
     """A rerun is the same, or it is an error: never quietly another engine."""
     call = simple_call()
-    cudnn.build(call.request, ROOM)
+    cudnn.build(call.request, WORKSPACE_BYTES)
     monkeypatch.setattr(fake_cudnn, "ENGINES", [e for e in fake_cudnn.ENGINES if e.number != 7])
     again = Cudnn(fake_cudnn, cudnn.record)
     with pytest.raises(CudnnError, match=r"engine 7 of the record.*another GPU"):
-        again.build(call.request, ROOM)
+        again.build(call.request, WORKSPACE_BYTES)
     again.close()
 
 
@@ -152,8 +152,8 @@ def test_engines_that_transform_operands_are_refused(cudnn, monkeypatch, note):
     """Their rounding errors are larger; where TF32 is allowed, so are they."""
     transforms = fake_cudnn.Engine(5, notes=(fake_cudnn.NOTES[note],))
     monkeypatch.setattr(fake_cudnn, "ENGINES", [transforms, *fake_cudnn.ENGINES])
-    assert cudnn.build(simple_call().request, ROOM).engine == 7
-    assert cudnn.build(simple_call(tf32=True).request, ROOM).engine == 5
+    assert cudnn.build(simple_call().request, WORKSPACE_BYTES).engine == 7
+    assert cudnn.build(simple_call(tf32=True).request, WORKSPACE_BYTES).engine == 5
 
 
 def test_a_fault_of_the_builder_is_a_decline(cudnn, monkeypatch):
@@ -163,7 +163,7 @@ def test_a_fault_of_the_builder_is_a_decline(cudnn, monkeypatch):
         raise ValueError("dim is not supported")
 
     monkeypatch.setattr(fake_cudnn.pygraph, "tensor", failing)
-    assert cudnn.build(simple_call().request, ROOM) is None
+    assert cudnn.build(simple_call().request, WORKSPACE_BYTES) is None
 
 
 def test_the_frontends_own_error_is_no_runtime_error():
@@ -177,7 +177,7 @@ def test_engines_in_any_order_only_where_they_are_allowed(monkeypatch):
     request = simple_call().request
     for deterministic, engine in ((True, 7), (False, 2)):
         cudnn = Cudnn(fake_cudnn, deterministic=deterministic)
-        assert cudnn.build(request, ROOM).engine == engine
+        assert cudnn.build(request, WORKSPACE_BYTES).engine == engine
         cudnn.close()
 
 
@@ -201,9 +201,11 @@ def test_an_engine_for_parts_serves_packed_operands_too(cudnn, monkeypatch):
     serving_packed_operands_alone(monkeypatch, 7)
     usual = simple_call().request
     parts = replace(usual, x=usual.x.spread(), y=usual.y.spread())
-    assert cudnn.build(usual, ROOM).engine == 7
-    assert cudnn.build(parts, ROOM) is None
-    assert [cudnn.build(each, ROOM, in_parts=True).engine for each in (usual, parts)] == [9, 9]
+    assert cudnn.build(usual, WORKSPACE_BYTES).engine == 7
+    assert cudnn.build(parts, WORKSPACE_BYTES) is None
+    assert [
+        cudnn.build(each, WORKSPACE_BYTES, in_parts=True).engine for each in (usual, parts)
+    ] == [9, 9]
 
 
 def test_parts_step_over_what_lies_beside_them():

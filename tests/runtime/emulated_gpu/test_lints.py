@@ -45,9 +45,9 @@ def test_passes_over_the_operands_are_counted():
 
 def test_less_room_than_a_product_wants_is_found(monkeypatch):
     plan = training(small_gpt2())
-    assert not any(rule == "room" for rule, _ in found(plan))
-    monkeypatch.setattr("graphc.runtime.gpu.lints.room_of_product", lambda gemm: 2**25)
-    assert any(rule == "room" for rule, _ in found(plan))
+    assert not any(rule == "workspace" for rule, _ in found(plan))
+    monkeypatch.setattr("graphc.runtime.gpu.lints.product_workspace_bytes", lambda gemm: 2**25)
+    assert any(rule == "workspace" for rule, _ in found(plan))
 
 
 def test_launches_of_a_small_step_are_found():

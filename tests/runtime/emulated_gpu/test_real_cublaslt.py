@@ -19,7 +19,7 @@ from graphc.errors import DependencyError
 from graphc.ir.types import bfloat16, float16, float32, float64
 from graphc.ops.matmul import Linear, LinearAttributes, Matmul, MatmulAttributes
 from graphc.runtime.gpu import cublaslt
-from graphc.runtime.gpu.cublaslt import Heuristic, LtProduct, Lying
+from graphc.runtime.gpu.cublaslt import Heuristic, LtProduct, MatrixPlacement
 
 pytestmark = pytest.mark.peers
 
@@ -219,8 +219,10 @@ def test_the_library_holds_epilogues(library, activation):
 
 def check_descriptors(library, call, bias):
     cublaslt.declare(library)
-    lies = [Lying(m.leading, m.stride, 16) for m in (call.first, call.second, call.c)]
-    with LtProduct(library, ctypes.c_void_p(), call, lies, bias) as product:
+    placements = [
+        MatrixPlacement(m.leading, m.stride, 16) for m in (call.first, call.second, call.c)
+    ]
+    with LtProduct(library, ctypes.c_void_p(), call, placements, bias) as product:
         operation, *layouts, _ = product._described
         held = {
             name: read(library, "MatmulDesc", operation, attribute, type)

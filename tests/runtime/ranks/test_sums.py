@@ -47,7 +47,7 @@ def test_all_have_the_sum_in_the_order_of_ranks(ranks, count, dtype):
 
     def work(wire):
         y = values[wire.rank].copy()
-        sums.all_reduce(wire, sums.Room(ranks), y)()
+        sums.all_reduce(wire, sums.Scratch(ranks), y)()
         return y
 
     for found in on_ranks(ranks, work):
@@ -60,7 +60,7 @@ def test_parts_are_scattered_and_gathered(ranks):
 
     def work(wire):
         part = np.empty(60_000, np.float32)
-        sums.reduce_scatter(wire, sums.Room(ranks), values[wire.rank], part)()
+        sums.reduce_scatter(wire, sums.Scratch(ranks), values[wire.rank], part)()
         whole = np.empty(60_000 * ranks, np.float32)
         sums.all_gather(wire, part, whole)()
         root = values[wire.rank].copy()
@@ -74,8 +74,8 @@ def test_parts_are_scattered_and_gathered(ranks):
 
 def test_the_room_is_as_large_as_it_is_said_to_be():
     for ranks in (2, 3, 7, 64, 1000):
-        room = sums.Room(ranks)
-        assert room.arrived.nbytes + room.wide.nbytes == room.bytes == room_bytes(ranks)
+        scratch = sums.Scratch(ranks)
+        assert scratch.arrived.nbytes + scratch.wide.nbytes == scratch.bytes == room_bytes(ranks)
 
 
 @pytest.mark.parametrize("device", ["cpu", "h200"])

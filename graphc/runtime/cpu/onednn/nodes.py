@@ -38,8 +38,8 @@ def _executions(
         return None
     # The loss by alignment is always subtracted, even at an aligned address. Whether a primitive
     # fits therefore does not depend on the address of the workspace.
-    room = max(0, workspace_bytes - ALIGNMENT)
-    workspace = Workspace(align(workspace_address, ALIGNMENT), room)
+    scratch = max(0, workspace_bytes - ALIGNMENT)
+    workspace = Workspace(align(workspace_address, ALIGNMENT), scratch)
     if node.op.name in PRODUCTS:
         return product_executions(library, node, places, workspace, threads)
     if isinstance(node.op, Convolution):
