@@ -8,7 +8,7 @@ import graphc
 from graphc.cli.onnx_model import loss_of
 from graphc.importing.network import Network
 from graphc.ir.graph import Value
-from graphc.torch.loading import is_module
+from graphc.torch.importing.loading import is_module
 
 ASKED = ("loss", "trainable")
 """Settings of an imported network, which are no arguments of the function."""

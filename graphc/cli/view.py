@@ -37,8 +37,9 @@ from graphc.plans.plan_file import load_plan
 from graphc.progress import report
 from graphc.runtime.memory import memory_of
 from graphc.runtime.ranks.world import find_world
-from graphc.view.clock import Clock, estimated, measured
+from graphc.view.clock import Clock, estimated
 from graphc.view.difference import differences
+from graphc.view.measured import measured
 from graphc.view.page import Limit, page
 from graphc.view.snapshot import snapshot
 from graphc.view.trace import trace

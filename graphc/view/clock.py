@@ -1,4 +1,4 @@
-"""Execution times of the nodes of a plan, estimated or measured."""
+"""Execution times of the nodes of a plan, estimated by a cost model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.rank_model import timeline
-from graphc.runtime.profile import machine, step_times
 
 
 @dataclass(frozen=True)
@@ -27,15 +26,3 @@ def estimated(plan: MemoryPlan, costs: CostModel | None = None) -> Clock:
     costs = costs or CostModel.of(plan)
     found = timeline(plan, costs)
     return Clock(str(costs), found.seconds, found.exchanges)
-
-
-def measured(plan: MemoryPlan, steps: int) -> Clock:
-    """Return times measured in `steps` steps on this machine's CPU, with random inputs.
-
-    The time of a node is its minimum over the steps. With several ranks, the times are those of the
-    shortest step. Raises the errors of `runtime.profile.step_times`.
-    """
-    found = step_times(plan, steps)
-    what = "the shortest" if found.exchanges else "each node's best"
-    source = f"{what} of {steps} steps on {machine()}"
-    return Clock(source, tuple(found.seconds), tuple(found.exchanges))

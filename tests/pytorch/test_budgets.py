@@ -19,7 +19,7 @@ pytestmark = pytest.mark.peers
 
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
-from graphc.torch.runner import runner  # noqa: E402
+from graphc.torch.budget.runner import runner  # noqa: E402
 
 SLACK = 2**14
 """Bytes that these small steps may take beyond their plan; the promise is 1 MiB."""

@@ -51,7 +51,7 @@ def node_of(target, *shapes, strides=None, dtype=torch.float32):
 
 
 def measured(*nodes):
-    from graphc.torch.costs import _run, key_of
+    from graphc.torch.budget.costs import _run, key_of
 
     found = _run([key_of(node) for node in nodes], list(nodes))
     return [found[key_of(node)] for node in nodes]
@@ -150,8 +150,8 @@ def test_what_is_estimated_is_in_the_report():
 
 
 def test_measurements_are_kept_by_device_and_read_again(tmp_path, monkeypatch):
-    from graphc.torch.costs import Store
-    from graphc.torch.steps import Measured
+    from graphc.torch.budget.costs import Store
+    from graphc.torch.budget.steps import Measured
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     store = Store.of_device(torch.device("cpu"))
@@ -175,7 +175,7 @@ SETTINGS = [
 
 
 def test_measurements_are_kept_by_settings_of_torch():
-    from graphc.torch.costs import Store
+    from graphc.torch.budget.costs import Store
 
     def path():
         return Store.of_device(torch.device("cpu")).path
@@ -198,8 +198,8 @@ def test_what_two_processes_measure_is_kept_by_both(tmp_path, monkeypatch):
 
     What did not run may run the next time.
     """
-    from graphc.torch.costs import Store
-    from graphc.torch.steps import Measured
+    from graphc.torch.budget.costs import Store
+    from graphc.torch.budget.steps import Measured
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cpu = torch.device("cpu")

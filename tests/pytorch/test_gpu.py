@@ -20,7 +20,7 @@ def on(device):
 
 def test_random_numbers_come_from_the_generator_of_the_device_they_are_for(monkeypatch):
     """The state is on the CPU, and an op without tensors says where it draws."""
-    from graphc.torch.runner import drawing_on_its_device
+    from graphc.torch.budget.runner import drawing_on_its_device
 
     entered = []
 
@@ -40,7 +40,7 @@ def test_random_numbers_come_from_the_generator_of_the_device_they_are_for(monke
 
 
 def test_a_graph_that_is_captured_takes_no_saved_state(monkeypatch):
-    from graphc.torch.runner import drawing_on_its_device
+    from graphc.torch.budget.runner import drawing_on_its_device
 
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(TorchError, match="CUDA graph cannot capture"):
@@ -50,7 +50,7 @@ def test_a_graph_that_is_captured_takes_no_saved_state(monkeypatch):
 
 def test_a_backward_pass_that_is_watched_runs_in_the_thread_that_watches():
     """By itself, autograd has a thread for each GPU."""
-    from graphc.torch.step import PlannedStep
+    from graphc.torch.budget.step import PlannedStep
 
     step = PlannedStep(nn.ReLU(), None, None, 0, False)
     with step.watched(lambda *_: nullcontext()):
@@ -59,8 +59,8 @@ def test_a_backward_pass_that_is_watched_runs_in_the_thread_that_watches():
 
 
 def test_a_second_gpu_is_refused_by_the_names_of_what_is_there():
-    from graphc.torch.refusals import refuse_tensors
-    from graphc.torch.step import PlannedStep
+    from graphc.torch.budget.refusals import refuse_tensors
+    from graphc.torch.budget.step import PlannedStep
 
     step = PlannedStep(nn.ReLU(), None, None, 0, False)
     refuse_tensors(step, ((on("cuda:1"), on("cuda:1"), torch.ones(3)), {}))

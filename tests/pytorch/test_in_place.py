@@ -7,7 +7,7 @@ pytestmark = pytest.mark.peers
 
 from torch import fx  # noqa: E402
 
-from graphc.torch.in_place import COMMUTE, FIRST, GIVEN, may_overwrite, overwriting  # noqa: E402
+from graphc.torch.budget.in_place import COMMUTE, FIRST, GIVEN, may_overwrite, overwriting  # noqa: E402
 
 aten = torch.ops.aten
 

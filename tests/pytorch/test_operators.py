@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch_cases.comparison import agrees  # noqa: E402 - these need torch
 from torch_cases.operators import FAMILIES, case  # noqa: E402
 
-from graphc.torch.rules import RULES  # noqa: E402
+from graphc.torch.importing.rules import RULES  # noqa: E402
 
 CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from remat.problems import training_chain
 
-from graphc.torch.planner import TorchPlanner
+from graphc.torch.budget.planner import TorchPlanner
 
 SEEDS = range(2)
 

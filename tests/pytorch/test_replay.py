@@ -15,7 +15,7 @@ from torch_cases.modules import MODULES  # noqa: E402
 import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402
 from graphc.torch import costs, joint  # noqa: E402
-from graphc.torch.steps import Measured  # noqa: E402
+from graphc.torch.budget.steps import Measured  # noqa: E402
 
 aten = torch.ops.aten
 FAST = "MLP"
@@ -33,8 +33,8 @@ def test_it_counts_what_the_planner_counts(name):
 
 
 def counts_alike(torch_steps):
-    from graphc.torch.planned import checked
-    from graphc.torch.planner import TorchPlanner
+    from graphc.torch.budget.planned import checked
+    from graphc.torch.budget.planner import TorchPlanner
 
     planner = TorchPlanner(torch_steps.steps, torch_steps.state_of)
     span = planner.no_recompute.peak_bytes - planner.least.peak_bytes
@@ -73,7 +73,7 @@ def planned():
 @pytest.fixture
 def plan(planned):
     """What the checker is told of it, in graphs that may be changed."""
-    from graphc.torch.planned import to_replay
+    from graphc.torch.budget.planned import to_replay
 
     graphs = copied(planned.forward.graph), copied(planned.backward.graph)
     return to_replay(planned.torch_steps, *graphs)
@@ -92,7 +92,7 @@ def of(graph, target):
 
 
 def refused(plan, match):
-    from graphc.torch.replay import replay
+    from graphc.torch.budget.replay import replay
 
     with pytest.raises(TorchError, match=match):
         replay(plan)
@@ -148,7 +148,7 @@ def test_bytes_of_a_step_by_hand():
 
 
 def test_it_names_the_node_whose_peak_is_above_what_is_claimed(plan):
-    from graphc.torch.replay import check, replay
+    from graphc.torch.budget.replay import check, replay
 
     peak = replay(plan).peak
     check(plan, peak.bytes)
@@ -239,7 +239,7 @@ def test_a_gradient_that_is_missing(plan):
 
 
 def test_the_axes_of_copies_of_copies_are_those_of_permuted_tensors():
-    from graphc.torch.contents import Numbers
+    from graphc.torch.budget.contents import Numbers
 
     x = torch.randn(2, 3, 4)
     for one, other in itertools.product(itertools.permutations(range(3)), repeat=2):

@@ -150,7 +150,7 @@ def test_the_peak_is_that_of_the_allocator(monkeypatch):
 @pytest.mark.parametrize("kind", ["parameters", "inputs", "gradients"])
 def test_what_is_there_before_a_step_is_measured_too(kind, monkeypatch):
     """A plan that leaves some of it out says too little by just that."""
-    from graphc.torch import step as planning
+    from graphc.torch.budget import step as planning
 
     held_by, left_out = planning.held_by, []
 

@@ -8,7 +8,8 @@ from view.networks import SMALL_PLANS, planned, small_plan
 import graphc as g
 from graphc.plans.cost_model import CostModel
 from graphc.plans.rank_model import model_rank
-from graphc.view.clock import Clock, estimated, measured
+from graphc.view.clock import Clock, estimated
+from graphc.view.measured import measured
 from graphc.view.page_model import kinds_of
 from graphc.view.trace import trace
 

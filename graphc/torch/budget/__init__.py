@@ -1,0 +1,1 @@
+"""Memory plans for PyTorch's own training: recomputation within a budget for an existing module."""

@@ -1,0 +1,95 @@
+"""A backend for torch.compile that partitions joint graphs with a given function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch.utils._pytree import tree_leaves
+
+from graphc.errors import TorchError
+from graphc.torch.budget.runner import Boxed
+from graphc.torch.budget.sources import source_names
+
+Partition = Callable[[fx.GraphModule, int, list[str]], tuple[fx.GraphModule, fx.GraphModule]]
+"""Partitions a joint graph into the forward and the backward graph.
+
+The arguments are the joint graph, its number of forward outputs, and Dynamo's names of its inputs.
+"""
+
+Part = Literal["forward", "backward", "inference"]
+
+
+def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed]) -> Any:
+    """Return a backend for torch.compile; `run_of` converts graphs into functions."""
+
+    def compiler(part: Part) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
+        def compiled(module: fx.GraphModule, _: Sequence[Any]) -> Boxed:
+            if part == "backward":
+                _donate_nothing()
+            return run_of(module, part)
+
+        return compiled
+
+    def compile_graph(traced: fx.GraphModule, given: Sequence[Any]) -> Any:
+        names = source_names(traced)
+
+        def split(joint: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **__: Any) -> Any:
+            return partition(joint, num_fwd_outputs, names)
+
+        made = aot_autograd(
+            fw_compiler=compiler("forward"),
+            bw_compiler=compiler("backward"),
+            inference_compiler=compiler("inference"),
+            partition_fn=split,
+        )
+        return made(traced, given)
+
+    return compile_graph
+
+
+def _donate_nothing() -> None:
+    """Disable buffer donation, so that the backward graph may run twice.
+
+    With donation, AOTAutograd refuses ``retain_graph`` for graphs with saved tensors. A backward
+    pass with ``retain_graph`` runs a variant of the graph that overwrites nothing.
+    """
+    torch._guards.TracingContext.get().fw_metadata.bw_donated_idxs = []
+
+
+def is_run_again() -> bool:
+    """Return whether the current backward pass has ``retain_graph``."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def with_first_derivatives(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Return the result of a call; differentiating its backward pass raises `TorchError`."""
+    begin = torch._C._autograd._get_sequence_nr()
+    found = call(*args, **kwargs)
+    for function in _made_since(begin, found):
+        if function.name() == "CompiledFunctionBackward":
+            function.register_prehook(_refuse_create_graph)
+    return found
+
+
+def _made_since(begin: int, found: Any) -> set[Any]:
+    """Return the autograd nodes that a call created, without those of its arguments."""
+    pending = [each.grad_fn for each in tree_leaves(found) if isinstance(each, torch.Tensor)]
+    seen: set[Any] = set()
+    while pending:
+        function = pending.pop()
+        if function is not None and function not in seen and function._sequence_nr() >= begin:
+            seen.add(function)
+            pending += [above for above, _ in function.next_functions]
+    return seen
+
+
+def _refuse_create_graph(_: Any) -> None:
+    if torch.is_grad_enabled():
+        raise TorchError(
+            "create_graph=True asks for derivatives of the backward pass, and a planned step has "
+            "first derivatives alone; call the module itself where you need second ones"
+        )

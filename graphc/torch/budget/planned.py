@@ -1,0 +1,131 @@
+"""Plans of a joint graph: the goal, the schedule, and the emitted and checked graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from graphc.errors import OptionError
+from graphc.ir.types import parse_bytes
+from graphc.remat.solver import Schedule
+from graphc.torch.budget.costs import measure
+from graphc.torch.budget.emit import emit
+from graphc.torch.budget.held import Held
+from graphc.torch.budget.joint import Joint
+from graphc.torch.budget.lives import Replay
+from graphc.torch.budget.planner import TorchPlanner
+from graphc.torch.budget.replay import Plan, Weight, check, kind_of_copy
+from graphc.torch.budget.report import Report, does_not_fit
+from graphc.torch.budget.sources import Source
+from graphc.torch.budget.steps import TorchSteps
+from graphc.torch.budget.view import Shown
+
+
+class Goal:
+    """A requested budget of bytes, a requested fraction of a step's time, or neither."""
+
+    def __init__(self, budget: int | str | None, max_extra_time: float | None) -> None:
+        if budget is not None and max_extra_time is not None:
+            raise OptionError("give a budget or max_extra_time, not both")
+        if max_extra_time is not None and not (
+            isinstance(max_extra_time, int | float)
+            and not isinstance(max_extra_time, bool)
+            and max_extra_time >= 0
+        ):
+            raise OptionError(f"max_extra_time is a number from 0 up, got {max_extra_time!r}")
+        self.budget = None if budget is None else parse_bytes("budget", budget)
+        self.max_extra_time = max_extra_time
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The plan of one shape: its schedule, the graphs that run it, and its live ranges."""
+
+    report: Report
+    torch_steps: TorchSteps
+    plan: Schedule
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    replay: Replay
+
+
+def plan_for(goal: Goal, joint: Joint, held: Held, sources: Mapping[fx.Node, Source]) -> Planned:
+    """Return the plan of a joint graph; raises `BudgetError` if no plan fits."""
+    torch_steps, planner = prepared(joint, held.bytes)
+    plan = chosen(planner, goal, torch_steps)
+    forward, backward, replay = checked(torch_steps, plan)
+    shown = Shown(torch_steps, replay, held, sources, goal.budget)
+    report = Report.of(torch_steps, planner, plan, shown)
+    return Planned(report, torch_steps, plan, forward, backward, replay)
+
+
+def prepared(
+    joint: Joint, fixed_bytes: int, in_place: bool = True
+) -> tuple[TorchSteps, TorchPlanner]:
+    """Return the steps of a joint graph and their planner."""
+    torch_steps = TorchSteps(joint, measure(joint), fixed_bytes, in_place)
+    return torch_steps, TorchPlanner(torch_steps.steps, torch_steps.state_of)
+
+
+def checked(
+    torch_steps: TorchSteps, found: Schedule
+) -> tuple[fx.GraphModule, fx.GraphModule, Replay]:
+    """Return the forward and backward graph of a schedule, and their live ranges.
+
+    Raises `TorchError` if the graphs do not implement the joint graph within the planned peak.
+    """
+    forward, backward = emit(torch_steps, found.sequence)
+    replayed = check(to_replay(torch_steps, forward.graph, backward.graph), found.peak_bytes)
+    return forward, backward, replayed
+
+
+def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) -> Plan:
+    """Return the input of the checker for a plan."""
+    joint = torch_steps.joint
+    weights = {
+        node: Weight(measured.workspace, measured.result_bytes)
+        for node, measured in torch_steps.measured.items()
+    }
+    traced = set(joint.node_of.values())
+    return Plan(
+        joint=joint.traced,
+        forward_outputs=joint.forward_outputs,
+        forward=forward,
+        backward=backward,
+        leaves=joint.leaves,
+        weights={t: weights[node] for t, node in joint.node_of.items() if node in weights},
+        copies={kind_of_copy(n): each for n, each in weights.items() if n not in traced},
+        fixed_bytes=torch_steps.steps.fixed_bytes,
+    )
+
+
+def chosen(planner: TorchPlanner, goal: Goal, torch_steps: TorchSteps) -> Schedule:
+    """Return the schedule for a goal; raises `BudgetError` if no schedule fits."""
+    if goal.budget is not None:
+        found = planner.within(goal.budget)
+        if found is None:
+            raise does_not_fit(torch_steps, planner, goal.budget)
+        return found
+    if goal.max_extra_time is not None:
+        return planner.costing(goal.max_extra_time * planner.seconds)
+    return planner.knee
+
+
+def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.GraphModule]]:
+    """Return a partition function; implements `graphc.torch.partition_fn`."""
+    goal = Goal(parse_bytes("budget", budget), None)
+
+    def partition(
+        module: fx.GraphModule, _: Sequence[Any], *, num_fwd_outputs: int, **__: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        joint = Joint(module, num_fwd_outputs)
+        fixed = sum(joint.bytes[value] for value in joint.source_values)
+        # Other compilers require functional graphs, in which no node overwrites an operand.
+        torch_steps, planner = prepared(joint, fixed, in_place=False)
+        forward, backward, *_ = checked(torch_steps, chosen(planner, goal, torch_steps))
+        return forward, backward
+
+    return partition

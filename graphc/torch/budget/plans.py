@@ -1,0 +1,94 @@
+"""Public functions that plan training steps of torch; they import torch when called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from graphc.errors import OptionError
+from graphc.torch.versions import require_torch
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphc.torch.budget.step import PlannedStep
+    from graphc.torch.budget.trade_off import Frontier
+
+
+def plan(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    budget: int | str | None = None,
+    *,
+    max_extra_time: float | None = None,
+    loss_fn: Callable[..., Any] | None = None,
+    reserve: torch.optim.Optimizer | int | str | None = None,
+    accumulate: bool = False,
+    kwargs: Mapping[str, Any] | None = None,
+) -> PlannedStep:
+    """Return a module whose training steps follow a memory plan with a known peak.
+
+    `args` and `kwargs` are the arguments of one call. `budget` bounds the peak of a whole step:
+    parameters, buffers, inputs, activations, workspaces, gradients, and `reserve`, the state of an
+    optimizer or a number of bytes. With `accumulate`, gradients of earlier steps count as well.
+    Alternatively, `max_extra_time` is the fraction of a step's time that recomputation may add; the
+    plan has the fewest bytes found within it. Without either, the plan is the knee of the trade-off
+    curve. With `loss_fn`, the last of `args` is a target, and a call returns
+    ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.
+
+    Parameters, ``.grad`` and the optimizer remain those of torch. Gradients, buffers and random
+    numbers are bitwise equal to those of the module without a plan. A call with a new shape makes
+    a new plan.
+
+    Raises `BudgetError` if no plan fits, before the step runs; the error names the least peak found
+    and the modules at that peak. Raises `TorchError` for modules that cannot be planned, and
+    `OptionError` for wrong arguments.
+    """
+    require_torch()
+    from graphc.torch.budget.step import planned
+
+    given = _arguments(args, kwargs)
+    return planned(module, *given, budget, max_extra_time, loss_fn, reserve, accumulate)
+
+
+def frontier(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    *,
+    loss_fn: Callable[..., Any] | None = None,
+    reserve: torch.optim.Optimizer | int | str | None = None,
+    accumulate: bool = False,
+    kwargs: Mapping[str, Any] | None = None,
+) -> Frontier:
+    """Return peaks and extra times, from the most bytes to the fewest; arguments as in `plan`."""
+    require_torch()
+    from graphc.torch.budget.step import frontier
+
+    return frontier(module, *_arguments(args, kwargs), loss_fn, reserve, accumulate)
+
+
+def partition_fn(budget: int | str) -> Callable[..., Any]:
+    """Return a ``partition_fn`` for ``aot_autograd``, or for inductor's custom partitioner.
+
+    Experimental: the budget bounds the tensors of the graph, which are parameters, inputs,
+    activations and gradients. The plan does not account for fusion or buffers of other compilers.
+    Raises `OptionError` without a budget.
+    """
+    require_torch()
+    from graphc.torch.budget.planned import partition_fn
+
+    return partition_fn(budget)
+
+
+def _arguments(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call as a tuple and a dict; raises `OptionError`."""
+    if not isinstance(args, tuple | list):
+        raise OptionError(
+            "args is a tuple of the module's arguments, such as (x,) or (x, labels), got "
+            f"{type(args).__name__}"
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise OptionError(
+            f"kwargs maps names of the module's arguments to them, got {type(kwargs).__name__}"
+        )
+    return tuple(args), dict(kwargs or {})

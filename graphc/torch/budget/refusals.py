@@ -1,0 +1,247 @@
+"""Errors for modules that cannot be planned, with the name, the rule and the fix."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
+from torch._higher_order_ops.effects import with_effects
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
+from graphc.errors import OptionError, TorchError
+from graphc.torch.budget.names import arguments_of, module_path, named
+from graphc.torch.budget.tracing import TRACING, is_refused_recompile, last_guard
+
+COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_mem")
+"""Namespaces of collective ops, which wait for other processes."""
+
+FUNCTIONALIZED = (auto_functionalized, auto_functionalized_v2)
+"""Wrappers that run an op that writes into its operands on copies of them."""
+
+CHECKS = (torch.ops.aten._linalg_check_errors.default,)
+"""Ops whose only effect is to raise an error that their operand reports."""
+
+GRAPHC, TORCH = Path(__file__).parents[2], Path(torch.__path__[0])
+"""Directories of code that is not the user's."""
+
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def refuse_node(node: fx.Node) -> None:
+    """Raise `TorchError` for a node of a joint graph that cannot be planned."""
+    place = f" in {module_path(node)}" if module_path(node) else ""
+    if getattr(node.target, "namespace", "") in COLLECTIVES:
+        raise TorchError(
+            f"{node.target}{place} waits for other processes, which a plan of one cannot hold; "
+            "keep collectives outside the module, as DistributedDataParallel around it does"
+        )
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        _refuse_higher_order(node, place)
+    for leaf in tree_leaves(node.meta.get("val")):
+        if any(isinstance(size, SYMBOLS) for size in _sizes(leaf)):
+            raise TorchError(
+                f"{node.name}{place} has a size that is not known before the step ({leaf}); a plan "
+                "is made for one shape, so give a shape that does not depend on data, and mark no "
+                "dimension as dynamic"
+            )
+        if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided:
+            raise TorchError(
+                f"{node.name}{place} is {leaf.layout}; only strided tensors can be planned, so "
+                "keep it outside the module"
+            )
+
+
+def called_op(node: fx.Node) -> Any:
+    """Return the op that a node runs; if its target is a wrapper, the wrapped op."""
+    if node.target in FUNCTIONALIZED:
+        return node.args[0]
+    return node.args[1] if node.target is with_effects else node.target
+
+
+def _refuse_higher_order(node: fx.Node, place: str) -> None:
+    called = called_op(node)
+    if node.target in FUNCTIONALIZED or called in CHECKS:
+        return
+    if node.target is with_effects:
+        raise TorchError(
+            f"{called}{place} is registered as having effects, and a plan measures an op and "
+            "may repeat it; call it outside the module, or take the effect away"
+        )
+    raise TorchError(
+        f"{node.target}{place} runs a graph of its own, into which a plan does not see; write that "
+        "part without it, or keep it outside the module"
+    )
+
+
+def _sizes(leaf: Any) -> tuple[Any, ...]:
+    if isinstance(leaf, torch.Tensor):
+        return (*leaf.shape, *leaf.stride()) if leaf.layout == torch.strided else ()
+    return (leaf,)
+
+
+def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
+    """Raise `TorchError` for a parameter, buffer or argument whose bytes cannot be counted.
+
+    These are wrapper subclasses, tensors that are not strided, meta tensors, and tensors on a
+    second GPU. `given` are positional and keyword arguments.
+    """
+    gpus: dict[torch.device, str] = {}
+    for kind, own_name, tensor in named(step, given):
+        name = own_name if kind == "input" else f"{kind} {own_name}"
+        if is_traceable_wrapper_subclass(tensor):
+            raise TorchError(
+                f"{name} is a {type(tensor).__name__}, whose bytes lie in tensors of its own; a "
+                "plan counts plain tensors alone, so give plain ones"
+            )
+        if isinstance(tensor, torch.Tensor) and tensor.layout != torch.strided:
+            raise TorchError(
+                f"{name} is {tensor.layout}, and a plan counts strided tensors alone; give it as "
+                "one, or keep it outside the module and its arguments"
+            )
+        if getattr(getattr(tensor, "device", None), "type", "") == "meta":
+            raise TorchError(
+                f"{name} is on the device meta, where nothing can be measured; make it on the "
+                "device of the steps first, as module.to_empty(device=...) does"
+            )
+        if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+            gpus.setdefault(tensor.device, name)
+    if len(gpus) > 1:
+        places = " and ".join(f"{name} on {device}" for device, name in gpus.items())
+        raise TorchError(
+            f"there is {places}, and a plan counts the bytes of one GPU; keep the module and its "
+            "arguments on one"
+        )
+
+
+def as_graphc_error(
+    error: Exception, module: nn.Module, loss_fn: Any, given: tuple[Any, Any]
+) -> OptionError | TorchError:
+    """Convert an error of torch.compile during tracing into an error for the user."""
+    is_of_types = isinstance(_innermost(error), TypeError | torch._dynamo.exc.ObservedTypeError)
+    wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None
+    if wrong is None and "device" in str(error):
+        wrong = _wrong_devices(module, given)
+    return wrong or _untraceable(error)
+
+
+def _wrong_arguments(
+    module: nn.Module, loss_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> OptionError | None:
+    """Return an error about arguments that the module or the loss does not accept, or None."""
+    own = args if loss_fn is None else args[:-1]
+    fault = _unfit(module, own, kwargs)
+    if fault:
+        rule = "; with loss_fn, the last of args is the target, and the module takes the others"
+        return OptionError(
+            f"{type(module).__name__} cannot be called with the arguments that are given: {fault}"
+            f"{rule if loss_fn is not None else ''}"
+        )
+    fault = _unfit(loss_fn, (None, None), {}) if loss_fn is not None else ""
+    if fault:
+        return OptionError(
+            f"loss_fn is called with two arguments, the module's output and the target: {fault}"
+        )
+    return None
+
+
+def _wrong_devices(module: nn.Module, given: tuple[Any, Any]) -> OptionError | None:
+    """Return an error for an argument that is on none of the module's devices, or None."""
+    there = {str(each.device) for each in (*module.parameters(), *module.buffers())}
+    for name, each in arguments_of(given):
+        if isinstance(each, torch.Tensor) and there and str(each.device) not in there:
+            return OptionError(
+                f"{name} is on {each.device}, and the module on {', '.join(sorted(there))}; "
+                "bring them to one device"
+            )
+    return None
+
+
+def _unfit(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return why a call does not accept arguments; empty if it does or has no signature."""
+    is_module = isinstance(called, nn.Module)
+    if is_module and called._forward_pre_hooks:
+        return ""  # hooks may change the arguments
+    try:
+        signature = inspect.signature(called.forward if is_module else called)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def is_of_compiling(error: BaseException) -> bool:
+    """Return whether an error comes from compiling, and not from running a compiled graph."""
+    if isinstance(error, torch._dynamo.exc.TorchDynamoException) or is_refused_recompile(error):
+        return True
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(Path(file).match("torch/_dynamo/convert_frame.py") for file in files)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return the original error inside those that torch.compile wraps around it."""
+    while (inner := getattr(error, "inner_exception", None) or error.__cause__) is not None:
+        error = inner
+    return error
+
+
+def _untraceable(error: BaseException) -> TorchError:
+    """Convert an error of tracing, with the first line of torch's message and the user's line."""
+    place, innermost = _user_line(error), _innermost(error)
+    if is_refused_recompile(error):
+        return TorchError(
+            "torch.compiler.set_stance('fail_on_recompile') is in force, and there is no plan for "
+            "this call; plan before that stance, and call the step once with each shape"
+        )
+    if isinstance(error, torch._dynamo.exc.FailOnRecompileLimitHit):
+        return TorchError(
+            f"the step has been planned {TRACING['recompile_limit']} times, and no more plans are "
+            f"kept; now it would be again, since no longer {last_guard()}. Call it with fewer "
+            "shapes, and see that nothing else that the module reads changes from call to call"
+        )
+    lines = str(innermost).strip().splitlines() or [type(innermost).__name__]
+    if isinstance(innermost, torch._dynamo.exc.TorchRuntimeError):
+        return TorchError(
+            f"an op of the module cannot take what it is given{place}: {_said(lines)}; see what "
+            "torch says above"
+        )
+    if isinstance(innermost, torch._dynamo.exc.ObservedException):
+        raised = lines[0].removeprefix("raised exception ")
+        return TorchError(
+            f"the module raises an exception where torch.compile traces it{place}: {raised}; see "
+            "what torch says above"
+        )
+    return TorchError(
+        f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; "
+        "see what torch says above, and keep what it cannot trace outside the module"
+    )
+
+
+def _said(lines: list[str]) -> str:
+    """Extract an op's error from Dynamo's message, or return the first line."""
+    explained = next((line for line in lines if "Explanation: " in line), lines[0])
+    raised = re.search(r"got \w+\((['\"])(.*)\1\)", explained)
+    return raised[2].rstrip(".") if raised else explained.partition("Explanation: ")[2] or lines[0]
+
+
+def _user_line(error: BaseException) -> str:
+    """Return the user's line that Dynamo traced; if there is none, the line in torch or nothing."""
+    stack = [
+        each
+        for each in getattr(error, "real_stack", None) or ()
+        if not Path(each.filename).is_relative_to(GRAPHC)
+    ]
+    own = [each for each in stack if not Path(each.filename).is_relative_to(TORCH)]
+    if not stack:
+        return ""
+    innermost = (own or stack)[-1]
+    return f", at {Path(innermost.filename).name}:{innermost.lineno} in {innermost.name}"

@@ -1,0 +1,256 @@
+"""Reports of plans: the peak, live bytes by module, recomputed nodes, and lower bounds."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import fx
+
+from graphc.errors import BudgetError, OptionError
+from graphc.files import write_atomically
+from graphc.ir.types import exact_bytes, format_bytes
+from graphc.remat.solver import Schedule
+from graphc.torch.budget.held import Held
+from graphc.torch.budget.names import module_path
+from graphc.torch.budget.planner import TorchPlanner, unkept
+from graphc.torch.budget.steps import TorchSteps
+from graphc.torch.budget.trade_off import Frontier, Point
+from graphc.torch.budget.view import Shown, plan_page
+
+SHOWN = 6
+"""Maximum number of rows of a printed table."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """Live bytes of one module's results at the peak."""
+
+    module: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Recomputation of one module's nodes: the number of executions added, and their seconds."""
+
+    module: str
+    times: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that is resident before the step and is no parameter, buffer or argument."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Predicted figures of a plan, known before its first step.
+
+    `peak_bytes` is the peak of a whole step, and `plain_bytes` the peak without recomputation.
+    `bound_bytes` is a lower bound on the peak of every plan. `extra_time` is a fraction of
+    `seconds`, the time of a step without recomputation. `bound_time` is a lower bound on the extra
+    time of every plan within the peak.
+    """
+
+    peak_bytes: int
+    plain_bytes: int
+    least_bytes: int
+    bound_bytes: int
+    seconds: float
+    extra_time: float
+    bound_time: float
+    held: Held
+    constants: tuple[Constant, ...]
+    at_peak: str
+    live: tuple[Live, ...]
+    repeated: tuple[Repeated, ...]
+    estimated: tuple[str, ...]
+    """Nodes that cannot run alone, so their costs are estimated and include no workspace."""
+    frontier: Frontier
+    shown: Shown = field(repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls, torch_steps: TorchSteps, planner: TorchPlanner, plan: Schedule, shown: Shown
+    ) -> Report:
+        """Return the report of one plan."""
+        seconds = planner.seconds or 1.0
+        node, live = at_peak(torch_steps, plan.sequence)
+        points = tuple(Point(p.peak_bytes, p.extra_cost / seconds) for p in planner.frontier)
+        return cls(
+            peak_bytes=plan.peak_bytes,
+            plain_bytes=planner.no_recompute.peak_bytes,
+            least_bytes=planner.least.peak_bytes,
+            bound_bytes=planner.bound_bytes,
+            seconds=planner.seconds,
+            extra_time=plan.extra_cost / seconds,
+            bound_time=planner.bound_cost(plan.peak_bytes) / seconds,
+            held=shown.held,
+            constants=tuple(_constants(shown)),
+            at_peak=node,
+            live=tuple(live),
+            repeated=tuple(_repeated(torch_steps, plan.sequence)),
+            estimated=tuple(
+                _told(node) for node, each in torch_steps.measured.items() if each.is_estimated
+            ),
+            frontier=Frontier(points, planner.bound_bytes),
+            shown=shown,
+        )
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The report as a JSON object.
+
+        {"peak_bytes": int,              peak of a whole step
+         "plain_bytes": int,             peak without recomputation
+         "least_bytes": int,             peak of the smallest plan found
+         "bound_bytes": int,             lower bound on the peak of every plan
+         "step_seconds": float,          sum of node times of a step without recomputation
+         "extra_time_fraction": float,   recomputation time as a fraction of `step_seconds`
+         "extra_time_bound": float,      lower bound on it for every plan within this peak
+         "held_bytes": {kind: int},      resident before the step: parameters, buffers, inputs,
+                                         gradients of earlier steps, reserve, constants
+         "constants": [{"name": str, "bytes": int}],  plain attributes of modules and other
+                                         tensors of the program, largest first
+         "peak_node": str,
+         "bytes_by_module": [{"module": str, "bytes": int}],   produced in the step, at the peak
+         "repeated": [{"module": str, "times": int, "seconds": float}],
+         "estimated": [str],             nodes that cannot run alone, so were not measured
+         "frontier": {"bound_bytes": int,
+                      "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
+        """
+        return {
+            "peak_bytes": self.peak_bytes,
+            "plain_bytes": self.plain_bytes,
+            "least_bytes": self.least_bytes,
+            "bound_bytes": self.bound_bytes,
+            "step_seconds": self.seconds,
+            "extra_time_fraction": self.extra_time,
+            "extra_time_bound": self.bound_time,
+            "held_bytes": asdict(self.held),
+            "constants": [asdict(each) for each in self.constants],
+            "peak_node": self.at_peak,
+            "bytes_by_module": [asdict(each) for each in self.live],
+            "repeated": [asdict(each) for each in self.repeated],
+            "estimated": list(self.estimated),
+            "frontier": self.frontier.json,
+        }
+
+    def view(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Write an HTML page of the plan and return its path.
+
+        Without a path, write ``plan.html`` and open it in a browser.
+        """
+        written = os.fspath(path) if path is not None else "plan.html"
+        text = plan_page(self.shown, self._summary())
+        write_atomically(written, text.encode("utf-8"), OptionError)
+        if path is None:
+            webbrowser.open(Path(written).resolve().as_uri())
+        return written
+
+    def _summary(self) -> list[tuple[str, str]]:
+        held = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in asdict(self.held).items() if n)
+        extra = f"{self.extra_time:.1%} of a step, proven least {self.bound_time:.1%}"
+        return [
+            ("planned peak", f"{exact_bytes(self.peak_bytes)}, at {self.at_peak}"),
+            ("without plan", exact_bytes(self.plain_bytes)),
+            ("least found", exact_bytes(self.least_bytes)),
+            ("proven least", exact_bytes(self.bound_bytes)),
+            ("extra time", extra),
+            ("held", held),
+        ]
+
+    def __str__(self) -> str:
+        lines = [f"{label:<14} {figure}" for label, figure in self._summary()]
+        lines += _table("constants", [(e.name, format_bytes(e.bytes)) for e in self.constants])
+        lines += _table("at the peak", [(e.module, format_bytes(e.bytes)) for e in self.live])
+        repeats = [(e.module, f"{e.times} times, {e.seconds * 1e3:.2f} ms") for e in self.repeated]
+        lines += _table("repeated", repeats)
+        rows = [(name, "as copying, no workspace") for name in self.estimated]
+        return "\n".join([*lines, *_table("not measured", rows)])
+
+
+def _constants(shown: Shown) -> list[Constant]:
+    """Return the constants, one per storage with its first name, largest first."""
+    found: dict[int, Constant] = {}
+    for source in shown.sources.values():
+        if source.kind == "constant":
+            found.setdefault(source.storage, Constant(source.name, source.bytes))
+    return sorted(found.values(), key=lambda each: (-each.bytes, each.name))
+
+
+def _table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
+    shown = [f"  {name or '(the module itself)'}: {content}" for name, content in rows[:SHOWN]]
+    more = [f"  and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
+    return [title, *shown, *more] if rows else []
+
+
+def at_peak(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[str, list[Live]]:
+    """Return the node at the peak of a sequence, and the live bytes there by module."""
+    steps, idle = torch_steps.steps, unkept(sequence, torch_steps.state_of)
+    levels = steps.profile(sequence, steps.live_out, idle)
+    position = levels.index(max(levels))
+    step = sequence[position]
+    live = set(steps.live_out)
+    for later in reversed(sequence[position + 1 :]):
+        live.difference_update(steps.outputs[later])
+        live.update(steps.inputs[later])
+    made = {value for each in sequence[: position + 1] for value in steps.outputs[each]}
+    live = (live & made) | {*steps.inputs[step], *steps.outputs[step]}
+    by_module: Counter[str] = Counter()
+    for value in live - idle:
+        producer = torch_steps.nodes[steps.producer[value]] if steps.producer[value] >= 0 else None
+        by_module[module_path(producer) if producer is not None else ""] += steps.bytes[value]
+    node = torch_steps.nodes[step]
+    rows = sorted(by_module.items(), key=lambda row: (-row[1], row[0]))
+    return _told(node), [Live(module, size) for module, size in rows if size]
+
+
+def _told(node: fx.Node | None) -> str:
+    if node is None:
+        return "the turn"
+    path = module_path(node)
+    return f"{node.name} of {path}" if path else node.name
+
+
+def _repeated(torch_steps: TorchSteps, sequence: Sequence[int]) -> list[Repeated]:
+    times: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    counts = Counter(sequence)
+    for step, count in counts.items():
+        node = torch_steps.nodes[step]
+        if node is not None and count > 1:
+            path = module_path(node)
+            times[path] += count - 1
+            seconds[path] += (count - 1) * torch_steps.steps.cost[step]  # type: ignore[assignment]
+    rows = [Repeated(path, times[path], float(seconds[path])) for path in times]
+    return sorted(rows, key=lambda row: (-row.seconds, row.module))
+
+
+def does_not_fit(torch_steps: TorchSteps, planner: TorchPlanner, budget: int) -> BudgetError:
+    """Return an error with the least peak found, its bound, and the modules at that peak."""
+    least = planner.least
+    node, live = at_peak(torch_steps, least.sequence)
+    largest = [(each.module or "(the module itself)", each.bytes) for each in live[:SHOWN]]
+    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
+    fixed = torch_steps.steps.fixed_bytes
+    return BudgetError(
+        f"no plan within {exact_bytes(budget)} was found; the least found is "
+        f"{exact_bytes(least.peak_bytes)}, and none can be below {exact_bytes(planner.bound_bytes)}"
+        f", of which {format_bytes(fixed)} are there before the step. At its peak, {node}, live "
+        f"besides: {listed}. Raise the budget, or take a smaller batch",
+        least.peak_bytes,
+        planner.bound_bytes,
+        node,
+        largest,
+    )

@@ -1,0 +1,375 @@
+"""A torch module whose training step runs under a memory plan; returned by `graphc.torch.plan`."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache, partial
+from traceback import clear_frames
+from types import MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_leaves
+
+from graphc.errors import (
+    GraphcError,
+    OptionError,
+    TorchError,
+    level_of_caller,
+    quoted,
+    truth,
+)
+from graphc.torch.budget.backend import Part, backend, is_run_again, with_first_derivatives
+from graphc.torch.budget.example import Given, gone, weakly
+from graphc.torch.budget.held import held_by, reserve_bytes
+from graphc.torch.budget.in_place import not_overwriting
+from graphc.torch.budget.joint import Joint
+from graphc.torch.budget.measure import memory_ranges
+from graphc.torch.budget.planned import Goal, Planned, plan_for
+from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_tensors
+from graphc.torch.budget.report import Report
+from graphc.torch.budget.runner import Boxed, runner
+from graphc.torch.budget.sources import sources_of
+from graphc.torch.budget.tracing import (
+    CALLED_BESIDE,
+    apart,
+    last_guard,
+    refuse_stance,
+    refuse_untraced,
+    traced_as_here,
+)
+from graphc.torch.budget.trade_off import Frontier
+
+if TYPE_CHECKING:
+    from graphc.torch.budget.verify import Verified
+
+WatchOfPart = Callable[[str, str], AbstractContextManager[object]]
+"""Returns a context for a node, given its graph (``forward`` or ``backward``) and its name."""
+
+OFTEN = 4
+"""Number of plans that calls of one shape may cause before the step warns."""
+
+NO_ARGUMENTS: Given = ((), {})
+
+
+class _PlannedOnlyError(Exception):
+    """Raised instead of running the first node, when a call only plans."""
+
+
+class Ran(NamedTuple):
+    """A watched step: its plan, and the memory ranges of the forward graph's inputs."""
+
+    plan: Planned
+    given: list[range]
+
+
+class _Call(threading.local):
+    """State of one thread's call of a step; several threads may call the same step."""
+
+    given = NO_ARGUMENTS
+    fault: Exception | None = None
+    """The exception raised inside a callback of torch.compile, which wraps it in its own error."""
+    has_planned = False
+    plans_only = False
+    watch: WatchOfPart | None = None
+    ran: Ran | None = None
+
+
+class PlannedStep(nn.Module):  # type: ignore[misc]
+    """A wrapper that is called like the module; `report` describes the most recent plan.
+
+    It is a module, so that wrappers such as DistributedDataParallel accept it.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        goal: Goal,
+        loss_fn: Callable[..., Any] | None,
+        reserve: int,
+        accumulate: bool,
+    ) -> None:
+        super().__init__()
+        self.module, self.goal, self.loss_fn = module, goal, loss_fn
+        self.reserve, self.accumulate = reserve, accumulate
+        self._begin()
+
+    def _begin(self) -> None:
+        """Reset the plans and compile the step anew."""
+        self.plans: list[Planned] = []
+        """Plans in the order in which they were made."""
+        self._call = _Call()
+        self._times: Counter[tuple[torch.Size, ...]] = Counter()
+        self._example: Callable[[], Given] = gone
+        found = weakref.ref(self)
+        self._compiled = torch.compile(
+            MethodType(apart(PlannedStep._traced), self),
+            backend=backend(_noting(found, _partition), _noting(found, _run_of)),
+            fullgraph=True,
+            dynamic=False,
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
+        """Return a step with copies of the module and loss; it plans anew when called."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        kept = {name: each for name, each in vars(self).items() if name not in _BEGUN}
+        copied.__dict__.update(copy.deepcopy(kept, memo))
+        copied._begin()
+        return copied
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise TorchError(
+            "a planned step is not pickled, nor copied by copy.copy: its plans are functions of "
+            "this process; save step.module.state_dict() and plan again, or use copy.deepcopy"
+        )
+
+    def _replicate_for_data_parallel(self) -> Any:
+        raise TorchError(
+            "torch.nn.DataParallel runs copies that share a module's attributes, and a plan is for "
+            "the parameters of one module; put DistributedDataParallel around the step"
+        )
+
+    @partial(torch.compiler.disable, reason=CALLED_BESIDE)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the output of the module, or the loss; its backward pass follows the plan."""
+        refuse_stance()
+        call, told = self._call, None
+        call.given, call.fault, call.has_planned = (args, kwargs), None, False
+        try:
+            with traced_as_here():
+                found = with_first_derivatives(self._compiled, args, kwargs)
+        except _PlannedOnlyError:
+            raise
+        except Exception as error:
+            told = self._told(error)
+        finally:
+            call.given, call.fault = NO_ARGUMENTS, None
+        if told is not None:
+            try:
+                raise told
+            finally:
+                del told  # breaks the cycle through this frame, which refers to the arguments
+        if call.has_planned:
+            self._warn_of_plans(args, kwargs)
+        return found
+
+    def _told(self, error: Exception) -> Exception:
+        """Return the exception to raise for an error of the step, a graph or torch.compile."""
+        fault = self._call.fault
+        if fault is None and not is_of_compiling(error):
+            return error
+        if fault is not None and not isinstance(fault, GraphcError):
+            return fault
+        clear_frames(error.__traceback__)  # torch's errors form cycles that refer to arguments
+        if fault is not None:
+            return fault.with_traceback(None)
+        told = as_graphc_error(error, self.module, self.loss_fn, self._call.given)
+        told.__cause__ = error
+        return told
+
+    def _warn_of_plans(self, args: Any, kwargs: Any) -> None:
+        """Warn once, naming the failing guard, if calls of one shape are replanned repeatedly."""
+        leaves = tree_leaves((args, kwargs))
+        shapes = tuple(each.shape for each in leaves if isinstance(each, torch.Tensor))
+        self._times[shapes] += 1
+        if self._times[shapes] == OFTEN:
+            warnings.warn(
+                f"this step has been planned {OFTEN} times more for the same shapes, at last since "
+                f"no longer {last_guard()}; a plan holds for the Python values that the module "
+                "reads, so keep what changes from call to call in a tensor, such as a buffer, or "
+                "outside the module",
+                stacklevel=level_of_caller(),
+            )
+
+    @property
+    def report(self) -> Report:
+        """The report of the most recent plan."""
+        if not self.plans:
+            raise TorchError("nothing is planned yet; a copy of a step is, when it is called")
+        return self.plans[-1].report
+
+    def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Plan the shapes of these arguments without running the step."""
+        if torch.is_inference_mode_enabled():
+            raise TorchError(
+                "nothing can be differentiated under torch.inference_mode, so there is no step to "
+                "plan; plan outside of it"
+            )
+        # The step keeps only weak references: the budget does not count stored arguments.
+        self._example = weakly((tuple(args), dict(kwargs)))
+        self._call.plans_only = True
+        try:
+            with torch.enable_grad():
+                self(*args, **kwargs)
+        except _PlannedOnlyError:
+            pass
+        finally:
+            self._call.plans_only = False
+        if not self.plans:
+            raise TorchError("nothing of the module is differentiated, so there is no step to plan")
+
+    def verify(self, *args: Any, **kwargs: Any) -> Verified:
+        """Run one step of the plan and one with ``backend="aot_eager"``, and compare them.
+
+        Without arguments, it uses those of the last `plan` or `verify`. Parameters, buffers,
+        attributes of the modules, ``.grad`` and the random state are restored afterwards.
+        Raises `OptionError` if these arguments no longer exist.
+        """
+        from graphc.torch.budget.verify import verified
+
+        return verified(self, (args, kwargs) if args or kwargs else self._example())
+
+    @contextmanager
+    def watched(self, watch: WatchOfPart) -> Iterator[None]:
+        """Run each node of this thread's steps in the context that `watch` returns for it."""
+        self._call.watch = watch
+        try:
+            # Otherwise a backward pass on a GPU runs in another thread, which does not watch.
+            with torch.autograd.set_multithreading_enabled(False):
+                yield
+        finally:
+            self._call.watch = None
+
+    @property
+    def ran(self) -> Ran:
+        """The last step that this thread watched."""
+        if self._call.ran is None:
+            raise TorchError("no step of a plan has run: nothing of it needed gradients")
+        return self._call.ran
+
+    def unplanned(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the result of a call, computed without a plan."""
+        if self.loss_fn is None:
+            return self.module(*args, **kwargs)
+        return self.loss_fn(self.module(*args[:-1], **kwargs), args[-1])
+
+    def _traced(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_untraced()
+        return self.unplanned(*args, **kwargs)
+
+
+_BEGUN = frozenset(("plans", "_call", "_times", "_example", "_compiled"))
+"""Attributes that a copy of a step does not share."""
+
+
+def _noting(found: weakref.ref[PlannedStep], called: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a callback for torch.compile that records its exceptions in the step.
+
+    It refers to the step weakly. A loss may be differentiated, and its backward graph compiled,
+    after the step is deleted.
+    """
+
+    def noting(*args: Any) -> Any:
+        try:
+            return called(found, *args)
+        except Exception as error:
+            step = found()
+            if step is not None:
+                step._call.fault = error
+            raise
+
+    return noting
+
+
+def _partition(
+    found: weakref.ref[PlannedStep], module: fx.GraphModule, forward_outputs: int, names: list[str]
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Return the forward and backward graph of a new plan, and add the plan to the step."""
+    step = found()
+    assert step is not None, "torch.compile is called by the step"
+    given = step._call.given
+    refuse_tensors(step, given)
+    joint = Joint(module, forward_outputs, _results_in(given))
+    sources = sources_of(joint, step, given, names)
+    held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
+    plan = plan_for(step.goal, joint, held, sources)
+    step.plans.append(plan)
+    step._call.has_planned = True
+    return plan.forward, plan.backward
+
+
+def _results_in(given: Any) -> list[torch.Tensor]:
+    """Return the arguments that autograd computed from other tensors (non-leaf tensors)."""
+    return [x for x in tree_leaves(given) if isinstance(x, torch.Tensor) and not x.is_leaf]
+
+
+def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part) -> Boxed:
+    """Return the function that runs a graph of a step, and watches nodes during `watched`."""
+    plain, made_for = runner(module), found()
+    again = cache(lambda: runner(not_overwriting(module)))
+    number = len(made_for.plans) - 1 if made_for is not None else 0
+    del made_for
+
+    def run(args: list[Any]) -> tuple[Any, ...]:
+        step = found()
+        if step is not None and step._call.plans_only:
+            raise _PlannedOnlyError
+        if part == "backward" and is_run_again():
+            return again()(args)
+        if step is None or step._call.watch is None:
+            return plain(args)
+        if part == "forward":
+            tensors = (each for each in args if isinstance(each, torch.Tensor))
+            step._call.ran = Ran(step.plans[number], memory_ranges(tensors))
+        return runner(module, partial(step._call.watch, part))(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def planned(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    budget: int | str | None,
+    max_extra_time: float | None,
+    loss_fn: Callable[..., Any] | None,
+    reserve: torch.optim.Optimizer | int | str | None,
+    accumulate: bool,
+) -> PlannedStep:
+    """Return a planned step; implements `graphc.torch.plan`."""
+    refuse_module(module)
+    if loss_fn is not None and not callable(loss_fn):
+        raise OptionError(f"loss_fn is a function of output and target, got {quoted(loss_fn)}")
+    if loss_fn is not None and not args:
+        raise OptionError("with loss_fn, the last of args is its target, got no args")
+    accumulate, kept = truth("accumulate", accumulate), reserve_bytes(reserve)
+    step = PlannedStep(module, Goal(budget, max_extra_time), loss_fn, kept, accumulate)
+    step.plan(args, kwargs)
+    return step
+
+
+def refuse_module(module: object) -> None:
+    """Raise `OptionError` if the object is not a module that can be planned."""
+    if not isinstance(module, nn.Module):
+        raise OptionError(f"module is a torch.nn.Module, got {type(module).__name__}")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise OptionError(
+            f"module is a {type(module).__name__}, which torch.compile does not trace; give the "
+            "module that it was made of"
+        )
+    for path, each in module.named_modules():
+        if isinstance(each, PlannedStep):
+            place = f"{path!r} of the module" if path else "module"
+            raise OptionError(f"{place} is planned already; give the module that it was planned of")
+
+
+def frontier(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    loss_fn: Callable[..., Any] | None,
+    reserve: torch.optim.Optimizer | int | str | None,
+    accumulate: bool,
+) -> Frontier:
+    """Return the trade-off curve of a module; implements `graphc.torch.frontier`."""
+    step = planned(module, args, kwargs, None, None, loss_fn, reserve, accumulate)
+    return step.report.frontier

@@ -1,0 +1,348 @@
+"""Verification of a plan: measures the peak of one step, and compares its bits with torch's."""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from graphc.errors import TorchError
+from graphc.ir.types import exact_bytes, format_bytes
+from graphc.torch.budget.example import Given
+from graphc.torch.budget.held import arrays_in
+from graphc.torch.budget.measure import (
+    Recording,
+    bytes_of_ranges,
+    marked,
+    measured_peak,
+    memory_ranges,
+    recording,
+    until_complete,
+)
+from graphc.torch.budget.names import arguments_of, buffers_of, module_path, parameters_of
+from graphc.torch.budget.steps import device_of
+from graphc.torch.budget.tracing import traced_as_here
+
+if TYPE_CHECKING:
+    from graphc.torch.budget.planned import Planned
+    from graphc.torch.budget.step import PlannedStep
+
+STEP = "step"
+"""Name of the range of a recording that covers the whole step."""
+
+TOLERANCE, LEAST_TOLERANCE = 0.01, 1 << 20
+"""Tolerated excess over the planned peak, as a fraction and in bytes; allocators round up."""
+
+SHOWN = 6
+"""Maximum number of names in a printed list."""
+
+Bits = dict[str, dict[str, torch.Tensor]]
+"""Results of a step by kind and name."""
+
+
+@dataclass(frozen=True)
+class WorstNode:
+    """The node whose allocation differs most from what was planned for it."""
+
+    node: str
+    module: str
+    planned_bytes: int
+    measured_bytes: int
+
+    def __str__(self) -> str:
+        place = f"{self.node} of {self.module}" if self.module else self.node
+        more = self.measured_bytes - self.planned_bytes
+        measured = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+        return f"{place}: planned {format_bytes(self.planned_bytes)}, measured {measured}"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Measured peak of one planned step, and a bitwise comparison with ``backend="aot_eager"``.
+
+    `different` lists the names of differing tensors by kind: ``outputs``, ``gradients``,
+    ``buffers``, ``random_state``. A kind without differences maps to an empty tuple.
+    """
+
+    planned_peak_bytes: int
+    measured_peak_bytes: int
+    different: dict[str, tuple[str, ...]]
+    worst: WorstNode | None
+
+    @property
+    def ratio(self) -> float:
+        """The ratio of the measured peak to the planned peak."""
+        return self.measured_peak_bytes / max(1, self.planned_peak_bytes)
+
+    @property
+    def same_bits(self) -> bool:
+        """True if outputs, gradients, buffers and random state are bitwise equal."""
+        return not any(self.different.values())
+
+    @property
+    def held(self) -> bool:
+        """True if the peak is at most 1 % or 1 MiB (the larger) above the planned peak."""
+        above = self.measured_peak_bytes - self.planned_peak_bytes
+        return above <= max(LEAST_TOLERANCE, TOLERANCE * self.planned_peak_bytes)
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """All fields and properties as a JSON object."""
+        return {**asdict(self), "ratio": self.ratio, "same_bits": self.same_bits, "held": self.held}
+
+    def __str__(self) -> str:
+        same = [kind.replace("_", " ") for kind, names in self.different.items() if not names]
+        lines = [
+            f"measured peak  {exact_bytes(self.measured_peak_bytes)}, {self.ratio:.3f} of planned",
+            f"planned peak   {exact_bytes(self.planned_peak_bytes)}",
+            f"same bits      {', '.join(same) or 'none'}",
+        ]
+        for kind, names in self.different.items():
+            if names:
+                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+                listed = f"{', '.join(names[:SHOWN])}{more}"
+                lines.append(f"other bits     {kind.replace('_', ' ')}: {listed}")
+        worst = "every node allocates what was planned" if self.worst is None else str(self.worst)
+        return "\n".join([*lines, f"worst node     {worst}"])
+
+
+def verified(step: PlannedStep, given: Given) -> Verified:
+    """Run, measure and compare one step; implements `PlannedStep.verify`."""
+    step.plan(*given)  # first, because its errors are explained, unlike those of the reference
+
+    def reference(*args: Any, **kwargs: Any) -> Any:
+        return step.unplanned(*args, **kwargs)
+
+    eager = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
+    with _as_before(step, given) as again, torch.enable_grad():
+        with traced_as_here():
+            wanted = _bits(step, given, _run(eager, given))
+        again()
+        _run(step, given)  # a warm-up, because some work happens once, such as compiling backward
+        again()
+        there = _ranges_there(step, given)
+        peak, allocated, outputs = _measured(step, given, again)
+        found = _bits(step, given, outputs)
+    planned, graph_given = step.ran
+    there += graph_given + _ranges_of_constants(planned)
+    return Verified(
+        planned.report.peak_bytes,
+        bytes_of_ranges(there) + step.reserve + peak,
+        _different(found, wanted),
+        _worst(planned, allocated),
+    )
+
+
+def _ranges_there(step: PlannedStep, given: Given) -> list[range]:
+    """Return the memory of parameters, buffers, arguments and ``.grad`` before a step."""
+    leaves = tree_leaves(given)
+    tensors = [*step.parameters(), *step.buffers()]
+    tensors += [each for each in leaves if isinstance(each, torch.Tensor)]
+    gradients = [each.grad for each in tensors if each.is_leaf and each.grad is not None]
+    arrays = ((each.ctypes.data, each.nbytes) for each in arrays_in(leaves))
+    found = [range(begin, begin + count) for begin, count in arrays]
+    return found + memory_ranges([*tensors, *gradients])
+
+
+def _ranges_of_constants(planned: Planned) -> list[range]:
+    """Return the memory of the constants in a plan's graphs."""
+    modules = planned.forward, planned.backward
+    found = [
+        operator.attrgetter(str(node.target))(module)
+        for module in modules
+        for node in module.graph.find_nodes(op="get_attr")
+    ]
+    return memory_ranges(each for each in found if isinstance(each, torch.Tensor))
+
+
+def _run(call: Callable[..., Any], given: Given) -> list[torch.Tensor]:
+    """Run a forward and a backward pass with gradients of ones, and return the outputs."""
+    outputs = [
+        each for each in tree_leaves(call(*given[0], **given[1])) if isinstance(each, torch.Tensor)
+    ]
+    learned = [each for each in outputs if each.requires_grad]
+    if not learned:
+        raise TorchError("no output of the module needs gradients, so there is no step to verify")
+    torch.autograd.backward(learned, [torch.ones_like(each) for each in learned])
+    return [each.detach() for each in outputs]
+
+
+def _measured(
+    step: PlannedStep, given: Given, again: Callable[[], None]
+) -> tuple[int, dict[str, int], list[torch.Tensor]]:
+    """Return the peak bytes that a step adds, those that each node adds, and the outputs."""
+    outputs: list[torch.Tensor] = []
+
+    def run() -> None:
+        outputs[:] = _run(step, given)
+
+    device = _gpu(step)
+    if device is not None:
+        peak = measured_peak(run, device=device)
+        again()
+        found: dict[str, int] = {}
+        with step.watched(lambda part, name: _watched_on_gpu(found, f"{part}/{name}", device)):
+            run()
+        return peak, found, outputs
+    told = until_complete(lambda: _recorded(step, run), again)
+    return told.most(STEP), {name: told.most(name) for name in told.ranges}, outputs
+
+
+def _recorded(step: PlannedStep, run: Callable[[], None]) -> Recording:
+    """Record the allocations of a step on the CPU, with a range for it and for each node."""
+    watched = step.watched(lambda part, name: marked(f"{part}/{name}"))
+    with watched, recording() as told, marked(STEP):
+        run()
+    return told
+
+
+def _gpu(step: PlannedStep) -> torch.device | None:
+    nodes = (each.node for each in step.plans[-1].torch_steps.joint.steps)
+    return next((device for device in map(device_of, nodes) if device.type == "cuda"), None)
+
+
+@contextmanager
+def _watched_on_gpu(found: dict[str, int], name: str, device: torch.device) -> Iterator[None]:
+    """Record the peak bytes that a node adds, by the statistics of the caching allocator."""
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    yield
+    found[name] = int(torch.cuda.max_memory_allocated(device) - before)
+
+
+def _worst(planned: Planned, allocated: dict[str, int]) -> WorstNode | None:
+    """Return the node with the largest deviation, or None if all nodes allocate as planned."""
+    found: WorstNode | None = None
+    largest = 0
+    for place, moment in enumerate(planned.replay.moments):
+        part = "forward" if place < planned.replay.turn else "backward"
+        if moment.node is None:
+            continue
+        name, wanted = moment.node.name, moment.made + moment.workspace
+        took = allocated.get(f"{part}/{name}", 0)
+        if abs(took - wanted) > largest:
+            largest = abs(took - wanted)
+            found = WorstNode(name, module_path(moment.node), wanted, took)
+    return found
+
+
+def _bits(step: PlannedStep, given: Given, outputs: Sequence[torch.Tensor]) -> Bits:
+    """Return copies of the results of a step."""
+    leaves = ((n, x) for n, x in arguments_of(given) if isinstance(x, torch.Tensor) and x.is_leaf)
+    gradients = {name: each.grad for name, each in (*parameters_of(step), *leaves)}
+    return {
+        "outputs": {f"output {place}": each.clone() for place, each in enumerate(outputs)},
+        "gradients": {name: each.clone() for name, each in gradients.items() if each is not None},
+        "buffers": {name: each.clone() for name, each in buffers_of(step)},
+        "random_state": dict(_random_states()),
+    }
+
+
+def _random_states() -> Iterator[tuple[str, torch.Tensor]]:
+    yield "cpu", torch.get_rng_state()
+    if torch.cuda.is_available():
+        for number, state in enumerate(torch.cuda.get_rng_state_all()):
+            yield f"cuda:{number}", state
+
+
+def _different(found: Bits, wanted: Bits) -> dict[str, tuple[str, ...]]:
+    return {
+        kind: tuple(
+            name
+            for name in dict.fromkeys([*wanted[kind], *found[kind]])
+            if not _same(found[kind].get(name), wanted[kind].get(name))
+        )
+        for kind in wanted
+    }
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Return whether two tensors are bitwise equal; equal NaN bits count as equal."""
+    if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    bits = (each.contiguous().flatten().view(torch.uint8) for each in (one, other))
+    return bool(torch.equal(*bits))
+
+
+@contextmanager
+def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
+    """Yield a function that restores the state before a step; at the end, restore everything.
+
+    The function clears ``.grad``, or resets it to its old value (zeros if None) if the step
+    accumulates gradients.
+    """
+    reached = _reached([*(vars(each) for each in step.modules() if each is not step), given])
+    kept = [(each, _items(each)) for each in reached if isinstance(each, CONTAINERS)]
+    tensors = [*step.parameters(), *step.buffers(), *reached, *tree_leaves(given)]
+    tensors = list({id(x): x for x in tensors if isinstance(x, torch.Tensor)}.values())
+    learned = [(each, each.grad) for each in tensors if each.requires_grad and each.is_leaf]
+    contents = [(each, each.detach().clone(), each._version) for each in tensors]
+    versions = [version for *_, version in contents]
+    states = dict(_random_states())
+
+    def again() -> None:
+        for number, (each, content, _) in enumerate(contents):
+            if each._version != versions[number]:
+                with torch.no_grad():
+                    each.copy_(content)
+                versions[number] = each._version
+        for container, items in kept:
+            _put_back(container, items)
+        torch.set_rng_state(states["cpu"])
+        for name, state in states.items():
+            if name != "cpu":
+                torch.cuda.set_rng_state(state, name)
+        for each, old in learned:
+            each.grad = _old_gradient(each, old) if step.accumulate else None
+
+    again()
+    try:
+        yield again
+    finally:
+        again()
+        for each, old in learned:
+            each.grad = old
+
+
+CONTAINERS = dict, list, set, deque
+"""Mutable Python containers that may hold the state of a module."""
+
+
+def _reached(roots: Iterable[Any]) -> list[Any]:
+    """Return the roots and everything nested in containers and tuples, each object once."""
+    found: dict[int, Any] = {}
+    pending = list(roots)
+    while pending:
+        each = pending.pop()
+        if id(each) in found:
+            continue
+        found[id(each)] = each
+        if isinstance(each, (*CONTAINERS, tuple)):
+            pending += each.values() if isinstance(each, dict) else each
+    return list(found.values())
+
+
+def _items(container: Any) -> list[Any]:
+    return list(container.items() if isinstance(container, dict) else container)
+
+
+def _put_back(container: Any, items: list[Any]) -> None:
+    """Restore the items of a container, if they have changed."""
+    now, then = (
+        [part for pair in each for part in pair] if isinstance(container, dict) else each
+        for each in (_items(container), items)
+    )
+    if len(now) == len(then) and all(map(operator.is_, now, then)):
+        return
+    container.clear()
+    (container.extend if isinstance(container, list | deque) else container.update)(items)
+
+
+def _old_gradient(parameter: torch.Tensor, old: torch.Tensor | None) -> torch.Tensor:
+    return torch.zeros_like(parameter) if old is None else old.clone()

@@ -1,0 +1,1 @@
+"""Import of PyTorch modules as networks of graphc."""

@@ -1,0 +1,114 @@
+"""Export of a module as a functional graph of ATen operators by torch.export.
+
+Only operators without a rule in graphc are decomposed, if torch knows a decomposition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from graphc.errors import OptionError, TorchError, quoted
+from graphc.torch.importing.calls import operator_of
+from graphc.torch.importing.rules import RULES
+
+ROUNDS = 8
+"""Maximum number of decomposition rounds; no known operator needs more."""
+
+
+def exported(
+    module: torch.nn.Module | ExportedProgram | str | os.PathLike[str],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+) -> ExportedProgram:
+    """Return the functional program of a module, an exported program or a file."""
+    with _quiet():
+        program = _program(module, args, kwargs)
+        with _told("torch.export cannot make the module functional"):
+            program = program.run_decompositions({})
+            for _ in range(ROUNDS):
+                lacking = _compositions(program)
+                if not lacking:
+                    break
+                program = program.run_decompositions(lacking)
+    return program
+
+
+def _program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> ExportedProgram:
+    if isinstance(module, torch.nn.Module):
+        if isinstance(args, torch.Tensor) or not isinstance(args, Sequence):
+            raise OptionError(
+                f"args is a tuple of the module's arguments, got {quoted(type(args))}"
+            )
+        with _told("torch.export cannot take the module"):
+            return torch.export.export(module, *_apart((tuple(args), dict(kwargs or {}))))
+    if args or kwargs:
+        raise OptionError("a module that is exported has its arguments; leave out args and kwargs")
+    if isinstance(module, ExportedProgram):
+        return module
+    if not isinstance(module, str | os.PathLike):
+        raise OptionError(
+            "load takes a torch.nn.Module, an ExportedProgram, or the path of a .pt2, got "
+            f"{quoted(type(module))}"
+        )
+    with _told(f"{os.fspath(module)!r} cannot be read"):
+        return torch.export.load(module)
+
+
+def _apart(given: Any) -> Any:
+    """Return the arguments with repeated tensors cloned, because torch would merge them."""
+    seen = set[int]()
+
+    def own(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) in seen:
+            return tensor.clone()
+        seen.add(id(tensor))
+        return tensor
+
+    return torch.utils._pytree.tree_map_only(torch.Tensor, own, given)
+
+
+def _compositions(program: ExportedProgram) -> dict[Any, Callable[..., Any]]:
+    """Return torch's decompositions of the operators that have no rule in graphc."""
+    targets = {node.target for node in _nodes(program.graph_module)}
+    lacking = {
+        target
+        for target in targets
+        if isinstance(target, torch._ops.OpOverload) and operator_of(target) not in RULES
+    }
+    if not lacking:
+        return {}
+    known = torch.export.default_decompositions()
+    return {target: known[target] for target in lacking if target in known}
+
+
+def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """Yield the nodes that compute, including those of subgraphs."""
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield from (node for node in part.graph.nodes if node.op == "call_function")
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Convert exceptions of torch into a `TorchError` of one sentence."""
+    try:
+        yield
+    except Exception as error:  # torch raises errors of many kinds for what it cannot trace
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        first = lines[0] if lines else ""
+        raise TorchError(f"{what}: {type(error).__name__}: {first}") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress torch's warnings about attributes of recurrent layers, which are parameters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

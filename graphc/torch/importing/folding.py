@@ -1,0 +1,40 @@
+"""Constant folding: torch computes nodes without computed operands at import time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from graphc.torch.importing.calls import check_numbers, operator_of
+from graphc.torch.importing.rules.creation import FILLED
+
+
+def folded(node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the results of a node, or None if it must run in a step, such as a random op."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return None
+    example = node.meta.get("val")
+    for each in example if isinstance(example, tuple | list) else (example,):
+        if isinstance(each, torch.Tensor):
+            check_numbers(each.numel())
+    name = operator_of(target)
+    if name in FILLED and isinstance(example, torch.Tensor):
+        number = FILLED[name]
+        found = _argument(target, args, kwargs) if number is None else number
+        return torch.full((), found, dtype=example.dtype).expand(example.shape)
+    with torch.no_grad():
+        return target(*args, **{**kwargs, **_on_cpu(kwargs)})
+
+
+def _argument(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    names = [argument.name for argument in target._schema.arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}["fill_value"]
+
+
+def _on_cpu(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"device": torch.device("cpu")} if kwargs.get("device") is not None else {}

@@ -1,0 +1,109 @@
+"""Losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import graphc
+from graphc.ir.graph import Value
+from graphc.torch.importing.calls import Call
+from graphc.torch.importing.rules import rule
+
+REDUCTIONS = ("none", "mean", "sum")
+"""Reductions, indexed by torch's codes."""
+
+
+def _reduction(call: Call) -> str:
+    return REDUCTIONS[call["reduction"]]
+
+
+def _axis(x: Value) -> int:
+    """Return the axis of classes: the second axis, or the only one."""
+    return min(x.type.rank - 1, 1)
+
+
+@rule("cross_entropy_loss")
+def cross_entropy(call: Call) -> Value:
+    """Return the cross entropy of logits against class labels or class probabilities."""
+    logits, labels, weights = call.value("self"), call.value("target"), call.optional("weight")
+    smoothing, reduction = float(call["label_smoothing"]), _reduction(call)
+    ignored = None if labels.type.dtype.kind == "float" else int(call["ignore_index"])
+    losses = graphc.softmax_cross_entropy(
+        logits, labels, ignore_index=ignored, weights=weights, label_smoothing=smoothing,
+        reduction=reduction, axis=_axis(logits),
+    )  # fmt: skip
+    return graphc.reshape(losses, call.shape)
+
+
+@rule("nll_loss", "nll_loss2d", "nll_loss_nd")
+def nll_loss(call: Call) -> Value:
+    """Return the negative log likelihood of log probabilities."""
+    x = call.value("self")
+    losses = graphc.nll_loss(
+        x, call.value("target"), ignore_index=int(call["ignore_index"]),
+        weights=call.optional("weight"), reduction=_reduction(call), axis=_axis(x),
+    )  # fmt: skip
+    return graphc.reshape(losses, call.shape)
+
+
+@rule("mse_loss", "l1_loss")
+def distance(call: Call) -> Value:
+    """Return the squared or absolute differences."""
+    functions: Mapping[str, Callable[..., Value]] = {"mse_loss": graphc.mse, "l1_loss": graphc.l1}
+    operands = (graphc.cast(call.value(name), call.dtype) for name in ("self", "target"))
+    return functions[call.operator](*operands, reduction=_reduction(call))
+
+
+@rule("smooth_l1_loss", "huber_loss")
+def huber(call: Call) -> Value:
+    """Return a loss that is quadratic near 0 and linear beyond."""
+    x, target = call.value("self"), call.value("target")
+    if call.operator == "huber_loss":
+        return graphc.huber(x, target, delta=float(call["delta"]), reduction=_reduction(call))
+    if call["beta"] == 0:
+        return graphc.l1(x, target, reduction=_reduction(call))
+    return graphc.smooth_l1(x, target, beta=float(call["beta"]), reduction=_reduction(call))
+
+
+@rule("binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(call: Call) -> Value:
+    """Return the binary cross entropy of logits against independent labels."""
+    return graphc.binary_cross_entropy_with_logits(
+        call.value("self"), call.value("target"), weights=call.optional("weight"),
+        pos_weight=call.optional("pos_weight"), reduction=_reduction(call),
+    )  # fmt: skip
+
+
+LEAST_LOG = -100.0
+"""The lower bound that torch uses for logarithms."""
+
+
+@rule("binary_cross_entropy")
+def binary_cross_entropy(call: Call) -> Value:
+    """Return the binary cross entropy of probabilities against independent labels."""
+    x, target = call.value("self"), call.value("target")
+    likely, unlikely = (
+        graphc.maximum(graphc.log(each), LEAST_LOG) for each in (x, graphc.sub(1.0, x))
+    )
+    losses = graphc.neg(
+        graphc.add(graphc.mul(target, likely), graphc.mul(graphc.sub(1.0, target), unlikely))
+    )
+    if call.has("weight"):
+        losses = graphc.mul(losses, call.value("weight"))
+    return _reduced(call, losses)
+
+
+def _reduced(call: Call, losses: Value) -> Value:
+    reduction = _reduction(call)
+    if reduction == "none":
+        return losses
+    return graphc.mean(losses) if reduction == "mean" else graphc.sum(losses)
+
+
+@rule("kl_div")
+def kl_divergence(call: Call) -> Value:
+    """Return the Kullback-Leibler divergence of two distributions."""
+    return graphc.kl_divergence(
+        call.value("self"), call.value("target"), log_target=bool(call["log_target"]),
+        reduction=_reduction(call),
+    )  # fmt: skip
