@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from graphc.errors import OnnxError, quoted
-from graphc.importing.weights import MOST_NUMBERS, MOST_TURNS, Array, Weight
+from graphc.importing.calls import Call, UnsupportedError
+from graphc.importing.rules import Rules
+from graphc.importing.weights import Array, Weight
 from graphc.ir.graph import Input, Value, ancestors
 from graphc.ir.types import DType, as_dtype
-
-if TYPE_CHECKING:
-    from graphc.onnx.importer import Environment, Importer
 
 Operand = Value | Weight
 """A tensor during import: computed in a step, or known at import time."""
@@ -26,70 +24,32 @@ Result = Operand | Sequence[Operand | None]
 """The result of a rule: the only output, or a sequence of all outputs."""
 
 
-class UnsupportedError(OnnxError):
-    """A node needs an unsupported feature; the message names it without the node."""
-
-
-def check_turns(turns: int) -> None:
-    """Raise `UnsupportedError` for more than `MOST_TURNS` loop iterations."""
-    if turns > MOST_TURNS:
-        raise UnsupportedError(f"more than {MOST_TURNS} turns are not unrolled, got {turns}")
-
-
-def check_numbers(*shape: int) -> None:
-    """Raise `UnsupportedError` for a known tensor of more than `MOST_NUMBERS` elements."""
-    if math.prod(shape) > MOST_NUMBERS:
-        raise UnsupportedError(
-            f"at most {MOST_NUMBERS} known numbers are made for a node, got {list(shape)}"
-        )
-
-
-class UndeterminedError(UnsupportedError):
+class UndeterminedError(OnnxError):
     """A value computed in a step is needed at import; `undetermined` names its inputs."""
 
 
 @dataclass
-class Call:
-    """A node with its operands; omitted operands are None or missing at the end."""
+class OnnxCall(Call):
+    """A node of ONNX; its operands have positions, and its attributes are read by name."""
 
     node: onnx.NodeProto
-    operands: list[Operand | None]
-    importer: Importer
-    environment: Environment
-    """The tensors in scope at the node, for bodies that read them."""
+    opset: int
+    subgraph: Callable[[onnx.GraphProto, Mapping[str, Operand]], list[Operand]]
+    """Imports a body that reads the tensors in scope at the node; returns the body's outputs."""
 
     def __post_init__(self) -> None:
         self._attributes = {a.name: a for a in self.node.attribute}
 
     # --- operands ---
 
-    def has(self, index: int) -> bool:
-        """Return True if the operand is present."""
-        return index < len(self.operands) and self.operands[index] is not None
-
-    def operand(self, index: int) -> Operand:
-        """Return an operand; raise `UnsupportedError` if it is omitted."""
-        found = self.operands[index] if index < len(self.operands) else None
-        if found is None:
-            raise UnsupportedError(f"operand {index} is missing")
-        return found
-
-    def value(self, index: int) -> Value:
-        """Return an operand as a value; a known tensor becomes a constant of the graph."""
-        return self.importer.as_value(self.operand(index))
-
-    def optional(self, index: int) -> Value | None:
-        """Return an operand as a value, or None if it is omitted."""
-        return self.value(index) if self.has(index) else None
-
     @property
     def values(self) -> list[Value]:
         """Return all operands as values."""
-        return [self.value(index) for index in range(len(self.operands))]
+        return [self.value(index) for index in self.arguments]
 
     def is_known(self, index: int) -> bool:
         """Return True if the operand is known at import time."""
-        return self.has(index) and isinstance(self.operands[index], Weight)
+        return self.has(index) and isinstance(self.arguments[index], Weight)
 
     def known(self, index: int) -> Array:
         """Return a known operand as an array; raise `UndeterminedError` if a step computes it."""
@@ -122,7 +82,8 @@ class Call:
 
     def shape(self, index: int) -> tuple[int, ...]:
         """Return the shape of an operand."""
-        return self.operand(index).shape
+        found: tuple[int, ...] = self.operand(index).shape
+        return found
 
     def dtype(self, index: int) -> DType:
         """Return the dtype of an operand; raise `DTypeError` if graphc does not support it."""
@@ -175,3 +136,7 @@ def inputs_of(value: Value) -> frozenset[str]:
     """Return the names of the inputs on which a value depends."""
     sources = {v for node in ancestors([value]) for v in node.inputs if v.node is None} | {value}
     return frozenset(source.name for source in sources if isinstance(source, Input))
+
+
+RULES: Rules[OnnxCall, Result | None] = Rules("graphc.onnx.rules")
+rule = RULES.rule

@@ -10,11 +10,13 @@ import contextlib
 import os
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any
 
 import onnx
 
 from graphc.errors import GraphcError, GraphError, OnnxError
+from graphc.importing.calls import UnsupportedError
 from graphc.importing.names import Names
 from graphc.importing.network import InitialStates, Reported
 from graphc.importing.problems import Missing, Place, Problems
@@ -24,8 +26,7 @@ from graphc.ir.builder import input as graph_input
 from graphc.ir.builder import scope
 from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import TensorType
-from graphc.onnx import rules
-from graphc.onnx.calls import Call, Operand, UndeterminedError, UnsupportedError
+from graphc.onnx.calls import RULES, OnnxCall, Operand, UndeterminedError
 from graphc.onnx.extents import bound_types, known_arrays
 from graphc.onnx.fold import folded, is_folded
 from graphc.onnx.functions import body_of, has_body
@@ -228,12 +229,19 @@ class Importer:
         if weights is not None:
             return weights
         domain = "" if node.domain in STANDARD else node.domain
-        rule = rules.RULES.get((domain, node.op_type))
+        rule = RULES.find(node.op_type, domain)
         if rule is not None:
-            result = rule(Call(node, operands, self, environment))
+            result = rule(self._call(node, operands, environment))
             if result is not None:
                 return [result] if isinstance(result, Value | Weight) else list(result)
         return self._expanded(node, operands)
+
+    def _call(
+        self, node: onnx.NodeProto, operands: list[Operand | None], environment: Environment
+    ) -> OnnxCall:
+        subgraph = partial(self.subgraph, environment)
+        arguments = dict(enumerate(operands))
+        return OnnxCall(node.op_type, arguments, self.as_value, node, self.opset, subgraph)
 
     def _expanded(
         self, node: onnx.NodeProto, operands: list[Operand | None]
@@ -264,7 +272,7 @@ class Importer:
     def _pass_over(self, node: onnx.NodeProto) -> None:
         """Record unsupported features of a skipped node that do not depend on its operands."""
         domain = "" if node.domain in STANDARD else node.domain
-        if (domain, node.op_type) in rules.RULES:
+        if RULES.find(node.op_type, domain) is not None:
             for attribute in node.attribute if node.op_type in REPEATED else ():
                 for inner in attribute.g.node:
                     self._pass_over(inner)
@@ -272,7 +280,7 @@ class Importer:
             self._without_rule(node)
 
     def subgraph(
-        self, graph: onnx.GraphProto, environment: Environment, given: Mapping[str, Operand]
+        self, environment: Environment, graph: onnx.GraphProto, given: Mapping[str, Operand]
     ) -> list[Operand]:
         """Import a body and return its outputs; it can read the enclosing environment."""
         inner: Environment = ChainMap({}, environment)

@@ -95,7 +95,7 @@ def counting(condition):
 def test_a_loop_that_nothing_ends_is_refused_by_its_turns(source):
     always = helper.make_node("Constant", [], ["always"], value=numpy_helper.from_array(TRUE))
     made = counting([always, helper.make_node("Identity", [source], ["going"])])
-    with pytest.raises(OnnxError, match="more than 10000 turns are not unrolled, got 1000000000"):
+    with pytest.raises(OnnxError, match="more than 10000 steps are not unrolled, got 1000000000"):
         graphc.onnx.load(made)
 
 

@@ -3,54 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.importing.weights import filled
 from graphc.ir.graph import Value
-from graphc.onnx.calls import Call, Operand, UnsupportedError
-from graphc.onnx.rules import rule
-
-PLAIN: Mapping[str, Callable[[Value], Value]] = {
-    "HardSwish": graphc.hard_swish,
-    "Mish": graphc.mish,
-    "Relu": graphc.relu,
-    "Sigmoid": graphc.sigmoid,
-    "Softplus": graphc.softplus,
-    "Softsign": graphc.softsign,
-    "Tanh": graphc.tanh,
-}
-
-
-@rule(*PLAIN)
-def plain(call: Call) -> Value:
-    """Import an activation without attributes."""
-    return PLAIN[call.node.op_type](call.value(0))
+from graphc.onnx.calls import OnnxCall, Operand, rule
 
 
 @rule("Elu")
-def elu(call: Call) -> Value:
+def elu(call: OnnxCall) -> Value:
     """Import Elu: x where positive, else alpha · (exp(x) - 1)."""
     return graphc.elu(call.value(0), call.attribute("alpha", 1.0))
 
 
 @rule("Celu")
-def celu(call: Call) -> Value:
+def celu(call: OnnxCall) -> Value:
     """Import Celu: x where positive, else alpha · (exp(x / alpha) - 1)."""
     return graphc.celu(call.value(0), call.attribute("alpha", 1.0))
 
 
 @rule("Selu")
-def selu(call: Call) -> Value:
+def selu(call: OnnxCall) -> Value:
     """Import Selu: gamma · elu(x, alpha)."""
     alpha = call.attribute("alpha", 1.6732631921768188)
     return graphc.selu(call.value(0), alpha, call.attribute("gamma", 1.0507010221481323))
 
 
 @rule("HardSigmoid")
-def hard_sigmoid(call: Call) -> Value:
+def hard_sigmoid(call: OnnxCall) -> Value:
     """Import HardSigmoid: alpha · x + beta, clipped to `[0, 1]`."""
     return graphc.hard_sigmoid(
         call.value(0), call.attribute("alpha", 0.2), call.attribute("beta", 0.5)
@@ -58,13 +42,13 @@ def hard_sigmoid(call: Call) -> Value:
 
 
 @rule("ThresholdedRelu")
-def thresholded_relu(call: Call) -> Value:
+def thresholded_relu(call: OnnxCall) -> Value:
     """Import ThresholdedRelu: x where it is above a threshold, else 0."""
     return graphc.thresholded_relu(call.value(0), call.attribute("alpha", 1.0))
 
 
 @rule("LeakyRelu")
-def leaky_relu(call: Call) -> Value:
+def leaky_relu(call: OnnxCall) -> Value:
     """Import LeakyRelu: x where positive, else slope · x."""
     x, slope = call.value(0), call.attribute("alpha", 0.01)
     if slope > 0:
@@ -73,7 +57,7 @@ def leaky_relu(call: Call) -> Value:
 
 
 @rule("PRelu")
-def prelu(call: Call) -> Value:
+def prelu(call: OnnxCall) -> Value:
     """Import PRelu: x where positive, else a learned slope times x."""
     x, slope = call.value(0), call.value(1)
     if slope.type.rank == 1 and x.type.rank > 1 and slope.shape[0] not in (1, x.shape[-1]):
@@ -82,25 +66,25 @@ def prelu(call: Call) -> Value:
 
 
 @rule("Gelu")
-def gelu(call: Call) -> Value:
+def gelu(call: OnnxCall) -> Value:
     """Import Gelu: x · Φ(x), or its approximation by tanh."""
     form = call.choice("approximate", "none", ("none", "tanh"))
     return graphc.gelu(call.value(0), "tanh" if form == "tanh" else "exact")
 
 
 @rule("Swish")
-def swish(call: Call) -> Value:
+def swish(call: OnnxCall) -> Value:
     """Import Swish: x · sigmoid(alpha · x)."""
     x, alpha = call.value(0), call.attribute("alpha", 1.0)
     return graphc.silu(x) if alpha == 1 else graphc.mul(x, graphc.sigmoid(graphc.mul(x, alpha)))
 
 
 @rule("Softmax", "LogSoftmax")
-def softmax(call: Call) -> Value:
+def softmax(call: OnnxCall) -> Value:
     """Import Softmax or LogSoftmax; before opset 13 over all axes from `axis`."""
     x = call.value(0)
-    function = graphc.softmax if call.node.op_type == "Softmax" else graphc.log_softmax
-    if call.importer.opset >= 13:
+    function = graphc.softmax if call.operator == "Softmax" else graphc.log_softmax
+    if call.opset >= 13:
         return function(x, call.attribute("axis", -1))
     axis = call.attribute("axis", 1) % max(x.type.rank, 1)
     rows = graphc.reshape(x, (math.prod(x.shape[:axis]), -1))
@@ -108,7 +92,7 @@ def softmax(call: Call) -> Value:
 
 
 @rule("Hardmax")
-def hardmax(call: Call) -> Value:
+def hardmax(call: OnnxCall) -> Value:
     """Import Hardmax: 1 at the first maximum along an axis, else 0."""
     x = call.value(0)
     axis = call.attribute("axis", -1) % x.type.rank
@@ -120,7 +104,7 @@ def hardmax(call: Call) -> Value:
 
 
 @rule("Dropout")
-def dropout(call: Call) -> Sequence[Operand | None]:
+def dropout(call: OnnxCall) -> Sequence[Operand | None]:
     """Import Dropout: identity in inference, random masks in a training program."""
     x = call.value(0)
     rate = float(call.number(1, 0.5)) if call.has(1) else call.attribute("ratio", 0.5)

@@ -8,13 +8,12 @@ import numpy as np
 
 import graphc
 from graphc.ir.graph import Value
-from graphc.onnx.calls import Call
+from graphc.onnx.calls import OnnxCall, rule
 from graphc.onnx.functions import MASKED
-from graphc.onnx.rules import rule
 
 
 @rule("Attention")
-def attention(call: Call) -> Sequence[Value] | None:
+def attention(call: OnnxCall) -> Sequence[Value] | None:
     """Import Attention natively if it has no mask, cache or cap; else use ONNX's body."""
     if not _is_plain(call):
         return None
@@ -32,19 +31,19 @@ def attention(call: Call) -> Sequence[Value] | None:
     return (graphc.reshape(graphc.transpose(y, (0, 2, 1, 3)), (batch, positions, -1)),)
 
 
-def _is_plain(call: Call) -> bool:
+def _is_plain(call: OnnxCall) -> bool:
     """Return True if the node has only queries, keys and values, and one used output."""
     words = ("softcap", "softmax_precision", "qk_matmul_output_mode")
     windows = (call.attribute(f"{side}_window_size", -1) for side in ("left", "right"))
     return (
-        not any(call.has(i) for i in range(3, len(call.operands)))
+        not any(call.has(i) for i in range(3, len(call.arguments)))
         and not any(call.wants(i) for i in range(1, 4))
         and not any(call.attribute(word) for word in words)
         and all(size < 0 for size in windows)
     )
 
 
-def _heads(call: Call, index: int) -> Value:
+def _heads(call: OnnxCall, index: int) -> Value:
     """Return an operand as (batch, heads, positions, width); split concatenated heads."""
     x = call.value(index)
     if x.type.rank == 4:
@@ -66,7 +65,7 @@ def _repeated(x: Value, times: int) -> Value:
 
 
 @rule("Softmax", domain=MASKED)
-def masked_softmax(call: Call) -> Value:
+def masked_softmax(call: OnnxCall) -> Value:
     """Import softmax over unmasked elements; entirely masked rows and their gradients are 0."""
     x = call.value(0)
     lowest = graphc.full((), -np.inf, x.type.dtype)

@@ -8,30 +8,30 @@ import numpy as np
 import onnx
 
 import graphc
+from graphc.importing.calls import UnsupportedError, check_turns
 from graphc.importing.weights import MOST_TURNS, Weight, known
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
-from graphc.onnx.calls import Call, Operand, UnsupportedError, check_turns
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, Operand, rule
 
 
 @rule("If")
-def branch(call: Call) -> Sequence[Operand]:
+def branch(call: OnnxCall) -> Sequence[Operand]:
     """Import the branch of If that a known condition selects."""
     name = "then_branch" if call.number(0) else "else_branch"
     return _body(call, call.required(name), {})
 
 
-def _body(call: Call, graph: onnx.GraphProto, given: dict[str, Operand]) -> list[Operand]:
-    return call.importer.subgraph(graph, call.environment, given)
+def _body(call: OnnxCall, graph: onnx.GraphProto, given: dict[str, Operand]) -> list[Operand]:
+    return call.subgraph(graph, given)
 
 
 @rule("Loop")
-def loop(call: Call) -> Sequence[Operand]:
+def loop(call: OnnxCall) -> Sequence[Operand]:
     """Unroll a Loop; its iteration count and the condition of each iteration must be known."""
     body: onnx.GraphProto = call.required("body")
     names = [value.name for value in body.input]
-    carried = [call.operand(i) for i in range(2, len(call.operands))]
+    carried = [call.operand(i) for i in range(2, len(call.arguments))]
     turns = int(call.number(0)) if call.has(0) else MOST_TURNS + 1
     goes_on = bool(call.number(1)) if call.has(1) else True
     collected: list[list[Operand]] = [[] for _ in body.output[1 + len(carried) :]]
@@ -69,13 +69,13 @@ def _scalar(number: object, dtype: type[np.generic]) -> Weight:
     return known("", np.asarray(number, dtype))
 
 
-def _stacked(call: Call, parts: Sequence[Operand], axis: int) -> Operand:
+def _stacked(call: OnnxCall, parts: Sequence[Operand], axis: int) -> Operand:
     """Stack the results of the iterations along a new axis."""
     if not parts:
         raise UnsupportedError("a loop without a turn gives tensors without elements")
     if all(isinstance(part, Weight) for part in parts):
         return known("", np.stack([p.read() for p in parts if isinstance(p, Weight)], axis))
-    values = [call.importer.as_value(part) for part in parts]
+    values = [call.as_value(part) for part in parts]
     shape = values[0].shape
     axis = normalize_axis(axis, len(shape) + 1, "Loop")
     wide = [graphc.reshape(v, (*shape[:axis], 1, *shape[axis:])) for v in values]
@@ -83,11 +83,11 @@ def _stacked(call: Call, parts: Sequence[Operand], axis: int) -> Operand:
 
 
 @rule("Scan")
-def scan(call: Call) -> Sequence[Operand]:
+def scan(call: OnnxCall) -> Sequence[Operand]:
     """Unroll a Scan: apply its body to each slice of the scanned operands."""
     body: onnx.GraphProto = call.required("body")
     count = call.required("num_scan_inputs")
-    operands = [call.operand(i) for i in range(len(call.operands))]
+    operands = [call.operand(i) for i in range(len(call.arguments))]
     carried, scanned = operands[: len(operands) - count], call.values[len(operands) - count :]
     axes = call.attribute("scan_input_axes", [0] * count)
     backwards = call.attribute("scan_input_directions", [0] * count)

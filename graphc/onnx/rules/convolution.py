@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.importing.windows import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from graphc.ir.graph import Value
-from graphc.onnx.calls import Call, UnsupportedError
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 from graphc.onnx.rules.windows import AUTO, window_of
 
 
 @rule("Conv")
-def conv(call: Call) -> Value:
+def conv(call: OnnxCall) -> Value:
     """Import a convolution over one to three axes."""
     x, w = call.value(0), call.value(1)
     frame = window_of(call, x.shape[2:], w.shape[2:])
@@ -35,7 +35,7 @@ def _axes(x: Value) -> int:
 
 
 @rule("ConvTranspose")
-def conv_transpose(call: Call) -> Value:
+def conv_transpose(call: OnnxCall) -> Value:
     """Import a transposed convolution; padding crops the result, negative padding extends it."""
     x, w = call.value(0), call.value(1)
     axes = _axes(x)
@@ -67,7 +67,7 @@ def conv_transpose(call: Call) -> Value:
 
 
 def _transposed_padding(
-    call: Call,
+    call: OnnxCall,
     x: Value,
     full: Sequence[int],
     stride: Sequence[int],
@@ -87,7 +87,7 @@ def _transposed_padding(
 
 
 @rule("Col2Im")
-def col2im(call: Call) -> Value:
+def col2im(call: OnnxCall) -> Value:
     """Import Col2Im: sum the elements of windows at each position."""
     extents, size = call.integers(1), call.integers(2)
     frame = window_of(call, extents, size)
@@ -97,7 +97,7 @@ def col2im(call: Call) -> Value:
 
 
 @rule("DeformConv")
-def deform_conv(call: Call) -> Value:
+def deform_conv(call: OnnxCall) -> Value:
     """Import a deformable convolution."""
     x, w, offset = (call.value(i) for i in range(3))
     frame = window_of(call, x.shape[2:], w.shape[2:])

@@ -8,52 +8,35 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 import graphc
+from graphc.importing.calls import UnsupportedError
+from graphc.importing.unary import UNARY as COMMON
 from graphc.importing.weights import Weight
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_
-from graphc.onnx.calls import Call, Operand, UnsupportedError
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, Operand, rule
 from graphc.ops.elementwise import Operand as Number
 
 Unary = Callable[[Value], Value]
 Binary = Callable[[Number, Number], Value]
 
 UNARY: Mapping[str, Unary] = {
-    "Abs": graphc.abs,
-    "Acos": graphc.acos,
-    "Acosh": graphc.acosh,
-    "Asin": graphc.asin,
-    "Asinh": graphc.asinh,
-    "Atan": graphc.atan,
-    "Atanh": graphc.atanh,
+    **{name.capitalize(): function for name, function in COMMON.items()},
     "BitwiseNot": graphc.bitwise_not,
-    "Ceil": graphc.ceil,
-    "Cos": graphc.cos,
-    "Cosh": graphc.cosh,
-    "Erf": graphc.erf,
-    "Exp": graphc.exp,
-    "Floor": graphc.floor,
+    "HardSwish": graphc.hard_swish,
     "IsNaN": graphc.isnan,
-    "Log": graphc.log,
-    "Neg": graphc.neg,
     "Not": graphc.bitwise_not,
-    "Reciprocal": graphc.reciprocal,
-    "Round": graphc.round,
-    "Sign": graphc.sign,
-    "Sin": graphc.sin,
-    "Sinh": graphc.sinh,
-    "Sqrt": graphc.sqrt,
-    "Tan": graphc.tan,
+    "Softplus": graphc.softplus,
+    "Softsign": graphc.softsign,
 }
 
 
 @rule(*UNARY)
-def unary(call: Call) -> Value:
+def unary(call: OnnxCall) -> Value:
     """Import a function of one operand."""
-    return UNARY[call.node.op_type](call.value(0))
+    return UNARY[call.operator](call.value(0))
 
 
-def numbers(call: Call, a: int = 0, b: int = 1) -> tuple[Number, Number]:
+def numbers(call: OnnxCall, a: int = 0, b: int = 1) -> tuple[Number, Number]:
     """Return two operands; a known scalar becomes a Python number if no axis is lost."""
     x, y = call.operand(a), call.operand(b)
     if isinstance(x, Weight) and isinstance(y, Weight):
@@ -61,7 +44,7 @@ def numbers(call: Call, a: int = 0, b: int = 1) -> tuple[Number, Number]:
     return _number(call, x, y), _number(call, y, x)
 
 
-def _number(call: Call, operand: Operand, other: Operand) -> Number:
+def _number(call: OnnxCall, operand: Operand, other: Operand) -> Number:
     if (
         isinstance(operand, Weight)
         and isinstance(other, Value)
@@ -73,7 +56,7 @@ def _number(call: Call, operand: Operand, other: Operand) -> Number:
         number = operand.number
         if number is not None and np.isfinite(number):
             return number
-    return call.importer.as_value(operand)
+    return call.as_value(operand)
 
 
 def divide(a: Number, b: Number) -> Value:
@@ -104,15 +87,15 @@ BINARY: Mapping[str, Binary] = {
 
 
 @rule(*BINARY)
-def binary(call: Call) -> Value:
+def binary(call: OnnxCall) -> Value:
     """Import a function of two operands with broadcasting."""
     if call.attribute("axis") is not None:
         raise UnsupportedError("broadcasting from an axis, as before opset 7, is not supported")
-    return BINARY[call.node.op_type](*numbers(call))
+    return BINARY[call.operator](*numbers(call))
 
 
 @rule("Pow")
-def power(call: Call) -> Value:
+def power(call: OnnxCall) -> Value:
     """Import Pow: a ** b, in the dtype of a."""
     a, b = numbers(call)
     dtype = call.dtype(0)
@@ -126,20 +109,20 @@ def power(call: Call) -> Value:
 
 
 @rule("Mod")
-def mod(call: Call) -> Value:
+def mod(call: OnnxCall) -> Value:
     """Import Mod, whose result has the sign of the divisor, or of the dividend for fmod."""
     return (graphc.fmod if call.attribute("fmod", 0) else graphc.remainder)(*numbers(call))
 
 
 @rule("BitShift")
-def bit_shift(call: Call) -> Value:
+def bit_shift(call: OnnxCall) -> Value:
     """Import a left or right shift."""
     is_left = call.choice("direction", "", ("LEFT", "RIGHT")) == "LEFT"
     return (graphc.left_shift if is_left else graphc.right_shift)(*numbers(call))
 
 
 @rule("IsInf")
-def isinf(call: Call) -> Value:
+def isinf(call: OnnxCall) -> Value:
     """Import IsInf, which may detect only one sign."""
     x = call.value(0)
     positive, negative = call.attribute("detect_positive", 1), call.attribute("detect_negative", 1)
@@ -152,7 +135,7 @@ def isinf(call: Call) -> Value:
 
 
 @rule("Sum", "Max", "Min")
-def fold(call: Call) -> Value:
+def fold(call: OnnxCall) -> Value:
     """Import the sum, maximum or minimum of any number of operands."""
     functions: Mapping[str, Binary] = {
         "Sum": graphc.add,
@@ -162,26 +145,26 @@ def fold(call: Call) -> Value:
     first, *rest = call.values
     total: Number = first
     for value in rest:
-        total = functions[call.node.op_type](total, value)
+        total = functions[call.operator](total, value)
     assert isinstance(total, Value), "sums of values are values"
     return total
 
 
 @rule("Mean")
-def mean(call: Call) -> Value:
+def mean(call: OnnxCall) -> Value:
     """Import the mean of any number of operands."""
     values = call.values
     return graphc.div(functools.reduce(graphc.add, values), float(len(values)))
 
 
 @rule("Clip")
-def clip(call: Call) -> Value:
+def clip(call: OnnxCall) -> Value:
     """Import Clip; in older versions, the bounds are attributes."""
     low, high = _bound(call, 1, "min"), _bound(call, 2, "max")
     return graphc.clip(call.value(0), low, high)
 
 
-def _bound(call: Call, index: int, name: str) -> Number | None:
+def _bound(call: OnnxCall, index: int, name: str) -> Number | None:
     if not call.has(index):
         given: float | None = call.attribute(name)
         return given
@@ -189,12 +172,13 @@ def _bound(call: Call, index: int, name: str) -> Number | None:
 
 
 @rule("Identity")
-def identity(call: Call) -> Operand:
+def identity(call: OnnxCall) -> Operand:
     """Return the operand unchanged."""
-    return call.operand(0)
+    found: Operand = call.operand(0)
+    return found
 
 
 @rule("Where")
-def where(call: Call) -> Value:
+def where(call: OnnxCall) -> Value:
     """Import an elementwise selection between two operands."""
     return graphc.where(call.value(0), *numbers(call, 1, 2))

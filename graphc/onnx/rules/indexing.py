@@ -7,15 +7,15 @@ import math
 import numpy as np
 
 import graphc
+from graphc.importing.calls import UnsupportedError, check_numbers
 from graphc.importing.weights import Weight, known
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
-from graphc.onnx.calls import Call, UnsupportedError, check_numbers
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 
 
 @rule("Gather")
-def gather(call: Call) -> Value:
+def gather(call: OnnxCall) -> Value:
     """Import Gather along an axis; a single known index becomes a slice."""
     x = call.value(0)
     axis = normalize_axis(call.attribute("axis", 0), x.type.rank, "Gather")
@@ -34,13 +34,13 @@ def gather(call: Call) -> Value:
 
 
 @rule("GatherElements")
-def gather_elements(call: Call) -> Value:
+def gather_elements(call: OnnxCall) -> Value:
     """Import GatherElements: one element along an axis for each index."""
     return graphc.gather_elements(call.value(0), call.value(1), call.attribute("axis", 0))
 
 
 @rule("GatherND")
-def gather_nd(call: Call) -> Value:
+def gather_nd(call: OnnxCall) -> Value:
     """Import GatherND: rows by index tuples."""
     return graphc.gather_nd(call.value(0), call.value(1), call.attribute("batch_dims", 0))
 
@@ -49,7 +49,7 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
 @rule("Scatter", "ScatterElements")
-def scatter_elements(call: Call) -> Value:
+def scatter_elements(call: OnnxCall) -> Value:
     """Import ScatterElements: elements along an axis, combined with updates."""
     return graphc.scatter_elements(
         call.value(0),
@@ -61,14 +61,14 @@ def scatter_elements(call: Call) -> Value:
 
 
 @rule("ScatterND")
-def scatter_nd(call: Call) -> Value:
+def scatter_nd(call: OnnxCall) -> Value:
     """Import ScatterND: rows by index tuples, combined with updates."""
     reduction = call.choice("reduction", "none", REDUCTIONS)
     return graphc.scatter_nd(call.value(0), call.value(1), call.value(2), reduction)
 
 
 @rule("OneHot")
-def one_hot(call: Call) -> Value:
+def one_hot(call: OnnxCall) -> Value:
     """Import OneHot with on and off values; an index out of range gives only off values."""
     indices, depth = call.value(0), int(call.number(1))
     values = call.value(2)
@@ -83,7 +83,7 @@ def one_hot(call: Call) -> Value:
 
 
 @rule("Range")
-def range_(call: Call) -> Weight:
+def range_(call: OnnxCall) -> Weight:
     """Import Range with known start, limit and step."""
     start, limit, step = bounds = [call.known(i).reshape(()).item() for i in range(3)]
     check_numbers(math.ceil((limit - start) / step))
@@ -91,7 +91,7 @@ def range_(call: Call) -> Weight:
 
 
 @rule("TensorScatter")
-def tensor_scatter(call: Call) -> Value:
+def tensor_scatter(call: OnnxCall) -> Value:
     """Import TensorScatter: write an update into a cache, with a start index per batch row."""
     past, update = call.value(0), call.value(1)
     axis = normalize_axis(call.attribute("axis", -2), past.type.rank, "TensorScatter")

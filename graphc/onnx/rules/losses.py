@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import graphc
 from graphc.ir.graph import State, Value, ancestors
-from graphc.onnx.calls import Call
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 from graphc.ops.loss import REDUCTIONS
 
 
 @rule("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
-def cross_entropy(call: Call) -> Value | None:
+def cross_entropy(call: OnnxCall) -> Value | None:
     """Import a loss over classes on axis 1, or return None to use the operator's function body.
 
     The body is used if log probabilities are an output, class weights are trainable, or the ignored
@@ -20,7 +19,7 @@ def cross_entropy(call: Call) -> Value | None:
     beyond = ignored is not None and not -(2**31) <= ignored < 2**31
     if call.wants(1) or beyond or (weights is not None and _learns(weights)):
         return None
-    is_of_scores = call.node.op_type == "SoftmaxCrossEntropyLoss"
+    is_of_scores = call.operator == "SoftmaxCrossEntropyLoss"
     function = graphc.softmax_cross_entropy if is_of_scores else graphc.nll_loss
     return function(
         call.value(0),

@@ -6,18 +6,18 @@ import math
 from collections.abc import Sequence
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.ir.builder import apply
 from graphc.ir.graph import State, Value
 from graphc.ir.types import compute_dtype, normalize_axis
-from graphc.onnx.calls import Call, UnsupportedError
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 from graphc.ops.batch_norm import BatchNorm, BatchNormAttributes, by_statistics
 from graphc.ops.norm import EpsilonAttributes, GroupNorm, GroupNormAttributes, LayerNorm
 from graphc.ops.rms_norm import RmsNorm
 
 
 @rule("BatchNormalization")
-def batch_norm(call: Call) -> Sequence[Value | None]:
+def batch_norm(call: OnnxCall) -> Sequence[Value | None]:
     """Import batch norm: by batch statistics in training mode, else by the file's statistics.
 
     The file's statistics are running statistics that training updates. ONNX's momentum is the
@@ -65,9 +65,9 @@ def _moved(running: Value, found: Value, kept: float) -> Value:
     return graphc.add(graphc.mul(running, kept), graphc.mul(found, 1 - kept))
 
 
-def _rows(call: Call, x: Value) -> tuple[tuple[int, ...], int]:
+def _rows(call: OnnxCall, x: Value) -> tuple[tuple[int, ...], int]:
     """Return the shape of per-row statistics, and the number of elements of a row."""
-    axis = normalize_axis(call.attribute("axis", -1), x.type.rank, call.node.op_type)
+    axis = normalize_axis(call.attribute("axis", -1), x.type.rank, call.operator)
     length = math.prod(x.shape[axis:])
     return (*x.shape[:axis], *(1,) * (x.type.rank - axis)), length
 
@@ -79,7 +79,7 @@ def _over_all(weight: Value, x: Value, rank: int) -> Value:
 
 
 @rule("LayerNormalization")
-def layer_norm(call: Call) -> Sequence[Value | None]:
+def layer_norm(call: OnnxCall) -> Sequence[Value | None]:
     """Import layer norm over the last axes; emit its statistics only if they are used."""
     x, scale = call.value(0), call.value(1)
     kept, length = _rows(call, x)
@@ -107,7 +107,7 @@ def layer_norm(call: Call) -> Sequence[Value | None]:
 
 
 @rule("RMSNormalization")
-def rms_norm(call: Call) -> Value:
+def rms_norm(call: OnnxCall) -> Value:
     """Import RMS norm over the last axes."""
     x, scale = call.value(0), call.value(1)
     _, length = _rows(call, x)
@@ -120,7 +120,7 @@ def rms_norm(call: Call) -> Value:
 
 
 @rule("GroupNormalization")
-def group_norm(call: Call) -> Value:
+def group_norm(call: OnnxCall) -> Value:
     """Import group norm; before opset 21, it has one weight per group."""
     x, scale, bias = (call.value(i) for i in range(3))
     groups = call.required("num_groups")
@@ -129,7 +129,7 @@ def group_norm(call: Call) -> Value:
     return _grouped(call, x, groups, scale, bias)
 
 
-def _grouped(call: Call, x: Value, groups: int, scale: Value, bias: Value) -> Value:
+def _grouped(call: OnnxCall, x: Value, groups: int, scale: Value, bias: Value) -> Value:
     attributes = GroupNormAttributes(groups, call.attribute("epsilon", 1e-5))
     return apply(GroupNorm, x, scale, bias, attributes=attributes).outputs[0]
 
@@ -140,20 +140,20 @@ def _repeated(weight: Value, times: int) -> Value:
 
 
 @rule("InstanceNormalization")
-def instance_norm(call: Call) -> Value:
+def instance_norm(call: OnnxCall) -> Value:
     """Import instance norm as group norm with one channel per group."""
     x, scale, bias = (call.value(i) for i in range(3))
     return _grouped(call, x, x.shape[1], scale, bias)
 
 
 @rule("LpNormalization")
-def lp_norm(call: Call) -> Value:
+def lp_norm(call: OnnxCall) -> Value:
     """Import LpNormalization: x divided by its norm along an axis; 0 if the norm is 0."""
     return graphc.normalize(call.value(0), call.attribute("p", 2), call.attribute("axis", -1))
 
 
 @rule("LRN")
-def local_response_norm(call: Call) -> Value:
+def local_response_norm(call: OnnxCall) -> Value:
     """Import local response normalization (Krizhevsky et al., 2012).
 
     It divides x by a power of the mean square over adjacent channels.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_, normalize_axis
-from graphc.onnx.calls import Call, UnsupportedError
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 
 MODES = ("constant", "edge", "reflect", "wrap")
 
 
 @rule("Pad")
-def pad(call: Call) -> Value:
+def pad(call: OnnxCall) -> Value:
     """Import Pad; negative widths crop."""
     x = call.value(0)
     rank = x.type.rank

@@ -9,10 +9,10 @@ from typing import TypeVar
 import numpy as np
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.importing.windows import AVERAGE_POOLS, MAX_POOLS
 from graphc.ir.graph import Value
-from graphc.onnx.calls import Call, UnsupportedError
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 from graphc.onnx.rules.windows import Window, window_of
 from graphc.ops.pool import MaxPooling
 
@@ -20,7 +20,7 @@ Entry = TypeVar("Entry")
 
 
 @rule("MaxPool")
-def max_pool(call: Call) -> Sequence[Value | None]:
+def max_pool(call: OnnxCall) -> Sequence[Value | None]:
     """Import MaxPool."""
     x = call.value(0)
     frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
@@ -33,7 +33,7 @@ def max_pool(call: Call) -> Sequence[Value | None]:
     return (_largest(x, frame, is_ceil), None)
 
 
-def _with_places(call: Call, x: Value, frame: Window, is_ceil: bool) -> tuple[Value, Value]:
+def _with_places(call: OnnxCall, x: Value, frame: Window, is_ceil: bool) -> tuple[Value, Value]:
     """Import MaxPool with its argmax as indices into the whole tensor."""
     y, places = graphc.max_pool_with_indices(
         x, frame.size, frame.stride, frame.padding, frame.dilation, is_ceil
@@ -51,7 +51,7 @@ def _with_places(call: Call, x: Value, frame: Window, is_ceil: bool) -> tuple[Va
 
 
 @rule("MaxUnpool")
-def max_unpool(call: Call) -> Value:
+def max_unpool(call: OnnxCall) -> Value:
     """Import MaxUnpool: elements at the argmax indices of a pool, zeros elsewhere."""
     x, places = call.value(0), call.value(1)
     frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
@@ -90,7 +90,7 @@ def _alone(numbers: tuple[Entry, ...], axis: int, other: Entry) -> tuple[Entry, 
 
 
 @rule("AveragePool")
-def average_pool(call: Call) -> Value:
+def average_pool(call: OnnxCall) -> Value:
     """Import AveragePool; padding is excluded unless `count_include_pad` is set."""
     x = call.value(0)
     frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
@@ -106,7 +106,7 @@ def average_pool(call: Call) -> Value:
 
 
 @rule("LpPool")
-def lp_pool(call: Call) -> Value:
+def lp_pool(call: OnnxCall) -> Value:
     """Import LpPool: the p-norm of each window."""
     x = call.value(0)
     frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
@@ -125,14 +125,14 @@ def _places(x: Value) -> list[int]:
 
 
 @rule("GlobalAveragePool")
-def global_average_pool(call: Call) -> Value:
+def global_average_pool(call: OnnxCall) -> Value:
     """Import GlobalAveragePool."""
     x = call.value(0)
     return graphc.mean(x, _places(x), True)
 
 
 @rule("GlobalMaxPool")
-def global_max_pool(call: Call) -> Value:
+def global_max_pool(call: OnnxCall) -> Value:
     """Import GlobalMaxPool."""
     x = call.value(0)
     return graphc.max(x, _places(x), True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.ir.graph import Value
-from graphc.onnx.calls import Call, UnsupportedError
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 from graphc.onnx.rules.integers import through_floats
 
 
 @rule("MatMul")
-def matmul(call: Call) -> Value:
+def matmul(call: OnnxCall) -> Value:
     """Import MatMul of matrices, batches of matrices or vectors, by NumPy's rules."""
     a, b = call.value(0), call.value(1)
     left = graphc.reshape(a, (1, *a.shape)) if a.type.rank == 1 else a
@@ -36,7 +36,7 @@ def product(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = F
 
 
 @rule("Gemm")
-def gemm(call: Call) -> Value:
+def gemm(call: OnnxCall) -> Value:
     """Import Gemm: alpha · op(a) · op(b) + beta · c."""
     a, b = call.value(0), call.value(1)
     turned = bool(call.attribute("transA", 0)), bool(call.attribute("transB", 0))
@@ -52,7 +52,7 @@ def gemm(call: Call) -> Value:
     return graphc.add(y, c if beta == 1 else graphc.mul(c, beta))
 
 
-def is_linear(call: Call, turned: tuple[bool, bool], alpha: float, beta: float) -> bool:
+def is_linear(call: OnnxCall, turned: tuple[bool, bool], alpha: float, beta: float) -> bool:
     """Return True if a Gemm is a linear layer, which is one kernel including its bias."""
     return (
         turned == (False, True)
@@ -64,7 +64,7 @@ def is_linear(call: Call, turned: tuple[bool, bool], alpha: float, beta: float) 
 
 
 @rule("Einsum")
-def einsum(call: Call) -> Value:
+def einsum(call: OnnxCall) -> Value:
     """Import Einsum."""
     return graphc.einsum(call.required("equation"), *call.values)
 
@@ -74,7 +74,7 @@ MOST_ROWS = 4
 
 
 @rule("Det")
-def det(call: Call) -> Value:
+def det(call: OnnxCall) -> Value:
     """Import determinants of small matrices, by Laplace expansion."""
     x = call.value(0)
     n = x.shape[-1]

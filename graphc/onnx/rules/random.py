@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import graphc
 from graphc.ir.graph import Value
-from graphc.onnx.calls import Call
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 from graphc.onnx.rules.shape import numpy_dtype
 
 
-def _type(call: Call) -> tuple[tuple[int, ...], object]:
+def _type(call: OnnxCall) -> tuple[tuple[int, ...], object]:
     """Return the shape and dtype to draw, from attributes or from an operand."""
     number = call.attribute("dtype")
     if call.has(0):
@@ -18,21 +17,21 @@ def _type(call: Call) -> tuple[tuple[int, ...], object]:
 
 
 @rule("RandomNormal", "RandomNormalLike")
-def normal(call: Call) -> Value:
+def normal(call: OnnxCall) -> Value:
     """Import RandomNormal and RandomNormalLike."""
     shape, dtype = _type(call)
     return graphc.normal(shape, call.attribute("mean", 0.0), call.attribute("scale", 1.0), dtype)
 
 
 @rule("RandomUniform", "RandomUniformLike")
-def uniform(call: Call) -> Value:
+def uniform(call: OnnxCall) -> Value:
     """Import RandomUniform and RandomUniformLike."""
     shape, dtype = _type(call)
     return graphc.uniform(shape, call.attribute("low", 0.0), call.attribute("high", 1.0), dtype)
 
 
 @rule("Bernoulli")
-def bernoulli(call: Call) -> Value:
+def bernoulli(call: OnnxCall) -> Value:
     """Import Bernoulli: 1 with the probability given by the operand, else 0."""
     x = call.value(0)
     drawn = graphc.less(graphc.uniform(x.shape, dtype=x.type.dtype), x)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import graphc
+from graphc.importing.calls import UnsupportedError, check_turns
 from graphc.ir.graph import Value
-from graphc.onnx.calls import Call, UnsupportedError, check_turns
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 
 Function = Callable[[Value], Value]
 Cell = Callable[["Direction", Value, list[Value]], list[Value]]
@@ -32,9 +32,9 @@ class Direction:
 
 
 @rule("RNN", "GRU", "LSTM")
-def recurrent(call: Call) -> Sequence[Value | None]:
+def recurrent(call: OnnxCall) -> Sequence[Value | None]:
     """Import a recurrent layer over a sequence, in one or both directions."""
-    kind = call.node.op_type
+    kind = call.operator
     is_batch_first = bool(call.attribute("layout", 0))
     x = call.value(0)
     if is_batch_first:
@@ -53,7 +53,7 @@ def recurrent(call: Call) -> Sequence[Value | None]:
 
 
 def _results(
-    call: Call, shown: list[list[Value]], last: list[list[Value]], is_batch_first: bool
+    call: OnnxCall, shown: list[list[Value]], last: list[list[Value]], is_batch_first: bool
 ) -> list[Value | None]:
     """Return all hidden states and the last states, with an axis for the directions."""
     outputs: list[Value | None] = [None]
@@ -73,7 +73,7 @@ def _stacked(values: Sequence[Value], axis: int) -> Value:
     return wide[0] if len(wide) == 1 else graphc.concat(wide, axis)
 
 
-def _mask(call: Call, x: Value) -> list[Value] | None:
+def _mask(call: OnnxCall, x: Value) -> list[Value] | None:
     """Return for each step which rows are still active; None if all have full length."""
     if not call.has(4):
         return None
@@ -83,13 +83,13 @@ def _mask(call: Call, x: Value) -> list[Value] | None:
     return [graphc.greater(lengths, step) for step in range(x.shape[0])]
 
 
-def _part(call: Call, index: int, number: int) -> Value | None:
+def _part(call: OnnxCall, index: int, number: int) -> Value | None:
     """Return one direction's slice of an operand."""
     return graphc.slice(call.value(index), number) if call.has(index) else None
 
 
 def _one_way(
-    call: Call,
+    call: OnnxCall,
     kind: str,
     x: Value,
     number: int,
@@ -118,7 +118,7 @@ def _one_way(
 
 
 def _first(
-    call: Call, kind: str, x: Value, number: int, is_batch_first: bool, hidden: int
+    call: OnnxCall, kind: str, x: Value, number: int, is_batch_first: bool, hidden: int
 ) -> list[Value]:
     """Return the initial states, which are 0 by default."""
     states = []
@@ -132,7 +132,7 @@ def _first(
     return states
 
 
-def _direction(call: Call, kind: str, number: int) -> Direction:
+def _direction(call: OnnxCall, kind: str, number: int) -> Direction:
     recurrent = _part(call, 2, number)
     assert recurrent is not None, "the recurrent weights are no optional operand"
     hidden = recurrent.shape[1]
@@ -180,7 +180,7 @@ def _function(name: str, alpha: Sequence[float], beta: Sequence[float]) -> Funct
     return plain[name]
 
 
-def _clipped(call: Call, function: Function) -> Function:
+def _clipped(call: OnnxCall, function: Function) -> Function:
     bound = call.attribute("clip")
     if not bound:
         return function

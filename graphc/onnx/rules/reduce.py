@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 import graphc
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_, normalize_axis
-from graphc.onnx.calls import Call
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 from graphc.onnx.rules.integers import through_floats
 
 Reducer = Callable[[Value, list[int] | None, bool], Value]
 
 
-def reduced(call: Call, function: Reducer, x: Value | None = None) -> Value:
+def reduced(call: OnnxCall, function: Reducer, x: Value | None = None) -> Value:
     """Apply a reduction over the axes of a node.
 
     Without axes, it reduces over all axes, or over none if `noop_with_empty_axes` is set.
@@ -27,13 +26,13 @@ def reduced(call: Call, function: Reducer, x: Value | None = None) -> Value:
 
 
 @rule("ReduceSum")
-def reduce_sum(call: Call) -> Value:
+def reduce_sum(call: OnnxCall) -> Value:
     """Import ReduceSum."""
     return reduced(call, graphc.sum)
 
 
 @rule("ReduceMean")
-def reduce_mean(call: Call) -> Value:
+def reduce_mean(call: OnnxCall) -> Value:
     """Import ReduceMean; integer means are truncated towards zero."""
     x = call.value(0)
     if x.type.dtype.kind == "float":
@@ -42,58 +41,58 @@ def reduce_mean(call: Call) -> Value:
 
 
 @rule("ReduceMax", "ReduceMin")
-def reduce_extreme(call: Call) -> Value:
+def reduce_extreme(call: OnnxCall) -> Value:
     """Import ReduceMax or ReduceMin, which are any and all for bools."""
     x = call.value(0)
-    function = graphc.max if call.node.op_type == "ReduceMax" else graphc.min
+    function = graphc.max if call.operator == "ReduceMax" else graphc.min
     if x.type.dtype == bool_:
         return graphc.cast(reduced(call, function, graphc.cast(x, "uint8")), bool_)
     return reduced(call, function, x)
 
 
 @rule("ReduceProd")
-def reduce_prod(call: Call) -> Value:
+def reduce_prod(call: OnnxCall) -> Value:
     """Import ReduceProd."""
     return reduced(call, graphc.prod)
 
 
 @rule("ReduceSumSquare")
-def reduce_sum_square(call: Call) -> Value:
+def reduce_sum_square(call: OnnxCall) -> Value:
     """Import ReduceSumSquare."""
     x = call.value(0)
     return reduced(call, graphc.sum, graphc.mul(x, x))
 
 
 @rule("ReduceL1", "ReduceL2")
-def reduce_norm(call: Call) -> Value:
+def reduce_norm(call: OnnxCall) -> Value:
     """Import ReduceL1 or ReduceL2."""
-    order = int(call.node.op_type[-1])
+    order = int(call.operator[-1])
     return _in_floats(
         call, lambda x: reduced(call, lambda y, axes, keep: graphc.norm(y, order, axes, keep), x)
     )
 
 
 @rule("ReduceLogSum")
-def reduce_log_sum(call: Call) -> Value:
+def reduce_log_sum(call: OnnxCall) -> Value:
     """Import ReduceLogSum: the logarithm of a sum."""
     return _in_floats(call, lambda x: graphc.log(reduced(call, graphc.sum, x)))
 
 
 @rule("ReduceLogSumExp")
-def reduce_log_sum_exp(call: Call) -> Value:
+def reduce_log_sum_exp(call: OnnxCall) -> Value:
     """Import ReduceLogSumExp, without overflow."""
     return _in_floats(call, lambda x: reduced(call, graphc.logsumexp, x))
 
 
-def _in_floats(call: Call, function: Callable[[Value], Value]) -> Value:
+def _in_floats(call: OnnxCall, function: Callable[[Value], Value]) -> Value:
     x = call.value(0)
     return function(x) if x.type.dtype.kind == "float" else through_floats(function, x)
 
 
 @rule("ArgMax", "ArgMin")
-def place(call: Call) -> Value:
+def place(call: OnnxCall) -> Value:
     """Import ArgMax or ArgMin: the first or last index of the extreme along an axis."""
-    function = graphc.argmax if call.node.op_type == "ArgMax" else graphc.argmin
+    function = graphc.argmax if call.operator == "ArgMax" else graphc.argmin
     return function(
         call.value(0),
         call.attribute("axis", 0),
@@ -103,7 +102,7 @@ def place(call: Call) -> Value:
 
 
 @rule("CumSum")
-def cumsum(call: Call) -> Value:
+def cumsum(call: OnnxCall) -> Value:
     """Import CumSum."""
     return graphc.cumsum(
         call.value(0),
@@ -114,7 +113,7 @@ def cumsum(call: Call) -> Value:
 
 
 @rule("CumProd")
-def cumprod(call: Call) -> Value:
+def cumprod(call: OnnxCall) -> Value:
     """Import CumProd, with one multiplication per element of the axis."""
     x = call.value(0)
     axis = normalize_axis(int(call.number(1)), x.type.rank, "CumProd")
@@ -133,7 +132,7 @@ def cumprod(call: Call) -> Value:
 
 
 @rule("TopK")
-def top_k(call: Call) -> Sequence[Value]:
+def top_k(call: OnnxCall) -> Sequence[Value]:
     """Import TopK: the largest or smallest elements along an axis, and their indices."""
     x, axis = call.value(0), call.attribute("axis", -1)
     k = int(call.number(1)) if call.has(1) else call.required("k")

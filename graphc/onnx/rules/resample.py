@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
-from graphc.onnx.calls import Call, UnsupportedError
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 
 FORMS = ("nearest", "linear", "cubic")
 COORDINATES = (
@@ -18,7 +18,7 @@ POLICIES = ("stretch", "not_larger", "not_smaller")
 
 
 @rule("Resize")
-def resize(call: Call) -> Value:
+def resize(call: OnnxCall) -> Value:
     """Import Resize: interpolation along some axes, to extents or by factors."""
     x = call.value(0)
     rank = x.type.rank
@@ -55,11 +55,11 @@ def resize(call: Call) -> Value:
     )
 
 
-def _numbers(call: Call, index: int) -> list[float]:
+def _numbers(call: OnnxCall, index: int) -> list[float]:
     return [float(n) for n in call.known(index)] if call.has(index) else []
 
 
-def _extents(call: Call, x: Value, axes: list[int]) -> list[int]:
+def _extents(call: OnnxCall, x: Value, axes: list[int]) -> list[int]:
     """Return the requested extents, adjusted by the aspect ratio policy."""
     wanted = call.integers(3)
     policy = call.choice("keep_aspect_ratio_policy", "stretch", POLICIES)
@@ -71,7 +71,7 @@ def _extents(call: Call, x: Value, axes: list[int]) -> list[int]:
 
 
 @rule("Upsample")
-def upsample(call: Call) -> Value:
+def upsample(call: OnnxCall) -> Value:
     """Import Upsample, the form of Resize before opset 10."""
     x = call.value(0)
     scales = _numbers(call, 1) if call.has(1) else call.required("scales")
@@ -85,7 +85,7 @@ GRID_FORMS = {"bilinear": "linear", "bicubic": "cubic"}
 
 
 @rule("GridSample")
-def grid_sample(call: Call) -> Value:
+def grid_sample(call: OnnxCall) -> Value:
     """Import GridSample; older versions have other mode names for two axes."""
     names = ("linear", "nearest", "cubic", "bilinear", "bicubic")
     form = call.choice("mode", "linear", names)
@@ -99,10 +99,10 @@ def grid_sample(call: Call) -> Value:
 
 
 @rule("RoiAlign")
-def roi_align(call: Call) -> Value:
+def roi_align(call: OnnxCall) -> Value:
     """Import RoiAlign: means or maxima of bins of regions."""
     modes = ("half_pixel", "output_half_pixel")
-    default = "half_pixel" if call.importer.opset >= 16 else "output_half_pixel"
+    default = "half_pixel" if call.opset >= 16 else "output_half_pixel"
     return graphc.roi_align(
         call.value(0),
         call.value(1),

@@ -8,30 +8,30 @@ from collections.abc import Sequence
 import numpy as np
 
 import graphc
+from graphc.importing.calls import UnsupportedError, check_numbers
 from graphc.importing.weights import Weight, known
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
-from graphc.onnx.calls import Call, Operand, UnsupportedError, check_numbers
+from graphc.onnx.calls import OnnxCall, Operand, rule
 from graphc.onnx.fold import MOST_ELEMENTS
 from graphc.onnx.model import constant_of
-from graphc.onnx.rules import rule
 
 
 @rule("Shape")
-def shape(call: Call) -> Weight:
+def shape(call: OnnxCall) -> Weight:
     """Return the known extents of an operand, or of some of its axes."""
     extents = call.shape(0)[call.attribute("start", 0) : call.attribute("end")]
     return known(call.node.output[0], np.asarray(extents, np.int64))
 
 
 @rule("Size")
-def size(call: Call) -> Weight:
+def size(call: OnnxCall) -> Weight:
     """Return the known number of elements."""
     return known(call.node.output[0], np.asarray(math.prod(call.shape(0)), np.int64))
 
 
 @rule("Constant")
-def constant(call: Call) -> Weight:
+def constant(call: OnnxCall) -> Weight:
     """Return a constant of the file."""
     found = constant_of(call.node, ".")
     if found is None:
@@ -40,14 +40,14 @@ def constant(call: Call) -> Weight:
 
 
 @rule("ConstantOfShape")
-def constant_of_shape(call: Call) -> Value:
+def constant_of_shape(call: OnnxCall) -> Value:
     """Import ConstantOfShape with a known shape."""
     number = np.asarray(call.attribute("value", np.zeros(1, np.float32))).reshape(())
     return graphc.full(call.integers(0), number.item(), number.dtype)
 
 
 @rule("Reshape")
-def reshape(call: Call) -> Value:
+def reshape(call: OnnxCall) -> Value:
     """Import Reshape; an extent of 0 keeps the operand's, unless `allowzero` is set."""
     x, target = call.value(0), _target(call)
     count = -math.prod(target) if -1 in target else math.prod(target)
@@ -61,8 +61,8 @@ def reshape(call: Call) -> Value:
     return graphc.reshape(x, target)
 
 
-def _target(call: Call) -> list[int]:
-    given = call.attribute("shape") if len(call.operands) < 2 else call.integers(1)
+def _target(call: OnnxCall) -> list[int]:
+    given = call.attribute("shape") if len(call.arguments) < 2 else call.integers(1)
     if given is None:
         raise UnsupportedError("it has no shape")
     if call.attribute("allowzero", 0):
@@ -74,7 +74,7 @@ def _target(call: Call) -> list[int]:
 
 
 @rule("Flatten")
-def flatten(call: Call) -> Value:
+def flatten(call: OnnxCall) -> Value:
     """Import Flatten to two axes: those before `axis`, and the rest."""
     x = call.value(0)
     axis = call.attribute("axis", 1)
@@ -83,7 +83,7 @@ def flatten(call: Call) -> Value:
 
 
 @rule("Squeeze")
-def squeeze(call: Call) -> Value:
+def squeeze(call: OnnxCall) -> Value:
     """Import Squeeze: remove the given axes of extent 1, or all of them."""
     x, axes = call.value(0), call.axes()
     gone = {
@@ -96,7 +96,7 @@ def squeeze(call: Call) -> Value:
 
 
 @rule("Unsqueeze")
-def unsqueeze(call: Call) -> Value:
+def unsqueeze(call: OnnxCall) -> Value:
     """Import Unsqueeze: insert axes of extent 1."""
     x, axes = call.value(0), call.axes() or []
     rank = x.type.rank + len(axes)
@@ -108,20 +108,20 @@ def unsqueeze(call: Call) -> Value:
 
 
 @rule("Transpose")
-def transpose(call: Call) -> Value:
+def transpose(call: OnnxCall) -> Value:
     """Import Transpose."""
     return graphc.transpose(call.value(0), call.attribute("perm"))
 
 
 @rule("Expand")
-def expand(call: Call) -> Value:
+def expand(call: OnnxCall) -> Value:
     """Import Expand, with bidirectional broadcasting."""
     x = call.value(0)
     return graphc.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(call.integers(1))))
 
 
 @rule("Tile")
-def tile(call: Call) -> Value:
+def tile(call: OnnxCall) -> Value:
     """Import Tile: repeat the tensor along each axis."""
     x, repeats = call.value(0), call.integers(1)
     if len(repeats) != x.type.rank:
@@ -133,19 +133,19 @@ def tile(call: Call) -> Value:
 
 
 @rule("Concat")
-def concat(call: Call) -> Value:
+def concat(call: OnnxCall) -> Value:
     """Import Concat; operands without elements are skipped."""
     axis = call.required("axis")
     parts = [
         call.value(index)
-        for index in range(len(call.operands))
-        if math.prod(call.shape(index)) or len(call.operands) == 1
+        for index in range(len(call.arguments))
+        if math.prod(call.shape(index)) or len(call.arguments) == 1
     ]
     return parts[0] if len(parts) == 1 else graphc.concat(parts, axis)
 
 
 @rule("Split")
-def split(call: Call) -> Sequence[Operand]:
+def split(call: OnnxCall) -> Sequence[Operand]:
     """Import Split along an axis, with given or nearly equal extents."""
     x = call.value(0)
     axis = normalize_axis(call.attribute("axis", 0), x.type.rank, "Split")
@@ -170,10 +170,10 @@ def _empty(x: Value, axis: int) -> Weight:
 
 
 @rule("Slice")
-def slice_(call: Call) -> Operand:
+def slice_(call: OnnxCall) -> Operand:
     """Import Slice along some axes, with steps of either sign."""
     x = call.value(0)
-    if len(call.operands) > 1:
+    if len(call.arguments) > 1:
         starts, ends = call.integers(1), call.integers(2)
         axes = call.integers(3, range(len(starts)))
         steps = call.integers(4, [1] * len(starts))
@@ -203,7 +203,7 @@ def _part(start: int, end: int, step: int, extent: int) -> slice:
 
 
 @rule("DepthToSpace")
-def depth_to_space(call: Call) -> Value:
+def depth_to_space(call: OnnxCall) -> Value:
     """Import DepthToSpace: move channels to spatial blocks."""
     return graphc.depth_to_space(
         call.value(0), call.required("blocksize"), call.attribute("mode", "DCR")
@@ -211,7 +211,7 @@ def depth_to_space(call: Call) -> Value:
 
 
 @rule("SpaceToDepth")
-def space_to_depth(call: Call) -> Value:
+def space_to_depth(call: OnnxCall) -> Value:
     """Import SpaceToDepth: move spatial blocks to channels."""
     return graphc.space_to_depth(
         call.value(0), call.required("blocksize"), call.attribute("mode", "DCR")
@@ -219,7 +219,7 @@ def space_to_depth(call: Call) -> Value:
 
 
 @rule("EyeLike")
-def eye_like(call: Call) -> Weight:
+def eye_like(call: OnnxCall) -> Weight:
     """Import EyeLike: ones on a diagonal."""
     rows, columns = call.shape(0)
     check_numbers(rows, columns)
@@ -236,19 +236,19 @@ def numpy_dtype(number: int) -> np.dtype[np.generic]:
 
 
 @rule("Cast")
-def cast(call: Call) -> Value:
+def cast(call: OnnxCall) -> Value:
     """Import Cast."""
     return graphc.cast(call.value(0), numpy_dtype(call.required("to")))
 
 
 @rule("BitCast")
-def bitcast(call: Call) -> Value:
+def bitcast(call: OnnxCall) -> Value:
     """Import BitCast: reinterpret the bits as another dtype."""
     return graphc.bitcast(call.value(0), numpy_dtype(call.required("to")))
 
 
 @rule("CastLike")
-def cast_like(call: Call) -> Operand:
+def cast_like(call: OnnxCall) -> Operand:
     """Import CastLike: cast to the dtype of another operand."""
     x, dtype = call.operand(0), call.dtype(1)
     if isinstance(x, Weight) and x.elements <= MOST_ELEMENTS:
@@ -257,7 +257,7 @@ def cast_like(call: Call) -> Operand:
 
 
 @rule("Trilu")
-def trilu(call: Call) -> Value:
+def trilu(call: OnnxCall) -> Value:
     """Import Trilu: the upper or lower triangle, with zeros elsewhere."""
     x, offset = call.value(0), int(call.number(1, 0))
     rows, columns = x.shape[-2:]
@@ -270,7 +270,7 @@ def trilu(call: Call) -> Value:
 
 
 @rule("ReverseSequence")
-def reverse_sequence(call: Call) -> Value:
+def reverse_sequence(call: OnnxCall) -> Value:
     """Import ReverseSequence: reverse the first `lengths[i]` elements of row i."""
     x, lengths = call.value(0), call.integers(1)
     time, batch = call.attribute("time_axis", 0), call.attribute("batch_axis", 1)
@@ -287,7 +287,7 @@ def reverse_sequence(call: Call) -> Value:
 
 
 @rule("CenterCropPad")
-def center_crop_pad(call: Call) -> Operand:
+def center_crop_pad(call: OnnxCall) -> Operand:
     """Import CenterCropPad: crop or zero-pad to given extents around the center."""
     x, extents = call.value(0), call.integers(1)
     axes = call.attribute("axes", list(range(x.type.rank)))

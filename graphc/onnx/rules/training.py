@@ -7,25 +7,24 @@ from collections.abc import Sequence
 import graphc
 from graphc.ir.graph import Value
 from graphc.ir.types import DType
-from graphc.onnx.calls import Call
-from graphc.onnx.rules import rule
+from graphc.onnx.calls import OnnxCall, rule
 
 DOMAIN = "ai.onnx.preview.training"
 
 
-def _groups(call: Call, kinds: int) -> list[tuple[Value, ...]]:
+def _groups(call: OnnxCall, kinds: int) -> list[tuple[Value, ...]]:
     """Group operands by tensor: value, gradient and moments. ONNX orders them by kind."""
     values = call.values[2:]
     count = len(values) // kinds
     return [tuple(values[i + kind * count] for kind in range(kinds)) for i in range(count)]
 
 
-def _rate(call: Call) -> Value:
+def _rate(call: OnnxCall) -> Value:
     """Return the learning rate."""
     return call.value(0)
 
 
-def _regularized(call: Call, gradient: Value, x: Value) -> Value:
+def _regularized(call: OnnxCall, gradient: Value, x: Value) -> Value:
     return graphc.add(gradient, graphc.mul(x, call.attribute("norm_coefficient", 0.0)))
 
 
@@ -33,12 +32,12 @@ def _by_kind(updated: Sequence[tuple[Value, ...]]) -> list[Value]:
     return [value for kind in zip(*updated, strict=True) for value in kind]
 
 
-def _steps(call: Call, dtype: DType) -> Value:
+def _steps(call: OnnxCall, dtype: DType) -> Value:
     return graphc.cast(call.value(1), dtype)
 
 
 @rule("Adagrad", domain=DOMAIN)
-def adagrad(call: Call) -> Sequence[Value]:
+def adagrad(call: OnnxCall) -> Sequence[Value]:
     """Import Adagrad (Duchi et al., 2011)."""
     epsilon, updated = call.attribute("epsilon", 0.0), []
     for x, gradient, squares in _groups(call, 3):
@@ -52,7 +51,7 @@ def adagrad(call: Call) -> Sequence[Value]:
 
 
 @rule("Momentum", domain=DOMAIN)
-def momentum(call: Call) -> Sequence[Value]:
+def momentum(call: OnnxCall) -> Sequence[Value]:
     """Import plain or Nesterov momentum; at the first step, the gradient has weight 1."""
     alpha, beta = call.required("alpha"), call.required("beta")
     is_nesterov, updated = call.required("mode") == "nesterov", []
@@ -68,7 +67,7 @@ def momentum(call: Call) -> Sequence[Value]:
 
 
 @rule("Adam", domain=DOMAIN)
-def adam(call: Call) -> Sequence[Value]:
+def adam(call: OnnxCall) -> Sequence[Value]:
     """Import Adam (Kingma and Ba, 2014), without bias correction at step 0."""
     alpha, beta = call.attribute("alpha", 0.9), call.attribute("beta", 0.999)
     epsilon, after = call.attribute("epsilon", 0.0), call.attribute("norm_coefficient_post", 0.0)
@@ -83,7 +82,7 @@ def adam(call: Call) -> Sequence[Value]:
     return _by_kind(updated)
 
 
-def _corrected(call: Call, alpha: float, beta: float, dtype: DType) -> Value:
+def _corrected(call: OnnxCall, alpha: float, beta: float, dtype: DType) -> Value:
     steps, rate = _steps(call, dtype), _rate(call)
     has_begun = graphc.greater(steps, 0.0)
     counted = graphc.where(has_begun, steps, 1.0)  # avoids division by 0 at step 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphc.onnx.calls import Call, UnsupportedError
+from graphc.importing.calls import UnsupportedError
+from graphc.onnx.calls import OnnxCall
 
 AUTO = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
@@ -20,7 +21,7 @@ class Window:
     padding: tuple[tuple[int, int], ...]
 
 
-def window_of(call: Call, extents: Sequence[int], size: Sequence[int]) -> Window:
+def window_of(call: OnnxCall, extents: Sequence[int], size: Sequence[int]) -> Window:
     """Return the window of a node over maps of these extents."""
     axes = len(extents)
     stride = _numbers(call, "strides", axes)
@@ -39,7 +40,7 @@ def window_of(call: Call, extents: Sequence[int], size: Sequence[int]) -> Window
     return Window(tuple(size), tuple(stride), tuple(dilation), tuple(pads))
 
 
-def _numbers(call: Call, name: str, axes: int) -> list[int]:
+def _numbers(call: OnnxCall, name: str, axes: int) -> list[int]:
     given = call.attribute(name, [1] * axes)
     if len(given) != axes:
         raise UnsupportedError(f"{name} are {axes} numbers, got {given}")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
-from graphc.errors import TorchError
-from graphc.importing.weights import MOST_NUMBERS, MOST_TURNS
+from graphc.importing.calls import Call, UnsupportedError
+from graphc.importing.rules import Rules
 from graphc.ir.graph import State, Value
 from graphc.ir.types import DType, TensorType, as_dtype, normalize_axis
-
-if TYPE_CHECKING:
-    from graphc.torch.importing.importer import Importer
 
 Operand: TypeAlias = Value | torch.Tensor
 """A tensor at import time: a value computed by a step, or a known tensor."""
@@ -31,24 +28,6 @@ class Moved:
 
 Result: TypeAlias = Operand | Sequence[Operand | Moved | None] | None
 """Result of a rule: the only output, a sequence of all outputs, or None for no output."""
-
-
-class UnsupportedError(TorchError):
-    """A node needs an unsupported feature; the message names the feature, not the node."""
-
-
-def check_turns(turns: int) -> None:
-    """Raise `UnsupportedError` if a loop has more than `MOST_TURNS` iterations to unroll."""
-    if turns > MOST_TURNS:
-        raise UnsupportedError(f"more than {MOST_TURNS} steps are not unrolled, got {turns}")
-
-
-def check_numbers(count: int) -> None:
-    """Raise `UnsupportedError` if a node has more than `MOST_NUMBERS` known elements."""
-    if count > MOST_NUMBERS:
-        raise UnsupportedError(
-            f"at most {MOST_NUMBERS} known numbers are made for a node, got {count}"
-        )
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
@@ -72,24 +51,12 @@ def type_of(tensor: torch.Tensor) -> TensorType:
 
 
 @dataclass
-class Call:
-    """A node with its operands (values or known tensors) and its other arguments."""
+class TorchCall(Call):
+    """A node of an exported graph; its arguments have the names and defaults of the schema."""
 
     node: torch.fx.Node
-    arguments: Mapping[str, Any]
-    """Arguments by the names of the schema; omitted ones have their defaults."""
-    importer: Importer
-
-    @property
-    def operator(self) -> str:
-        """The name of the operator, without its overload."""
-        return operator_of(self.node.target)
 
     # --- operands ---
-
-    def has(self, name: str) -> bool:
-        """Return whether the operand exists and is not None."""
-        return self.arguments.get(name) is not None
 
     def __getitem__(self, name: str) -> Any:
         """Return an argument unchanged: a number, a list, a dtype, or an operand."""
@@ -100,25 +67,9 @@ class Call:
         found = self.arguments.get(name)
         return default if found is None else found
 
-    def value(self, name: str) -> Value:
-        """Return an operand as a value; a known tensor becomes a constant of the graph."""
-        return self.as_value(self.arguments[name])
-
-    def as_value(self, operand: Any) -> Value:
-        """Return an operand or a number as a value."""
-        return self.importer.as_value(operand)
-
-    def optional(self, name: str) -> Value | None:
-        """Return an operand as a value, or None if it is omitted."""
-        return self.value(name) if self.has(name) else None
-
     def values(self, name: str) -> list[Value]:
         """Return a list of operands as values."""
         return [self.as_value(each) for each in self.arguments[name]]
-
-    def is_known(self, name: str) -> bool:
-        """Return whether an operand is a known tensor."""
-        return isinstance(self.arguments.get(name), torch.Tensor)
 
     def axis(self, name: str = "dim", rank: int | None = None) -> int:
         """Return a nonnegative axis; `rank` defaults to the rank of ``self``."""
@@ -168,3 +119,9 @@ def numbers_of(given: Any, count: int) -> tuple[int, ...]:
     """Return one number per axis, from one number for all axes or a list of one or more."""
     listed = list(given) if isinstance(given, list | tuple) else [given]
     return tuple(int(n) for n in (listed * count if len(listed) == 1 else listed))
+
+
+RULES: Rules[TorchCall, Result] = Rules("graphc.torch.importing.rules")
+"""Rules by the names of operators; each applies to all overloads."""
+
+rule = RULES.rule

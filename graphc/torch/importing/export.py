@@ -15,8 +15,7 @@ import torch
 from torch.export import ExportedProgram
 
 from graphc.errors import OptionError, TorchError, quoted
-from graphc.torch.importing.calls import operator_of
-from graphc.torch.importing.rules import RULES
+from graphc.torch.importing.calls import RULES, operator_of
 
 ROUNDS = 8
 """Maximum number of decomposition rounds; no known operator needs more."""
@@ -80,7 +79,7 @@ def _compositions(program: ExportedProgram) -> dict[Any, Callable[..., Any]]:
     lacking = {
         target
         for target in targets
-        if isinstance(target, torch._ops.OpOverload) and operator_of(target) not in RULES
+        if isinstance(target, torch._ops.OpOverload) and RULES.find(operator_of(target)) is None
     }
     if not lacking:
         return {}

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from graphc.torch.importing.calls import check_numbers, operator_of
+from graphc.importing.calls import check_numbers
+from graphc.torch.importing.calls import operator_of
 from graphc.torch.importing.rules.creation import FILLED
 
 

@@ -18,6 +18,7 @@ from torch.export.graph_signature import InputKind, OutputKind, OutputSpec
 from torch.utils import _pytree as pytree
 
 from graphc.errors import GraphcError, TorchError
+from graphc.importing.calls import UnsupportedError
 from graphc.importing.names import Names, mangled, state_name
 from graphc.importing.network import InitialStates, Network, Reported
 from graphc.importing.problems import Missing, Place, Problems, told
@@ -28,8 +29,7 @@ from graphc.ir.builder import scope
 from graphc.ir.graph import Input, State, Value
 from graphc.ops.changed_state import with_changes
 from graphc.ops.shape import full
-from graphc.torch.importing import rules
-from graphc.torch.importing.calls import Call, Moved, UnsupportedError, operator_of, type_of
+from graphc.torch.importing.calls import RULES, Moved, TorchCall, operator_of, type_of
 from graphc.torch.importing.export import exported
 from graphc.torch.importing.folding import folded
 from graphc.torch.importing.inner import inner_graph
@@ -140,7 +140,10 @@ class Importer:
             if spec.kind == OutputKind.USER_OUTPUT:
                 name = next(names)
                 if isinstance(value, Value | torch.Tensor):
-                    outputs[name] = self.as_value(value)
+                    try:
+                        outputs[name] = self.as_value(value)
+                    except GraphcError as fault:
+                        self.problems.add("output", name, fault)
             elif spec.kind == OutputKind.BUFFER_MUTATION:
                 held = self.held[targets[spec.target]]
                 if held in self._states and isinstance(value, Value | torch.Tensor):
@@ -206,7 +209,7 @@ class Importer:
     def _behind(self, node: torch.fx.Node, place: Place) -> Missing:
         """Return `Missing` for a node with missing operands, and record whether it has no rule."""
         is_operator = isinstance(node.target, torch._ops.OpOverload)
-        if is_operator and operator_of(node.target) not in rules.RULES:
+        if is_operator and RULES.find(operator_of(node.target)) is None:
             return self.problems.operator(operator_of(node.target), place)
         return self.problems.missing
 
@@ -221,13 +224,11 @@ class Importer:
             known = folded(node, args, kwargs)
             if known is not None:
                 return known
-        rule = rules.RULES.get(operator_of(node.target))
+        name = operator_of(node.target)
+        rule = RULES.find(name)
         if rule is None:
-            return self.problems.operator(
-                operator_of(node.target), Place(node.name, module_of(node))
-            )
-        call = Call(node, _by_name(node, args, kwargs), self)
-        found = rule(call)
+            return self.problems.operator(name, Place(node.name, module_of(node)))
+        found = rule(TorchCall(name, _by_name(node, args, kwargs), self.as_value, node))
         _check(node, found)
         return found
 

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import graphc
 from graphc.ir.graph import Value
-from graphc.torch.importing.calls import Call
-from graphc.torch.importing.rules import rule
-
-PLAIN: Mapping[str, Callable[[Value], Value]] = {
-    "hardsigmoid": graphc.hard_sigmoid,
-    "hardswish": graphc.hard_swish,
-    "mish": graphc.mish,
-    "relu": graphc.relu,
-    "relu6": graphc.relu6,
-    "selu": graphc.selu,
-    "silu": graphc.silu,
-}
-
-
-@rule(*PLAIN)
-def plain(call: Call) -> Value:
-    """Return an activation without attributes."""
-    return PLAIN[call.operator](call.value("self"))
+from graphc.torch.importing.calls import TorchCall, rule
 
 
 @rule("log_sigmoid")
-def log_sigmoid(call: Call) -> Value:
+def log_sigmoid(call: TorchCall) -> Value:
     """Return -softplus(-x), which does not overflow."""
     return graphc.neg(graphc.softplus(graphc.neg(call.value("self"))))
 
 
 @rule("gelu")
-def gelu(call: Call) -> Value:
+def gelu(call: TorchCall) -> Value:
     """Return x · Φ(x), or its approximation by tanh."""
     return graphc.gelu(call.value("self"), "tanh" if call["approximate"] == "tanh" else "exact")
 
 
 @rule("leaky_relu")
-def leaky_relu(call: Call) -> Value:
+def leaky_relu(call: TorchCall) -> Value:
     """Return x where positive, else slope · x."""
     x, slope = call.value("self"), float(call["negative_slope"])
     if slope > 0:
@@ -48,7 +29,7 @@ def leaky_relu(call: Call) -> Value:
 
 
 @rule("prelu")
-def prelu(call: Call) -> Value:
+def prelu(call: TorchCall) -> Value:
     """Return x where positive, else a learned slope times x; one slope, or one per channel."""
     x, slope = call.value("self"), call.value("weight")
     if slope.type.elements > 1 and x.type.rank > 1:
@@ -57,7 +38,7 @@ def prelu(call: Call) -> Value:
 
 
 @rule("rrelu_with_noise_functional")
-def random_leaky_relu(call: Call) -> tuple[Value, None]:
+def random_leaky_relu(call: TorchCall) -> tuple[Value, None]:
     """Return x where positive, else slope · x; the slope is random in training, else the mean."""
     x, low, high = call.value("self"), float(call["lower"]), float(call["upper"])
     if call["training"]:
@@ -67,7 +48,7 @@ def random_leaky_relu(call: Call) -> tuple[Value, None]:
 
 
 @rule("elu")
-def elu(call: Call) -> Value:
+def elu(call: TorchCall) -> Value:
     """Return scale · (x where positive, else alpha · (exp(input_scale · x) - 1))."""
     x = call.value("self")
     alpha, scale, inner = (float(call[name]) for name in ("alpha", "scale", "input_scale"))
@@ -80,26 +61,26 @@ def elu(call: Call) -> Value:
 
 
 @rule("celu")
-def celu(call: Call) -> Value:
+def celu(call: TorchCall) -> Value:
     """Return x where positive, else alpha · (exp(x / alpha) - 1)."""
     return graphc.celu(call.value("self"), float(call["alpha"]))
 
 
 @rule("hardtanh")
-def hardtanh(call: Call) -> Value:
+def hardtanh(call: TorchCall) -> Value:
     """Clip x to bounds."""
     return graphc.clip(call.value("self"), float(call["min_val"]), float(call["max_val"]))
 
 
 @rule("threshold")
-def threshold(call: Call) -> Value:
+def threshold(call: TorchCall) -> Value:
     """Return x above a threshold, else a number."""
     x = call.value("self")
     return graphc.where(graphc.greater(x, call["threshold"]), x, float(call["value"]))
 
 
 @rule("softplus")
-def softplus(call: Call) -> Value:
+def softplus(call: TorchCall) -> Value:
     """Return log(1 + exp(beta · x)) / beta, or x where beta · x is above a threshold."""
     x, beta = call.value("self"), float(call["beta"])
     inner = x if beta == 1 else graphc.mul(x, beta)
@@ -109,7 +90,7 @@ def softplus(call: Call) -> Value:
 
 
 @rule("hardshrink", "softshrink")
-def shrink(call: Call) -> Value:
+def shrink(call: TorchCall) -> Value:
     """Return x outside ±lambd, moved toward 0 by lambd if soft, else 0."""
     x, bound = call.value("self"), float(call["lambd"])
     above, below = graphc.greater(x, bound), graphc.less(x, -bound)
@@ -119,14 +100,14 @@ def shrink(call: Call) -> Value:
 
 
 @rule("glu")
-def glu(call: Call) -> Value:
+def glu(call: TorchCall) -> Value:
     """Return the first half times the sigmoid of the second half."""
     a, b = graphc.split(call.value("self"), 2, call.axis())
     return graphc.mul(a, graphc.sigmoid(b))
 
 
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax")
-def softmax(call: Call) -> Value:
+def softmax(call: TorchCall) -> Value:
     """Return the softmax along an axis; the safe variant is 0 where all elements are -inf."""
     x = graphc.cast(call.value("self"), call.dtype)
     axis = call.axis()

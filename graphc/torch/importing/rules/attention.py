@@ -5,12 +5,11 @@ from __future__ import annotations
 import graphc
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_
-from graphc.torch.importing.calls import Call
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import TorchCall, rule
 
 
 @rule("scaled_dot_product_attention")
-def attention(call: Call) -> Value:
+def attention(call: TorchCall) -> Value:
     """Compose attention of products and a softmax, so that a planner can choose what to save.
 
     torch's causal mask is aligned to the first column. Query heads share keys only with

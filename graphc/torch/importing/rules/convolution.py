@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.importing.windows import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from graphc.ir.graph import Value
-from graphc.torch.importing.calls import Call, UnsupportedError, numbers_of
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import TorchCall, numbers_of, rule
 
 
 @rule("conv1d", "conv2d", "conv3d")
-def conv(call: Call) -> Value:
+def conv(call: TorchCall) -> Value:
     """Return a convolution over one to three axes, of a batch or of a single map."""
     return _convolved(call, False)
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def conv_transpose(call: Call) -> Value:
+def conv_transpose(call: TorchCall) -> Value:
     """Return the transpose of a convolution."""
     return _convolved(call, True)
 
 
 @rule("convolution")
-def convolution(call: Call) -> Value:
+def convolution(call: TorchCall) -> Value:
     """Return a convolution or its transpose."""
     return _convolved(call, bool(call["transposed"]))
 
 
-def _convolved(call: Call, is_transposed: bool) -> Value:
+def _convolved(call: TorchCall, is_transposed: bool) -> Value:
     x, weight = call.value("input"), call.value("weight")
     axes = weight.type.rank - 2
     if axes not in CONVOLUTIONS:
@@ -54,7 +54,7 @@ def _convolved(call: Call, is_transposed: bool) -> Value:
 
 
 def _padding(
-    call: Call, window: tuple[int, ...], dilation: tuple[int, ...]
+    call: TorchCall, window: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[tuple[int, int], ...]:
     """Return the padding before and after each axis; "same" adds an odd element after it."""
     given = call["padding"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import graphc
 from graphc.ir.graph import Value
-from graphc.torch.importing.calls import Call
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import TorchCall, rule
 
 FILLED = {
     "empty": 0,
@@ -29,7 +28,7 @@ FILLED = {
 
 
 @rule(*FILLED)
-def filled(call: Call) -> Value:
+def filled(call: TorchCall) -> Value:
     """Return a tensor of torch's shape filled with one number."""
     number = FILLED[call.operator]
     found = call["fill_value"] if number is None else number
@@ -37,7 +36,7 @@ def filled(call: Call) -> Value:
 
 
 @rule("fill")
-def fill(call: Call) -> Value:
+def fill(call: TorchCall) -> Value:
     """Return a tensor filled with a number or with a tensor of one element."""
     given = call["value"]
     if isinstance(given, int | float):
@@ -46,6 +45,6 @@ def fill(call: Call) -> Value:
 
 
 @rule("copy")
-def copy(call: Call) -> Value:
+def copy(call: TorchCall) -> Value:
     """Return the source, in the shape and dtype of the operand that it overwrites."""
     return graphc.broadcast_to(graphc.cast(call.value("src"), call.dtype), call.shape)

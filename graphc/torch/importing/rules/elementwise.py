@@ -9,63 +9,46 @@ import numpy as np
 import torch
 
 import graphc
+from graphc.importing.calls import UnsupportedError
+from graphc.importing.unary import UNARY as COMMON
 from graphc.ir.graph import Value
 from graphc.ir.types import DType, bool_
-from graphc.torch.importing.calls import Call, Number, Operand, UnsupportedError, dtype_of
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import Number, Operand, TorchCall, dtype_of, rule
 
 Unary = Callable[[Value], Value]
 Binary = Callable[[Number, Number], Value]
 
 UNARY: Mapping[str, Unary] = {
-    "abs": graphc.abs,
-    "acos": graphc.acos,
-    "acosh": graphc.acosh,
-    "asin": graphc.asin,
-    "asinh": graphc.asinh,
-    "atan": graphc.atan,
-    "atanh": graphc.atanh,
+    **COMMON,
     "bitwise_not": graphc.bitwise_not,
-    "ceil": graphc.ceil,
-    "cos": graphc.cos,
-    "cosh": graphc.cosh,
-    "erf": graphc.erf,
     "erfc": lambda x: graphc.sub(1.0, graphc.erf(x)),
-    "exp": graphc.exp,
     "exp2": lambda x: graphc.exp(graphc.mul(x, math.log(2))),
     "expm1": lambda x: graphc.mul(graphc.tanh(graphc.mul(x, 0.5)), graphc.add(graphc.exp(x), 1.0)),
-    "floor": graphc.floor,
     "frac": lambda x: graphc.sub(x, graphc.trunc(x)),
-    "log": graphc.log,
-    "log1p": lambda x: graphc.mul(graphc.atanh(graphc.div(x, graphc.add(x, 2.0))), 2.0),
+    "hardsigmoid": graphc.hard_sigmoid,
+    "hardswish": graphc.hard_swish,
     "log10": lambda x: graphc.mul(graphc.log(x), 1 / math.log(10)),
+    "log1p": lambda x: graphc.mul(graphc.atanh(graphc.div(x, graphc.add(x, 2.0))), 2.0),
     "log2": lambda x: graphc.mul(graphc.log(x), 1 / math.log(2)),
-    "neg": graphc.neg,
-    "reciprocal": graphc.reciprocal,
-    "round": graphc.round,
+    "relu6": graphc.relu6,
     "rsqrt": lambda x: graphc.reciprocal(graphc.sqrt(x)),
+    "selu": graphc.selu,
     "sgn": graphc.sign,
-    "sigmoid": graphc.sigmoid,
-    "sign": graphc.sign,
-    "sin": graphc.sin,
-    "sinh": graphc.sinh,
-    "sqrt": graphc.sqrt,
+    "silu": graphc.silu,
     "square": lambda x: graphc.mul(x, x),
-    "tan": graphc.tan,
-    "tanh": graphc.tanh,
     "trunc": graphc.trunc,
 }
 
 
 @rule(*UNARY)
-def unary(call: Call) -> Value:
+def unary(call: TorchCall) -> Value:
     """Return a unary function; integers become floats if torch's result is a float."""
     if call.get("decimals"):
         raise UnsupportedError("numbers are rounded to whole ones, not to decimals")
     return UNARY[call.operator](graphc.cast(call.value("self"), call.dtype))
 
 
-def plain(call: Call) -> Operand:
+def plain(call: TorchCall) -> Operand:
     """Return the operand itself."""
     found: Operand = call["self"]
     return found
@@ -78,13 +61,13 @@ rule(
 
 
 @rule("detach")
-def detach(call: Call) -> Value:
+def detach(call: TorchCall) -> Value:
     """Return the operand without a gradient."""
     return graphc.stop_gradient(call.value("self"))
 
 
 @rule("isnan", "isinf", "isfinite", "logical_not")
-def tested(call: Call) -> Value:
+def tested(call: TorchCall) -> Value:
     """Return elementwise whether a predicate holds."""
     x = call.value("self")
     if call.operator == "logical_not":
@@ -121,13 +104,13 @@ def _example(given: object) -> object:
     return given
 
 
-def operands(call: Call, a: str = "self", b: str = "other") -> tuple[Number, Number]:
+def operands(call: TorchCall, a: str = "self", b: str = "other") -> tuple[Number, Number]:
     """Return two operands in the dtype in which torch computes; single numbers stay numbers."""
     dtype = promoted(call[a], call[b])
     return number(call, call[a], call[b], dtype), number(call, call[b], call[a], dtype)
 
 
-def number(call: Call, given: object, other: object, dtype: DType) -> Number:
+def number(call: TorchCall, given: object, other: object, dtype: DType) -> Number:
     """Return an operand as a number if it is one and `other` is a value, else as a value."""
     is_value = isinstance(other, Value)
     if isinstance(given, bool | int | float):
@@ -160,7 +143,7 @@ def scaled(x: Number, factor: object) -> Number:
 
 
 @rule("add", "sub", "rsub")
-def add(call: Call) -> Value:
+def add(call: TorchCall) -> Value:
     """Return the sum or difference of one operand and a multiple of the other; of bools, the or."""
     a, b = operands(call)
     if call.dtype == bool_:
@@ -172,7 +155,7 @@ def add(call: Call) -> Value:
 
 
 @rule("mul", "multiply")
-def multiply(call: Call) -> Value:
+def multiply(call: TorchCall) -> Value:
     """Return a product, which may be an in-place dropout; of bools, the and."""
     from graphc.torch.importing.rules.random import dropped_in_place
 
@@ -184,7 +167,7 @@ def multiply(call: Call) -> Value:
 
 
 @rule("div", "true_divide", "divide")
-def divide(call: Call) -> Value:
+def divide(call: TorchCall) -> Value:
     """Return a quotient of floats, or rounded down or toward zero."""
     a, b = operands(call)
     mode = call.get("rounding_mode")
@@ -204,7 +187,7 @@ def _rounded(a: Number, b: Number, mode: str, dtype: DType) -> Value:
 
 
 @rule("floor_divide")
-def floor_divide(call: Call) -> Value:
+def floor_divide(call: TorchCall) -> Value:
     """Return a quotient rounded down."""
     a, b = operands(call)
     return _rounded(a, b, "floor", promoted(call["self"], call["other"]))
@@ -229,7 +212,7 @@ BINARY: Mapping[str, Binary] = {
 
 
 @rule(*BINARY)
-def binary(call: Call) -> Value:
+def binary(call: TorchCall) -> Value:
     """Return a function of two operands with broadcasting."""
     return BINARY[call.operator](*operands(call))
 
@@ -245,7 +228,7 @@ COMPARISONS: Mapping[str, Binary] = {
 
 
 @rule(*COMPARISONS)
-def compare(call: Call) -> Value:
+def compare(call: TorchCall) -> Value:
     """Return a comparison of two operands; bools are compared as numbers."""
     a, b = operands(call)
     if promoted(call["self"], call["other"]) == bool_:
@@ -254,7 +237,7 @@ def compare(call: Call) -> Value:
 
 
 @rule("logical_and", "logical_or", "logical_xor")
-def logic(call: Call) -> Value:
+def logic(call: TorchCall) -> Value:
     """Return the and, or, or exclusive or of two operands, where nonzero is true."""
     functions: Mapping[str, Binary] = {
         "logical_and": graphc.bitwise_and,
@@ -265,7 +248,7 @@ def logic(call: Call) -> Value:
 
 
 @rule("pow")
-def power(call: Call) -> Value:
+def power(call: TorchCall) -> Value:
     """Return a ** b; a square becomes a product, whose gradient has no power."""
     base, exponent = call["self"], call["exponent"]
     if isinstance(exponent, int | float) and isinstance(base, Value):
@@ -279,14 +262,14 @@ def power(call: Call) -> Value:
 
 
 @rule("hypot")
-def hypotenuse(call: Call) -> Value:
+def hypotenuse(call: TorchCall) -> Value:
     """Return the square root of the sum of squares."""
     a, b = (graphc.cast(call.value(name), call.dtype) for name in ("self", "other"))
     return graphc.sqrt(graphc.add(graphc.mul(a, a), graphc.mul(b, b)))
 
 
 @rule("where")
-def where(call: Call) -> Value:
+def where(call: TorchCall) -> Value:
     """Return elements of two operands, selected by a condition."""
     condition = truth(call.value("condition"))
     a, b = operands(call)
@@ -295,12 +278,12 @@ def where(call: Call) -> Value:
     return _to_shape(call, graphc.where(condition, a, b))
 
 
-def _to_shape(call: Call, x: Value) -> Value:
+def _to_shape(call: TorchCall, x: Value) -> Value:
     return graphc.broadcast_to(x, call.shape)
 
 
 @rule("masked_fill")
-def masked_fill(call: Call) -> Value:
+def masked_fill(call: TorchCall) -> Value:
     """Return x with one number where a mask is true."""
     x, given = call.value("self"), call["value"]
     filling = (
@@ -312,14 +295,14 @@ def masked_fill(call: Call) -> Value:
 
 
 @rule("clamp", "clip", "clamp_min", "clamp_max")
-def clamp(call: Call) -> Value:
+def clamp(call: TorchCall) -> Value:
     """Clip x to bounds that are numbers or tensors."""
     x = graphc.cast(call.value("self"), call.dtype)
     low, high = (_bound(call, name) for name in ("min", "max"))
     return graphc.clip(x, low, high)
 
 
-def _bound(call: Call, name: str) -> Number | None:
+def _bound(call: TorchCall, name: str) -> Number | None:
     given = call.get(name)
     if given is None or isinstance(given, int | float):
         return given if given is None else _held(given, call.dtype)
@@ -327,7 +310,7 @@ def _bound(call: Call, name: str) -> Number | None:
 
 
 @rule("addcmul", "addcdiv")
-def add_product(call: Call) -> Value:
+def add_product(call: TorchCall) -> Value:
     """Return x plus a multiple of a product or quotient."""
     a, b = call.value("tensor1"), call.value("tensor2")
     part = graphc.mul(a, b) if call.operator == "addcmul" else graphc.div(a, b)
@@ -335,7 +318,7 @@ def add_product(call: Call) -> Value:
 
 
 @rule("lerp")
-def interpolate(call: Call) -> Value:
+def interpolate(call: TorchCall) -> Value:
     """Return x + weight · (end - x)."""
     x, end, weight = call.value("self"), call.value("end"), call["weight"]
     factor = weight if isinstance(weight, int | float) else call.as_value(weight)
@@ -346,11 +329,11 @@ def interpolate(call: Call) -> Value:
     "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
     "sym_constrain_range_for_size",
 )  # fmt: skip
-def stated(call: Call) -> None:
+def stated(call: TorchCall) -> None:
     """Drop an assertion: the facts that torch traced, like shapes, hold for every step."""
 
 
 @rule("_to_copy", "to", "type_as")
-def cast(call: Call) -> Value:
+def cast(call: TorchCall) -> Value:
     """Return x in another dtype; the device is ignored."""
     return graphc.cast(call.value("self"), call.dtype)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_, broadcast_shapes
-from graphc.torch.importing.calls import Call, UnsupportedError
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import TorchCall, rule
 
 
 @rule("embedding")
-def embedding(call: Call) -> Value:
+def embedding(call: TorchCall) -> Value:
     """Return rows of a table; the row `padding_idx` gets no gradient."""
     indices, padding = call.value("indices"), int(call["padding_idx"])
     y = graphc.gather(call.value("weight"), indices)
@@ -25,7 +25,7 @@ def embedding(call: Call) -> Value:
 
 
 @rule("gather", "take_along_dim")
-def gather(call: Call) -> Value:
+def gather(call: TorchCall) -> Value:
     """Return one element along an axis for each index."""
     x, indices = call.value("self"), call.value("index" if call.has("index") else "indices")
     if not call.has("dim"):
@@ -42,18 +42,18 @@ def gather(call: Call) -> Value:
 
 
 @rule("index_select")
-def index_select(call: Call) -> Value:
+def index_select(call: TorchCall) -> Value:
     """Return slices along an axis by index."""
     return graphc.take(call.value("self"), call.value("index"), call.axis())
 
 
 @rule("one_hot")
-def one_hot(call: Call) -> Value:
+def one_hot(call: TorchCall) -> Value:
     """Return 1 at the index along a new last axis, else 0."""
     return graphc.one_hot(call.value("self"), call.shape[-1], call.dtype)
 
 
-def _entries(call: Call) -> list[tuple[int, Value]]:
+def _entries(call: TorchCall) -> list[tuple[int, Value]]:
     """Return indexed axes with their indices; a known mask becomes the indices where it is true."""
     entries: list[tuple[int, Value]] = []
     axis = 0
@@ -78,7 +78,7 @@ def _entries(call: Call) -> list[tuple[int, Value]]:
 
 
 @rule("index", "_unsafe_index")
-def index(call: Call) -> Value:
+def index(call: TorchCall) -> Value:
     """Return elements by indices along one or several axes."""
     x, numbers = call.value("self"), dict(_entries(call))
     return graphc.slice(x, tuple(numbers.get(axis, slice(None)) for axis in range(x.type.rank)))
@@ -89,7 +89,7 @@ def _are_neighbours(axes: Sequence[int]) -> bool:
 
 
 @rule("index_put", "_unsafe_index_put")
-def index_put(call: Call) -> Value:
+def index_put(call: TorchCall) -> Value:
     """Replace or add to elements by indices, or write one number where a mask is true."""
     x, values = call.value("self"), call.value("values")
     masked = _by_mask(call, x, values)
@@ -112,7 +112,7 @@ def index_put(call: Call) -> Value:
     return graphc.transpose(found, [order.index(i) for i in range(x.type.rank)])
 
 
-def _by_mask(call: Call, x: Value, values: Value) -> Value | None:
+def _by_mask(call: TorchCall, x: Value, values: Value) -> Value | None:
     """Return x with one number where a mask of its leading axes is true; None if not one."""
     given = [each for each in call["indices"] if each is not None]
     if len(given) != 1 or len(call["indices"]) != 1 or call.get("accumulate"):
@@ -133,7 +133,7 @@ def _tuples(numbers: Sequence[Value], shape: tuple[int, ...]) -> Value:
 
 
 @rule("index_add", "index_copy", "index_fill")
-def index_write(call: Call) -> Value:
+def index_write(call: TorchCall) -> Value:
     """Replace or add to slices along an axis by index."""
     x, axis, numbers = call.value("self"), call.axis(), call.value("index")
     numbers = graphc.reshape(numbers, (-1, 1))
@@ -168,7 +168,7 @@ NEUTRAL = {"add": 0.0, "mul": 1.0, "max": float("-inf"), "min": float("inf")}
 
 
 @rule("scatter", "scatter_add", "scatter_reduce")
-def scatter(call: Call) -> Value:
+def scatter(call: TorchCall) -> Value:
     """Replace elements along an axis, or combine them with updates."""
     x, indices, axis = call.value("self"), call.value("index"), call.axis()
     if call.has("value"):

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 
 import graphc
 from graphc.ir.graph import Value
-from graphc.torch.importing.calls import Call
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import TorchCall, rule
 
 REDUCTIONS = ("none", "mean", "sum")
 """Reductions, indexed by torch's codes."""
 
 
-def _reduction(call: Call) -> str:
+def _reduction(call: TorchCall) -> str:
     return REDUCTIONS[call["reduction"]]
 
 
@@ -23,7 +22,7 @@ def _axis(x: Value) -> int:
 
 
 @rule("cross_entropy_loss")
-def cross_entropy(call: Call) -> Value:
+def cross_entropy(call: TorchCall) -> Value:
     """Return the cross entropy of logits against class labels or class probabilities."""
     logits, labels, weights = call.value("self"), call.value("target"), call.optional("weight")
     smoothing, reduction = float(call["label_smoothing"]), _reduction(call)
@@ -36,7 +35,7 @@ def cross_entropy(call: Call) -> Value:
 
 
 @rule("nll_loss", "nll_loss2d", "nll_loss_nd")
-def nll_loss(call: Call) -> Value:
+def nll_loss(call: TorchCall) -> Value:
     """Return the negative log likelihood of log probabilities."""
     x = call.value("self")
     losses = graphc.nll_loss(
@@ -47,7 +46,7 @@ def nll_loss(call: Call) -> Value:
 
 
 @rule("mse_loss", "l1_loss")
-def distance(call: Call) -> Value:
+def distance(call: TorchCall) -> Value:
     """Return the squared or absolute differences."""
     functions: Mapping[str, Callable[..., Value]] = {"mse_loss": graphc.mse, "l1_loss": graphc.l1}
     operands = (graphc.cast(call.value(name), call.dtype) for name in ("self", "target"))
@@ -55,7 +54,7 @@ def distance(call: Call) -> Value:
 
 
 @rule("smooth_l1_loss", "huber_loss")
-def huber(call: Call) -> Value:
+def huber(call: TorchCall) -> Value:
     """Return a loss that is quadratic near 0 and linear beyond."""
     x, target = call.value("self"), call.value("target")
     if call.operator == "huber_loss":
@@ -66,7 +65,7 @@ def huber(call: Call) -> Value:
 
 
 @rule("binary_cross_entropy_with_logits")
-def binary_cross_entropy_with_logits(call: Call) -> Value:
+def binary_cross_entropy_with_logits(call: TorchCall) -> Value:
     """Return the binary cross entropy of logits against independent labels."""
     return graphc.binary_cross_entropy_with_logits(
         call.value("self"), call.value("target"), weights=call.optional("weight"),
@@ -79,7 +78,7 @@ LEAST_LOG = -100.0
 
 
 @rule("binary_cross_entropy")
-def binary_cross_entropy(call: Call) -> Value:
+def binary_cross_entropy(call: TorchCall) -> Value:
     """Return the binary cross entropy of probabilities against independent labels."""
     x, target = call.value("self"), call.value("target")
     likely, unlikely = (
@@ -93,7 +92,7 @@ def binary_cross_entropy(call: Call) -> Value:
     return _reduced(call, losses)
 
 
-def _reduced(call: Call, losses: Value) -> Value:
+def _reduced(call: TorchCall, losses: Value) -> Value:
     reduction = _reduction(call)
     if reduction == "none":
         return losses
@@ -101,7 +100,7 @@ def _reduced(call: Call, losses: Value) -> Value:
 
 
 @rule("kl_div")
-def kl_divergence(call: Call) -> Value:
+def kl_divergence(call: TorchCall) -> Value:
     """Return the Kullback-Leibler divergence of two distributions."""
     return graphc.kl_divergence(
         call.value("self"), call.value("target"), log_target=bool(call["log_target"]),

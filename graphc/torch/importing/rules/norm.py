@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import torch
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.ir.builder import apply
 from graphc.ir.graph import State, Value
 from graphc.ops.batch_norm import BatchNorm, BatchNormAttributes, by_statistics
 from graphc.ops.norm import EpsilonAttributes, GroupNorm, GroupNormAttributes, LayerNorm
 from graphc.ops.rms_norm import RmsNorm
-from graphc.torch.importing.calls import Call, Moved, Result, UnsupportedError
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import Moved, Result, TorchCall, rule
 
 
-def _factors(call: Call, x: Value, length: int) -> tuple[Value, Value]:
+def _factors(call: TorchCall, x: Value, length: int) -> tuple[Value, Value]:
     """Return scale and bias, which default to 1 and 0."""
     scale, bias = call.optional("weight"), call.optional("bias")
     one, zero = (graphc.full((length,), n, x.type.dtype) for n in (1.0, 0.0))
@@ -34,7 +34,7 @@ def _factors(call: Call, x: Value, length: int) -> tuple[Value, Value]:
     "_native_batch_norm_legit_functional",
     "_native_batch_norm_legit_no_training",
 )
-def batch_norm(call: Call) -> Result:
+def batch_norm(call: TorchCall) -> Result:
     """Normalize by batch statistics, updating running ones, in training, else by running ones."""
     x = call.value("input")
     scale, bias = _factors(call, x, x.shape[1])
@@ -52,7 +52,7 @@ def batch_norm(call: Call) -> Result:
     return y if call.operator == "batch_norm" else _alone(call, y)
 
 
-def _training(call: Call, x: Value, scale: Value, bias: Value, epsilon: float) -> Result:
+def _training(call: TorchCall, x: Value, scale: Value, bias: Value, epsilon: float) -> Result:
     """Return a norm that updates running statistics, which must be states."""
     mean, variance = call["running_mean"], call["running_var"]
     if not isinstance(mean, State) or not isinstance(variance, State):
@@ -65,7 +65,7 @@ def _training(call: Call, x: Value, scale: Value, bias: Value, epsilon: float) -
     return (*_alone(call, y), Moved(mean), Moved(variance))
 
 
-def _alone(call: Call, y: Value) -> Sequence[Value | None]:
+def _alone(call: TorchCall, y: Value) -> Sequence[Value | None]:
     """Return the result without batch statistics, which have no use in a functional graph."""
     if call.wants(1) or call.wants(2):
         raise UnsupportedError("the batch's statistics are no outputs here")
@@ -73,7 +73,7 @@ def _alone(call: Call, y: Value) -> Sequence[Value | None]:
 
 
 @rule("layer_norm", "native_layer_norm")
-def layer_norm(call: Call) -> Result:
+def layer_norm(call: TorchCall) -> Result:
     """Normalize over the last axes."""
     x = call.value("input")
     length = math.prod(call["normalized_shape"])
@@ -85,7 +85,7 @@ def layer_norm(call: Call) -> Result:
 
 
 @rule("rms_norm", "_fused_rms_norm")
-def rms_norm(call: Call) -> Result:
+def rms_norm(call: TorchCall) -> Result:
     """Normalize over the last axes without a mean; epsilon defaults to that of the dtype."""
     x = call.value("input")
     length = math.prod(call["normalized_shape"])
@@ -103,7 +103,7 @@ def rms_norm(call: Call) -> Result:
 
 
 @rule("group_norm", "native_group_norm")
-def group_norm(call: Call) -> Result:
+def group_norm(call: TorchCall) -> Result:
     """Normalize over groups of channels and all positions."""
     x = call.value("input")
     scale, bias = _factors(call, x, x.shape[1])
@@ -113,7 +113,7 @@ def group_norm(call: Call) -> Result:
 
 
 @rule("instance_norm")
-def instance_norm(call: Call) -> Value:
+def instance_norm(call: TorchCall) -> Value:
     """Normalize over all positions of a channel; each channel is a group."""
     x = call.value("input")
     scale, bias = _factors(call, x, x.shape[1])

@@ -6,25 +6,25 @@ import math
 from collections.abc import Sequence
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.importing.windows import AVERAGE_POOLS, MAX_POOLS
 from graphc.ir.graph import Value
 from graphc.ops.pool import MaxPooling
-from graphc.torch.importing.calls import Call, UnsupportedError, numbers_of
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import TorchCall, numbers_of, rule
 
 
-def _axes(call: Call) -> int:
+def _axes(call: TorchCall) -> int:
     """Return the number of axes in the operator's name."""
     return next(int(sign) for sign in call.operator if sign.isdigit())
 
 
-def _batched(call: Call, axes: int) -> Value:
+def _batched(call: TorchCall, axes: int) -> Value:
     """Return x with a batch axis, which the operand may omit."""
     x = call.value("self")
     return graphc.reshape(x, (1, *x.shape)) if x.type.rank == axes + 1 else x
 
 
-def _frame(call: Call, axes: int) -> tuple[tuple[int, ...], ...]:
+def _frame(call: TorchCall, axes: int) -> tuple[tuple[int, ...], ...]:
     """Return window, stride and padding; the stride defaults to the window."""
     window = numbers_of(call["kernel_size"], axes)
     stride = call.get("stride") or window
@@ -35,7 +35,7 @@ def _frame(call: Call, axes: int) -> tuple[tuple[int, ...], ...]:
     "max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices",
     "max_pool1d_with_indices",
 )  # fmt: skip
-def max_pool(call: Call) -> Value | Sequence[Value | None]:
+def max_pool(call: TorchCall) -> Value | Sequence[Value | None]:
     """Return the maximum of each window, and its index in the map."""
     axes = _axes(call)
     x = _batched(call, axes)
@@ -63,7 +63,7 @@ def _largest(x: Value, axes: int, frame: tuple[object, ...]) -> Value:
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def average_pool(call: Call) -> Value:
+def average_pool(call: TorchCall) -> Value:
     """Return the mean of each window, or its sum divided by a number."""
     axes = _axes(call)
     window, stride, padding = _frame(call, axes)
@@ -79,7 +79,7 @@ def average_pool(call: Call) -> Value:
 
 
 @rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d")
-def adaptive_average(call: Call) -> Value:
+def adaptive_average(call: TorchCall) -> Value:
     """Return means over parts that divide x as equally as possible into given extents."""
     axes = _axes(call)
     x, extents = _batched(call, axes), call.shape[-axes:]
@@ -100,7 +100,7 @@ def _equal_parts(x: Value, extents: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def adaptive_largest(call: Call) -> Sequence[Value | None]:
+def adaptive_largest(call: TorchCall) -> Sequence[Value | None]:
     """Return the maxima of equal parts."""
     axes = _axes(call)
     x = _batched(call, axes)

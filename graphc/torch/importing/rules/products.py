@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.ir.graph import Value
-from graphc.torch.importing.calls import Call, UnsupportedError
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import TorchCall, rule
 from graphc.torch.importing.rules.elementwise import scaled
 
 
 @rule("linear")
-def linear(call: Call) -> Value:
+def linear(call: TorchCall) -> Value:
     """Return x · weightᵀ + bias; if the weight is a vector, each row gives one number."""
     x, weight, bias = call.value("input"), call.value("weight"), call.optional("bias")
     if weight.type.rank == 1:
@@ -23,7 +23,7 @@ def linear(call: Call) -> Value:
 
 
 @rule("matmul", "mm", "bmm", "dot", "vdot", "mv", "inner")
-def matmul(call: Call) -> Value:
+def matmul(call: TorchCall) -> Value:
     """Return a product of matrices, batches of matrices, or vectors."""
     names = ("other", "mat2", "tensor", "vec")
     other = next(name for name in names if name in call.arguments)
@@ -52,7 +52,7 @@ def product(a: Value, b: Value) -> Value:
 
 
 @rule("addmm", "addmv", "baddbmm")
-def add_product(call: Call) -> Value:
+def add_product(call: TorchCall) -> Value:
     """Return beta · self + alpha · a · b."""
     pairs = {"addmm": ("mat1", "mat2"), "addmv": ("mat", "vec"), "baddbmm": ("batch1", "batch2")}
     y = scaled(product(*(call.value(name) for name in pairs[call.operator])), call["alpha"])
@@ -64,14 +64,14 @@ def add_product(call: Call) -> Value:
 
 
 @rule("outer", "ger")
-def outer(call: Call) -> Value:
+def outer(call: TorchCall) -> Value:
     """Return the outer product of two vectors."""
     a, b = call.value("self"), call.value("vec2")
     return graphc.mul(graphc.reshape(a, (-1, 1)), graphc.reshape(b, (1, -1)))
 
 
 @rule("bilinear")
-def bilinear(call: Call) -> Value:
+def bilinear(call: TorchCall) -> Value:
     """Return xᵀ · W · y for each matrix of W, plus a bias."""
     x, y, weight = (call.value(name) for name in ("input1", "input2", "weight"))
     rows, columns = (graphc.reshape(v, (-1, v.shape[-1])) for v in (x, y))
@@ -81,7 +81,7 @@ def bilinear(call: Call) -> Value:
 
 
 @rule("cdist", "_cdist_forward")
-def distances(call: Call) -> Value:
+def distances(call: TorchCall) -> Value:
     """Return the norm of the difference of each pair of rows."""
     x, y = call.value("x1"), call.value("x2")
     a = graphc.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
@@ -90,13 +90,13 @@ def distances(call: Call) -> Value:
 
 
 @rule("einsum")
-def einsum(call: Call) -> Value:
+def einsum(call: TorchCall) -> Value:
     """Return sums of products in Einstein notation."""
     return graphc.einsum(call["equation"], *call.values("tensors"))
 
 
 @rule("_weight_norm")
-def weight_norm(call: Call) -> Value:
+def weight_norm(call: TorchCall) -> Value:
     """Return v · g divided by the norm of v along all axes except one."""
     v, g = call.value("v"), call.value("g")
     axes = [i for i in range(v.type.rank) if i != call["dim"]]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 import graphc
+from graphc.importing.calls import UnsupportedError
 from graphc.ir.graph import Value
-from graphc.torch.importing.calls import Call, Result, UnsupportedError, operator_of
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import Result, TorchCall, operator_of, rule
 
 
 @rule("dropout", "native_dropout")
-def dropout(call: Call) -> Result:
+def dropout(call: TorchCall) -> Result:
     """Return a dropout node, or x if torch's dropout is not in training."""
     x, rate = call.value("input"), float(call["p"])
     y = x if rate == 0 or call["train"] is False else graphc.dropout(x, rate)
@@ -23,7 +23,7 @@ def dropout(call: Call) -> Result:
 
 
 @rule("feature_dropout")
-def feature_dropout(call: Call) -> Value:
+def feature_dropout(call: TorchCall) -> Value:
     """Drop whole channels."""
     x, rate = call.value("input"), float(call["p"])
     if rate == 0 or not call["train"]:
@@ -32,7 +32,7 @@ def feature_dropout(call: Call) -> Value:
     return graphc.mul(x, graphc.dropout(graphc.full(shape, 1.0, x.type.dtype), rate))
 
 
-def dropped_in_place(call: Call) -> Value | None:
+def dropped_in_place(call: TorchCall) -> Value | None:
     """Match x · (bernoulli(empty_like(x), keep) / keep), an in-place dropout; else return None."""
     scaled = call.node.args[1]
     if not isinstance(scaled, torch.fx.Node) or operator_of(scaled.target) != "div":
@@ -48,26 +48,26 @@ def dropped_in_place(call: Call) -> Value | None:
 
 
 @rule("rand", "rand_like", "randn", "randn_like")
-def draw(call: Call) -> Value:
+def draw(call: TorchCall) -> Value:
     """Draw from the standard normal distribution, or uniformly between 0 and 1."""
     function = graphc.normal if "randn" in call.operator else graphc.uniform
     return function(call.shape, dtype=call.dtype)
 
 
 @rule("uniform")
-def uniform(call: Call) -> Value:
+def uniform(call: TorchCall) -> Value:
     """Draw uniformly between two numbers."""
     return graphc.uniform(call.shape, float(call["from"]), float(call["to"]), call.dtype)
 
 
 @rule("normal_functional")
-def normal_in_place(call: Call) -> Value:
+def normal_in_place(call: TorchCall) -> Value:
     """Draw from a normal distribution."""
     return graphc.normal(call.shape, float(call["mean"]), float(call["std"]), call.dtype)
 
 
 @rule("normal")
-def normal(call: Call) -> Value:
+def normal(call: TorchCall) -> Value:
     """Draw from normal distributions, each with its own mean and deviation."""
     drawn = graphc.normal(call.shape, dtype=call.dtype)
     spread = call["std"]
@@ -81,7 +81,7 @@ def _is_number(given: object) -> bool:
 
 
 @rule("bernoulli")
-def bernoulli(call: Call) -> Value:
+def bernoulli(call: TorchCall) -> Value:
     """Return 1 with a probability, elementwise or one for all elements, else 0."""
     given = call.get("p", call["self"])
     drawn = graphc.uniform(call.shape, dtype=call.dtype)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import graphc
+from graphc.importing.calls import UnsupportedError, check_turns
 from graphc.ir.graph import Value
-from graphc.torch.importing.calls import Call, UnsupportedError, check_turns
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import TorchCall, rule
 from graphc.torch.importing.rules.shape import stacked
 
 
@@ -66,7 +66,7 @@ CELLS: Mapping[str, Cell] = {
 
 
 @rule(*CELLS)
-def recurrent(call: Call) -> Sequence[Value]:
+def recurrent(call: TorchCall) -> Sequence[Value]:
     """Return layers over a sequence, in one direction or both."""
     if "input" not in call.arguments:
         raise UnsupportedError("packed sequences are not supported; pad them, and mask the loss")
@@ -93,12 +93,12 @@ def recurrent(call: Call) -> Sequence[Value]:
     return [y, *(stacked(list(states), 0) for states in zip(*last, strict=True))]
 
 
-def _states(call: Call) -> Sequence[object]:
+def _states(call: TorchCall) -> Sequence[object]:
     given = call["hx"]
     return list(given) if isinstance(given, list | tuple) else [given]
 
 
-def _weights(call: Call, count: int) -> list[Weights]:
+def _weights(call: TorchCall, count: int) -> list[Weights]:
     """Return the weights of all layers and directions, which are consecutive."""
     values = call.values("params")
     each = len(values) // count
@@ -124,7 +124,7 @@ def _one_way(
 
 
 @rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
-def single(call: Call) -> Value | Sequence[Value]:
+def single(call: TorchCall) -> Value | Sequence[Value]:
     """Return one time step of a cell."""
     weights = Weights(
         call.value("w_ih"), call.value("w_hh"), call.optional("b_ih"), call.optional("b_hh")

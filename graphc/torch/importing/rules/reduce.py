@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import graphc
+from graphc.importing.calls import check_turns
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_
-from graphc.torch.importing.calls import Call, check_turns
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import TorchCall, rule
 from graphc.torch.importing.rules.elementwise import operands, truth
 
 Reducer = Callable[[Value, list[int], bool], Value]
@@ -22,36 +22,36 @@ REDUCTIONS: Mapping[str, Reducer] = {
 }
 
 
-def _keeps(call: Call) -> bool:
+def _keeps(call: TorchCall) -> bool:
     return bool(call.get("keepdim", False))
 
 
-def _reduced(call: Call, function: Reducer, x: Value) -> Value:
+def _reduced(call: TorchCall, function: Reducer, x: Value) -> Value:
     if x.type.rank == 0:
         return graphc.reshape(function(graphc.reshape(x, (1,)), [0], False), ())
     return function(x, call.axes(x), _keeps(call))
 
 
 @rule(*REDUCTIONS)
-def reduction(call: Call) -> Value:
+def reduction(call: TorchCall) -> Value:
     """Return a reduction over some or all axes, in torch's dtype."""
     x = graphc.cast(call.value("self"), call.dtype)
     return _reduced(call, REDUCTIONS[call.operator], x)
 
 
 @rule("amax", "amin")
-def extremes(call: Call) -> Value:
+def extremes(call: TorchCall) -> Value:
     """Return the maximum or minimum over some axes."""
     return _reduced(call, _extreme(call), call.value("self"))
 
 
-def _extreme(call: Call) -> Reducer:
+def _extreme(call: TorchCall) -> Reducer:
     function: Reducer = graphc.max if "max" in call.operator else graphc.min
     return function
 
 
 @rule("max", "min")
-def extreme(call: Call) -> Value | Sequence[Value]:
+def extreme(call: TorchCall) -> Value | Sequence[Value]:
     """Return the extreme of two operands, over all axes, or along an axis with its indices."""
     if "other" in call.arguments:
         function = graphc.maximum if call.operator == "max" else graphc.minimum
@@ -69,12 +69,12 @@ def extreme(call: Call) -> Value | Sequence[Value]:
     return graphc.reshape(values, shape), graphc.reshape(place, shape)
 
 
-def _place(call: Call) -> Callable[..., Value]:
+def _place(call: TorchCall) -> Callable[..., Value]:
     return graphc.argmax if "max" in call.operator else graphc.argmin
 
 
 @rule("argmax", "argmin")
-def place(call: Call) -> Value:
+def place(call: TorchCall) -> Value:
     """Return the index of the first extreme along an axis, or among all elements."""
     x = call.value("self")
     if not call.has("dim"):
@@ -83,14 +83,14 @@ def place(call: Call) -> Value:
 
 
 @rule("all", "any")
-def test(call: Call) -> Value:
+def test(call: TorchCall) -> Value:
     """Return whether all or any elements differ from 0."""
     function: Reducer = graphc.all if call.operator == "all" else graphc.any
     return graphc.cast(_reduced(call, function, truth(call.value("self"))), bool_)
 
 
 @rule("var", "std", "var_mean", "std_mean")
-def spread(call: Call) -> Value | Sequence[Value]:
+def spread(call: TorchCall) -> Value | Sequence[Value]:
     """Return the variance with divisor n - correction, or its root, and the mean if requested."""
     x = call.value("self")
     given = call.arguments.get("correction")
@@ -103,7 +103,7 @@ def spread(call: Call) -> Value | Sequence[Value]:
 
 
 @rule("norm", "linalg_vector_norm")
-def norm(call: Call) -> Value:
+def norm(call: TorchCall) -> Value:
     """Return the norm of an order over some axes, or of all elements as one vector."""
     x = graphc.cast(call.value("self"), call.dtype)
     order = call.get("p", call.get("ord", 2))
@@ -114,13 +114,13 @@ def norm(call: Call) -> Value:
 
 
 @rule("cumsum")
-def cumsum(call: Call) -> Value:
+def cumsum(call: TorchCall) -> Value:
     """Return a cumulative sum."""
     return graphc.cumsum(graphc.cast(call.value("self"), call.dtype), call.axis())
 
 
 @rule("cumprod")
-def cumprod(call: Call) -> Value:
+def cumprod(call: TorchCall) -> Value:
     """Return a cumulative product, computed one element after another."""
     x, axis = graphc.cast(call.value("self"), call.dtype), call.axis()
     check_turns(x.shape[axis])
@@ -131,13 +131,13 @@ def cumprod(call: Call) -> Value:
 
 
 @rule("topk")
-def top_k(call: Call) -> Sequence[Value]:
+def top_k(call: TorchCall) -> Sequence[Value]:
     """Return the largest or smallest elements along an axis, and their indices."""
     return graphc.top_k(call.value("self"), int(call["k"]), call.axis(), bool(call["largest"]))
 
 
 @rule("sort", "argsort")
-def sort(call: Call) -> Value | Sequence[Value]:
+def sort(call: TorchCall) -> Value | Sequence[Value]:
     """Return the sorted elements and their indices; the sort is stable."""
     found = graphc.sort(call.value("self"), call.axis(), bool(call["descending"]))
     return found[1] if call.operator == "argsort" else found

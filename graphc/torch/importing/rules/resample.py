@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import graphc
 from graphc.ir.graph import Value
-from graphc.torch.importing.calls import Call, numbers_of
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import TorchCall, numbers_of, rule
 
 
 @rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-def nearest(call: Call) -> Value:
+def nearest(call: TorchCall) -> Value:
     """Return the nearest elements, with coordinates rounded down."""
     return _resized(call, form="nearest", coordinates="asymmetric", rounding="floor")
 
 
 @rule("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
-def nearest_exact(call: Call) -> Value:
+def nearest_exact(call: TorchCall) -> Value:
     """Return the elements with the nearest centers."""
     return _resized(call, form="nearest", rounding="round_prefer_ceil")
 
@@ -24,7 +23,7 @@ def nearest_exact(call: Call) -> Value:
     "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
     "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
 )  # fmt: skip
-def smooth(call: Call) -> Value:
+def smooth(call: TorchCall) -> Value:
     """Interpolate along each axis; antialiasing uses another cubic coefficient."""
     form = "cubic" if "cubic" in call.operator else "linear"
     coordinates = "align_corners" if call["align_corners"] else "half_pixel"
@@ -36,7 +35,7 @@ def smooth(call: Call) -> Value:
     return _resized(call, form=form, coordinates=coordinates)
 
 
-def _resized(call: Call, **how: object) -> Value:
+def _resized(call: TorchCall, **how: object) -> Value:
     """Resize to torch's extents; if factors are given, coordinates follow from them."""
     x = call.value("input" if "input" in call.arguments else "self")
     factors = _factors(call, x.type.rank - 2)
@@ -52,7 +51,7 @@ def _resized(call: Call, **how: object) -> Value:
     return graphc.resize(x, scales=(1.0, 1.0, *factors), **how)  # type: ignore[arg-type]
 
 
-def _factors(call: Call, axes: int) -> list[float] | None:
+def _factors(call: TorchCall, axes: int) -> list[float] | None:
     """Return the given factors, or None if extents are given."""
     if call.has("scale_factors"):
         return [float(factor) for factor in call["scale_factors"]]
@@ -67,7 +66,7 @@ PADDINGS = ("zeros", "border", "reflection")
 
 
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
-def grid_sample(call: Call) -> Value:
+def grid_sample(call: TorchCall) -> Value:
     """Sample maps at the positions of a grid."""
     return graphc.grid_sample(
         call.value("input"),
@@ -79,14 +78,14 @@ def grid_sample(call: Call) -> Value:
 
 
 @rule("im2col")
-def im2col(call: Call) -> Value:
+def im2col(call: TorchCall) -> Value:
     """Return the elements of each window as a column."""
     frame = (numbers_of(call[n], 2) for n in ("kernel_size", "stride", "padding", "dilation"))
     return graphc.im2col(call.value("self"), *frame)
 
 
 @rule("col2im")
-def col2im(call: Call) -> Value:
+def col2im(call: TorchCall) -> Value:
     """Return the sum over all windows at each position."""
     frame = (numbers_of(call[n], 2) for n in ("kernel_size", "stride", "padding", "dilation"))
     return graphc.col2im(call.value("self"), numbers_of(call["output_size"], 2), *frame)

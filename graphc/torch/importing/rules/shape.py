@@ -9,17 +9,17 @@ import numpy as np
 import torch
 
 import graphc
+from graphc.importing.calls import UnsupportedError, check_numbers
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
-from graphc.torch.importing.calls import Call, UnsupportedError, check_numbers
-from graphc.torch.importing.rules import rule
+from graphc.torch.importing.calls import TorchCall, rule
 
 
 @rule(
     "_reshape_alias", "_unsafe_view", "flatten", "ravel", "reshape", "reshape_as", "squeeze",
     "unflatten", "unsqueeze", "view", "view_as",
 )  # fmt: skip
-def reshape(call: Call) -> Value:
+def reshape(call: TorchCall) -> Value:
     """Reshape to the shape that torch inferred."""
     if call.operator == "view" and "dtype" in call.arguments:
         raise UnsupportedError("bytes under another dtype are not supported")
@@ -27,14 +27,14 @@ def reshape(call: Call) -> Value:
 
 
 @rule("permute")
-def permute(call: Call) -> Value:
+def permute(call: TorchCall) -> Value:
     """Permute axes."""
     x = call.value("self")
     return graphc.transpose(x, [normalize_axis(n, x.type.rank, "permute") for n in call["dims"]])
 
 
 @rule("transpose", "swapaxes", "swapdims")
-def transpose(call: Call) -> Value:
+def transpose(call: TorchCall) -> Value:
     """Swap two axes."""
     x = call.value("self")
     if x.type.rank == 0:
@@ -47,7 +47,7 @@ def transpose(call: Call) -> Value:
 
 
 @rule("t", "numpy_T", "mT", "adjoint", "matrix_H")
-def turned(call: Call) -> Value:
+def turned(call: TorchCall) -> Value:
     """Swap the last two axes, or reverse the order of all axes."""
     x = call.value("self")
     if call.operator in ("t", "numpy_T"):
@@ -56,7 +56,7 @@ def turned(call: Call) -> Value:
 
 
 @rule("movedim", "moveaxis")
-def movedim(call: Call) -> Value:
+def movedim(call: TorchCall) -> Value:
     """Move axes to other positions."""
     x = call.value("self")
     sources, places = (_listed(call[name], x.type.rank) for name in ("source", "destination"))
@@ -72,13 +72,13 @@ def _listed(given: int | Sequence[int], rank: int) -> list[int]:
 
 
 @rule("expand", "expand_as", "broadcast_to")
-def expand(call: Call) -> Value:
+def expand(call: TorchCall) -> Value:
     """Broadcast to a shape."""
     return graphc.broadcast_to(call.value("self"), call.shape)
 
 
 @rule("repeat", "tile")
-def repeat(call: Call) -> Value:
+def repeat(call: TorchCall) -> Value:
     """Tile x along each axis."""
     x = call.value("self")
     given = call["repeats"] if call.operator == "repeat" else call["dims"]
@@ -91,7 +91,7 @@ def repeat(call: Call) -> Value:
 
 
 @rule("repeat_interleave")
-def repeat_each(call: Call) -> Value:
+def repeat_each(call: TorchCall) -> Value:
     """Repeat each element along an axis the same number of times."""
     x = call.value("self")
     if not call.has("dim"):
@@ -110,7 +110,7 @@ def repeat_each(call: Call) -> Value:
 
 
 @rule("cat", "concat", "concatenate")
-def cat(call: Call) -> Value:
+def cat(call: TorchCall) -> Value:
     """Concatenate operands in torch's dtype, without empty vectors."""
     parts = [
         graphc.cast(call.as_value(part), call.dtype)
@@ -122,7 +122,7 @@ def cat(call: Call) -> Value:
 
 
 @rule("stack")
-def stack(call: Call) -> Value:
+def stack(call: TorchCall) -> Value:
     """Stack operands along a new axis."""
     parts = [graphc.cast(part, call.dtype) for part in call.values("tensors")]
     return stacked(parts, call.axis(rank=parts[0].type.rank + 1))
@@ -136,7 +136,7 @@ def stacked(parts: Sequence[Value], axis: int) -> Value:
 
 
 @rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk")
-def split(call: Call) -> Sequence[Value]:
+def split(call: TorchCall) -> Sequence[Value]:
     """Split along an axis into the extents that torch inferred."""
     x, axis = call.value("self"), call.axis()
     extents = [part.shape[axis] for part in call.node.meta["val"]]
@@ -146,7 +146,7 @@ def split(call: Call) -> Sequence[Value]:
 
 
 @rule("unbind")
-def unbind(call: Call) -> Sequence[Value]:
+def unbind(call: TorchCall) -> Sequence[Value]:
     """Split along an axis into single elements, and remove the axis."""
     x, axis = call.value("self"), call.axis()
     shape = x.shape[:axis] + x.shape[axis + 1 :]
@@ -159,12 +159,12 @@ def _along(axis: int, part: int | slice) -> tuple[int | slice, ...]:
 
 
 @rule("select")
-def select(call: Call) -> Value:
+def select(call: TorchCall) -> Value:
     """Return one element along an axis, and remove the axis."""
     return graphc.slice(call.value("self"), _along(call.axis(), int(call["index"])))
 
 
-def _part(call: Call, extent: int) -> slice:
+def _part(call: TorchCall, extent: int) -> slice:
     """Return the part of an axis that a slice selects, clamped as in torch."""
     start, stop = call.get("start", 0), call.get("end", extent)
     start, stop = (max(n + extent, 0) if n < 0 else min(n, extent) for n in (start, stop))
@@ -172,14 +172,14 @@ def _part(call: Call, extent: int) -> slice:
 
 
 @rule("slice")
-def slice_(call: Call) -> Value:
+def slice_(call: TorchCall) -> Value:
     """Return a part along an axis."""
     x, axis = call.value("self"), call.axis()
     return graphc.slice(x, _along(axis, _part(call, x.shape[axis])))
 
 
 @rule("narrow")
-def narrow(call: Call) -> Value:
+def narrow(call: TorchCall) -> Value:
     """Return a number of elements along an axis from a start."""
     x, axis = call.value("self"), call.axis()
     start = int(call["start"]) % x.shape[axis]
@@ -187,7 +187,7 @@ def narrow(call: Call) -> Value:
 
 
 @rule("select_scatter", "slice_scatter")
-def put_part(call: Call) -> Value:
+def put_part(call: TorchCall) -> Value:
     """Replace a part of an operand along an axis."""
     x, axis = call.value("self"), call.axis()
     extent = x.shape[axis]
@@ -213,13 +213,13 @@ def put_part(call: Call) -> Value:
 
 
 @rule("flip")
-def flip(call: Call) -> Value:
+def flip(call: TorchCall) -> Value:
     """Reverse the elements along axes."""
     return graphc.reverse(call.value("self"), list(call["dims"]))
 
 
 @rule("roll")
-def roll(call: Call) -> Value:
+def roll(call: TorchCall) -> Value:
     """Rotate elements along axes."""
     x = call.value("self")
     axes = list(call["dims"])
@@ -249,7 +249,7 @@ MODES = {
 
 
 @rule("pad", *(name for name in MODES if "_" in name))
-def pad(call: Call) -> Value:
+def pad(call: TorchCall) -> Value:
     """Pad an operand; torch lists axes from the last."""
     x = call.value("self")
     widths = list(call["padding"] if "padding" in call.arguments else call["pad"])
@@ -260,7 +260,7 @@ def pad(call: Call) -> Value:
 
 
 @rule("tril", "triu")
-def triangle(call: Call) -> Value:
+def triangle(call: TorchCall) -> Value:
     """Return the lower or upper triangle, with 0 elsewhere."""
     x = call.value("self")
     check_numbers(math.prod(x.shape[-2:]))
@@ -271,7 +271,7 @@ def triangle(call: Call) -> Value:
 
 
 @rule("diagonal")
-def diagonal(call: Call) -> Value:
+def diagonal(call: TorchCall) -> Value:
     """Return the elements of a diagonal along a new last axis."""
     x = call.value("self")
     a, b = (normalize_axis(call[name], x.type.rank, "diagonal") for name in ("dim1", "dim2"))
@@ -286,13 +286,13 @@ def diagonal(call: Call) -> Value:
 
 
 @rule("pixel_shuffle")
-def pixel_shuffle(call: Call) -> Value:
+def pixel_shuffle(call: TorchCall) -> Value:
     """Rearrange channels into blocks of positions."""
     return graphc.depth_to_space(call.value("self"), call["upscale_factor"], "CRD")
 
 
 @rule("unfold")
-def unfold(call: Call) -> Value:
+def unfold(call: TorchCall) -> Value:
     """Return windows along an axis as a new last axis."""
     x = call.value("self")
     axis = normalize_axis(call["dimension"], x.type.rank, "unfold")
