@@ -37,6 +37,11 @@ class Rules(Generic[AnyCall, AnyResult]):
         """Return the rule of an operator, or None if there is none."""
         return self._loaded.get((domain, operator))
 
+    @property
+    def operators(self) -> set[str]:
+        """Return the names of all operators that have a rule."""
+        return {operator for _, operator in self._loaded}
+
     @cached_property
     def _loaded(self) -> dict[tuple[str, str], Callable[[AnyCall], AnyResult]]:
         for module in iter_modules(import_module(self._package).__path__):

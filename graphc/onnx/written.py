@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+import graphc.onnx.exports as _rules  # noqa: F401 - registers the rules
 from graphc.errors import OnnxError
 from graphc.ir.graph import Graph, Node, State, Value
-from graphc.onnx import exports as _rules  # noqa: F401 - registers the rules
 from graphc.onnx.emission import RULES, Emission, Rule, element_type
 from graphc.onnx.exports.axis_maps import by_table
 from graphc.onnx.exports.elementwise import by_expression

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch_cases.comparison import agrees  # noqa: E402 - these need torch
 from torch_cases.operators import FAMILIES, case  # noqa: E402
 
-from graphc.torch.importing.rules import RULES  # noqa: E402
+from graphc.torch.importing.calls import RULES  # noqa: E402
 
 CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases]
 
@@ -20,4 +20,6 @@ def test_it_is_what_torch_computes(family, name):
 
 
 def test_a_rule_is_for_an_operator_that_there_is():
-    assert all(name in dir(torch.ops.aten) or hasattr(torch.ops.aten, name) for name in RULES)
+    assert all(
+        name in dir(torch.ops.aten) or hasattr(torch.ops.aten, name) for name in RULES.operators
+    )

@@ -9,6 +9,7 @@ import onnx
 
 import graphc
 from graphc.importing.calls import UnsupportedError, check_turns
+from graphc.importing.shapes import stacked
 from graphc.importing.weights import MOST_TURNS, Weight, known
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
@@ -76,10 +77,7 @@ def _stacked(call: OnnxCall, parts: Sequence[Operand], axis: int) -> Operand:
     if all(isinstance(part, Weight) for part in parts):
         return known("", np.stack([p.read() for p in parts if isinstance(p, Weight)], axis))
     values = [call.as_value(part) for part in parts]
-    shape = values[0].shape
-    axis = normalize_axis(axis, len(shape) + 1, "Loop")
-    wide = [graphc.reshape(v, (*shape[:axis], 1, *shape[axis:])) for v in values]
-    return wide[0] if len(wide) == 1 else graphc.concat(wide, axis)
+    return stacked(values, normalize_axis(axis, values[0].type.rank + 1, "Loop"))
 
 
 @rule("Scan")
@@ -110,11 +108,11 @@ def scan(call: OnnxCall) -> Sequence[Operand]:
             place.append(part)
     out_axes = call.attribute("scan_output_axes", [0] * outputs)
     turned = call.attribute("scan_output_directions", [0] * outputs)
-    stacked = [
+    shown = [
         _stacked(call, parts[::-1] if back else parts, axis)
         for parts, axis, back in zip(collected, out_axes, turned, strict=True)
     ]
-    return [*carried, *stacked]
+    return [*carried, *shown]
 
 
 def _at(value: Value, axis: int, place: int) -> Value:

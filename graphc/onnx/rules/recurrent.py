@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import graphc
 from graphc.importing.calls import UnsupportedError, check_turns
+from graphc.importing.shapes import stacked
 from graphc.ir.graph import Value
 from graphc.onnx.calls import OnnxCall, rule
 
@@ -58,19 +59,13 @@ def _results(
     """Return all hidden states and the last states, with an axis for the directions."""
     outputs: list[Value | None] = [None]
     if call.wants(0):
-        by_time = [_stacked(list(step), 0) for step in zip(*shown, strict=True)]
-        y = _stacked(by_time, 0)  # time, directions, batch, hidden
+        by_time = [stacked(list(step), 0) for step in zip(*shown, strict=True)]
+        y = stacked(by_time, 0)  # time, directions, batch, hidden
         outputs = [graphc.transpose(y, (2, 0, 1, 3)) if is_batch_first else y]
     for states in zip(*last, strict=True):
-        stacked = _stacked(list(states), 0)
-        outputs.append(graphc.transpose(stacked, (1, 0, 2)) if is_batch_first else stacked)
+        each = stacked(list(states), 0)
+        outputs.append(graphc.transpose(each, (1, 0, 2)) if is_batch_first else each)
     return outputs
-
-
-def _stacked(values: Sequence[Value], axis: int) -> Value:
-    shape = values[0].shape
-    wide = [graphc.reshape(v, (*shape[:axis], 1, *shape[axis:])) for v in values]
-    return wide[0] if len(wide) == 1 else graphc.concat(wide, axis)
 
 
 def _mask(call: OnnxCall, x: Value) -> list[Value] | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 import graphc
 from graphc.importing.calls import UnsupportedError, check_numbers
+from graphc.importing.shapes import tiled
 from graphc.importing.weights import Weight, known
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
@@ -126,10 +127,7 @@ def tile(call: OnnxCall) -> Value:
     x, repeats = call.value(0), call.integers(1)
     if len(repeats) != x.type.rank:
         raise UnsupportedError(f"{repeats} has one number for each axis of {x.type}")
-    apart = [n for extent in x.shape for n in (1, extent)]
-    spread = [n for pair in zip(repeats, x.shape, strict=True) for n in pair]
-    whole = [r * n for r, n in zip(repeats, x.shape, strict=True)]
-    return graphc.reshape(graphc.broadcast_to(graphc.reshape(x, apart), spread), whole)
+    return tiled(x, repeats)
 
 
 @rule("Concat")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import graphc
 from graphc.importing.calls import UnsupportedError, check_turns
+from graphc.importing.shapes import stacked
 from graphc.ir.graph import Value
 from graphc.torch.importing.calls import TorchCall, rule
-from graphc.torch.importing.rules.shape import stacked
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 
 import graphc
 from graphc.importing.calls import UnsupportedError, check_numbers
+from graphc.importing.shapes import stacked, tiled
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
 from graphc.torch.importing.calls import TorchCall, rule
@@ -82,12 +83,7 @@ def repeat(call: TorchCall) -> Value:
     """Tile x along each axis."""
     x = call.value("self")
     given = call["repeats"] if call.operator == "repeat" else call["dims"]
-    rank = max(len(given), x.type.rank)
-    repeats = (1,) * (rank - len(given)) + tuple(given)
-    shape = (1,) * (rank - x.type.rank) + x.shape
-    apart = [n for extent in shape for n in (1, extent)]
-    spread = [n for pair in zip(repeats, shape, strict=True) for n in pair]
-    return graphc.reshape(graphc.broadcast_to(graphc.reshape(x, apart), spread), call.shape)
+    return tiled(x, (*(1,) * (x.type.rank - len(given)), *given))
 
 
 @rule("repeat_interleave")
@@ -126,13 +122,6 @@ def stack(call: TorchCall) -> Value:
     """Stack operands along a new axis."""
     parts = [graphc.cast(part, call.dtype) for part in call.values("tensors")]
     return stacked(parts, call.axis(rank=parts[0].type.rank + 1))
-
-
-def stacked(parts: Sequence[Value], axis: int) -> Value:
-    """Stack values of one shape along a new axis."""
-    shape = parts[0].shape
-    wide = [graphc.reshape(part, (*shape[:axis], 1, *shape[axis:])) for part in parts]
-    return wide[0] if len(wide) == 1 else graphc.concat(wide, axis)
 
 
 @rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk")
