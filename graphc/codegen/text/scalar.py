@@ -85,7 +85,7 @@ def floating(dtypes: Sequence[DType]) -> DType | None:
 def common_dtype(dtypes: Sequence[DType | None]) -> DType | None:
     """Return the dtype in which a function of operands of these dtypes is computed.
 
-    None stands for a literal. The result is None if there are only literals and bools.
+    None represents a literal. The result is None if there are only literals and bools.
     """
     found = [dtype for dtype in dtypes if dtype is not None]
     arithmetic = [dtype for dtype in found if dtype != bool_]
