@@ -31,7 +31,7 @@ class FakeLibrary:
     """The library of one rank on its wire."""
 
     def __init__(self, wire):
-        self.wire, self.room = wire, sums.Room(wire.size)
+        self.wire, self.scratch = wire, sums.Scratch(wire.size)
         self.calls, self.error = [], 0
         self.aborts, self.graphs_are_gone = threading.Semaphore(0), threading.Event()
         self.graphs_are_gone.set()
@@ -75,13 +75,13 @@ class FakeLibrary:
         assert op == nccl.SUM
         out = self._array(y, count, kind)
         np.copyto(out, self._array(x, count, kind))
-        sums.all_reduce(self.wire, self.room, out)()
+        sums.all_reduce(self.wire, self.scratch, out)()
         return self._done("all_reduce", handle)
 
     def _ncclReduceScatter(self, x, y, count, kind, op, handle, stream):  # noqa: N802
         assert op == nccl.SUM
         whole = self._array(x, count * self.wire.size, kind)
-        sums.reduce_scatter(self.wire, self.room, whole, self._array(y, count, kind))()
+        sums.reduce_scatter(self.wire, self.scratch, whole, self._array(y, count, kind))()
         return self._done("reduce_scatter", handle)
 
     def _ncclAllGather(self, x, y, count, kind, handle, stream):  # noqa: N802
