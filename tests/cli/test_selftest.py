@@ -22,9 +22,9 @@ def few(monkeypatch):
     monkeypatch.setattr(selftest, "STRATEGIES", ({"allocate": "none"}, {"poison": True}))
 
 
-def emulate(monkeypatch, folder, edit=lambda text: text):
+def emulate(monkeypatch, edit=lambda text: text):
     monkeypatch.setattr(bind, "find_gpu", lambda number: GPU)
-    monkeypatch.setattr(bind, "CudaDevice", lambda *given: EmulatedDevice(folder, edit=edit))
+    monkeypatch.setattr(bind, "CudaDevice", lambda *given: EmulatedDevice(edit=edit))
     monkeypatch.setitem(sys.modules, "cudnn", fake_cudnn)
 
 
@@ -83,7 +83,7 @@ def gpt2_alone(network=selftest.NETWORKS["gpt2"]):
     return network
 
 
-def test_other_bits_fail(few, tmp_path, monkeypatch):
+def test_other_bits_fail(few, monkeypatch):
     own = selftest._trained
 
     def other(loss, device, **options):
@@ -112,8 +112,8 @@ def test_an_error_is_a_failed_check(few, monkeypatch):
     assert (last.passed, last.found) == (False, "RuntimeError: cudaErrorIllegalAddress")
 
 
-def test_a_gpu_is_checked(few, tmp_path, monkeypatch):
-    emulate(monkeypatch, tmp_path)
+def test_a_gpu_is_checked(few, monkeypatch):
+    emulate(monkeypatch)
     found = list(selftest.checks("cuda"))
     assert all(check.passed for check in found), found
     assert {check.subject for check in found} >= {
@@ -122,8 +122,8 @@ def test_a_gpu_is_checked(few, tmp_path, monkeypatch):
     }  # fmt: skip
 
 
-def test_a_broken_kernel_of_a_gpu_fails(few, tmp_path, monkeypatch):
-    emulate(monkeypatch, tmp_path, lambda text: text.replace("expf(", "logf("))
+def test_a_broken_kernel_of_a_gpu_fails(few, monkeypatch):
+    emulate(monkeypatch, lambda text: text.replace("expf(", "logf("))
     found = {check.subject: check.passed for check in selftest.checks("cuda")}
     assert not found["float32 against float64"]
 

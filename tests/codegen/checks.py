@@ -63,12 +63,12 @@ def check(case, arrays, found, library, cublas=None):
         np.testing.assert_allclose(wide, expected, rtol=tolerance, atol=reach)
 
 
-def check_that_it_is_found(case, right, wrong, folder):
+def check_that_it_is_found(case, right, wrong):
     """`check` fails for kernels that have another text in the place of a right one."""
     arrays = case.arrays()
     found = generated(case.node, arrays)
     kernels = kernels_in([found])
     assert right in module_text(kernels)
-    broken = Library(kernels, folder, lambda text: text.replace(right, wrong))
+    broken = Library(kernels, lambda text: text.replace(right, wrong))
     with pytest.raises(AssertionError):
         check(case, arrays, found, broken)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import hashlib
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from codegen import compiled
 
 from graphc.codegen.lowering import calls_of
 from graphc.codegen.node_calls import Gemm, NodeCalls, Scratch
@@ -19,17 +17,15 @@ from graphc.ir.graph import Node, Value
 from graphc.runtime.gpu.products import Products
 
 HERE = Path(__file__).parent
-FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-ffp-contract=off", "-w")
+FLAGS = ("-O0", "-ffp-contract=off", "-w")
 
 
 class Library:
-    """Kernels as functions of a shared library, built once for each text and these further flags;
-    `edit` may break it."""
+    """Kernels as functions of a shared library with these flags; `edit` may break its text."""
 
     def __init__(
         self,
         kernels: Iterable[Kernel],
-        folder: Path,
         edit: Callable[[str], str] = lambda text: text,
         flags: tuple[str, ...] = (),
     ) -> None:
@@ -37,16 +33,7 @@ class Library:
         exports = "\n".join(f"EXPORT({name})" for name in sorted({k.name for k in kernels}))
         parts = (HERE / "shim.h").read_text(), edit(module_text(kernels))
         text = "\n".join([*parts, (HERE / "shim_tail.h").read_text(), exports])
-        digest = hashlib.sha256("\n".join([*flags, text]).encode()).hexdigest()[:16]
-        path = folder / f"kernels_{digest}.so"
-        with (folder / f"{digest}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker builds it for all
-            if not path.exists():
-                source, built = folder / f"{digest}.cc", folder / f"{digest}.partial"
-                source.write_text(text)
-                subprocess.run(["g++", *FLAGS, *flags, str(source), "-o", str(built)], check=True)
-                built.replace(path)
-        self.functions = ctypes.CDLL(str(path))
+        self.functions = compiled.load(text, *FLAGS, *flags)
 
     def run(
         self,

@@ -26,14 +26,9 @@ from graphc.runtime.gpu.cublaslt import CublasError, NoAlgorithm
 from graphc.runtime.gpu.nvrtc import compile_cubin
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("cublaslt")
-
-
 @pytest.fixture
-def lt(folder):
-    handle = StandIn(folder)
+def lt():
+    handle = StandIn()
     yield handle
     assert handle.live == 0
     handle.close()
@@ -113,20 +108,20 @@ def linear(rng, dtype="float32"):
     return node_of(Linear, operands)
 
 
-def test_a_record_makes_the_same_choice_and_asks_for_none(lt, folder):
+def test_a_record_makes_the_same_choice_and_asks_for_none(lt):
     node, arrays = linear(np.random.default_rng(4))
     expected = run(lt, node, arrays)
     record = json.loads(json.dumps(lt.record))
     (key,) = record["algorithms"]
     assert "12x8x16" in key
     asked = lt.library.asked_choices()
-    again = StandIn(folder, record)
+    again = StandIn(record)
     np.testing.assert_array_equal(run(again, node, arrays), expected)
     assert again.record == record
     assert lt.library.asked_choices() == asked > 0
 
 
-def test_a_record_holds_that_there_was_none(lt, folder):
+def test_a_record_holds_that_there_was_none(lt):
     node, arrays = linear(np.random.default_rng(5))
     (call,) = gemms(node, places_of(arrays))
     with pytest.raises(NoAlgorithm, match=r"float32 product \(m 12, n 8, k 16, epilogue bias\)"):
@@ -134,17 +129,17 @@ def test_a_record_holds_that_there_was_none(lt, folder):
     assert list(lt.record["algorithms"].values()) == [None]
     asked = lt.library.asked_choices()
     with pytest.raises(NoAlgorithm):
-        StandIn(folder, lt.record).run(call, addresses_of(arrays), 100)
+        StandIn(lt.record).run(call, addresses_of(arrays), 100)
     assert lt.library.asked_choices() == asked
 
 
-def test_a_record_of_another_gpu_is_refused(lt, folder):
+def test_a_record_of_another_gpu_is_refused(lt):
     """Where the library does not take an algorithm, it is not tried."""
     node, arrays = linear(np.random.default_rng(9))
     run(lt, node, arrays)
     record = lt.record
     record["algorithms"] = dict.fromkeys(record["algorithms"], "00" * 64)
-    again = StandIn(folder, record)
+    again = StandIn(record)
     with pytest.raises(CublasError, match=r"epilogue bias\) is not to be had; is this another GPU"):
         run(again, node, arrays)
     again.close()
@@ -162,23 +157,23 @@ def test_the_room_is_the_same_however_products_are_cut():
 
 
 @pytest.mark.parametrize("kept", ["zz" * 64, "00", "", 5, [1], "00" * 65])
-def test_a_record_that_holds_no_algorithm_is_refused(folder, kept):
+def test_a_record_that_holds_no_algorithm_is_refused(kept):
     record = {"cublaslt": "13.14.15", "algorithms": {"NN 1x1x1": kept}}
     with pytest.raises(
         CublasError, match=r"for 'NN 1x1x1', which is no algorithm; drop the record"
     ):
-        StandIn(folder, record)
+        StandIn(record)
 
 
-def test_a_record_of_another_version_is_refused(folder):
+def test_a_record_of_another_version_is_refused():
     with pytest.raises(CublasError, match=r"is of cuBLASLt 12.1.3, this is 13.14.15; install"):
-        StandIn(folder, {"cublaslt": "12.1.3", "algorithms": {}})
+        StandIn({"cublaslt": "12.1.3", "algorithms": {}})
 
 
 @pytest.mark.parametrize("flags", list(itertools.product((False, True), repeat=2)))
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
-def test_the_kernel_of_a_product(flags, dtype, batch, folder):
+def test_the_kernel_of_a_product(flags, dtype, batch):
     """Any leading dimension, and a running sum; in float64 what NumPy computes."""
     rng = np.random.default_rng(6)
     a = normal(rng, (*batch, *((5, 3) if flags[0] else (3, 5))), dtype)
@@ -190,7 +185,7 @@ def test_the_kernel_of_a_product(flags, dtype, batch, folder):
     arrays[node.output] = apart(np.ones_like(arrays[node.output]), a.ndim - 1)
     calls = [replace(c, alpha=0.5, beta=1.0) for c in gemms(node, places_of(arrays))]
     launches = [product_kernel(call) for call in calls]
-    library = Library([launch.kernel for launch in launches], folder)
+    library = Library([launch.kernel for launch in launches])
     library.run(NodeCalls(tuple(launches)), arrays, descending=True)
     tolerance = 2 * TOLERANCE[dtype]
     np.testing.assert_allclose(

@@ -28,12 +28,12 @@ BROKEN_ATTENTION = {
 
 
 @pytest.mark.parametrize(("op", "right", "wrong"), BROKEN_ATTENTION.values(), ids=BROKEN_ATTENTION)
-def test_broken_attention_is_found(op, right, wrong, tmp_path):
+def test_broken_attention_is_found(op, right, wrong):
     case = next(
         c for c in CASES
         if c.node.op.name == op and " long " in c.name and "causal float32 dense" in c.name
     )  # fmt: skip
-    check_that_it_is_found(case, right, wrong, tmp_path)
+    check_that_it_is_found(case, right, wrong)
 
 
 BROKEN_ON_TENSOR_CORES = {
@@ -76,10 +76,10 @@ BROKEN_ON_TENSOR_CORES = {
 @pytest.mark.parametrize(
     ("op", "right", "wrong"), BROKEN_ON_TENSOR_CORES.values(), ids=BROKEN_ON_TENSOR_CORES
 )
-def test_broken_attention_on_tensor_cores_is_found(op, right, wrong, tmp_path):
+def test_broken_attention_on_tensor_cores_is_found(op, right, wrong):
     name = f"{op} long (1, 1, 130, "
     case = next(c for c in CASES if c.name.startswith(name) and "bfloat16 dense" in c.name)
-    check_that_it_is_found(case, right, wrong, tmp_path)
+    check_that_it_is_found(case, right, wrong)
 
 
 BROKEN_DROPOUT = {
@@ -102,22 +102,22 @@ BROKEN_DROPOUT = {
 
 @pytest.mark.parametrize("columns", [150, 91])
 @pytest.mark.parametrize(("op", "right", "wrong"), BROKEN_DROPOUT.values(), ids=BROKEN_DROPOUT)
-def test_broken_dropout_is_found(op, right, wrong, columns, tmp_path):
+def test_broken_dropout_is_found(op, right, wrong, columns):
     case = next(
         c for c in CASES
         if c.node.op.name == op and "bfloat16 dense" in c.name and " long " in c.name
         and c.node.named_inputs()["k"].shape[2] == columns
     )  # fmt: skip
-    check_that_it_is_found(case, right, wrong, tmp_path)
+    check_that_it_is_found(case, right, wrong)
 
 
-def test_dropout_of_another_head_is_found(tmp_path):
+def test_dropout_of_another_head_is_found():
     name = "dropped_attention long (1, 2, 70, 16) bfloat16 dense"
     case = next(c for c in CASES if c.name == name)
-    check_that_it_is_found(case, "2ull + query_head", "2ull + 0u * query_head", tmp_path)
+    check_that_it_is_found(case, "2ull + query_head", "2ull + 0u * query_head")
 
 
-def test_how_operands_lie_changes_no_bit_of_attention(tmp_path):
+def test_how_operands_lie_changes_no_bit_of_attention():
     """Rows are copied 16 bytes at a time, or element by element."""
     case = next(c for c in CASES if c.name == "attention long (1, 1, 130, 16) bfloat16 dense")
     apart = next(c for c in CASES if c.name == "attention long (1, 1, 130, 16) bfloat16 axis1")
@@ -126,13 +126,13 @@ def test_how_operands_lie_changes_no_bit_of_attention(tmp_path):
         arrays = each.arrays()
         found = generated(each.node, arrays)
         (kernel,) = found.kernels
-        Library([kernel], tmp_path).run(found, arrays)
+        Library([kernel]).run(found, arrays)
         results.append([arrays[value].copy() for value in each.node.outputs])
     moved = {v: unaligned(a) for v, a in case.arrays().items()}
     found = generated(case.node, moved)
     (kernel,) = found.kernels
     assert "copy_pack(" not in kernel.text
-    Library([kernel], tmp_path).run(found, moved)
+    Library([kernel]).run(found, moved)
     results.append([moved[value].copy() for value in case.node.outputs])
     for other in results[1:]:
         for one, another in zip(results[0], other, strict=True):
@@ -140,7 +140,7 @@ def test_how_operands_lie_changes_no_bit_of_attention(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_rows_that_a_mask_of_the_lowest_number_hides(dtype, tmp_path):
+def test_rows_that_a_mask_of_the_lowest_number_hides(dtype):
     """All columns of such a row count alike, as they do in float64."""
     lowest = float(ml_dtypes.finfo(dtype).min)
     q, k, v = (g.input(name, (1, 1, 20, 16), dtype) for name in "qkv")
@@ -155,7 +155,7 @@ def test_rows_that_a_mask_of_the_lowest_number_hides(dtype, tmp_path):
     mask[..., 5:, :] = lowest
     mask[..., 10:, 3] = 0
     found = generated(node, arrays)
-    Library(found.kernels, tmp_path).run(found, arrays)
+    Library(found.kernels).run(found, arrays)
     y, stats = (arrays[value].astype(np.float64) for value in node.outputs)
     values = arrays[node.inputs[2]].astype(np.float64)[0, 0]
     np.testing.assert_allclose(y[0, 0, 5:10], np.broadcast_to(values.mean(0), (5, 16)), atol=1e-2)

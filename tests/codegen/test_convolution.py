@@ -15,7 +15,6 @@ from codegen.convolution_cases import (
     laid,
     node_of,
 )
-from codegen.fake_cublas import StandIn
 from codegen.on_cpu import Library, aligned, apart, kernels_in, places_of, surroundings
 
 from graphc.codegen.lowering import calls_of
@@ -28,17 +27,8 @@ from graphc.ops.conv import (
 
 
 @pytest.fixture(scope="module")
-def cublas(tmp_path_factory):
-    handle = StandIn(tmp_path_factory.mktemp("cublas"))
-    yield handle
-    handle.close()
-
-
-@pytest.fixture(scope="module")
-def library(cases, tmp_path_factory, request):
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if hasattr(request.config, "workerinput") else own
-    return Library(kernels_in([case.found for case in cases]), shared)
+def library(cases):
+    return Library(kernels_in([case.found for case in cases]))
 
 
 def check(case, library, cublas):
@@ -101,12 +91,12 @@ BREAKS = {
 
 
 @pytest.mark.parametrize(("right", "wrong"), BREAKS.values(), ids=BREAKS)
-def test_a_broken_kernel_is_found(right, wrong, cases, cublas, tmp_path):
+def test_a_broken_kernel_is_found(right, wrong, cases, cublas):
     names = [f"padded, channels first, some images: {op}" for op in ("forward", "dx")]
     chosen = [case for case in cases if case.name in names]
     kernels = kernels_in([case.found for case in chosen])
     assert right in module_text(kernels)
-    broken = Library(kernels, tmp_path, lambda text: text.replace(right, wrong))
+    broken = Library(kernels, lambda text: text.replace(right, wrong))
     caught = 0
     for case in chosen:
         try:
@@ -120,16 +110,16 @@ def test_a_broken_kernel_is_found(right, wrong, cases, cublas, tmp_path):
     ("part < ", "part + 1 < "), ("pixel += ", "pixel += 1 + "), ("__syncthreads();", "")
 ])  # fmt: skip
 @pytest.mark.parametrize("layout", ["channels first", "channels last"])
-def test_a_broken_depthwise_sum_is_found(right, wrong, layout, cases, cublas, tmp_path):
+def test_a_broken_depthwise_sum_is_found(right, wrong, layout, cases, cublas):
     (case,) = [c for c in cases if c.name == f"depthwise, {layout}, whole: dw"]
     kernels = kernels_in([case.found])
     assert right in module_text(kernels)
-    check(case, Library(kernels, tmp_path), cublas)
+    check(case, Library(kernels), cublas)
     with pytest.raises(AssertionError):
-        check(case, Library(kernels, tmp_path, lambda text: text.replace(right, wrong)), cublas)
+        check(case, Library(kernels, lambda text: text.replace(right, wrong)), cublas)
 
 
-def test_sliced_channels_and_sums_in_place(cublas, tmp_path):
+def test_sliced_channels_and_sums_in_place(cublas):
     """Parts of larger tensors, and dw over its running sum."""
     x_shape, w_shape, a = GEOMETRIES["strided"]
     rng = np.random.default_rng(9)
@@ -150,7 +140,7 @@ def test_sliced_channels_and_sums_in_place(cublas, tmp_path):
         arrays = dict(zip(node.inputs, (*parts, sums), strict=True)) | {node.output: sums}
         around = [surroundings(part).copy() for part in parts]
         found = calls_of(node, places_of(arrays))
-        Library(found.kernels, tmp_path).run(found, arrays, cublas=cublas)
+        Library(found.kernels).run(found, arrays, cublas=cublas)
         np.testing.assert_allclose(sums, expected, rtol=1e-12, atol=1e-11)
         for part, before in zip(parts, around, strict=True):
             np.testing.assert_array_equal(surroundings(part), before)

@@ -42,7 +42,7 @@ NETWORKS = [
 ]  # fmt: skip
 
 
-def run(graph, feeds, folder):
+def run(graph, feeds):
     """The outputs, by generated kernels on arrays of their own, as bytes."""
     arrays = {value: aligned(feeds[value.name]) for value in graph.states}
     for node in graph.nodes:
@@ -50,20 +50,20 @@ def run(graph, feeds, folder):
             arrays[value] = aligned(np.full(value.shape, 77, value.type.dtype.numpy))
     found = [generated(node, {v: arrays[v] for v in (*node.inputs, *node.outputs)})
              for node in graph.nodes]  # fmt: skip
-    library = Library(kernels_in(found), folder)
+    library = Library(kernels_in(found))
     for node, each in zip(graph.nodes, found, strict=True):
         library.run(each, {v: arrays[v] for v in (*node.inputs, *node.outputs)})
     return {name: arrays[value].tobytes() for name, value in graph.outputs.items()}
 
 
 @pytest.mark.parametrize(("make", "dtype"), NETWORKS)
-def test_a_group_gives_the_bits_of_its_members(make, dtype, tmp_path):
+def test_a_group_gives_the_bits_of_its_members(make, dtype):
     graph = trace(make(dtype))
     rng = np.random.default_rng(4)
     feeds = {s.name: rng.normal(size=s.shape).astype(s.type.dtype.numpy) for s in graph.states}
     found = fuse(graph)
     assert [node.op.name for node in found.nodes] == ["fused"]
-    assert run(found, feeds, tmp_path) == run(graph, feeds, tmp_path)
+    assert run(found, feeds) == run(graph, feeds)
 
 
 @pytest.mark.parametrize("architecture", [80, 90, 100])

@@ -132,7 +132,7 @@ def laid(array, last):
     return channels_last(array) if last and array.ndim == 4 else aligned(array)
 
 
-def run(nodes, feeds, folder, last=False, edit=lambda text: text):
+def run(nodes, feeds, last=False, edit=lambda text: text):
     """The last node's output by generated kernels; `last` lays maps with their channels last."""
     arrays = {value: laid(array, last) for value, array in feeds.items()}
     for node in nodes:
@@ -140,58 +140,58 @@ def run(nodes, feeds, folder, last=False, edit=lambda text: text):
             arrays[value] = laid(np.full(value.shape, 77, value.type.dtype.numpy), last)
     own = [{v: arrays[v] for v in (*node.inputs, *node.outputs)} for node in nodes]
     found = [generated(node, each) for node, each in zip(nodes, own, strict=True)]
-    library = Library(kernels_in(found), folder, edit)
+    library = Library(kernels_in(found), edit)
     for each, its in zip(found, own, strict=True):
         library.run(each, its)
     return arrays[nodes[-1].output]
 
 
 @pytest.mark.parametrize(("make", "dtype"), parameters_of(NETWORKS))
-def test_the_bits_are_those_of_separate_kernels(make, dtype, tmp_path):
+def test_the_bits_are_those_of_separate_kernels(make, dtype):
     graph = trace({"y": make(dtype)})
     feeds = feeds_of(graph)
-    wanted = run(graph.nodes, feeds, tmp_path)
-    assert run([fused(graph)], feeds, tmp_path).tobytes() == wanted.tobytes()
+    wanted = run(graph.nodes, feeds)
+    assert run([fused(graph)], feeds).tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize(("make", "dtype"), parameters_of(MAPS))
-def test_sums_follow_the_memory_of_maps(make, dtype, tmp_path):
+def test_sums_follow_the_memory_of_maps(make, dtype):
     graph = trace({"y": make(dtype)})
     feeds = feeds_of(graph)
-    wanted = run(graph.nodes, feeds, tmp_path, last=True).tobytes()
+    wanted = run(graph.nodes, feeds, last=True).tobytes()
     by_order = fused(graph, last=True)
-    assert run([by_order], feeds, tmp_path, last=True).tobytes() == wanted
+    assert run([by_order], feeds, last=True).tobytes() == wanted
     # the order is what counts, however the operands lie
-    assert run([by_order], feeds, tmp_path).tobytes() == wanted
+    assert run([by_order], feeds).tobytes() == wanted
     if make is maps and dtype in ("float64", "float32"):
-        assert run([fused(graph)], feeds, tmp_path, last=True).tobytes() != wanted
+        assert run([fused(graph)], feeds, last=True).tobytes() != wanted
 
 
 @pytest.mark.parametrize(("make", "dtype"), parameters_of(BEHIND))
-def test_what_follows_is_computed_of_the_rounded_result(make, dtype, tmp_path):
+def test_what_follows_is_computed_of_the_rounded_result(make, dtype):
     graph = trace({"y": make(dtype)})
     feeds, node = feeds_of(graph), fused(graph)
     assert node.attributes.after != ()
     for last in (False, True):
-        wanted = run(graph.nodes, feeds, tmp_path, last).tobytes()
-        assert run([node], feeds, tmp_path, last).tobytes() == wanted
+        wanted = run(graph.nodes, feeds, last).tobytes()
+        assert run([node], feeds, last).tobytes() == wanted
     if make is bias:
 
         def edit(text):
             assert "result_value = widen(result_narrow);" in text
             return text.replace("= widen(result_narrow);", "= total_value;")
 
-        wanted = run([node], feeds, tmp_path).tobytes()
-        assert run([node], feeds, tmp_path, edit=edit).tobytes() != wanted
+        wanted = run([node], feeds).tobytes()
+        assert run([node], feeds, edit=edit).tobytes() != wanted
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_results_on_the_way_are_rounded(dtype, tmp_path):
+def test_results_on_the_way_are_rounded(dtype):
     """A sum of few terms is that of NumPy, if every term is rounded to 16 bits."""
     a, b = parameters((5, 4), dtype)
     graph = trace({"y": g.sum(a * b * a, 1)})
     feeds = feeds_of(graph)
-    found = run([fused(graph)], feeds, tmp_path)
+    found = run([fused(graph)], feeds)
     x, y = (feeds[v].astype(np.float64) for v in (a, b))
     kind = found.dtype
     rounded = ((x * y).astype(kind).astype(np.float64) * x).astype(kind).astype(np.float64)
@@ -212,19 +212,19 @@ BREAKS = {
 
 
 @pytest.mark.parametrize(("right", "wrong"), BREAKS.values(), ids=BREAKS)
-def test_a_broken_kernel_is_found(right, wrong, tmp_path):
+def test_a_broken_kernel_is_found(right, wrong):
     a, b = parameters((3, 9002), "bfloat16")
     graph = trace({"y": g.sum(g.cast(a * b * a, "float32"), 1)})
     feeds, node = feeds_of(graph), fused(graph)
-    wanted = run(graph.nodes, feeds, tmp_path).tobytes()
-    assert run([node], feeds, tmp_path).tobytes() == wanted
+    wanted = run(graph.nodes, feeds).tobytes()
+    assert run([node], feeds).tobytes() == wanted
     texts = []
 
     def edit(text):
         texts.append(text)
         return text.replace(right, wrong)
 
-    assert run([node], feeds, tmp_path, edit=edit).tobytes() != wanted
+    assert run([node], feeds, edit=edit).tobytes() != wanted
     assert right in texts[0]
 
 

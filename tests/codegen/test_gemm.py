@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from codegen.fake_cublas import StandIn
 from codegen.on_cpu import aligned, apart, places_of, surroundings
 
 import graphc as g
@@ -21,13 +20,6 @@ from graphc.ops.matmul import (
     ScaledMatmulAttributes,
 )
 from graphc.runtime.gpu.cublaslt import CublasError
-
-
-@pytest.fixture(scope="module")
-def cublas(tmp_path_factory):
-    handle = StandIn(tmp_path_factory.mktemp("cublas"))
-    yield handle
-    handle.close()
 
 
 def node_of(op, arrays, attributes=None):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from codegen.cases import H200, all_cases
 from codegen.checks import check, check_that_it_is_found
-from codegen.fake_cublas import StandIn
 from codegen.on_cpu import Library, channels_last, generated, kernels_in
 
 import graphc as g
@@ -38,25 +37,16 @@ def prepared(number):
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory, request):
+def libraries():
     """The library with the kernels of a case: those of the day are in one, of the night in one."""
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if hasattr(request.config, "workerinput") else own  # by all workers
 
     @functools.cache
     def built(by_day):
         kernels = kernels_in([prepared(n)[1] for n in (BY_DAY if by_day else BY_NIGHT)])
-        return Library(kernels, shared)
+        return Library(kernels)
 
     by_day = frozenset(BY_DAY)
     return lambda number: built(number in by_day)
-
-
-@pytest.fixture(scope="module")
-def cublas(tmp_path_factory):
-    handle = StandIn(tmp_path_factory.mktemp("cublas"))
-    yield handle
-    handle.close()
 
 
 @pytest.mark.parametrize("number", parameters(range(len(CASES))))
@@ -74,15 +64,15 @@ BREAKS = {
 
 
 @pytest.mark.parametrize(("right", "wrong"), BREAKS.values(), ids=BREAKS)
-def test_a_broken_kernel_is_found(right, wrong, tmp_path):
+def test_a_broken_kernel_is_found(right, wrong):
     """The checks above can fail."""
     case = next(c for c in CASES if c.name == "softmax long (3, 2112) float32 dense")
     arrays = case.arrays()
     found = generated(case.node, arrays)
     kernels = kernels_in([found])
-    check(case, arrays, found, Library(kernels, tmp_path))
+    check(case, arrays, found, Library(kernels))
     assert right in module_text(kernels)
-    broken = Library(kernels, tmp_path, lambda text: text.replace(right, wrong))
+    broken = Library(kernels, lambda text: text.replace(right, wrong))
     with pytest.raises(AssertionError):
         check(case, case.arrays(), found, broken)
 
@@ -96,9 +86,9 @@ RESAMPLING = {
 
 
 @pytest.mark.parametrize(("op", "right", "wrong"), RESAMPLING.values(), ids=RESAMPLING)
-def test_broken_resampling_is_found(op, right, wrong, tmp_path):
+def test_broken_resampling_is_found(op, right, wrong):
     case = next(c for c in CASES if c.name.startswith(op + " long") and "float32 dense" in c.name)
-    check_that_it_is_found(case, right, wrong, tmp_path)
+    check_that_it_is_found(case, right, wrong)
 
 
 NUMBERS = {case.name: number for number, case in enumerate(CASES)}

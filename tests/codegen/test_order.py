@@ -30,14 +30,14 @@ def nodes():
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def built():
     """All nodes with their arrays, and their kernels."""
     prepared = {}
     for name, (node, arrays) in nodes().items():
         outputs = {v: aligned(np.zeros(v.shape, v.type.dtype.numpy)) for v in node.outputs}
         prepared[name] = node, arrays | outputs
     found = {name: generated(node, arrays) for name, (node, arrays) in prepared.items()}
-    library = Library(kernels_in(list(found.values())), tmp_path_factory.mktemp("kernels"))
+    library = Library(kernels_in(list(found.values())))
     return {name: (*prepared[name], found[name]) for name in found}, library
 
 
@@ -57,7 +57,7 @@ def test_kernels_agree_with_numpys(name, built):
             np.testing.assert_array_equal(np.signbit(arrays[value]), np.signbit(expected))
 
 
-def test_numbers_outside_read_the_nearest_row_and_write_nothing(tmp_path):
+def test_numbers_outside_read_the_nearest_row_and_write_nothing():
     """As computed numbers may be, which no step on a GPU checks."""
     x, i = g.input("x", (3, 2)), g.input("i", (5, 1), "int32")
     u = g.input("u", (5, 2))
@@ -73,7 +73,7 @@ def test_numbers_outside_read_the_nearest_row_and_write_nothing(tmp_path):
     found = [
         generated(n, {v: arrays[v] for v in (*n.inputs, n.output)}) for n in (read, written)
     ]  # fmt: skip
-    library = Library(kernels_in(found), tmp_path)
+    library = Library(kernels_in(found))
     for each in found:
         library.run(each, arrays)
     np.testing.assert_array_equal(arrays[read.output], given[x][[0, 2, 0, 2, 2]])

@@ -12,11 +12,11 @@ CASES = all_cases()
 OPS = sorted({case.node.op.name for case in CASES})
 
 
-def ran(cases, folder, edit=lambda text: text):
+def ran(cases, edit=lambda text: text):
     """How many cases ran through, in a process of their own, which ends at what is undefined."""
     prepared = [(arrays, generated(case.node, arrays)) for case in cases
                 for arrays in [case.arrays()]]  # fmt: skip
-    library = Library(kernels_in([found for _, found in prepared]), folder, edit, FLAGS)
+    library = Library(kernels_in([found for _, found in prepared]), edit, FLAGS)
 
     def child():
         for arrays, found in prepared:
@@ -29,15 +29,15 @@ def ran(cases, folder, edit=lambda text: text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPS)
-def test_no_kernel_does_what_is_undefined(name, tmp_path):
+def test_no_kernel_does_what_is_undefined(name):
     cases = [c for c in CASES if c.node.op.name == name and "float16" not in c.name.split()]
-    assert ran(cases, tmp_path) == len(cases)
+    assert ran(cases) == len(cases)
 
 
 @pytest.mark.slow
-def test_what_is_undefined_is_found(tmp_path):
+def test_what_is_undefined_is_found():
     """An index beyond the end of an array of registers."""
     (case,) = (c for c in CASES if c.name == "attention long (1, 1, 130, 16) bfloat16 dense")
-    assert ran([case], tmp_path) == 1
+    assert ran([case]) == 1
     with pytest.raises(EOFError):
-        ran([case], tmp_path, lambda text: text.replace("i < 2u; ++i", "i < 3u; ++i"))
+        ran([case], lambda text: text.replace("i < 2u; ++i", "i < 3u; ++i"))

@@ -41,7 +41,7 @@ def test_gpu_block_runs_on_an_emulated_gpu(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
     monkeypatch.setattr(binding, "find_gpu", lambda number: found)
-    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice(tmp_path))
+    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice())
     names = {}
     exec(block.replace("range(50)", "range(2)"), names)
     names["batches"] = [{"x": names["xs"], "t": names["ts"]}] * 3

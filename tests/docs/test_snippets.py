@@ -82,11 +82,11 @@ def run_python(page, namespace, skip=lambda text: False):
 
 
 @pytest.fixture
-def on_emulated_gpu(monkeypatch, tmp_path):
+def on_emulated_gpu(monkeypatch):
     """Programs for a GPU run where there is none."""
     found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
     monkeypatch.setattr(binding, "find_gpu", lambda number: found)
-    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice(tmp_path))
+    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice())
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=named)

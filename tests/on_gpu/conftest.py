@@ -30,14 +30,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def gpu(request, monkeypatch, tmp_path_factory):
+def gpu(request, monkeypatch):
     """The first GPU."""
     if request.config.getoption("--emulated-gpu"):
-        folder = tmp_path_factory.getbasetemp() / "kernels"
-        folder.mkdir(exist_ok=True)
         monkeypatch.setattr(bind, "find_gpu", lambda number: NOBODY)
         edit = broken if os.environ.get("INJECT") == "kernel" else lambda text: text
-        monkeypatch.setattr(bind, "CudaDevice", lambda *given: EmulatedDevice(folder, edit=edit))
+        monkeypatch.setattr(bind, "CudaDevice", lambda *given: EmulatedDevice(edit=edit))
         return NOBODY
     try:
         return find_gpu(0)

@@ -23,15 +23,10 @@ from graphc.runtime.turns import Turns
 THREADS = 4
 
 
-def made(device, folder, plan=None):
+def made(device, plan=None):
     plan = plan or plan_of(device=device)
-    backend = GpuBackend(plan, EmulatedDevice(folder)) if device == "cuda" else None
+    backend = GpuBackend(plan, EmulatedDevice()) if device == "cuda" else None
     return Program(plan, backend=backend)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("kernels")
 
 
 def together(*works):
@@ -53,12 +48,12 @@ def doubled(device):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_thread_gets_the_outputs_of_its_own_feeds(device, folder):
+def test_every_thread_gets_the_outputs_of_its_own_feeds(device):
     plan, rounds = doubled(device), 15 if device == "cpu" else 3
     given = [np.full((200, 200), i / THREADS, np.float32) for i in range(THREADS)]
-    alone = made(device, folder, plan)
+    alone = made(device, plan)
     expected = [alone.step(x=x)["y"].tobytes() for x in given]
-    program = made(device, folder, plan)
+    program = made(device, plan)
 
     def ask(x):
         one = [program.step(x=x)["y"].tobytes() for _ in range(rounds)]
@@ -69,10 +64,10 @@ def test_every_thread_gets_the_outputs_of_its_own_feeds(device, folder):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_steps_of_several_threads_train_as_steps_in_a_row(device, folder):
+def test_steps_of_several_threads_train_as_steps_in_a_row(device):
     """The same feeds everywhere: whoever comes first, the losses and the states are those."""
     rounds = 20 if device == "cpu" else 4
-    plain, program = made(device, folder), made(device, folder)
+    plain, program = made(device), made(device)
     expected = [plain.step(feeds())["loss"].item() for _ in range(THREADS * rounds)]
     work = [lambda: [program.step(feeds())["loss"].item() for _ in range(rounds)]] * THREADS
     found = [loss for losses in together(*work) for loss in losses]
@@ -108,9 +103,9 @@ def test_what_is_saved_beside_a_step_is_of_one_moment(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_program_that_is_called_from_its_own_step_says_that_it_is_busy(device, folder):
-    program = made(device, folder)
-    plain = made(device, folder)
+def test_a_program_that_is_called_from_its_own_step_says_that_it_is_busy(device):
+    program = made(device)
+    plain = made(device)
     path = "never.safetensors"
     for use in (
         lambda: program.step(feeds()),
@@ -182,10 +177,10 @@ def test_threads_that_come_first_in_a_forked_child_take_turns_too(monkeypatch):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_batches_may_use_the_program_they_are_for(device, folder):
+def test_batches_may_use_the_program_they_are_for(device):
     """A step taken while a batch is made has outputs of its own, and so has the one before it."""
     plan = doubled(device)
-    alone, program = made(device, folder, plan), made(device, folder, plan)
+    alone, program = made(device, plan), made(device, plan)
     given = [np.full((200, 200), i / 8, np.float32) for i in range(4)]
     expected = [alone.step(x=x)["y"].tobytes() for x in given]
     between = []
@@ -277,8 +272,8 @@ def test_a_child_that_is_forked_within_a_step_knows_whether_states_are_torn():
     assert bits(program) == after
 
 
-def test_a_gpus_program_in_a_forked_child_says_what_to_do(folder):
-    program, plain = made("cuda", folder), made("cuda", folder)
+def test_a_gpus_program_in_a_forked_child_says_what_to_do():
+    program, plain = made("cuda"), made("cuda")
     program.step(feeds())
     plain.step(feeds())
     name = next(iter(program.parameters))

@@ -176,14 +176,14 @@ def test_kernels_keep_their_bits(dtype, tmp_path):
     assert run(found, feeds, tmp_path) == run(graph, feeds, tmp_path)
 
 
-def test_steps_on_a_gpu_keep_their_bits(folder):
+def test_steps_on_a_gpu_keep_their_bits():
     """The factor that clips gradients is made of constants."""
 
     def stepped(steps):
         loss = lstm(seq_len=3, batch=2, layers=1, hidden=6, inputs=5, classes=7)
         options = PlanOptions(loss, optimizer=g.optim.Adam(0.01), device="cuda", clip_norm=0.1)
         plan = make_plan(options, steps)
-        program, _ = on_gpu(plan, folder)
+        program, _ = on_gpu(plan)
         for seed in range(3):
             program.step(fed(plan, seed))
         return plan, bits(program)

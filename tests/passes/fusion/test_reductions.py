@@ -251,7 +251,7 @@ RUNS = {
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if "mlp," in n else []) for n in RUNS]
 )
-def test_steps_on_a_gpu_keep_their_bits(name, folder):
+def test_steps_on_a_gpu_keep_their_bits(name):
     make, options = RUNS[name]
     plans = [
         g.plan(make(), optimizer=g.optim.Adam(0.01), device="cuda", fuse=fuses, **options)
@@ -262,7 +262,7 @@ def test_steps_on_a_gpu_keep_their_bits(name, folder):
     results = []
     for plan in plans:
         check_plan(plan)
-        program, _ = on_gpu(plan, folder)
+        program, _ = on_gpu(plan)
         losses = [program.step(fed(plan, seed))["loss"].tobytes() for seed in range(3)]
         results.append((losses, bits(program)))
     assert results[0] == results[1]

@@ -52,9 +52,9 @@ def may_run(item):
 class EmulatedDevice:
     """Implements `graphc.runtime.gpu.accelerator.Accelerator`."""
 
-    def __init__(self, folder, seed=0, edit=lambda text: text):
-        self.folder, self.edit = folder, edit
-        self.products, self.bound = StandIn(folder), {}
+    def __init__(self, seed=0, edit=lambda text: text):
+        self.edit = edit
+        self.products, self.bound = StandIn(), {}
         self.declines = lambda gemm: False
         self.communicator, self.communication_bytes = None, 0
         self.random = random.Random(seed)
@@ -100,7 +100,7 @@ class EmulatedDevice:
         self.load_kernels(kernels_of(calls))
 
     def load_kernels(self, kernels):
-        library = Library(kernels, self.folder, self.edit)
+        library = Library(kernels, self.edit)
         self.libraries |= {kernel.name: library for kernel in kernels}
 
     def stream(self):

@@ -7,7 +7,7 @@ import contextlib
 import types
 
 import numpy as np
-from codegen.fake_cublas import library_in
+from codegen.fake_cublas import library
 from runtime.emulated_gpu.emulated import EmulatedDevice
 
 FREE, TOTAL = 3 * 2**30, 4 * 2**30
@@ -58,8 +58,8 @@ class FakeCupy:
 
     __version__ = "14.2.0"
 
-    def __init__(self, folder, kernels):
-        self.emulated = emulated = EmulatedDevice(folder)
+    def __init__(self, kernels):
+        self.emulated = emulated = EmulatedDevice()
         emulated.load_kernels(kernels)
         streams = {}
 
@@ -165,7 +165,7 @@ class FakeCupy:
             function=types.SimpleNamespace(Module=Module),
             get_elapsed_time=lambda start, end: end.elapsed - start.elapsed,
         )  # fmt: skip
-        self.cublaslt = QueuedLibrary(library_in(folder), streams)
+        self.cublaslt = QueuedLibrary(library(), streams)
 
 
 class QueuedLibrary:

@@ -124,10 +124,10 @@ def remapped():
     return g.softmax_cross_entropy(g.mean(h, (2, 3)), t)
 
 
-def on_gpu(plan, folder, seed=0, streams=None, **options):
+def on_gpu(plan, seed=0, streams=None, **options):
     """A program of a plan on an emulated GPU, and that GPU; with `streams` the nodes are spread
     over so many, whatever the plan says."""
-    device = EmulatedDevice(folder, seed)
+    device = EmulatedDevice(seed)
     if streams is not None:
         plan = on_streams(plan, CostModel.of(plan), streams)
     return Program(plan, SEED, backend=GpuBackend(plan, device, **options)), device
@@ -147,8 +147,8 @@ def plan_of(network=branches, **options):
     return g.plan(network(), optimizer=g.optim.Adam(1e-2), device="cuda", **options)
 
 
-def trained(plan, folder, steps=3, seed=0, **options):
+def trained(plan, steps=3, seed=0, **options):
     """Losses and states after some steps."""
-    program, device = on_gpu(plan, folder, seed, **options)
+    program, device = on_gpu(plan, seed, **options)
     losses = [program.step(fed(plan, step))["loss"].tobytes() for step in range(steps)]
     return losses, bits(program), device

@@ -25,7 +25,7 @@ from graphc.runtime.program import Program
 
 
 @pytest.fixture
-def cupy(monkeypatch, folder, tmp_path):
+def cupy(monkeypatch, tmp_path):
     """A machine with one GPU that knows the kernels of `branches`."""
     plans = [
         g.plan(branches(dtype), optimizer=g.optim.Adam(1e-2), device="cuda", streams=streams)
@@ -36,7 +36,7 @@ def cupy(monkeypatch, folder, tmp_path):
     kernels = [
         kernel for each in works for kernel in kernels_of(c for work in each for c in work.calls)
     ]
-    found = FakeCupy(folder, kernels)
+    found = FakeCupy(kernels)
     monkeypatch.setitem(sys.modules, "cupy", found)
     monkeypatch.setattr(cuda, "load_cublaslt", lambda: found.cublaslt)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -52,10 +52,10 @@ CASES = {
 
 
 @pytest.mark.parametrize(("network", "options", "tolerance", "least"), CASES.values(), ids=CASES)
-def test_steps_equal_the_cpu_program(network, options, tolerance, least, folder, cudnn):
+def test_steps_equal_the_cpu_program(network, options, tolerance, least, cudnn):
     loss, optimizer = network(), g.optim.AdamW(1e-2)
     plan = g.plan(loss, optimizer=optimizer, device="cuda", **options)
-    emulated, device = on_gpu(plan, folder, cudnn=cudnn)
+    emulated, device = on_gpu(plan, cudnn=cudnn)
     program = Program(g.plan(loss, optimizer=optimizer, **options), SEED)
     for _ in range(3):
         expected, found = program.step(fed(plan)), emulated.step(fed(plan))
@@ -68,8 +68,8 @@ def test_steps_equal_the_cpu_program(network, options, tolerance, least, folder,
     assert device.allocations == [plan.arena_bytes]
 
 
-def trained(plan, folder, cudnn):
-    program, device = on_gpu(plan, folder, cudnn=cudnn)
+def trained(plan, cudnn):
+    program, device = on_gpu(plan, cudnn=cudnn)
     for step in range(2):
         program.step(fed(plan, step))
     return bits(program), device.counts["cudnn"]
@@ -80,24 +80,24 @@ def fused_plan():
     return g.plan(loss, optimizer=g.optim.AdamW(1e-2), device="cuda", precision="bf16")
 
 
-def test_a_program_falls_back(folder, cudnn, monkeypatch):
+def test_a_program_falls_back(cudnn, monkeypatch):
     """Without cuDNN, or an engine that fits, the generated kernels run."""
     plan = fused_plan()
-    without, runs = trained(plan, folder, None)
+    without, runs = trained(plan, None)
     assert runs == 0
     large = [e for e in fake_cudnn.ENGINES if e.workspace == fake_cudnn.LARGE]
     monkeypatch.setattr(fake_cudnn, "ENGINES", large)
-    assert trained(plan, folder, cudnn) == (without, 0)
+    assert trained(plan, cudnn) == (without, 0)
     assert set(cudnn.record["engines"].values()) == {None}
 
 
-def test_a_record_gives_the_same_bits(folder, cudnn, monkeypatch):
+def test_a_record_gives_the_same_bits(cudnn, monkeypatch):
     plan = fused_plan()
-    first = trained(plan, folder, cudnn)
+    first = trained(plan, cudnn)
     record = json.loads(json.dumps(cudnn.record))
     monkeypatch.setattr(fake_cudnn, "ENGINES", fake_cudnn.ENGINES[::-1])
     again = Cudnn(fake_cudnn, record)
-    assert trained(plan, folder, again) == first
+    assert trained(plan, again) == first
     assert again.record == record
     again.close()
 
@@ -112,9 +112,7 @@ def lies_last(tensor):
     ("options", "tolerance"),
     [({}, 1e-4), ({"precision": "bf16"}, 5e-2), ({"precision": "bf16", "streams": 2}, 5e-2)],
 )
-def test_engines_for_tensor_cores_get_what_they_take(
-    options, tolerance, folder, cudnn, monkeypatch
-):
+def test_engines_for_tensor_cores_get_what_they_take(options, tolerance, cudnn, monkeypatch):
     """All maps channels-last, and one dtype, so also for the gradients of filters."""
     own = fake_cudnn.pygraph.create_execution_plans
 
@@ -129,7 +127,7 @@ def test_engines_for_tensor_cores_get_what_they_take(
     planned = {name: given for name, given in options.items() if name != "streams"}
     plan = g.plan(loss, optimizer=optimizer, device="cuda", **planned)
     running = {name: given for name, given in options.items() if name == "streams"}
-    emulated, device = on_gpu(plan, folder, cudnn=cudnn, **running)
+    emulated, device = on_gpu(plan, cudnn=cudnn, **running)
     program = Program(g.plan(loss, optimizer=optimizer, **planned), SEED)
     for step in range(3):
         expected, found = program.step(fed(plan, step)), emulated.step(fed(plan, step))
@@ -200,11 +198,11 @@ def test_a_plan_has_room_for_the_gradient_of_attention(cudnn, monkeypatch):
     assert "ANOTHER_NAME" not in os.environ
 
 
-def test_a_report_counts_calls_and_names_what_is_declined(folder, cudnn, monkeypatch):
+def test_a_report_counts_calls_and_names_what_is_declined(cudnn, monkeypatch):
     plan = g.plan(first_layers(), optimizer=g.optim.SGD(0.1), device="cuda")
-    served, _ = on_gpu(plan, folder, cudnn=cudnn)
+    served, _ = on_gpu(plan, cudnn=cudnn)
     monkeypatch.setattr(fake_cudnn, "ENGINES", [])
-    declined, _ = on_gpu(plan, folder, cudnn=Cudnn(fake_cudnn))
+    declined, _ = on_gpu(plan, cudnn=Cudnn(fake_cudnn))
     assert (served.report.calls["cudnn"], served.report.declined) == (5, ())
     assert declined.report.calls["cudnn"] == 0
     assert declined.report.calls["cublaslt"] >= served.report.calls["cublaslt"] + 5
@@ -214,10 +212,10 @@ def test_a_report_counts_calls_and_names_what_is_declined(folder, cudnn, monkeyp
     assert served.report.calls["cublaslt"] >= 3 * len(products)
 
 
-def test_cudnn_is_used_where_it_is_installed(folder, monkeypatch):
+def test_cudnn_is_used_where_it_is_installed(monkeypatch):
     found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
     monkeypatch.setattr(binding, "find_gpu", lambda number: found)
-    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice(folder))
+    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice())
 
     def runs(**options):
         program = g.compile(first_layers(), optimizer=g.optim.SGD(0.1), device="cuda", **options)
@@ -242,10 +240,10 @@ def test_cudnn_is_used_where_it_is_installed(folder, monkeypatch):
         runs(cudnn=True)
 
 
-def test_a_file_keeps_the_engines(folder, monkeypatch, tmp_path):
+def test_a_file_keeps_the_engines(monkeypatch, tmp_path):
     found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
     monkeypatch.setattr(binding, "find_gpu", lambda number: found)
-    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice(folder))
+    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice())
     monkeypatch.setattr(binding, "load_cudnn", lambda: fake_cudnn)
     file = tmp_path / "engines.json"
     options = {"optimizer": g.optim.SGD(0.1), "device": "cuda"}
@@ -264,13 +262,13 @@ def test_a_file_keeps_the_engines(folder, monkeypatch, tmp_path):
         g.compile(convolutions("float32"), cudnn=file, **options)
 
 
-def test_concatenations_ask_for_engines_that_serve_parts(folder, cudnn, monkeypatch):
+def test_concatenations_ask_for_engines_that_serve_parts(cudnn, monkeypatch):
     """An engine for packed operands alone would give strategies different kernels."""
     serving_packed_operands_alone(monkeypatch, 7)
     runs = []
     for options in ({"allocate": "none"}, {}, {"recompute": "sublinear"}):
         plan = g.plan(dense(), optimizer=g.optim.SGD(0.1), device="cuda", **options)
-        runs.append(trained(plan, folder, cudnn))
+        runs.append(trained(plan, cudnn))
     assert all(found == runs[0][0] for found, _ in runs)
     numbers = {e["engine"] for e in cudnn.record["engines"].values()}
     assert numbers == {9}
@@ -290,13 +288,13 @@ def test_earlier_versions_get_room_for_the_scores_of_all_pairs(cudnn, monkeypatc
     assert attention_by(cudnn, attention_plan(91_900)) == ["forward", "backward"]
 
 
-def test_scores_of_all_pairs_are_reserved_up_to_a_limit(folder, cudnn, monkeypatch):
+def test_scores_of_all_pairs_are_reserved_up_to_a_limit(cudnn, monkeypatch):
     """Beyond it the request is reported; an engine that needs no order of sums serves it."""
     monkeypatch.setattr(engines, "LIMIT", "ANOTHER_NAME")
     monkeypatch.setattr(cudnn_request, "MOST_PAIR_BYTES", 2 * 256 * 256 * 2 - 1)
     plan = attention_plan(91_900)
     assert attention_by(cudnn, plan) == ["forward"]
-    program, _ = on_gpu(plan, folder, cudnn=cudnn)
+    program, _ = on_gpu(plan, cudnn=cudnn)
     assert [text.split()[:2] for text in program.report.declined] == [["attention", "backward"]]
     free = Cudnn(fake_cudnn, deterministic=False)
     assert attention_by(free, plan) == ["forward", "backward"]

@@ -32,12 +32,12 @@ DECLINED = {
 
 
 @pytest.mark.parametrize("declined", DECLINED)
-def test_what_the_library_does_not_serve_is_left_to_kernels(folder, declined):
+def test_what_the_library_does_not_serve_is_left_to_kernels(declined):
     """For the nodes of that shape alone, and told once."""
     plan = g.plan(small_mlp("float32"), optimizer=g.optim.SGD(0.1), device="cuda")
     runs = []
     for declines in (None, DECLINED[declined]):
-        device = EmulatedDevice(folder)
+        device = EmulatedDevice()
         if declines is None:
             program = Program(plan, SEED, backend=GpuBackend(plan, device))
         else:
@@ -62,9 +62,9 @@ def test_what_the_library_does_not_serve_is_left_to_kernels(folder, declined):
         np.testing.assert_allclose(apart[name], array, rtol=1e-5, atol=1e-6)
 
 
-def test_a_declined_product_ends_no_test(folder):
+def test_a_declined_product_ends_no_test():
     """Under this project's filters, by which warnings are errors, a slower kernel is none."""
     plan = g.plan(small_mlp("float32"), optimizer=g.optim.SGD(0.1), device="cuda")
-    device = EmulatedDevice(folder)
+    device = EmulatedDevice()
     device.declines = is_wide
     assert GpuBackend(plan, device).report.declined

@@ -90,26 +90,26 @@ def test_the_command_says_why_there_is_none(monkeypatch, capsys):
     assert found["gpu_unavailable"].startswith("no GPU can be used")
 
 
-def asked(monkeypatch, capsys, folder):
+def asked(monkeypatch, capsys):
     """What the command says of an emulated GPU with a stand-in for cuDNN."""
     found = Gpu(0, "NVIDIA H200", 90, 2**37, 2**37, 67e12, 4800e9)
     monkeypatch.setattr(devices, "find_gpus", lambda: (found,))
     monkeypatch.setattr(devices, "cuda_versions", dict)
     monkeypatch.setattr(declined, "find_gpu", lambda number: found)
-    monkeypatch.setattr(declined, "CudaDevice", lambda gpu: EmulatedDevice(folder))
+    monkeypatch.setattr(declined, "CudaDevice", lambda gpu: EmulatedDevice())
     monkeypatch.setattr(declined, "load_cudnn", lambda: fake_cudnn)
     code, out, _ = run(capsys, "devices")
     assert code == 0
     return out, devices.describe()["gpus"][0]["cudnn_declines"]
 
 
-def test_the_command_names_what_cudnn_declines(monkeypatch, capsys, folder):
+def test_the_command_names_what_cudnn_declines(monkeypatch, capsys):
     """Nothing is allocated or run."""
     monkeypatch.setattr(EmulatedDevice, "allocate", None)
-    served, none = asked(monkeypatch, capsys, folder)
+    served, none = asked(monkeypatch, capsys)
     assert not fake_cudnn.HANDLES
     monkeypatch.setattr(fake_cudnn, "ENGINES", [])
-    out, every = asked(monkeypatch, capsys, folder)
+    out, every = asked(monkeypatch, capsys)
     kinds = {text.split(" ")[1] for requests in every.values() for text in requests}
     assert kinds == {"fprop", "dgrad", "wgrad", "forward", "backward"}
     assert set(every) == set(PRECISIONS)
@@ -119,11 +119,11 @@ def test_the_command_names_what_cudnn_declines(monkeypatch, capsys, folder):
     assert ("cuDNN declines in" in served) is bool(none)
 
 
-def test_the_command_says_why_cudnn_cannot_be_asked(monkeypatch, capsys, folder):
+def test_the_command_says_why_cudnn_cannot_be_asked(monkeypatch, capsys):
     def no_handle():
         raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")
 
     monkeypatch.setattr(fake_cudnn, "create_handle", no_handle)
-    out, found = asked(monkeypatch, capsys, folder)
+    out, found = asked(monkeypatch, capsys)
     assert "cuDNN cannot be used on this GPU (CUDNN_STATUS_NOT_INITIALIZED)" in found
     assert f"        {found}" in out

@@ -65,10 +65,10 @@ def test_the_rule_reaches_every_kind_of_op():
     ("dtype", "precision", "tolerance"),
     [("float64", "fp32", 1e-9), ("float32", "fp32", 2e-4), ("float32", "bf16", 1e-1)],
 )
-def test_steps_equal_the_cpu_program(dtype, precision, tolerance, folder):
+def test_steps_equal_the_cpu_program(dtype, precision, tolerance):
     loss = maps(dtype)
     plan = g.plan(loss, optimizer=g.optim.Adam(1e-2), device="cuda", precision=precision)
-    emulated, _ = on_gpu(plan, folder)
+    emulated, _ = on_gpu(plan)
     cpu = g.plan(loss, optimizer=g.optim.Adam(1e-2), precision=precision)
     program = Program(cpu, SEED)
     feeds = fed(plan)
@@ -83,25 +83,25 @@ def test_steps_equal_the_cpu_program(dtype, precision, tolerance, folder):
         )  # fmt: skip
 
 
-def trained(plan, folder):
-    program, _ = on_gpu(plan, folder)
+def trained(plan):
+    program, _ = on_gpu(plan)
     losses = [program.step(fed(plan, step))["loss"].tobytes() for step in range(2)]
     return losses, bits(program)
 
 
-def test_all_strategies_have_the_same_bits(folder):
-    expected = trained(plan_of(dtype="float32"), folder)
+def test_all_strategies_have_the_same_bits():
+    expected = trained(plan_of(dtype="float32"))
     for options in (
         {"allocate": "none"}, {"allocate": "inplace"}, {"allocate": "sharing"},
         {"recompute": "cheap"}, {"recompute": "sublinear"}, {"recompute": "optimal"},
     ):  # fmt: skip
-        assert trained(plan_of(dtype="float32", **options), folder) == expected, options
+        assert trained(plan_of(dtype="float32", **options)) == expected, options
 
 
-def test_states_come_and_go_in_the_order_of_their_axes(folder, tmp_path):
+def test_states_come_and_go_in_the_order_of_their_axes(tmp_path):
     """Whatever way they lie in the arena."""
     plan = plan_of()
-    program, _ = on_gpu(plan, folder)
+    program, _ = on_gpu(plan)
     cpu = Program(g.plan(maps(), optimizer=g.optim.Adam(1e-2)), SEED)
     (state,) = (s for s in plan.graph.states if s.name == "mask")
     assert plan.strided[state] == channels_last_strides(state.type)
@@ -124,7 +124,7 @@ def wide_classes():
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_padded_rows_change_no_bit_of_another_strategy(folder, precision):
+def test_padded_rows_change_no_bit_of_another_strategy(precision):
     """The stand-in for cuBLASLt has other bits for other rows, and NaN lies between them."""
     results = []
     for options in ({}, {"allocate": "none"}, {"recompute": "sublinear"}, {"fuse": False}):
@@ -133,7 +133,7 @@ def test_padded_rows_change_no_bit_of_another_strategy(folder, precision):
             **options,
         )  # fmt: skip
         assert [s for v, s in plan.strided.items() if plan.placements[v].how != "view"]
-        program, _ = on_gpu(plan, folder, poison=True)
+        program, _ = on_gpu(plan, poison=True)
         losses = [program.step(fed(plan, step))["loss"].item() for step in range(3)]
         results.append((losses, bits(program)))
     assert all(np.isfinite(results[0][0]))

@@ -106,10 +106,10 @@ SLOW = (
     ],
     ids=CASES,
 )
-def test_steps_equal_the_cpu_program(network, optimizer, options, tolerance, folder):
+def test_steps_equal_the_cpu_program(network, optimizer, options, tolerance):
     loss = network()
     plan = g.plan(loss, optimizer=optimizer, device="cuda", **options)
-    emulated, device = on_gpu(plan, folder)
+    emulated, device = on_gpu(plan)
     program = Program(g.plan(loss, optimizer=optimizer, **options), SEED)
     feeds = fed(plan)
     for _ in range(3):
@@ -125,8 +125,8 @@ def test_steps_equal_the_cpu_program(network, optimizer, options, tolerance, fol
 
 
 @pytest.mark.slow
-def test_a_bottleneck_resnet_equals_the_cpu_program(folder):
-    test_steps_equal_the_cpu_program(wide_resnet, g.optim.Momentum(1e-2), {}, 1e-8, folder)
+def test_a_bottleneck_resnet_equals_the_cpu_program():
+    test_steps_equal_the_cpu_program(wide_resnet, g.optim.Momentum(1e-2), {}, 1e-8)
 
 
 @pytest.mark.parametrize(
@@ -139,34 +139,34 @@ def test_a_bottleneck_resnet_equals_the_cpu_program(folder):
         small_convolutions,
     ],
 )
-def test_all_strategies_have_the_same_bits(network, folder):
-    expected = trained(plan_of(network), folder)[:2]
+def test_all_strategies_have_the_same_bits(network):
+    expected = trained(plan_of(network))[:2]
     for options in (
         {"allocate": "none"}, {"allocate": "inplace"}, {"allocate": "sharing"},
         {"recompute": "cheap"}, {"recompute": "sublinear"}, {"recompute": "recursive"},
         {"recompute": "optimal"}, {"reorder": False},
     ):  # fmt: skip
-        assert trained(plan_of(network, **options), folder)[:2] == expected, options
+        assert trained(plan_of(network, **options))[:2] == expected, options
 
 
-def test_attention_on_tensor_cores_has_the_same_bits(folder):
+def test_attention_on_tensor_cores_has_the_same_bits():
     options = {"network": lambda: fused_gpt2("float32"), "precision": "bf16"}
-    expected = trained(plan_of(**options), folder)[:2]
+    expected = trained(plan_of(**options))[:2]
     for strategy in ({"allocate": "none"}, {"recompute": "sublinear"}, {"recompute": "recursive"}):
-        assert trained(plan_of(**options, **strategy), folder)[:2] == expected, strategy
+        assert trained(plan_of(**options, **strategy))[:2] == expected, strategy
 
 
-def test_without_a_graph_every_call_is_made_anew(folder):
+def test_without_a_graph_every_call_is_made_anew():
     plan = plan_of()
-    captured, plain = (trained(plan, folder, cuda_graph=flag) for flag in (True, False))
+    captured, plain = (trained(plan, cuda_graph=flag) for flag in (True, False))
     assert captured[:2] == plain[:2]
     assert plain[2].counts["captures"] == 0
     assert 2 * plain[2].counts["calls"] == 3 * captured[2].counts["calls"]
 
 
-def test_everything_is_allocated_before_the_first_step(folder):
+def test_everything_is_allocated_before_the_first_step():
     plan = plan_of()
-    program, device = on_gpu(plan, folder)
+    program, device = on_gpu(plan)
     before = dict(device.counts)
     for step in range(5):
         program.step(fed(plan, step))
@@ -174,16 +174,16 @@ def test_everything_is_allocated_before_the_first_step(folder):
     assert device.counts["pinned"] == before["pinned"]
 
 
-def test_poison_changes_nothing(folder):
+def test_poison_changes_nothing():
     plan = plan_of(small_mlp, recompute="sublinear")
-    assert trained(plan, folder, poison=True)[:2] == trained(plan, folder)[:2]
+    assert trained(plan, poison=True)[:2] == trained(plan)[:2]
 
 
-def test_steps_one_after_another(folder):
+def test_steps_one_after_another():
     """The next feeds are given before the outputs of a step are taken."""
     plan = plan_of()
-    one, _ = on_gpu(plan, folder)
-    other, _ = on_gpu(plan, folder)
+    one, _ = on_gpu(plan)
+    other, _ = on_gpu(plan)
     batches = [fed(plan, step) for step in range(5)]
     expected = [one.step(batch)["loss"] for batch in batches]
     assert [outputs["loss"] for outputs in other.steps(batches)] == expected
@@ -197,11 +197,11 @@ def counted():
     return {"x": x * 2.0, "loss": g.mean(weight * x)}
 
 
-def test_loops_over_one_program_do_not_mix(folder):
+def test_loops_over_one_program_do_not_mix():
     outputs = counted()
     loss = outputs.pop("loss")
     plan = g.plan(loss, outputs=outputs, optimizer=g.optim.SGD(1.0), device="cuda")
-    program, _ = on_gpu(plan, folder)
+    program, _ = on_gpu(plan)
 
     def batches(start):
         return ({"x": np.full(3, start + i, np.float32)} for i in range(4))
@@ -215,12 +215,12 @@ def test_loops_over_one_program_do_not_mix(folder):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_states_are_those_behind_the_outputs(device, folder):
+def test_states_are_those_behind_the_outputs(device):
     """The next batch is taken, and not run; what is wrong with it shows behind the outputs."""
     outputs = counted()
     loss = outputs.pop("loss")
     plan = g.plan(loss, outputs=outputs, optimizer=g.optim.SGD(3.0), device=device)
-    program = Program(plan) if device == "cpu" else on_gpu(plan, folder)[0]
+    program = Program(plan) if device == "cpu" else on_gpu(plan)[0]
     good, bad = {"x": np.ones(3, np.float32)}, {"x": np.ones(2, np.float32)}
     seen = []
     steps = program.steps([good, good, bad])
@@ -231,9 +231,9 @@ def test_states_are_those_behind_the_outputs(device, folder):
     assert seen == [(0.0, -1.0), (-1.0, -2.0)]
 
 
-def test_a_step_that_fails_does_not_warm_up(folder):
+def test_a_step_that_fails_does_not_warm_up():
     plan = plan_of()
-    program, device = on_gpu(plan, folder)
+    program, device = on_gpu(plan)
     run = device.run
     device.run = None
     with pytest.raises(TypeError):
@@ -264,25 +264,25 @@ def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch):
         g.bind(plan_of(), "auto")
 
 
-def test_states_go_to_files_and_come_back(folder, tmp_path):
+def test_states_go_to_files_and_come_back(tmp_path):
     plan = plan_of()
-    program, _ = on_gpu(plan, folder)
+    program, _ = on_gpu(plan)
     program.step(fed(plan))
     program.save(tmp_path / "run.safetensors")
     again = Program(g.plan(branches(), optimizer=g.optim.Adam(1e-2)), 7)  # on the CPU
     again.load(tmp_path / "run.safetensors")
     assert bits(again) == bits(program)
     program.reset()
-    fresh, _ = on_gpu(plan, folder)
+    fresh, _ = on_gpu(plan)
     assert bits(program) == bits(fresh)
     name = next(iter(program.parameters))
     program.parameters[name] = np.ones_like(program.parameters[name])
     assert (program.parameters[name] == 1).all()
 
 
-def test_labels_are_checked_before_they_are_fed(folder):
+def test_labels_are_checked_before_they_are_fed():
     plan = plan_of()
-    program, device = on_gpu(plan, folder)
+    program, device = on_gpu(plan)
     feeds = fed(plan)
     feeds["t"][2] = 5
     with pytest.raises(FeedError, match=r"'t' holds numbers from . to 5.*\[0, 5\)"):
@@ -290,9 +290,9 @@ def test_labels_are_checked_before_they_are_fed(folder):
     assert device.counts["calls"] == 0
 
 
-def test_numbers_that_are_not_finite_change_no_state(folder):
+def test_numbers_that_are_not_finite_change_no_state():
     plan = plan_of()
-    program, _ = on_gpu(plan, folder, check_finite=True)
+    program, _ = on_gpu(plan, check_finite=True)
     program.step(fed(plan))
     name = next(iter(program.parameters))
     program.parameters[name] = np.full_like(program.parameters[name], np.inf)
@@ -312,7 +312,7 @@ def test_a_plan_for_a_gpu_does_not_run_on_the_cpu():
     [("Sum::combine(total", "Max::combine(total"), ("expf(", "logf("),
      (" * scaling", " + scaling"), ("return a >= b", "return a <= b")],
 )  # fmt: skip
-def test_a_broken_kernel_shows(broken, whole, folder):
+def test_a_broken_kernel_shows(broken, whole):
     """The comparison with the CPU program fails for each of these."""
     loss = small_mlp("float32")
     plan = g.plan(loss, optimizer=g.optim.SGD(0.1), device="cuda")
@@ -322,7 +322,7 @@ def test_a_broken_kernel_shows(broken, whole, folder):
         changed.append(broken in text)
         return text.replace(broken, whole)
 
-    device = EmulatedDevice(folder, edit=edit)
+    device = EmulatedDevice(edit=edit)
     emulated = Program(plan, SEED, backend=GpuBackend(plan, device))
     program = Program(g.plan(loss, optimizer=g.optim.SGD(0.1)), SEED)
     for run in (emulated, program):
@@ -339,10 +339,10 @@ def test_a_broken_kernel_shows(broken, whole, folder):
 @pytest.mark.parametrize(
     "options", [{}, {"recompute": "sublinear"}, {"precision": "bf16", "clip_norm": 1.0}], ids=str
 )
-def test_groups_change_no_bit(options, folder):
+def test_groups_change_no_bit(options):
     """Kernels of groups against the members' own, over whole steps."""
     loss = lstm(seq_len=3, batch=2, layers=2, hidden=8, inputs=5, classes=7)
     options = {"optimizer": g.optim.Adam(1e-2), "device": "cuda", **options}
     grouped, apart = (g.plan(loss, fuse=fuse, **options) for fuse in (True, False))
     assert len(grouped.graph.nodes) < len(apart.graph.nodes)
-    assert trained(grouped, folder)[:2] == trained(apart, folder)[:2]
+    assert trained(grouped)[:2] == trained(apart)[:2]

@@ -36,28 +36,28 @@ def connected(lane, library, gpu=None):
     return connected_gpus(lane, nccl.Nccl(library), gpu, contextlib.nullcontext)
 
 
-def programs(plan, folder, wire, seed=0, **options):
+def programs(plan, wire, seed=0, **options):
     """A rank's program on an emulated GPU, and the library that it calls."""
     library, lane = FakeLibrary(wire), Lane(wire)
-    device = EmulatedDevice(folder, seed + wire.rank)
+    device = EmulatedDevice(seed + wire.rank)
     device.communicator = connected(lane, library)
     backend = GpuBackend(plan, device, **options)
     return Program(plan, backend=backend, lane=lane), library
 
 
 @pytest.mark.parametrize("how", OPTIONS)
-def test_ranks_on_gpus_train_as_one_gpu_does_their_joint_batch(how, tmp_path):
+def test_ranks_on_gpus_train_as_one_gpu_does_their_joint_batch(how):
     build = norms if how == "norms" else mlp
     options = {"optimizer": g.optim.SGD(0.1, momentum=0.9), "device": "h200"}
     plan = g.plan(build(4), ranks=2, **options, **OPTIONS[how])
     feeds, joint = drawn(plan.graph, 2, 0)
     whole = {"clip_norm": 0.1} if how == "clipped" else {}
     alone = g.plan(build(8), **options, **whole)
-    one = Program(alone, backend=GpuBackend(alone, EmulatedDevice(tmp_path)))
+    one = Program(alone, backend=GpuBackend(alone, EmulatedDevice()))
     losses = [float(one.step(each)["loss"]) for each in joint]
 
     def work(wire):
-        program, library = programs(plan, tmp_path, wire)
+        program, library = programs(plan, wire)
         found = [float(program.step(each[wire.rank])["loss"]) for each in feeds]
         return found, dict(program.states), library.calls, program.report.calls["nccl"]
 
@@ -76,12 +76,12 @@ def test_ranks_on_gpus_train_as_one_gpu_does_their_joint_batch(how, tmp_path):
     "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 5))]
 )
 @pytest.mark.parametrize("options", [{}, {"cuda_graph": False}, {"poison": True}], ids=str)
-def test_exchanges_wait_and_are_waited_for_in_any_order_of_streams(seed, options, tmp_path):
+def test_exchanges_wait_and_are_waited_for_in_any_order_of_streams(seed, options):
     plan = g.plan(mlp(4), ranks=2, shard="states", optimizer=g.optim.Adam(1e-2), device="h200")
     feeds, _ = drawn(plan.graph, 2, 0)
 
     def work(wire, seed, options):
-        program, _ = programs(plan, tmp_path, wire, seed, **options)
+        program, _ = programs(plan, wire, seed, **options)
         losses = [program.step(each[wire.rank])["loss"].tobytes() for each in feeds]
         return losses, {name: state.tobytes() for name, state in program.states.items()}
 
@@ -89,7 +89,7 @@ def test_exchanges_wait_and_are_waited_for_in_any_order_of_streams(seed, options
     assert on_ranks(2, lambda wire: work(wire, seed, options)) == plain
 
 
-def test_what_the_library_refuses_is_told(tmp_path):
+def test_what_the_library_refuses_is_told():
     def work(wire):
         library = FakeLibrary(wire)
         library.ncclCommInitRank.work = lambda *_: INVALID_ARGUMENT

@@ -16,15 +16,15 @@ def updates_apart(monkeypatch):
     monkeypatch.setattr("graphc.pipeline.updates_together", lambda graph, *_: graph)
 
 
-def on_gpu(folder, seed=0, streams=1, **options):
+def on_gpu(seed=0, streams=1, **options):
     plan = plan_of(device="cuda", streams=streams)
-    device = EmulatedDevice(folder, seed)
+    device = EmulatedDevice(seed)
     return Program(plan, backend=GpuBackend(plan, device, **options)), device
 
 
-def test_a_label_out_of_range_changes_no_state(folder):
-    program, device = on_gpu(folder)
-    plain, _ = on_gpu(folder)
+def test_a_label_out_of_range_changes_no_state():
+    program, device = on_gpu()
+    plain, _ = on_gpu()
     for step in range(3):  # call by call, captured, replayed
         for late, limit in CLASSES.items():
             before, calls = bits(program), device.counts["calls"]
@@ -38,9 +38,9 @@ def test_a_label_out_of_range_changes_no_state(folder):
         assert bits(program) == bits(plain)
 
 
-def test_a_number_that_is_not_finite_changes_no_state(folder):
+def test_a_number_that_is_not_finite_changes_no_state():
     for late in CLASSES:
-        program, _ = on_gpu(folder, check_finite=True)
+        program, _ = on_gpu(check_finite=True)
         name = f"{late}/hidden/weight"
         program.parameters[name] = np.full_like(program.parameters[name], np.inf)
         before = bits(program)
@@ -74,12 +74,12 @@ def outcome(program, path):
 
 
 @pytest.mark.parametrize("options", [{}, {"streams": 3}, {"poison": True}], ids=str)
-def test_whatever_launch_fails_states_are_as_before_or_torn(options, folder, tmp_path):
+def test_whatever_launch_fails_states_are_as_before_or_torn(options, tmp_path):
     """Every launch of the first step fails once; the run then goes on, where it has to from a file.
 
     What was launched before may run late, on streams that nothing has joined.
     """
-    plain, device = on_gpu(folder, **options)
+    plain, device = on_gpu(**options)
     path = tmp_path / "run.safetensors"
     plain.save(path)
     before = bits(plain)
@@ -87,7 +87,7 @@ def test_whatever_launch_fails_states_are_as_before_or_torn(options, folder, tmp
     after, launches = bits(plain), device.counts["calls"]
     outcomes = []
     for number in range(launches):
-        program, device = on_gpu(folder, seed=number, **options)
+        program, device = on_gpu(seed=number, **options)
         failing(device, "run", number, KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             program.step(feeds(2))
@@ -100,15 +100,15 @@ def test_whatever_launch_fails_states_are_as_before_or_torn(options, folder, tmp
     assert min(outcomes.count("torn"), outcomes.count("whole")) > 5
 
 
-def test_kept_bytes_are_those_of_the_states_or_none(folder):
+def test_kept_bytes_are_those_of_the_states_or_none():
     for check_finite in (False, True):
-        program, _ = on_gpu(folder, check_finite=check_finite)
+        program, _ = on_gpu(check_finite=check_finite)
         states = sum(array.nbytes for array in program.states.values())
         assert program.kept_bytes == (states if check_finite else 0)
 
 
-def test_with_finite_numbers_checked_every_failing_launch_leaves_the_states(folder):
-    program, device = on_gpu(folder, check_finite=True)
+def test_with_finite_numbers_checked_every_failing_launch_leaves_the_states():
+    program, device = on_gpu(check_finite=True)
     program.step(feeds())
     run, before = device.run, bits(program)
     for number in range(device.counts["calls"]):
@@ -119,9 +119,9 @@ def test_with_finite_numbers_checked_every_failing_launch_leaves_the_states(fold
         assert bits(program) == before, number
 
 
-def test_a_capture_that_is_stopped_changes_no_state(folder):
-    program, device = on_gpu(folder)
-    plain, _ = on_gpu(folder)
+def test_a_capture_that_is_stopped_changes_no_state():
+    program, device = on_gpu()
+    plain, _ = on_gpu()
     program.step(feeds())
     plain.step(feeds())
     for number in range(device.counts["calls"]):
@@ -135,8 +135,8 @@ def test_a_capture_that_is_stopped_changes_no_state(folder):
     assert bits(program) == bits(plain)
 
 
-def test_a_replay_that_fails_is_torn(folder, tmp_path):
-    program, _ = on_gpu(folder)
+def test_a_replay_that_fails_is_torn(tmp_path):
+    program, _ = on_gpu()
     path = tmp_path / "run.safetensors"
     program.save(path)
     for step in range(2):
@@ -151,15 +151,15 @@ def test_a_replay_that_fails_is_torn(folder, tmp_path):
         program.step(feeds(2))
     program._backend._replay = whole
     assert outcome(program, path) is None
-    fresh, _ = on_gpu(folder)
+    fresh, _ = on_gpu()
     assert program.step(feeds()) == fresh.step(feeds())
     assert bits(program) == bits(fresh)
 
 
-def test_a_fault_that_shows_when_outputs_are_taken_is_torn(folder, tmp_path):
+def test_a_fault_that_shows_when_outputs_are_taken_is_torn(tmp_path):
     """CUDA tells of a fault to who waits for it; a wait that is interrupted is no fault."""
-    program, device = on_gpu(folder)
-    plain, _ = on_gpu(folder)
+    program, device = on_gpu()
+    plain, _ = on_gpu()
     path = tmp_path / "run.safetensors"
     program.save(path)
     program.step(feeds())

@@ -12,20 +12,20 @@ def plan_of(**options):
     return g.plan(branches(), optimizer=g.optim.Adam(1e-2), device="cuda", **options)
 
 
-def trained(plan, folder, **options):
+def trained(plan, **options):
     """Losses and states after some steps."""
-    program, _ = on_gpu(plan, folder, **options)
+    program, _ = on_gpu(plan, **options)
     losses = [program.step(fed(plan, step))["loss"] for step in range(3)]
     return losses, bits(program)
 
 
-def test_steps_with_slots(folder):
+def test_steps_with_slots():
     """Copies beside steps change no bit, and nothing is captured or allocated more often."""
     for options in ({}, {"recompute": "sublinear"}, {"allocate": "sharing"}):
         plans = [plan_of(**options), plan_of(**options, overlap_copies=True)]
         batches = [fed(plans[0], step) for step in range(5)]
         for seed in range(3):
-            (plain, _), (program, device) = (on_gpu(plan, folder, seed) for plan in plans)
+            (plain, _), (program, device) = (on_gpu(plan, seed) for plan in plans)
             expected = [outputs["loss"] for outputs in plain.steps(batches)]
             assert [outputs["loss"] for outputs in program.steps(batches)] == expected
             assert bits(program) == bits(plain)
@@ -35,23 +35,23 @@ def test_steps_with_slots(folder):
 
 
 @pytest.mark.parametrize("options", [{"poison": True}, {"check_finite": True}, {"streams": 3}])
-def test_slots_under_every_way_to_run(options, folder):
+def test_slots_under_every_way_to_run(options):
     plain, with_slots = plan_of(), plan_of(overlap_copies=True)
-    assert trained(with_slots, folder, **options) == trained(plain, folder)
+    assert trained(with_slots, **options) == trained(plain)
 
 
-def doubled(folder, **options):
+def doubled(**options):
     """A program that changes no state."""
     x = g.input("x", (3,))
     plan = g.plan(outputs={"x": x * 2.0}, device="cuda", **options)
-    return on_gpu(plan, folder)
+    return on_gpu(plan)
 
 
-def test_outputs_leave_while_the_next_step_runs(folder):
+def test_outputs_leave_while_the_next_step_runs():
     """The next step is submitted before the outputs of one are taken; each gets its own."""
     batches = [{"x": np.full(3, i, np.float32)} for i in range(6)]
     for overlaps in (False, True):
-        program, device = doubled(folder, overlap_copies=overlaps)
+        program, device = doubled(overlap_copies=overlaps)
         steps, found = program.steps(batches), []
         for outputs in steps:
             found.append(float(outputs["x"][0]))
@@ -60,8 +60,8 @@ def test_outputs_leave_while_the_next_step_runs(folder):
         assert found == [2.0 * i for i in range(6)]
 
 
-def test_a_loop_that_runs_ahead_mixes_with_others(folder):
-    program, _ = doubled(folder, overlap_copies=True)
+def test_a_loop_that_runs_ahead_mixes_with_others():
+    program, _ = doubled(overlap_copies=True)
 
     def batches(start):
         return ({"x": np.full(3, start + i, np.float32)} for i in range(4))
@@ -76,10 +76,10 @@ def test_a_loop_that_runs_ahead_mixes_with_others(folder):
     assert program.step(x=np.ones(3, np.float32))["x"][0] == 2
 
 
-def test_a_fault_shows_behind_the_outputs_of_the_steps_before(folder):
+def test_a_fault_shows_behind_the_outputs_of_the_steps_before():
     good, bad = {"x": np.ones(3, np.float32)}, {"x": np.ones(2, np.float32)}
     for number in range(4):
-        steps = doubled(folder, overlap_copies=True)[0].steps([*[good] * number, bad])
+        steps = doubled(overlap_copies=True)[0].steps([*[good] * number, bad])
         seen = [next(steps)["x"][0] for _ in range(number)]
         with pytest.raises(FeedError, match="shape"):
             next(steps)
@@ -100,9 +100,9 @@ def drained(program, device):
 
 
 @pytest.mark.parametrize("fast", [False, True])
-def test_a_step_inside_a_loop_that_runs_ahead(fast, folder):
+def test_a_step_inside_a_loop_that_runs_ahead(fast):
     """Each gets its own outputs, however early copies arrive."""
-    program, device = doubled(folder, overlap_copies=True)
+    program, device = doubled(overlap_copies=True)
     if fast:
         drained(program, device)
     found = []
@@ -112,8 +112,8 @@ def test_a_step_inside_a_loop_that_runs_ahead(fast, folder):
     assert found == [(2.0 * i, 200.0) for i in range(5)]
 
 
-def test_loops_of_different_lengths_that_run_ahead(folder):
-    program = drained(*doubled(folder, overlap_copies=True))
+def test_loops_of_different_lengths_that_run_ahead():
+    program = drained(*doubled(overlap_copies=True))
 
     def batches(n, length):
         return ({"x": np.full(3, 100 * n + i, np.float32)} for i in range(length))

@@ -23,8 +23,8 @@ FILL = 0x5A
 class Arena:
     """An arena on an emulated GPU, and three values in it: in one piece, transposed, spread."""
 
-    def __init__(self, folder, seed=0):
-        self.device = EmulatedDevice(folder, seed)
+    def __init__(self, seed=0):
+        self.device = EmulatedDevice(seed)
         self.base = self.device.allocate(ARENA)
         self.stream = self.device.stream()
         self.device.fill(self.base, ARENA, FILL, self.stream)
@@ -71,8 +71,8 @@ def numbers(values, seed):
     return {v: (100 * drawn.standard_normal(v.shape)).astype(v.type.dtype.numpy) for v in values}
 
 
-def test_elements_lie_where_their_strides_say(folder):
-    arena = Arena(folder)
+def test_elements_lie_where_their_strides_say():
+    arena = Arena()
     value = arena.spread
     memory = np.full(128, FILL, np.uint8)
     given = np.arange(6, dtype=np.int32).reshape(2, 3)
@@ -84,8 +84,8 @@ def test_elements_lie_where_their_strides_say(folder):
     np.testing.assert_array_equal(memory, expected)
 
 
-def test_a_mirror_takes_its_values_to_the_arena_and_nothing_else(folder):
-    arena = Arena(folder)
+def test_a_mirror_takes_its_values_to_the_arena_and_nothing_else():
+    arena = Arena()
     mirror = Mirror(arena.device, arena.values, arena.places)
     given = numbers(arena.values, 0)
     for value, array in given.items():
@@ -99,9 +99,9 @@ def test_a_mirror_takes_its_values_to_the_arena_and_nothing_else(folder):
     assert (whole == FILL).all()
 
 
-def test_a_mirror_brings_values_from_the_arena(folder):
+def test_a_mirror_brings_values_from_the_arena():
     """Values of one mirror do not touch each other on the host."""
-    arena = Arena(folder)
+    arena = Arena()
     there = Mirror(arena.device, arena.values, arena.places)
     back = Mirror(arena.device, arena.values, arena.places)
     given = numbers(arena.values, 1)
@@ -188,21 +188,21 @@ def steps_find_their_feeds(arena, has_slots):
 
 @pytest.mark.parametrize("has_slots", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_step_gets_its_own_feeds_whatever_the_order(seed, has_slots, folder):
+def test_every_step_gets_its_own_feeds_whatever_the_order(seed, has_slots):
     """Uploads run when somebody waits for them: feeds stay on the host until then."""
-    assert steps_find_their_feeds(Arena(folder, seed), has_slots)
+    assert steps_find_their_feeds(Arena(seed), has_slots)
 
 
 @pytest.mark.parametrize("has_slots", [False, True])
-def test_a_copy_that_does_not_wait_for_the_step_before_is_found(has_slots, folder, monkeypatch):
+def test_a_copy_that_does_not_wait_for_the_step_before_is_found(has_slots, monkeypatch):
     upload = Arrivals._upload
     monkeypatch.setattr(Arrivals, "_upload", lambda self, feed, after: upload(self, feed, None))
-    assert not all(steps_find_their_feeds(Arena(folder, seed), has_slots) for seed in range(3))
+    assert not all(steps_find_their_feeds(Arena(seed), has_slots) for seed in range(3))
 
 
 @pytest.mark.parametrize("has_slots", [False, True])
-def test_a_step_that_does_not_wait_for_its_feeds_is_found(has_slots, folder, monkeypatch):
-    arena = Arena(folder)
+def test_a_step_that_does_not_wait_for_its_feeds_is_found(has_slots, monkeypatch):
+    arena = Arena()
     wait = arena.device.wait
     others = lambda stream, event: stream is arena.stream or wait(stream, event)  # noqa: E731
     monkeypatch.setattr(arena.device, "wait", others)
@@ -210,9 +210,9 @@ def test_a_step_that_does_not_wait_for_its_feeds_is_found(has_slots, folder, mon
 
 
 @pytest.mark.parametrize("has_slots", [False, True])
-def test_the_next_feeds_are_written_while_a_step_runs(has_slots, folder):
+def test_the_next_feeds_are_written_while_a_step_runs(has_slots):
     """Nobody waits but for the copies of the step before the last."""
-    arena = Arena(folder)
+    arena = Arena()
     arriving, waits = arrivals(arena, has_slots), []
     synchronize = arena.device.synchronize
     arena.device.synchronize = lambda event: (waits.append(event), synchronize(event))
@@ -221,9 +221,9 @@ def test_the_next_feeds_are_written_while_a_step_runs(has_slots, folder):
         assert len(waits) == max(0, number + 1 - HALVES)
 
 
-def test_with_slots_the_next_feeds_arrive_before_a_step_ends(folder):
+def test_with_slots_the_next_feeds_arrive_before_a_step_ends():
     """Its end waits for an event that nobody has recorded yet."""
-    arena = Arena(folder)
+    arena = Arena()
     arriving, given = arrivals(arena, has_slots=True), [numbers(arena.values, n) for n in range(2)]
     arriving.feed(arriving.stage(given[0]), arena.stream)
     other = arena.device.stream()
@@ -240,9 +240,9 @@ def test_with_slots_the_next_feeds_arrive_before_a_step_ends(folder):
     arena.bytes()
 
 
-def test_feeds_that_were_half_written_when_that_stopped_are_written_anew(folder):
+def test_feeds_that_were_half_written_when_that_stopped_are_written_anew():
     """A third feed takes the half of the first one, and is given up on the way."""
-    arena = Arena(folder)
+    arena = Arena()
     arriving = arrivals(arena)
     given = [numbers(arena.values, n) for n in range(3)]
     first = arriving.stage(given[0])
@@ -255,9 +255,9 @@ def test_feeds_that_were_half_written_when_that_stopped_are_written_anew(folder)
         np.testing.assert_array_equal(arena.elements(value), array)
 
 
-def test_outputs_are_new_arrays_by_name(folder):
+def test_outputs_are_new_arrays_by_name():
     """One value may be shown by two names; the next step's outputs change no array."""
-    arena = Arena(folder)
+    arena = Arena()
     x, y, n = arena.values
     named = {"a": x, "b": y, "c": y, "n": n}
     leaving = Departures(arena.device, named, arena.places, {})
@@ -298,16 +298,16 @@ def outputs_are_those_of_their_steps(arena):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_outputs_with_slots_leave_while_the_next_step_runs(seed, folder):
-    assert outputs_are_those_of_their_steps(Arena(folder, seed))
+def test_outputs_with_slots_leave_while_the_next_step_runs(seed):
+    assert outputs_are_those_of_their_steps(Arena(seed))
 
 
 @pytest.mark.parametrize("which", ["leaving", "computing"])
-def test_outputs_that_do_not_wait_are_found(which, folder, monkeypatch):
+def test_outputs_that_do_not_wait_are_found(which, monkeypatch):
     """The stream of copies for the step, and the step for what leaves its slots."""
     right = []
     for seed in range(5):
-        arena = Arena(folder, seed)
+        arena = Arena(seed)
         wait = arena.device.wait
         blind = lambda stream, event, arena=arena, wait=wait: (  # noqa: E731
             (stream is arena.stream) == (which == "computing") or wait(stream, event)
@@ -318,8 +318,8 @@ def test_outputs_that_do_not_wait_are_found(which, folder, monkeypatch):
 
 
 @pytest.mark.parametrize("has_slots", [False, True])
-def test_pinned_memory_is_there_before_the_first_step(has_slots, folder):
-    arena = Arena(folder)
+def test_pinned_memory_is_there_before_the_first_step(has_slots):
+    arena = Arena()
     arriving = arrivals(arena, has_slots)
     leaving = Departures(arena.device, {}, arena.places, {})
     before = arena.device.counts["pinned"]

@@ -21,12 +21,12 @@ TOWERS = functools.partial(two_tower, batch=4, layers=2, width=6, rows=9, words=
 
 @pytest.mark.parametrize("network", [small_convolutions, small_gpt2, branches])
 @pytest.mark.parametrize("allocate", ["none", "packed"])
-def test_streams_change_no_bit(network, allocate, folder):
+def test_streams_change_no_bit(network, allocate):
     """Whatever order the streams run in."""
     plan = plan_of(network, allocate=allocate)
-    expected = trained(plan, folder)[:2]
+    expected = trained(plan)[:2]
     for seed in range(4):
-        *found, device = trained(plan, folder, seed=seed, streams=3)
+        *found, device = trained(plan, seed=seed, streams=3)
         assert tuple(found) == expected
         assert device.counts["captures"] == 1
 
@@ -45,10 +45,10 @@ def test_streams_change_no_bit(network, allocate, folder):
     ],
 )
 @pytest.mark.parametrize("bytes_more", [0, 2**20])
-def test_planned_streams_change_no_bit(network, bytes_more, folder):
+def test_planned_streams_change_no_bit(network, bytes_more):
     """With values apart as far as there is room, whatever order the streams run in."""
     plain = plan_of(network)
-    expected = trained(plain, folder)[:2]
+    expected = trained(plain)[:2]
     budget = plain.arena_bytes + bytes_more if bytes_more else None
     for streams in (2, 4):
         plan = plan_of(network, streams=streams, budget=budget)
@@ -56,7 +56,7 @@ def test_planned_streams_change_no_bit(network, bytes_more, folder):
         # Of the two towers, in the bytes of one stream, no more than three nodes meet.
         assert len(used) == min(streams, 3 if network is TOWERS and not bytes_more else streams)
         for seed in range(3):
-            *found, device = trained(plan, folder, seed=seed)
+            *found, device = trained(plan, seed=seed)
             assert tuple(found) == expected
             assert device.counts["captures"] == 1
 

@@ -16,7 +16,7 @@ from graphc.runtime.gpu.bind import bind
     ],
     ids=["adamw", "fp16"],
 )
-def test_updates_in_one_launch_give_the_same_bits(network, optimizer, options, folder, monkeypatch):
+def test_updates_in_one_launch_give_the_same_bits(network, optimizer, options, monkeypatch):
     """Against a plan whose updates run where their gradients are, one by one."""
     loss = network()
     plan = g.plan(loss, optimizer=optimizer, device="cuda", **options)
@@ -30,8 +30,8 @@ def test_updates_in_one_launch_give_the_same_bits(network, optimizer, options, f
             "bind",
             lambda *given, together, **options: bind(*given, together=False, **options),
         )
-        expected, alone = on_gpu(apart, folder)
-    found, together = on_gpu(plan, folder)
+        expected, alone = on_gpu(apart)
+    found, together = on_gpu(plan)
     for step in range(3):
         assert found.step(fed(plan, step))["loss"] == expected.step(fed(apart, step))["loss"]
     assert bits(found) == bits(expected)
