@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 from codegen.attention_cases import attention_cases
 from codegen.on_cpu import aligned, apart, channels_last
 from codegen.updates import UPDATES
@@ -351,6 +353,7 @@ def cases_of(sample: Sample, dtype: str) -> Iterator[Case]:
         yield Case(f"{sample.name} {layout}", node, feeds, layout)
 
 
+@functools.cache
 def all_cases() -> list[Case]:
     """Every op with a kernel in every dtype that its row can be drawn in, in all layouts."""
     rows = [
@@ -359,6 +362,17 @@ def all_cases() -> list[Case]:
     ]  # fmt: skip
     return [
         case for sample in rows for dtype in _dtypes(sample) for case in cases_of(sample, dtype)
+    ]
+
+
+def by_op(cases: Iterable[Case], is_slow: Callable[[Case], bool] = lambda case: False):
+    """Lists of the cases of an op as parameters of a test, with the slow ones apart."""
+    found: dict[tuple[str, bool], list[Case]] = {}
+    for case in cases:
+        found.setdefault((case.node.op.name, is_slow(case)), []).append(case)
+    return [
+        pytest.param(group, id=f"{op} slow" if slow else op, marks=[pytest.mark.slow] * slow)
+        for (op, slow), group in found.items()
     ]
 
 

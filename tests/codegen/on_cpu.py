@@ -17,7 +17,7 @@ from graphc.ir.graph import Node, Value
 from graphc.runtime.gpu.products import Products
 
 HERE = Path(__file__).parent
-FLAGS = ("-O0", "-ffp-contract=off", "-w")
+FLAGS = ("-O1", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-w")
 
 
 class Library:

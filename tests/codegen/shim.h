@@ -20,7 +20,6 @@ static Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 constexpr unsigned MOST_THREADS = 1024;
 constexpr size_t STACK_BYTES = 32768;
-static ucontext_t fibers[MOST_THREADS];
 static jmp_buf waiting_scheduler, waiting_fibers[MOST_THREADS]; // switching costs no system call
 static char stacks[MOST_THREADS][STACK_BYTES];
 static bool started[MOST_THREADS], finished[MOST_THREADS], at_block_barrier[MOST_THREADS];
@@ -28,15 +27,16 @@ static bool is_descending;
 static void (*entry)(void **);
 static void **pointers;
 
-static void fiber() {
-    entry(pointers);
-    finished[threadIdx.x] = true;
-    _longjmp(waiting_scheduler, 1);
-}
-
 static void wait(bool for_block) {
     at_block_barrier[threadIdx.x] = for_block;
     if (!_setjmp(waiting_fibers[threadIdx.x])) _longjmp(waiting_scheduler, 1);
+}
+static void fiber() {
+    for (;;) {
+        entry(pointers);
+        finished[threadIdx.x] = true;
+        wait(true); // for the next block, or the next kernel: making a context takes longer
+    }
 }
 static void __syncthreads() { wait(true); }
 static void sync_warp() { wait(false); }
@@ -45,7 +45,12 @@ static void resume() {
     if (_setjmp(waiting_scheduler)) return;
     if (started[threadIdx.x]) _longjmp(waiting_fibers[threadIdx.x], 1);
     started[threadIdx.x] = true;
-    setcontext(&fibers[threadIdx.x]);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks[threadIdx.x];
+    context.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&context, fiber, 0);
+    setcontext(&context);
 }
 
 template <class T> static T __shfl_xor_sync(unsigned, T value, unsigned lanes) {
@@ -167,6 +172,12 @@ static bool run_warp(unsigned first, unsigned end) {
     }
 }
 
+// Forgets threads that are inside a kernel that failed.
+static int failed() {
+    memset(started, 0, sizeof started);
+    return 1;
+}
+
 // 0, or 1 if some threads met a barrier that others did not.
 static int run(void (*kernel)(void **), void **arguments, unsigned grid, unsigned block, int descending) {
     entry = kernel;
@@ -174,27 +185,21 @@ static int run(void (*kernel)(void **), void **arguments, unsigned grid, unsigne
     gridDim.x = grid;
     blockDim.x = block;
     is_descending = descending;
-    ucontext_t plain;
-    getcontext(&plain);
     const unsigned warps = (block + 31) / 32;
     for (unsigned b = 0; b < grid; ++b) {
         blockIdx.x = b;
         for (unsigned t = 0; t < block; ++t) {
-            started[t] = finished[t] = false;
+            finished[t] = false;
             pending[t] = groups[t] = 0;
-            fibers[t] = plain;
-            fibers[t].uc_stack.ss_sp = stacks[t];
-            fibers[t].uc_stack.ss_size = STACK_BYTES;
-            makecontext(&fibers[t], fiber, 0);
         }
         for (unsigned ended = 0; ended < block;) {
             for (unsigned i = 0; i < warps; ++i) {
                 const unsigned first = (descending ? warps - 1 - i : i) * 32;
-                if (!run_warp(first, first + 32 < block ? first + 32 : block)) return 1;
+                if (!run_warp(first, first + 32 < block ? first + 32 : block)) return failed();
             }
             ended = 0;
             for (unsigned t = 0; t < block; ++t) ended += finished[t];
-            if (ended && ended < block) return 1;
+            if (ended && ended < block) return failed();
         }
     }
     return 0;

@@ -2,9 +2,10 @@
 
 import functools
 
+import loops
 import numpy as np
 import pytest
-from codegen.cases import H200, all_cases
+from codegen.cases import H200, all_cases, by_op
 from codegen.checks import check, check_that_it_is_found
 from codegen.on_cpu import Library, channels_last, generated, kernels_in
 
@@ -13,45 +14,37 @@ from graphc.codegen.text.kernel import module_text
 from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.types import memory_order, outer_axes
 
-CASES = all_cases()
-BY_DAY = [
-    n for n, case in enumerate(CASES)
-    if not {"float64", "float16", "9001"} & {*case.name.split()}
-]  # fmt: skip
-BY_NIGHT = sorted({*range(len(CASES))} - {*BY_DAY})
-"""float64 and float16 have the kernels of float32 and bfloat16 but for the types; 9,001 rows take a
-second each."""
+CASES = {case.name: case for case in all_cases()}
 
 
-def parameters(numbers):
-    """Numbers of cases as parameters, with the names of the cases."""
-    slow = dict.fromkeys(BY_NIGHT, pytest.mark.slow)
-    return [pytest.param(n, id=CASES[n].name, marks=slow.get(n, ())) for n in numbers]
+def is_slow(case):
+    """Whether the case shows what another shows, or has 9,001 rows, which take a second each.
+
+    float64 and float16 have the kernels of float32 and bfloat16 but for the types.
+    """
+    return bool({"float64", "float16", "9001"} & {*case.name.split()})
 
 
 @functools.cache
-def prepared(number):
-    """Of a case its arrays and its kernels."""
-    arrays = CASES[number].arrays()
-    return arrays, generated(CASES[number].node, arrays)
+def prepared(name):
+    """The arrays of a case, and its kernels."""
+    arrays = CASES[name].arrays()
+    return arrays, generated(CASES[name].node, arrays)
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """The library with the kernels of a case: those of the day are in one, of the night in one."""
-
-    @functools.cache
-    def built(by_day):
-        kernels = kernels_in([prepared(n)[1] for n in (BY_DAY if by_day else BY_NIGHT)])
-        return Library(kernels)
-
-    by_day = frozenset(BY_DAY)
-    return lambda number: built(number in by_day)
+@functools.cache
+def library(slow):
+    """The kernels of all slow cases, or of all others."""
+    return Library(
+        kernels_in([prepared(name)[1] for name, case in CASES.items() if is_slow(case) == slow])
+    )
 
 
-@pytest.mark.parametrize("number", parameters(range(len(CASES))))
-def test_kernel_equals_numpy(number, libraries, cublas):
-    check(CASES[number], *prepared(number), libraries(number), cublas)
+@pytest.mark.parametrize("cases", by_op(CASES.values(), is_slow))
+def test_kernels_of_an_op_equal_numpy(cases, cublas):
+    for case in cases:
+        with loops.case(case.name):
+            check(case, *prepared(case.name), library(is_slow(case)), cublas)
 
 
 BREAKS = {
@@ -66,7 +59,7 @@ BREAKS = {
 @pytest.mark.parametrize(("right", "wrong"), BREAKS.values(), ids=BREAKS)
 def test_a_broken_kernel_is_found(right, wrong):
     """The checks above can fail."""
-    case = next(c for c in CASES if c.name == "softmax long (3, 2112) float32 dense")
+    case = next(c for c in CASES.values() if c.name == "softmax long (3, 2112) float32 dense")
     arrays = case.arrays()
     found = generated(case.node, arrays)
     kernels = kernels_in([found])
@@ -87,41 +80,42 @@ RESAMPLING = {
 
 @pytest.mark.parametrize(("op", "right", "wrong"), RESAMPLING.values(), ids=RESAMPLING)
 def test_broken_resampling_is_found(op, right, wrong):
-    case = next(c for c in CASES if c.name.startswith(op + " long") and "float32 dense" in c.name)
+    case = next(
+        c for c in CASES.values() if c.name.startswith(op + " long") and "float32 dense" in c.name
+    )
     check_that_it_is_found(case, right, wrong)
 
 
-NUMBERS = {case.name: number for number, case in enumerate(CASES)}
 STRIDED = [
-    n for n, c in enumerate(CASES)
-    if c.layout.startswith("axis") and {"float32", "bfloat16"} & {*c.name.split()}
-    and not (c.node.op.multiplies or c.node.op.convolves)
+    case for case in CASES.values()
+    if case.layout.startswith("axis") and {"float32", "bfloat16"} & {*case.name.split()}
+    and not (case.node.op.multiplies or case.node.op.convolves)
 ]  # fmt: skip
-"""Those of all ops but products, whose bits depend on the alignment of rows; of these no plan makes
+"""Cuts of all ops but products, whose bits depend on the alignment of rows; of these no plan makes
 parts that are less aligned than the whole (tests/allocation/test_padded_rows.py)."""
 
 
-@pytest.mark.parametrize("cut", parameters(STRIDED))
-def test_strides_change_no_bit(cut, libraries, cublas):
-    dense = NUMBERS[CASES[cut].name.replace(CASES[cut].layout, "dense")]
-    results = []
-    for number in (dense, cut):
-        case, (_, found) = CASES[number], prepared(number)
-        arrays = case.arrays()
-        libraries(number).run(found, arrays, cublas=cublas)
-        results.append([arrays[value].copy() for value in case.node.outputs])
-    for expected, result in zip(*results, strict=True):
-        np.testing.assert_array_equal(result, expected, strict=True)
+@pytest.mark.parametrize("cases", by_op(STRIDED, is_slow))
+def test_strides_change_no_bit(cases, cublas):
+    for cut in cases:
+        results = []
+        for name in (cut.name.replace(cut.layout, "dense"), cut.name):
+            case, (_, found) = CASES[name], prepared(name)
+            arrays = case.arrays()
+            library(is_slow(case)).run(found, arrays, cublas=cublas)
+            results.append([arrays[value].copy() for value in case.node.outputs])
+        for expected, result in zip(*results, strict=True):
+            np.testing.assert_array_equal(result, expected, cut.name, strict=True)
 
 
-@pytest.mark.parametrize(
-    "numbers", [BY_DAY, pytest.param(BY_NIGHT, marks=pytest.mark.slow)], ids=["day", "night"]
-)
-def test_scratch_depends_on_shapes_and_the_order_of_axes_alone(numbers):
+@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_scratch_depends_on_shapes_and_the_order_of_axes_alone(slow):
     """A plan gives scratch its bytes before anything has a place."""
     by_order = {}
-    for number in numbers:
-        case, (arrays, found) = CASES[number], prepared(number)
+    for case in CASES.values():
+        if is_slow(case) != slow:
+            continue
+        arrays, found = prepared(case.name)
         orders = tuple(memory_order(a.shape, a.strides) for a in arrays.values())
         assert by_order.setdefault((case.node, orders), found.scratch) == found.scratch
         strided = {v: a.strides for v, a in arrays.items() if outer_axes(v.type, a.strides)}
@@ -132,7 +126,7 @@ def test_maps_are_reduced_by_columns_where_they_lie_channels_last():
     """Consecutive threads take consecutive channels, and sums run over places."""
     found = {
         case.layout: generated(case.node, case.arrays()).kernels[0].text
-        for case in CASES
+        for case in CASES.values()
         if case.name.startswith("batch_norm long (2, 5, 13, 11) float32 ")
     }
     assert "across_column" in found["channels-last"]
@@ -151,6 +145,6 @@ def test_threads_follow_the_memory_of_maps():
 
 
 def test_texts_are_deterministic():
-    for number in BY_DAY[::7]:
-        arrays, found = prepared(number)
-        assert generated(CASES[number].node, arrays) == found
+    for name in [name for name, case in CASES.items() if not is_slow(case)][::7]:
+        arrays, found = prepared(name)
+        assert generated(CASES[name].node, arrays) == found

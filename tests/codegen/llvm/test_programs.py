@@ -1,8 +1,9 @@
 """Programs of ops as native kernels, against graphc's NumPy kernels in float64."""
 
+import loops
 import numpy as np
 import pytest
-from codegen.cases import LAST, LONG, SCALAR, all_cases
+from codegen.cases import LAST, LONG, SCALAR, all_cases, by_op
 from codegen.checks import check
 from codegen.llvm.native import Native
 from codegen.on_cpu import apart, places_of
@@ -29,16 +30,12 @@ def written(node, arrays):
     return native_calls(node, places_of(arrays))
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case.name, marks=() if is_first(case) else pytest.mark.slow)
-        for case in CASES
-    ],
-)
-def test_native_kernel_equals_numpy(case):
-    arrays = case.arrays()
-    check(case, arrays, written(case.node, arrays), Native())
+@pytest.mark.parametrize("cases", by_op(CASES, lambda case: not is_first(case)))
+def test_native_kernels_of_an_op_equal_numpy(cases):
+    for case in cases:
+        with loops.case(case.name):
+            arrays = case.arrays()
+            check(case, arrays, written(case.node, arrays), Native())
 
 
 def results(node, arrays):

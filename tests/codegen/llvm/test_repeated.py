@@ -1,8 +1,9 @@
 """Operands that are repeated, with strides of 0, are read as their copies are."""
 
+import loops
 import numpy as np
 import pytest
-from codegen.cases import all_cases
+from codegen.cases import all_cases, by_op
 from codegen.llvm.native import Native
 from codegen.on_cpu import aligned, places_of
 
@@ -61,20 +62,18 @@ def check(case, axes_of):
 CASES = distinct_cases()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_is_one_element(case):
-    check(case, lambda shape: [range(len(shape))] if shape else [])
+@pytest.mark.parametrize("cases", by_op(CASES))
+def test_a_repeated_element_is_read_as_its_copies(cases):
+    for case in cases:
+        with loops.case(case.name):
+            check(case, lambda shape: [range(len(shape))] if shape else [])
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case.name, marks=() if "pool" in case.name else pytest.mark.slow)
-        for case in CASES
-    ],
-)
-def test_what_is_repeated_along_one_axis(case):
-    check(case, lambda shape: [{axis} for axis in range(len(shape)) if shape[axis] > 1])
+@pytest.mark.parametrize("cases", by_op(CASES, lambda case: "pool" not in case.name))
+def test_a_repeated_axis_is_read_as_its_copies(cases):
+    for case in cases:
+        with loops.case(case.name):
+            check(case, lambda shape: [{axis} for axis in range(len(shape)) if shape[axis] > 1])
 
 
 @pytest.mark.parametrize("pool", [g.max_pool2d, g.average_pool2d])

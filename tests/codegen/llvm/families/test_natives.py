@@ -1,7 +1,8 @@
 """Native kernels of op families on the cases of generated kernels, against NumPy in float64."""
 
+import loops
 import pytest
-from codegen.cases import LAST, all_cases
+from codegen.cases import LAST, all_cases, by_op
 from codegen.checks import check
 from codegen.llvm.native import Native
 from codegen.on_cpu import places_of
@@ -21,14 +22,10 @@ def is_shown_by_others(case):
     return not plain if "float32" in case.name else case.layout != LAST
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case.name, marks=[pytest.mark.slow] * is_shown_by_others(case))
-        for case in CASES
-    ],
-)
-def test_kernel_equals_numpy(case):
-    arrays = case.arrays()
-    found = native_rule_of(case.node.op)(case.node, places_of(arrays))
-    check(case, arrays, found, Native())
+@pytest.mark.parametrize("cases", by_op(CASES, is_shown_by_others))
+def test_kernels_of_an_op_equal_numpy(cases):
+    for case in cases:
+        with loops.case(case.name):
+            arrays = case.arrays()
+            found = native_rule_of(case.node.op)(case.node, places_of(arrays))
+            check(case, arrays, found, Native())
