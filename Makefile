@@ -7,8 +7,9 @@ BIN := $(VENV)/bin
 LOWEST := $(VENV)-torch-lowest
 PAGES := view,browser,perfetto
 # A worker a core: with more threads, BLAS and torch wait for cores that other workers have. One
-# that has nothing left takes tests from another: some at night take a minute each.
-PARALLEL = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# that has nothing left takes tests from another: some at night take a minute each. Workers and the
+# processes that tests start read bytecode, also where the environment forbids to write it.
+PARALLEL = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
 .PHONY: demo test nightly torch-lowest mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean

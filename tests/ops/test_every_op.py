@@ -162,11 +162,11 @@ def check_gradient(loss, wrt: list[Input], feeds, step=4e-6, tolerance=2e-8):
     """Central differences in float64 against the symbolic gradient."""
     gradients = g.gradient(loss, wrt)
     named = {x.name: gradient for x, gradient in zip(wrt, gradients, strict=True)}
-    program = g.compile(loss, outputs=named, poison=True)
+    program = g.compile(loss, outputs=named, poison=True, reorder=False)
     feeds = {**weight_feeds(program.graph), **feeds}
     feeds = {x.name: feeds[x.name] for x in program.graph.inputs}
     found = program.step(feeds)
-    loss_only = g.compile(loss, training=True)
+    loss_only = g.compile(loss, training=True, reorder=False)
     names = {x.name for x in loss_only.graph.inputs}
 
     def loss_at(name, array):

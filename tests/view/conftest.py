@@ -2,7 +2,7 @@
 
 import pytest
 from view.chromium import opened
-from view.screen import PLANS, Screen
+from view.screen import Screen, strategy_plans
 
 from graphc.view.page import page
 
@@ -16,7 +16,7 @@ def browser():
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "plan.html"
-    path.write_text(page(PLANS, "a small network"))
+    path.write_text(page(strategy_plans(), "a small network"))
     return path
 
 

@@ -7,8 +7,13 @@ from view.networks import STRATEGIES, planned
 import graphc as g
 
 NAMES = tuple(STRATEGIES)
-PLANS = {name: planned(**options) for name, options in STRATEGIES.items()}
 SIZE = {"width": 1440, "height": 900}
+
+
+@functools.cache
+def strategy_plans():
+    """Plans of a small network under each strategy, by name."""
+    return {name: planned(**options) for name, options in STRATEGIES.items()}
 
 
 def branches():

@@ -3,7 +3,7 @@
 from urllib.parse import parse_qs
 
 import pytest
-from view.screen import NAMES, PLANS, Screen, called
+from view.screen import NAMES, Screen, called, strategy_plans
 
 pytestmark = pytest.mark.browser
 
@@ -47,7 +47,7 @@ def restored(browser, screen):
 def test_the_address_leads_back_to_what_is_shown(browser, screen):
     before = state(screen)
     assert restored(browser, screen) == before
-    plan = PLANS["cheap"]
+    plan = strategy_plans()["cheap"]
     screen.press("4")
     assert restored(browser, screen) == state(screen) != before
     copy = next(v for v in plan.graph.values if v.node and v.node.copy_of)
@@ -72,15 +72,15 @@ def test_the_address_names_what_is_selected(screen):
     screen.press("2", ",")
     found = parse_qs(address(screen).partition("#")[2])
     assert found["plan"] == ["sharing"]
-    assert found["node"] == [str(PLANS["sharing"].peak_step - 1)]
-    state_name = PLANS["sharing"].graph.states[0].name
+    assert found["node"] == [str(strategy_plans()["sharing"].peak_step - 1)]
+    state_name = strategy_plans()["sharing"].graph.states[0].name
     screen.page.fill("#search", f"@{state_name}")
     found = parse_qs(address(screen).partition("#")[2])
     assert found["value"] == [f"@{state_name}"]
 
 
 def test_a_workspace_is_led_back_to(browser, screen):
-    plan = PLANS["none"]
+    plan = strategy_plans()["none"]
     _, buffer = max(plan.workspaces.items(), key=lambda entry: entry[1].bytes)
     place = screen.place(buffer.lifetime.first + 0.5, buffer.offset + buffer.bytes / 2)
     screen.page.mouse.click(*place)
@@ -97,8 +97,13 @@ def test_an_address_of_what_is_not_there_shows_the_rest(browser, path, fragment)
     selected = screen.page.locator("[role=tab][aria-selected=true]").inner_text()
     assert selected == NAMES[0]
     assert screen.page.locator("#details h3").count() == 0
-    steps = max(len(plan.graph.nodes) for plan in PLANS.values())
-    assert screen.view() == [0, steps, 0, max(plan.arena_bytes for plan in PLANS.values())]
+    steps = max(len(plan.graph.nodes) for plan in strategy_plans().values())
+    assert screen.view() == [
+        0,
+        steps,
+        0,
+        max(plan.arena_bytes for plan in strategy_plans().values()),
+    ]
     screen.page.close()
     assert screen.complaints == []
 

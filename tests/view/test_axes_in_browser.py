@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from view.networks import planned
 from view.replay import live_of_kind, replayed
-from view.screen import NAMES, PLANS, large, variants, written_last
+from view.screen import NAMES, large, strategy_plans, variants, written_last
 
 from graphc.plans.cost_model import CostModel
 
@@ -51,16 +51,16 @@ def check_times(screen, low, high, units, title):
 
 @pytest.mark.parametrize("scale", [1, 2])
 def test_labels_of_axes_stand_where_their_values_are(show, scale):
-    screen = show(PLANS, device_scale_factor=scale)
-    most = MARGIN * max(plan.live_bytes for plan in PLANS.values())
+    screen = show(strategy_plans(), device_scale_factor=scale)
+    most = MARGIN * max(plan.live_bytes for plan in strategy_plans().values())
     for keys in [("3",), ("ArrowUp",), *[("+",)] * 17, ("ArrowUp",), ("ArrowRight",)]:
         t0, t1, a0, a1 = screen.press(*keys)
         check_bytes(screen, "addresses", a0, a1)
         check_bytes(screen, "sizes", 0, most)
         check_times(screen, t0, t1, {}, "node")
     screen.press("f")
-    check_bytes(screen, "sizes", 0, MARGIN * PLANS["packed"].live_bytes)
-    title = f"seconds: {CostModel(PLANS['packed'].device)}"
+    check_bytes(screen, "sizes", 0, MARGIN * strategy_plans()["packed"].live_bytes)
+    title = f"seconds: {CostModel(strategy_plans()['packed'].device)}"
     for keys in [("0", "t"), ("+", "+"), ("ArrowRight",), ("+", "+")]:
         t0, t1, _, _ = screen.press(*keys)
         check_times(screen, t0, t1, SECONDS, title)
@@ -69,10 +69,10 @@ def test_labels_of_axes_stand_where_their_values_are(show, scale):
 def test_the_peak_is_marked_where_it_is(screen):
     wide, tall = screen.size("live-marks")
     mark = screen.colour("mark")
-    most = max(plan.live_bytes for plan in PLANS.values())
+    most = max(plan.live_bytes for plan in strategy_plans().values())
     looked_at = 0
     for keys, is_fitted in (((), False), (("+", "ArrowLeft"), False), (("f",), True)):
-        for tab, plan in enumerate(PLANS.values(), 1):
+        for tab, plan in enumerate(strategy_plans().values(), 1):
             screen.press("0", str(tab), "m", "0")  # `m` moves to the largest buffer
             t0, t1, _, _ = screen.press(*keys)
             x = (plan.peak_step + 0.5 - t0) / (t1 - t0) * wide
@@ -165,9 +165,9 @@ def test_a_kind_that_is_not_shown_leaves_the_curve(show):
 
 
 def test_beyond_the_end_of_a_plan_is_nothing(screen):
-    steps = {name: len(plan.graph.nodes) for name, plan in PLANS.items()}
+    steps = {name: len(plan.graph.nodes) for name, plan in strategy_plans().items()}
     shortest = min(steps, key=steps.__getitem__)
-    plan = PLANS[shortest]
+    plan = strategy_plans()[shortest]
     screen.press(str(NAMES.index(shortest) + 1))
     state = max((b for b in plan.buffers if b.kind == "state"), key=lambda b: b.bytes)
     address = state.offset + state.bytes / 2
@@ -182,7 +182,7 @@ def test_beyond_the_end_of_a_plan_is_nothing(screen):
 
 def test_a_dense_screen(show):
     """Two pixels of the device for each of the page: the pointer counts in those of the page."""
-    screen, plan = show(PLANS, device_scale_factor=2), PLANS["sublinear"]
+    screen, plan = show(strategy_plans(), device_scale_factor=2), strategy_plans()["sublinear"]
     screen.press("5")
     assert screen.size("map") == [round(2 * screen.box[side]) for side in ("width", "height")]
     found = list(large(plan, screen))
@@ -200,7 +200,7 @@ def test_a_dense_screen(show):
 
 
 def test_turning_time_keeps_what_is_seen(screen):
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     costs = CostModel(plan.device)
     edges = [0.0]
     for node in plan.graph.nodes:

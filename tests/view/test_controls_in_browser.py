@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from view.screen import NAMES, PLANS, VARIANTS, branches, called, large, written_last
+from view.screen import NAMES, VARIANTS, branches, called, large, strategy_plans, written_last
 
 import graphc as g
 
@@ -39,7 +39,7 @@ def wanted_at(plan, time, address):
 
 def test_the_tooltip_tells_what_is_there_after_the_view_has_changed(screen):
     """The wheel turns under a pointer that rests; after a key, the pointer has to move."""
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     screen.press("3")
     _, time, address = biggest(plan, screen)
     x, y = screen.place(time, address)
@@ -62,9 +62,9 @@ def test_the_tooltip_tells_what_is_there_after_the_view_has_changed(screen):
 
 
 def test_the_tooltip_is_that_of_the_tab(screen):
-    _, time, address = biggest(PLANS["none"], screen)
+    _, time, address = biggest(strategy_plans()["none"], screen)
     x, y = screen.place(time, address)
-    for tab, plan in enumerate(PLANS.values(), 1):
+    for tab, plan in enumerate(strategy_plans().values(), 1):
         screen.press(str(tab))
         screen.page.mouse.move(x + 1, y)
         screen.page.mouse.move(x, y)
@@ -113,7 +113,7 @@ def test_the_focus_stays_on_a_kind(screen):
 
 
 def test_the_focus_goes_to_what_a_link_shows(screen):
-    plan = PLANS["cheap"]
+    plan = strategy_plans()["cheap"]
     screen.press("4")
     copied = next(v for v in plan.graph.values if v.node and v.node.copy_of)
     screen.choose(plan, copied)
@@ -155,7 +155,7 @@ def test_tabs_name_what_they_control(screen):
 
 
 def test_n_and_p_turn_to_the_next_and_the_previous_match(screen):
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     screen.press("3")
     screen.page.fill("#search", "unit0/reduce")
     names, values = plan.graph.names, plan.graph.values
@@ -210,7 +210,7 @@ def test_a_tab_keeps_what_is_selected_by_what_computes_it(show):
 
 def test_names_of_one_value_differ_between_tabs(show):
     """Numbers follow the order of nodes; the selection does not."""
-    first, second = PLANS["none"], PLANS["sublinear"]
+    first, second = strategy_plans()["none"], strategy_plans()["sublinear"]
     screen = show({"none": first, "sublinear": second})
     last = [
         [v for v in plan.graph.values if v.node and v.node.phase == "update"]
@@ -234,7 +234,7 @@ def test_names_of_one_value_differ_between_tabs(show):
 def test_a_window_of_1024_pixels(screen):
     screen.page.set_viewport_size({"width": 1024, "height": 700})
     screen.press("5")
-    plan = PLANS["sublinear"]
+    plan = strategy_plans()["sublinear"]
     screen.choose(plan, max(plan.graph.states, key=lambda state: state.type.bytes))
     screen.measure()
     assert screen.page.locator("header").bounding_box()["height"] < 50

@@ -9,13 +9,16 @@ from graphc.plans.rank_model import timeline
 
 pytestmark = pytest.mark.browser
 
-PLAN = planned("wide mlp", ranks=2)
+
+@functools.cache
+def plan():
+    return planned("wide mlp", ranks=2)
 
 
 @functools.cache
 def expected(axis):
     """(first, last) of each exchange on an axis, by the model's timeline."""
-    found = timeline(PLAN)
+    found = timeline(plan())
     edges = [sum(found.seconds[:step]) for step in range(len(found.seconds) + 1)]
 
     def on_nodes(time):
@@ -48,7 +51,7 @@ def spans(screen):
 
 @pytest.mark.parametrize("axis", ["node", "seconds"])
 def test_a_row_shows_when_what_is_exchanged(show, axis):
-    screen = show({"two ranks": PLAN})
+    screen = show({"two ranks": plan()})
     if axis == "seconds":
         screen.press("t")
     t0, t1, _, _ = screen.view()
@@ -63,11 +66,11 @@ def test_a_row_shows_when_what_is_exchanged(show, axis):
 
 
 def test_an_exchange_tells_what_it_sends_and_leads_to_its_value(show):
-    screen = show({"two ranks": PLAN})
-    steps = [step for step, _, _ in timeline(PLAN).exchanges]
+    screen = show({"two ranks": plan()})
+    steps = [step for step, _, _ in timeline(plan()).exchanges]
     pairs = zip(expected("node"), steps, strict=True)
     (first, last), step = max(pairs, key=lambda pair: pair[0][1] - pair[0][0])
-    node = PLAN.graph.nodes[step]
+    node = plan().graph.nodes[step]
     t0, t1, _, _ = screen.view()
     box = screen.page.locator("#exchanged").bounding_box()
     place = (
@@ -81,11 +84,11 @@ def test_an_exchange_tells_what_it_sends_and_leads_to_its_value(show):
     figure, unit = lines[1].removeprefix("sends ").split()[:2]
     assert float(figure) * 1024 ** ("B", "KiB", "MiB").index(unit) == pytest.approx(sent, rel=0.01)
     screen.page.mouse.click(*place)
-    assert screen.heading().split()[0] == PLAN.graph.names[node.output]
+    assert screen.heading().split()[0] == plan().graph.names[node.output]
 
 
 def test_a_plan_of_one_process_has_no_row(show):
-    screen = show({"one": planned("wide mlp"), "two": PLAN})
+    screen = show({"one": planned("wide mlp"), "two": plan()})
     row = screen.page.locator("#exchanged")
     assert not row.is_visible()
     screen.press("2")

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from view.screen import NAMES, PLANS, Screen, variants
+from view.screen import NAMES, Screen, strategy_plans, variants
 
 from graphc.view.page import _template, page
 
@@ -88,7 +88,7 @@ def test_buttons_name_what_they_do(screen):
 
 
 def test_the_tooltip_leaves_when_a_key_is_used_and_comes_with_the_pointer(screen):
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     screen.press("3")
     buffer = max(plan.buffers, key=lambda b: b.bytes * (plan.lifetime_end(b) - b.lifetime.first))
     middle = (buffer.lifetime.first + plan.lifetime_end(buffer)) // 2
@@ -109,7 +109,7 @@ def test_the_tooltip_leaves_when_a_key_is_used_and_comes_with_the_pointer(screen
 def test_what_would_lower_a_plan_stands_beside_it(browser, tmp_path):
     path = tmp_path / "plan.html"
     told = {"none": ["1.00 MiB, 2.00 MiB less: --allocate packed"], "cheap": ["nothing"]}
-    path.write_text(page(PLANS, "lower", lowering=told, opened="cheap"))
+    path.write_text(page(strategy_plans(), "lower", lowering=told, opened="cheap"))
     screen = Screen(browser, path)
     selected = screen.page.locator("[role=tab][aria-selected=true]")
     assert selected.inner_text() == "cheap"

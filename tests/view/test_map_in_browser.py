@@ -6,7 +6,7 @@ Where things should be is worked out here from the plan, not asked of the page's
 import pytest
 from view.networks import planned
 from view.replay import replayed
-from view.screen import NAMES, PLANS, Screen, large, written_last
+from view.screen import NAMES, Screen, large, strategy_plans, written_last
 
 import graphc as g
 from graphc.view.page import page
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.mark.parametrize("name", NAMES)
 def test_hover_names_what_is_there(screen, name):
-    plan = PLANS[name]
+    plan = strategy_plans()[name]
     screen.press(str(NAMES.index(name) + 1))
     found, held = list(large(plan, screen)), replayed(plan)
     assert len(found) >= 8
@@ -28,7 +28,7 @@ def test_hover_names_what_is_there(screen, name):
 
 
 def test_hover_over_a_state_that_was_not_updated_yet(screen):
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     screen.press("3")
     state = max((b for b in plan.buffers if b.kind == "state"), key=lambda b: b.bytes)
     told = screen.hover(0.5, state.offset + state.bytes / 2)
@@ -59,13 +59,13 @@ def test_hover_over_parts_of_a_concatenation(browser, tmp_path, axis):
 
 
 def test_hover_over_nothing(screen):
-    free = max(each.arena_bytes for each in PLANS.values())
+    free = max(each.arena_bytes for each in strategy_plans().values())
     screen.press("3")
     assert screen.hover(1.5, free * 0.999) is None
 
 
 def test_hover_after_zooming(screen):
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     screen.press("3")
     buffer, step = max(large(plan, screen), key=lambda entry: entry[0].bytes)
     before = screen.view()
@@ -118,7 +118,7 @@ def test_keys_move_zoom_and_reset(screen):
     assert screen.press("ArrowDown") == pytest.approx(near)
     assert screen.press("-", "-") == pytest.approx(whole, abs=1e-6)
     assert screen.press("+", "0") == whole
-    plan = PLANS["cheap"]
+    plan = strategy_plans()["cheap"]
     assert screen.press("4", "f") == [0, len(plan.graph.nodes), 0, plan.arena_bytes]
     assert screen.press("0") == whole
     assert screen.press("ArrowLeft", "ArrowDown") == whole
@@ -129,7 +129,7 @@ def test_keys_move_zoom_and_reset(screen):
 
 
 def test_time_in_seconds(screen):
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     screen.press("3", "t")
     assert screen.page.locator("#time").inner_text() == "show nodes"
     from graphc.plans.cost_model import CostModel
@@ -142,11 +142,11 @@ def test_time_in_seconds(screen):
     told = screen.hover(middle, state.offset + state.bytes / 2)
     assert f"node {longest}:" in told
     screen.press("t")
-    assert screen.view()[1] == max(len(each.graph.nodes) for each in PLANS.values())
+    assert screen.view()[1] == max(len(each.graph.nodes) for each in strategy_plans().values())
 
 
 def test_a_kind_that_is_not_shown(screen):
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     screen.press("3")
     held = replayed(plan)
     found = large(plan, screen)

@@ -1,7 +1,7 @@
 """The small graph of neighbours, and the tree of scopes, against the plan."""
 
 import pytest
-from view.screen import PLANS, called, variants
+from view.screen import called, strategy_plans, variants
 
 from graphc.ir.types import format_bytes
 from graphc.view.scopes import scopes_at
@@ -47,8 +47,8 @@ def shown(screen):
 
 @pytest.mark.parametrize("name", ["packed", "cheap"])
 def test_neighbours_are_operands_and_readers_of_two_levels(screen, name):
-    plan = PLANS[name]
-    screen.press(str(list(PLANS).index(name) + 1))
+    plan = strategy_plans()[name]
+    screen.press(str(list(strategy_plans()).index(name) + 1))
     values = list(plan.graph.values)
     for value in [*values[:4], *values[:: len(values) // 12], values[-1]]:
         screen.choose(plan, value)
@@ -90,7 +90,7 @@ def test_lines_join_what_is_read_to_what_reads_it(show):
 
 
 def test_the_graph_can_be_walked_by_pointer_and_by_keys(screen):
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     screen.press("3")
     value = [v for v in plan.graph.values if v.node and v.node.op.name == "relu"][4]
     screen.choose(plan, value)
@@ -109,7 +109,7 @@ def test_the_graph_can_be_walked_by_pointer_and_by_keys(screen):
 
 
 def test_the_tree_of_scopes_opens_and_has_the_bytes_of_each_layer(screen):
-    plan = PLANS["cheap"]
+    plan = strategy_plans()["cheap"]
     screen.press("4")
     for step in (plan.peak_step, plan.peak_step + 1):
         title = screen.page.locator("#scopes-title").inner_text().lower()

@@ -3,13 +3,13 @@
 import re
 
 import pytest
-from view.screen import NAMES, PLANS, called, large, written_last
+from view.screen import NAMES, called, large, strategy_plans, written_last
 
 pytestmark = pytest.mark.browser
 
 
 def test_a_click_shows_all_of_a_value(screen):
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     screen.press("3")
     buffer, step = max(large(plan, screen), key=lambda entry: entry[0].lifetime.first)
     screen.page.mouse.click(*screen.place(step + 0.5, buffer.offset + buffer.bytes / 2))
@@ -30,7 +30,7 @@ def test_a_click_shows_all_of_a_value(screen):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_search_finds_a_layer_and_moves_to_it(screen, name):
-    plan = PLANS[name]
+    plan = strategy_plans()[name]
     screen.press(str(NAMES.index(name) + 1))
     screen.page.keyboard.press("/")
     screen.page.keyboard.type("STAGE3/unit0/reduce")
@@ -63,7 +63,7 @@ def test_a_search_counts_from_what_is_selected_on_another_tab(screen):
     assert heading.inner_text().split()[1] == f"({before})"
     told = screen.page.locator("#found").inner_text()
     number, count = map(int, re.findall(r"\d+", told))
-    plan = PLANS[NAMES[3]]
+    plan = strategy_plans()[NAMES[3]]
     names = plan.graph.names
     relus = [v for v in plan.graph.values if "relu" in names[v] + (v.node.label if v.node else "")]
     assert count == len(relus)
@@ -74,7 +74,7 @@ def test_a_search_counts_from_what_is_selected_on_another_tab(screen):
 
 
 def test_fitting_holds_until_the_view_changes(screen):
-    plans = [PLANS[name] for name in NAMES]
+    plans = [strategy_plans()[name] for name in NAMES]
     whole = [[0, len(plan.graph.nodes), 0, plan.arena_bytes] for plan in plans]
     assert screen.press("3", "f") == whole[2]
     assert screen.press("4") == whole[3]
@@ -94,7 +94,7 @@ def test_what_changes_the_view_leaves_side_by_side(screen):
 
 
 def test_search_finds_an_output(screen):
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     screen.press("3")
     ((name, value),) = plan.graph.outputs.items()
     assert name not in value.node.label
@@ -111,11 +111,11 @@ def test_search_for_what_is_not_there(screen):
 
 
 def test_tabs_have_common_axes_and_their_own_figures(screen):
-    steps = max(len(each.graph.nodes) for each in PLANS.values())
-    height = max(each.arena_bytes for each in PLANS.values())
+    steps = max(len(each.graph.nodes) for each in strategy_plans().values())
+    height = max(each.arena_bytes for each in strategy_plans().values())
     tabs = screen.page.locator("[role=tab]")
     assert tabs.all_inner_texts() == list(NAMES)
-    for number, (name, plan) in enumerate(PLANS.items()):
+    for number, (name, plan) in enumerate(strategy_plans().items()):
         tabs.nth(number).click()
         assert screen.view() == [0, steps, 0, height]
         selected = screen.page.locator("[role=tab][aria-selected=true]")
@@ -145,7 +145,7 @@ def check_moment(screen, plan, step):
 
 
 def test_what_is_live_at_another_node(screen):
-    plan = PLANS["packed"]
+    plan = strategy_plans()["packed"]
     screen.press("3")
     curve = screen.page.locator("#curve").bounding_box()
     t0, t1, _, _ = screen.view()
@@ -173,7 +173,7 @@ def test_what_is_live_at_another_node(screen):
 
 
 def test_what_is_related_to_a_value_is_one_click_away(screen):
-    plan = PLANS["cheap"]
+    plan = strategy_plans()["cheap"]
     screen.press("4")
     graph = plan.graph
     copy = next(v for v in graph.values if v.node and v.node.copy_of and v.node.level == 1)
@@ -211,16 +211,16 @@ def test_all_plans_side_by_side(screen):
     screen.press("a")
     assert not screen.page.locator("#map").is_visible()
     buttons = screen.page.locator("#all button")
-    for told, plan in zip(buttons.all_inner_texts(), PLANS.values(), strict=True):
+    for told, plan in zip(buttons.all_inner_texts(), strategy_plans().values(), strict=True):
         assert f"arena {plan.arena_bytes / 2**20:.1f} MiB" in told
     painted = screen.page.evaluate(
         "[...document.querySelectorAll('#all canvas')].map(c => c.getContext('2d')"
         ".getImageData(0, 0, c.width, c.height).data.filter((_, i) => i % 4 === 3)"
         ".reduce((n, a) => n + (a > 0), 0) / c.width / c.height)"
     )
-    steps = max(len(plan.graph.nodes) for plan in PLANS.values())
-    height = max(plan.arena_bytes for plan in PLANS.values())
-    for share, plan in zip(painted, PLANS.values(), strict=True):
+    steps = max(len(plan.graph.nodes) for plan in strategy_plans().values())
+    height = max(plan.arena_bytes for plan in strategy_plans().values())
+    for share, plan in zip(painted, strategy_plans().values(), strict=True):
         area = sum(plan.live_profile) / steps / height
         assert share == pytest.approx(area, rel=0.15, abs=0.02)
     buttons.nth(3).click()
@@ -236,8 +236,8 @@ def test_a_selected_value_stays_selected_on_another_tab(screen):
     assert heading.inner_text().strip() == "%x"
     screen.page.locator("[role=tab]").nth(2).click()
     assert heading.inner_text().strip() == "%x"
-    buffer = PLANS["packed"].buffers[
-        next(p.buffer for v, p in PLANS["packed"].placements.items()
-             if PLANS["packed"].graph.names[v] == "%x")
+    buffer = strategy_plans()["packed"].buffers[
+        next(p.buffer for v, p in strategy_plans()["packed"].placements.items()
+             if strategy_plans()["packed"].graph.names[v] == "%x")
     ]  # fmt: skip
     assert f"{buffer.offset:#x} to" in screen.page.locator("#details").inner_text()

@@ -2,7 +2,7 @@
 
 import pytest
 from view.replay import live_of_kind, replayed
-from view.screen import PLANS, called, large, variants
+from view.screen import VARIANTS, called, large, strategy_plans, variants
 
 import graphc as g
 from graphc.ir.graph import State
@@ -99,7 +99,7 @@ def test_bytes_live_until_views_and_wholes_are_read(panel):
     assert longer == {"part", "viewed"}
 
 
-@pytest.mark.parametrize("name", variants())
+@pytest.mark.parametrize("name", VARIANTS)
 def test_buffers_live_as_long_as_their_values(name):
     """What the test above works out for values is what the plan has for buffers."""
     plan = variants()[name]
@@ -172,7 +172,7 @@ def holds(value, strides, byte):
 
 
 def test_a_workspace_is_told_by_its_node(screen):
-    plan = PLANS["none"]
+    plan = strategy_plans()["none"]
     node, buffer = max(plan.workspaces.items(), key=lambda entry: entry[1].bytes)
     step = plan.graph.position[node]
     told = screen.hover(step + 0.5, buffer.offset + buffer.bytes / 2)
