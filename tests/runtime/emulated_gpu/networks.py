@@ -1,5 +1,7 @@
 """Small networks that meet every kind of call."""
 
+import functools
+
 import numpy as np
 from runtime.emulated_gpu.emulated import EmulatedDevice
 
@@ -143,7 +145,9 @@ def bits(program):
     return {name: np.ascontiguousarray(array).tobytes() for name, array in program.states.items()}
 
 
+@functools.cache
 def plan_of(network=branches, **options):
+    """The plan of a network, made once for all tests."""
     return g.plan(network(), optimizer=g.optim.Adam(1e-2), device="cuda", **options)
 
 
