@@ -12,13 +12,9 @@ from graphc import jit
 
 CODE = """
 import numpy as np
-from graphc import jit
-jit.LITTLE = -1
-from graphc.models import mlp
-import graphc
-network = mlp(layers=20, hidden=64, batch=512)
-arena = graphc.plan(network, optimizer=graphc.optim.SGD()).arena_bytes
-graphc.plan(network, optimizer=graphc.optim.SGD(), budget=arena * 3 // 4)
+from graphc.packing.search import _settle
+_settle(0, 8, np.zeros((1, 4), np.int64), 0, 1)
+assert _settle.is_compiled
 """
 
 

@@ -83,7 +83,7 @@ def test_parameter_counts_of_the_baselines():
 MXNET = [
     # MXNet 1.9.1's planner, MiB of feature maps under none, inplace and sharing; batch 32 and 64
     (lambda: resnet(50), (9460, 6777, 3563)),
-    (lambda: resnet(101), (14042, 10109, 5229)),
+    pytest.param(lambda: resnet(101), (14042, 10109, 5229), marks=pytest.mark.slow),
     (lambda: lstm(16), (5333, 2872, 573)),
     pytest.param(lambda: lstm(32), (10815, 5745, 868), marks=pytest.mark.slow),
     pytest.param(lambda: lstm(64), (21781, 11491, 1460), marks=pytest.mark.slow),
@@ -180,8 +180,11 @@ SMALL = {
 }
 
 
-DEEP = ("densenet121", "inception_v3", "mobilenet_v2", "preact_resnet", "resnet", "resnet common")
-"""Convolutional networks beside resnet, whose passes take longest."""
+DEEP = (
+    "bert", "densenet121", "inception_v3", "mobilenet_v2", "preact_resnet", "resnet",
+    "resnet common", "vgg16", "vit",
+)  # fmt: skip
+"""Networks of slow tests: beside them, unet is convolutional and gpt2 has attention."""
 
 
 def quick_and_slow(names, slow):

@@ -15,8 +15,10 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("ranks", "accumulate"),
+    [(2, 1), (3, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 2), (3, 1)))],
+)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_ranks_normalise_as_one_process_does_its_joint_batch(name, ranks, accumulate):
     build, options = NETWORKS[name], {"optimizer": g.optim.SGD(0.1), "accumulate": accumulate}
