@@ -191,7 +191,7 @@ def test_the_group_is_kept_where_the_owner_may_not_be_given_away(tmp_path, monke
     assert ((tmp_path / "run").stat().st_gid, mode_of(tmp_path / "run")) == (group, 0o660)
 
 
-def test_what_replaces_a_private_file_is_private_from_its_first_byte(tmp_path, monkeypatch):
+def test_the_replacement_of_a_private_file_is_private_from_its_first_byte(tmp_path, monkeypatch):
     (tmp_path / "run").write_bytes(OLD)
     (tmp_path / "run").chmod(0o600)
     seen = []
@@ -359,7 +359,7 @@ def test_a_check_before_the_work_says_what_writing_would(tmp_path):
     assert names_in(tmp_path) == ["file", "link", "loop", "lost", "new"]
 
 
-def test_what_is_or_would_be_a_regular_file(tmp_path):
+def test_regular_files_are_recognized(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("fifo")
     (tmp_path / "file").touch()

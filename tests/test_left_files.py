@@ -33,7 +33,7 @@ def writer(path, fate):
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_what_killed_writers_have_left_a_later_save_removes(tmp_path):
+def test_a_later_save_removes_files_of_killed_writers(tmp_path):
     for name in ("run", "other"):
         killed = writer(tmp_path / name, "killed")
         killed.communicate()
@@ -44,7 +44,7 @@ def test_what_killed_writers_have_left_a_later_save_removes(tmp_path):
     assert names_in(tmp_path) == ["third"]
 
 
-def test_what_a_living_writer_has_begun_stays(tmp_path):
+def test_files_of_living_writers_are_kept(tmp_path):
     """Of the same file, of another in the folder, and under another name of the folder."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "alias").symlink_to("folder")
@@ -159,7 +159,7 @@ def test_a_file_system_without_locks_is_written_to_and_nothing_is_removed(tmp_pa
     assert names_in(tmp_path) == [left.name, "run"]
 
 
-def test_what_no_writer_has_left_stays(tmp_path):
+def test_other_files_are_kept(tmp_path):
     name = f"{files.PREFIX}0123456789abcdef{files.SUFFIX}"
     (tmp_path / f"{name}.txt").touch()
     (tmp_path / f"x{name}").touch()

@@ -172,7 +172,7 @@ def test_graphs_without_convolutions_have_none(network):
 
 
 @pytest.mark.parametrize("options", [{}, {"recompute": "sublinear"}, {"allocate": "none"}], ids=str)
-def test_what_fused_attention_writes_lies_as_the_projection(options):
+def test_fused_attention_writes_the_layout_of_the_projection(options):
     """So the heads of a position are one row of the next product's operand, without a copy."""
     sizes = {"layers": 2, "width": 32, "heads": 2, "seq_len": 16, "batch": 2, "vocab": 50}
     loss = g.models.gpt2(**sizes, drop=0.0, attention="fused")
@@ -280,7 +280,7 @@ def test_flattening_a_map_is_a_copy():
     assert plan.placements[plan.graph.outputs["output0"]].how == "view"
 
 
-def test_what_is_declared_is_known():
+def test_declared_layouts_are_found():
     on_maps = {name for name, op in REGISTRY.items() if op.on_maps}
     convolutions = {name for name, op in REGISTRY.items() if op.convolves}
     assert convolutions == {"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"} <= on_maps

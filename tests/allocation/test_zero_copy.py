@@ -154,7 +154,7 @@ def test_a_part_that_a_reader_needs_in_one_piece_is_copied():
     assert hows([g.concat([y, g.exp(x)], axis=1), read], "numpy")[0] != "part"
 
 
-def test_what_does_not_pay_is_copied():
+def test_parts_without_a_gain_are_copied():
     """A part that is made long before the rest would keep the whole alive over a higher peak."""
     x = g.input("x", (1, 64))
     early = g.tanh(x)

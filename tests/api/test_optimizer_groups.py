@@ -79,7 +79,7 @@ def test_groups_are_found_in_plans_files(tmp_path):
         (lambda: g.optim.Muon(adjust="rms"), "adjust"),
     ],
 )
-def test_what_is_no_group(make, match):
+def test_malformed_parameter_groups_are_refused(make, match):
     with pytest.raises(OptionError, match=match):
         make()
 

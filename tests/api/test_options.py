@@ -158,7 +158,7 @@ def test_a_type_checker_sees_the_keywords(tmp_path):
         ({"costs": 3}, "costs are a path or measured costs"),
     ],
 )
-def test_what_options_refuse_before_anything_is_traced(options, message):
+def test_invalid_options_are_refused_before_tracing(options, message):
     with pytest.raises(OptionError, match=message):
         PlanOptions(**options)
 

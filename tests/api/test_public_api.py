@@ -18,7 +18,7 @@ def test_every_public_function_and_class_has_a_docstring():
             assert inspect.getdoc(thing), name
 
 
-def test_what_the_design_relies_on():
+def test_public_names_of_the_design_exist():
     options = inspect.signature(g.compile).parameters
     assert {"loss", "optimizer", "recompute", "allocate", "device", "seed", "outputs"} <= set(
         options

@@ -78,7 +78,7 @@ def test_rows_of_another_commit_are_not_kept(tmp_path):
     assert step_time.kept_rows(path, {**circumstances, "commit": "def"}) == {}
 
 
-def test_what_fails_is_said_and_takes_nothing_away(monkeypatch):
+def test_failed_measurements_are_reported_beside_the_others(monkeypatch):
     def fails(case, graph):
         raise RuntimeError("no memory")
 

@@ -181,7 +181,7 @@ def test_a_device_of_unknown_memory_asks_for_a_budget(capsys, monkeypatch):
     assert "the memory of cpu is not known; give it with --budget" in err
 
 
-def test_what_a_model_says_of_a_batch_is_told():
+def test_errors_of_a_model_for_a_batch_are_reported():
     def refuses(batch):
         raise GraphcError("no")
 

@@ -52,7 +52,7 @@ def test_the_peak_as_numbers(capsys, plan):
         assert (change["extra_time_fraction"] is None) == change["how"].startswith("batch=")
 
 
-def test_what_is_kept_as_numbers(capsys, plan):
+def test_saved_values_are_numbers_in_json(capsys, plan):
     kept = told(capsys, "--kept")["kept"]
     assert kept["bytes"] == sum(value["bytes"] for value in kept["values"])
     behind = ("gradient", "mirror")

@@ -98,7 +98,7 @@ def test_the_same_input_gives_the_same_line(capsys, has):
         (("--optimizer", "none"), "a smaller batch may fit: `graphc batch` finds"),
     ],
 )
-def test_what_a_budget_takes_the_place_of_is_told(capsys, has, options, said):
+def test_options_replaced_by_a_budget_are_named(capsys, has, options, said):
     arguments = ("plan", "mlp", *DEEP, *options)
     arena = json.loads(run(capsys, *arguments, "--json")[1])["arena_bytes"]
     has(arena * 15 // 16)

@@ -83,7 +83,9 @@ def test_ctrl_c_at_a_random_time_leaves_files_complete_or_not_there(tmp_path, se
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (MemoryError, 2),
                                              (RecursionError, 2)])  # fmt: skip
-def test_what_stops_a_command_is_one_line_and_its_code(capsys, monkeypatch, error, code):
+def test_an_interrupted_command_prints_one_line_and_exits_with_its_code(
+    capsys, monkeypatch, error, code
+):
     def stop(_):
         raise error
 

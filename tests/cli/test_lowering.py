@@ -53,7 +53,7 @@ def test_a_plan_ends_with_the_three_changes_that_save_most(capsys, model):
     assert explained[:MOST] == rows(told)
 
 
-def test_what_lowers_the_arena_fits_eighty_columns(capsys):
+def test_changes_that_lower_the_arena_fit_80_columns(capsys):
     for model in (WIDE, ["mlp", "layers=3", "hidden=16", "batch=4"]):
         told = run(capsys, "plan", *model)[1].rstrip().split("\n\n")[-1]
         assert "lower" in told

@@ -129,7 +129,7 @@ def test_too_little_memory_and_too_deep_recursion_are_told_in_a_line(capsys, tmp
     assert "recursion" in complaint(capsys, "plan", f"{path}:deep")
 
 
-def test_what_is_given_twice_alike_is_given_once(capsys):
+def test_an_option_repeated_with_the_same_value_counts_once(capsys):
     twice = ("--fuse", "--fuse", "--allocate", "packed", "--allocate=packed", SMALL[0])
     assert run(capsys, "plan", "mlp", *SMALL, *twice)[0] == 0
 

@@ -133,7 +133,7 @@ def misspelt():
 """
 
 
-def test_what_is_exported_has_the_outputs_of_the_file(file, capsys, tmp_path, monkeypatch):
+def test_an_exported_model_has_the_outputs_of_its_file(file, capsys, tmp_path, monkeypatch):
     """Also those that the loss does not read, with their inputs; a function may feed these."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "feeds.py").write_text(UNREAD)

@@ -161,7 +161,7 @@ def test_a_height_above_the_bound_is_told_with_what_is_proven(capsys, tmp_path):
     assert "proven     at least 12 bytes = 12 B" in text
 
 
-def test_what_is_not_searched_further_says_so(capsys, monkeypatch, level):
+def test_an_ended_search_is_reported(capsys, monkeypatch, level):
     monkeypatch.setattr(phases, "ORDER_LIMIT", 10)
     monkeypatch.setattr(phases, "SEARCH_LIMIT", 10)
     with open(level) as file:

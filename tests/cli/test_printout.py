@@ -122,7 +122,7 @@ def test_sizes_have_separators():
     assert f"none can be below {error.bound_bytes:,} bytes" in str(error)
 
 
-def test_what_was_written_is_said(capsys, tmp_path):
+def test_written_files_are_named(capsys, tmp_path):
     path = str(tmp_path / "plan.json")
     code, out, err = run(capsys, "plan", "mlp", *SMALL, "-o", path)
     assert (code, err) == (0, "")

@@ -94,9 +94,7 @@ def start(arguments, stdout, stderr):
     return subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
 
 
-def test_what_takes_long_is_shown_on_a_terminal_and_gone_when_the_answer_comes(
-    slow_model, terminal
-):
+def test_progress_is_shown_on_a_terminal_and_cleared_before_the_answer(slow_model, terminal):
     """Both streams on one terminal: the answer stands alone on it in the end."""
     model, go = slow_model
     with start(["plan", *model, *QUICK], terminal.writer, terminal.writer) as started:
@@ -125,7 +123,7 @@ with progress.progress_shown():
 """
 
 
-def test_what_is_done_behind_a_part_of_the_answer_is_shown_and_gone(tmp_path, terminal):
+def test_progress_after_part_of_the_answer_is_shown_and_cleared(tmp_path, terminal):
     command = [sys.executable, "-c", TWO_PARTS, f"{tmp_path}/go"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     streams = {"stdout": terminal.writer, "stderr": terminal.writer}

@@ -41,7 +41,7 @@ def test_a_page_with_a_tab_a_strategy(capsys, tmp_path):
     (".html", b"<!doctype html>"), (".png", b"\x89PNG"), (".trace.json", b"{"),
     (".snapshot.pickle", b"\x80\x04"),
 ])  # fmt: skip
-def test_what_is_written_follows_the_name(capsys, tmp_path, suffix, start):
+def test_the_suffix_selects_the_format(capsys, tmp_path, suffix, start):
     if suffix == ".png":
         pytest.importorskip("matplotlib")
     path = tmp_path / f"plan{suffix}"

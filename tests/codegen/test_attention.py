@@ -117,7 +117,7 @@ def test_dropout_of_another_head_is_found():
     check_that_it_is_found(case, "2ull + query_head", "2ull + 0u * query_head")
 
 
-def test_how_operands_lie_changes_no_bit_of_attention():
+def test_layouts_change_no_bit_of_attention():
     """Rows are copied 16 bytes at a time, or element by element."""
     case = next(c for c in CASES if c.name == "attention long (1, 1, 130, 16) bfloat16 dense")
     apart = next(c for c in CASES if c.name == "attention long (1, 1, 130, 16) bfloat16 axis1")

@@ -131,7 +131,7 @@ def test_activations_without_a_bias(lt, epilogue):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("dtype", "step"), [("float64", 1), ("float32", 2)])
-def test_what_cublaslt_does_not_serve(activation, dtype, step):
+def test_products_outside_cublaslts_scope_are_computed_by_kernels(activation, dtype, step):
     """float64, and a bias with gaps, are copied into y; the activation is a kernel behind."""
     rng = np.random.default_rng(6)
     x, weight = normal(rng, (3, 4), dtype), normal(rng, (5, 4), dtype)

@@ -168,7 +168,7 @@ def test_sums_follow_the_memory_of_maps(make, dtype):
 
 
 @pytest.mark.parametrize(("make", "dtype"), parameters_of(BEHIND))
-def test_what_follows_is_computed_of_the_rounded_result(make, dtype):
+def test_ops_after_a_reduction_read_its_rounded_result(make, dtype):
     graph = trace({"y": make(dtype)})
     feeds, node = feeds_of(graph), fused(graph)
     assert node.attributes.after != ()

@@ -35,7 +35,7 @@ def test_no_kernel_does_what_is_undefined(name):
 
 
 @pytest.mark.slow
-def test_what_is_undefined_is_found():
+def test_undefined_behavior_is_found():
     """An index beyond the end of an array of registers."""
     (case,) = (c for c in CASES if c.name == "attention long (1, 1, 130, 16) bfloat16 dense")
     assert ran([case]) == 1

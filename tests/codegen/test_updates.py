@@ -163,7 +163,7 @@ def values(count, shape=(4,), dtype="float32"):
     return [g.input(f"v{i}", shape, dtype) for i in range(count)]
 
 
-def test_what_keeps_updates_apart():
+def test_unequal_updates_are_not_grouped():
     rate = g.input("rate", ())
     a, b, c, d = values(4)
     assert lengths([sgd(a, b, rate), sgd(c, d, rate)]) == [2]

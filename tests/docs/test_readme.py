@@ -109,7 +109,7 @@ def test_the_budget_of_resnet_1001():
 
 
 @pytest.mark.slow
-def test_what_orders_and_parts_save(monkeypatch):
+def test_savings_by_orders_and_parts_are_those_printed(monkeypatch):
     def arena(name, **options):
         plan = graphc.plan(MODELS[name](), optimizer=graphc.optim.SGD(), **options)
         return f"{plan.arena_bytes / 2**20:,.0f}"

@@ -79,7 +79,7 @@ def test_a_constant_does_not_change_with_the_array_it_was_made_of():
         contents(value)[0] = 1.0
 
 
-def test_what_numbers_become():
+def test_arrays_and_numbers_become_constants():
     assert str(g.constant([1.5]).type) == "f32[1]"
     assert str(g.constant(np.array([1.5])).type) == "f64[1]"
     assert str(g.constant(np.float16(2)).type) == "f16[]"
@@ -108,7 +108,7 @@ def test_what_numbers_become():
         ([1.0], "complex", DTypeError, "unknown dtype"),
     ],
 )
-def test_what_is_no_constant(given, dtype, error, match):
+def test_unsupported_constants_are_refused(given, dtype, error, match):
     with pytest.raises(error, match=match):
         g.constant(given, dtype=dtype)
 

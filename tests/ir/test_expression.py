@@ -110,7 +110,7 @@ def test_attributes_fold_and_powers_expand():
 
 
 @pytest.mark.parametrize("source", ["x +", "x if y else z", "foo(x)", "x < y < z", "x @ y", "'a'"])
-def test_what_the_grammar_does_not_know(source):
+def test_unknown_expressions_are_refused(source):
     with pytest.raises(GraphError, match="expression"):
         parse(source)
 

@@ -39,7 +39,7 @@ def test_methods_give_what_numpys_do():
     assert x.cast("float64").type == outputs["wide"].type
 
 
-def test_what_values_say_of_themselves_is_what_numpy_says():
+def test_attributes_of_values_equal_those_of_numpy():
     assert (x.shape, x.ndim, x.size, x.dtype, len(x)) == (X.shape, X.ndim, X.size, X.dtype, len(X))
     assert g.full((2,), 1.0, "bfloat16").dtype == "bfloat16"
     with pytest.raises(OptionError, match="no length"):

@@ -59,7 +59,7 @@ def test_an_arena_is_one_allocation(driver):
     assert size <= before - driver.free_bytes() <= size + GRANULE
 
 
-def test_what_does_not_fit_is_refused_before_it_is_allocated(driver):
+def test_a_plan_beyond_the_memory_is_refused_before_allocation(driver):
     before = driver.free_bytes()
     with pytest.raises(g.GraphcError, match="a plan within budget="):
         driver.allocate(2 * driver.gpu.memory_bytes)

@@ -66,7 +66,7 @@ def test_an_input_with_a_default_may_be_given():
             prepared.run(given)
 
 
-def test_what_cannot_be_prepared_is_refused():
+def test_unsupported_models_are_refused():
     with pytest.raises(OptionError, match=r"an onnx\.ModelProto, got None"):
         Backend.prepare(None)
     for device in ("TPU", "CUDA:", None):

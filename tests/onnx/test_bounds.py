@@ -41,7 +41,7 @@ def asks_for_much(operator):
 
 
 @pytest.mark.parametrize("operator", SHAPES)
-def test_what_would_fill_memory_or_never_end_is_refused(operator):
+def test_unbounded_sizes_and_loops_are_refused(operator):
     with pytest.raises(OnnxError, match=rf"{operator}.*{SHAPES[operator][-1]}"):
         graphc.onnx.load(asks_for_much(operator))
 
@@ -73,7 +73,7 @@ def test_a_file_is_not_written_in_a_mode_that_is_neither(tmp_path):
         graphc.onnx.save(graphc.input("x", (2,)) + 1.0, tmp_path / "a.onnx", training="x")
 
 
-def test_what_is_no_program_is_not_initialized():
+def test_only_programs_can_be_initialized():
     node = helper.make_node("Neg", ["x"], ["y"])
     values = [helper.make_tensor_value_info(name, FLOAT, (2,)) for name in "xy"]
     model = helper.make_model(helper.make_graph([node], "graph", values[:1], values[1:]))

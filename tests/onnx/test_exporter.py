@@ -45,7 +45,7 @@ def test_reference_gives_the_loss(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", quick_and_slow(SMALL, DEEP))
-def test_what_is_recorded_is_the_same_plan(name, tmp_path):
+def test_the_recorded_options_give_the_same_plan(name, tmp_path):
     """Nodes of a group are recorded side by side, so groups of its gradient may be others."""
     for training in (False, True):
         program, _ = saved(tmp_path / "net.onnx", name, training, "float32", "numpy")
@@ -89,7 +89,7 @@ QUICK = ("gpt2", "mobilenet_v2", "vit")
 
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", quick_and_slow(SMALL, set(SMALL) - set(QUICK)))
-def test_what_is_read_again_steps_to_the_same_bits(name, kernels, tmp_path):
+def test_a_reloaded_model_steps_to_the_same_bits(name, kernels, tmp_path):
     program, feeds = saved(tmp_path / "step.onnx", name, True, "float32", kernels)
     g.onnx.save(program, tmp_path / "net.onnx")
     network = g.onnx.load(tmp_path / "net.onnx")
@@ -133,7 +133,7 @@ def test_numbers_that_are_drawn_are_drawn_again(tmp_path):
             np.testing.assert_array_equal(found[name], array, strict=True)
 
 
-def test_what_is_trained_is_recorded_and_can_be_chosen(tmp_path):
+def test_trainable_parameters_are_recorded_and_can_be_chosen(tmp_path):
     h = g.linear(g.input("x", (2, 3)), 4, name="first", trainable=False)
     loss = g.mean(g.linear(g.relu(h), 2, name="last"))
     g.onnx.save(loss, tmp_path / "net.onnx")

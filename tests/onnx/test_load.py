@@ -182,7 +182,7 @@ def test_a_tensor_that_two_nodes_compute_is_refused():
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x09"])
-def test_what_is_no_model_is_refused(content, tmp_path):
+def test_other_objects_than_models_are_refused(content, tmp_path):
     path = tmp_path / "other.onnx"
     path.write_bytes(content)
     with pytest.raises(OnnxError):

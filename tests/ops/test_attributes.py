@@ -122,7 +122,7 @@ def test_truths_may_be_those_of_numpy():
     assert g.format_graph(first) == g.format_graph(second)
 
 
-def test_what_is_no_optimizer_is_refused_where_it_is_given():
+def test_other_objects_than_optimizers_are_refused():
     for make in (lambda: g.optim.Muon(others=3), lambda: g.optim.Groups([("w", 3)], 3)):
         with pytest.raises(OptionError, match=r"must be an object such as graphc\.optim\.Adam"):
             make()
@@ -186,7 +186,7 @@ def strange(declared):
 
 
 @pytest.mark.parametrize("name", sorted(n for n in REGISTRY if fields(REGISTRY[n].attributes)))
-def test_what_type_inference_takes_runs_on_the_cpu_and_has_kernels_for_a_gpu(name):
+def test_accepted_attributes_run_on_the_cpu_and_have_gpu_kernels(name):
     gpu, own = CudaTarget(find_device("a100")), nodes()[name].attributes
     for attribute, declared in attribute_types(REGISTRY[name]).items():
         others = () if attribute == "ranks" else strange(declared)  # here is one process
@@ -321,7 +321,7 @@ def test_attributes_of_a_class_made_in_a_function_have_no_rules_and_are_taken():
      ("uniform", 1e38, "float32"), ("constant", 1e39, "float32"), ("constant", 0.5, "int32"),
      ("normal", 1.0, "int64"), ("constant", 10**400, "float64"), ("seed", 0.0, "float32")],
 )  # fmt: skip
-def test_what_a_state_cannot_begin_with_is_refused(kind, scale, dtype):
+def test_impossible_initial_values_are_refused(kind, scale, dtype):
     with pytest.raises(GraphcError):
         g.parameter("w", (3,), dtype, g.Initial(kind, scale))
     short = TensorType((3,), as_dtype(dtype))

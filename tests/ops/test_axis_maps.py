@@ -182,6 +182,6 @@ def test_long_axes_are_mapped():
         (lambda x, i: g.pad(x, ((1, 1), (0, 0)), "symmetric"), OptionError),
     ],
 )
-def test_what_does_not_fit(build, error):
+def test_operands_that_do_not_fit_are_refused(build, error):
     with pytest.raises(error):
         build(g.input("x", (4, 6)), g.input("i", (4, 6), "int32"))

@@ -74,6 +74,6 @@ def test_an_onnx_file_has_it(tmp_path):
         ("float16", "uint8", "width"),
     ],
 )
-def test_what_is_refused(have, want, match):
+def test_impossible_bitcasts_are_refused(have, want, match):
     with pytest.raises(DTypeError, match=match):
         g.bitcast(g.input("x", (2,), have), want)

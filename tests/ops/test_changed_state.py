@@ -73,7 +73,7 @@ def test_outside_of_training_nothing_changes():
         assert "count" not in program.states
 
 
-def test_what_cannot_be_changed():
+def test_impossible_changes_of_states_are_refused():
     x = g.input("x", (3,))
     with pytest.raises(OptionError, match="w is trained"):
         with_changes(x, [(g.parameter("w", (3,)), x)])

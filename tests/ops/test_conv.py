@@ -111,7 +111,7 @@ def test_transposed_convolution_undoes_the_shape_and_is_the_transpose():
         (lambda x: g.input("empty", (0, 3, 8, 8)), ShapeError),
     ],
 )
-def test_what_does_not_fit(build, error):
+def test_operands_that_do_not_fit_are_refused(build, error):
     with pytest.raises(error):
         build(g.input("x", (2, 3, 8, 8)))
 

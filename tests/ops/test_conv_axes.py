@@ -106,6 +106,6 @@ def test_a_line_is_a_row_of_a_map_and_copies_nothing():
         (lambda x, v: g.conv2d(v[0], 4, 1, padding=((1, 1), (1, 1), (1, 1))), OptionError),
     ],
 )
-def test_what_does_not_fit(build, error):
+def test_operands_that_do_not_fit_are_refused(build, error):
     with pytest.raises(error):
         build(g.input("x", (2, 3, 6)), g.input("v", (2, 3, 3, 3, 3)))

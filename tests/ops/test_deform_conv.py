@@ -114,6 +114,6 @@ def test_places_of_largest_elements_and_back(shape, size, stride, sides, dilatio
         (lambda x, w, o, m: g.max_unpool(x, w, (5, 6)), ShapeError),
     ],
 )
-def test_what_does_not_fit(build, error):
+def test_operands_that_do_not_fit_are_refused(build, error):
     with pytest.raises(error):
         build(*operands(1, 1))

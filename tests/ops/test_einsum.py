@@ -93,7 +93,7 @@ def test_gradients():
         ("ij,ik", ShapeError, "the extents 2 and 3"),
     ],
 )
-def test_what_is_no_notation_is_refused(subscripts, error, message):
+def test_malformed_notation_is_refused(subscripts, error, message):
     (a, b), _ = drawn([(2, 3), (3, 4)])
     with pytest.raises(error, match=message):
         g.einsum(subscripts, a, b)

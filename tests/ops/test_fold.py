@@ -82,6 +82,6 @@ def test_instance_norm_standardises_each_channel_of_each_example():
         (lambda x: g.instance_norm(x[0, 0]), ShapeError),
     ],
 )
-def test_what_does_not_fit(build, error):
+def test_operands_that_do_not_fit_are_refused(build, error):
     with pytest.raises(error):
         build(g.input("x", (2, 3, 4, 6)))

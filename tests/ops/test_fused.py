@@ -108,7 +108,7 @@ def test_a_16_bit_group_rounds_as_its_members_do():
         (("neg(x1)", "add(x0, m0)"), (0, 1), ShapeError, "members of a group have one shape"),
     ],
 )
-def test_what_is_no_group_is_refused(members, results, error, message):
+def test_malformed_groups_are_refused(members, results, error, message):
     with pytest.raises(error, match=message):
         group(members, results, [g.input("a", (3, 4)), g.input("b", (4,))])
 

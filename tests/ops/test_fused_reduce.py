@@ -70,7 +70,7 @@ def test_the_bits_are_those_of_separate_nodes(reduction, axes, keepdims, dtype):
         (("softmax(x0, axis=1)",), "sum", (0,), False, (0, 1), GraphError, "cannot be a member"),
     ],
 )
-def test_what_cannot_be_reduced_is_refused(
+def test_impossible_reductions_are_refused(
     members, reduction, axes, keepdims, order, error, message
 ):
     with pytest.raises(error, match=message):
@@ -86,7 +86,7 @@ def test_what_cannot_be_reduced_is_refused(
         (("cast(x0, dtype=float64)",), DTypeError, "computes in one float type"),
     ],
 )
-def test_what_cannot_follow_is_refused(after, error, message):
+def test_impossible_epilogues_of_a_reduction_are_refused(after, error, message):
     with pytest.raises(error, match=message):
         reduced((), "sum", (0,), False, (0, 1), [g.input("a", (3, 4))], after)
 

@@ -75,7 +75,7 @@ def test_the_gradient_of_tensors_that_stand_apart():
     assert (g.compile(outputs={"dx": dx}).step()["dx"] == expected).all()
 
 
-def test_what_was_a_view_stays_one():
+def test_basic_indexing_gives_a_view():
     x = g.input("x", X.shape)
     for index in (np.s_[:, None], np.s_[1:3, ..., ::2, None], np.s_[0]):
         plan = g.plan(outputs={"y": x[index] + 1.0})
@@ -119,7 +119,7 @@ V = g.input("v", (4, 5))
         (1.0, OptionError, "got 1.0"),
     ],
 )
-def test_what_is_no_index(index, error, match):
+def test_malformed_indices_are_refused(index, error, match):
     with pytest.raises(error, match=match):
         V[index]
 

@@ -139,6 +139,6 @@ def test_tiles_change_no_number(limit):
         (lambda x, p: g.grid_sample(x, g.cast(p, "float64")), DTypeError),
     ],
 )
-def test_what_does_not_fit(build, error):
+def test_operands_that_do_not_fit_are_refused(build, error):
     with pytest.raises(error):
         build(g.input("x", (2, 3, 4, 5)), g.input("p", (2, 3, 2)))

@@ -161,7 +161,7 @@ def test_it_has_no_second_derivative():
         (ShapeError, "affine", {"weight": g.parameter("v", (5, 4))}),
     ],
 )
-def test_what_is_refused(error, message, change):
+def test_invalid_arguments_are_refused(error, message, change):
     given = {"weight": g.parameter("w", (5, 3)), "labels": g.input("t", (4,), "int32"), "chunks": 2}
     given |= change
     with pytest.raises(error, match=message):

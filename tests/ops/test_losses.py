@@ -320,7 +320,7 @@ ROWS = (g.input("logits", (3, 5)), g.input("labels", (3,), "int32"))
         ),
     ],
 )  # fmt: skip
-def test_what_does_not_fit(build, error, match):
+def test_operands_that_do_not_fit_are_refused(build, error, match):
     with pytest.raises(error, match=match):
         build()
 

@@ -112,7 +112,7 @@ def test_masks(name, causal, form):
 @both_forms
 @pytest.mark.parametrize("causal", ["first", "last", True])
 @pytest.mark.parametrize(("rows", "columns"), [(5, 5), (3, 7), (7, 3), (150, 140)])
-def test_which_row_belongs_to_which_column(rows, columns, causal, form):
+def test_causal_rows_see_columns_by_their_offset(rows, columns, causal, form):
     feeds = drawn((1, 2), rows, columns)
     if rows > columns and causal != "first":
         with pytest.raises(ShapeError, match="no more rows than columns"):
@@ -268,7 +268,7 @@ QKV = g.input("qkv", (2, 3, 12))
         ),
     ],
 )  # fmt: skip
-def test_what_does_not_fit(build, error, match):
+def test_operands_that_do_not_fit_are_refused(build, error, match):
     with pytest.raises(error, match=match):
         build()
 

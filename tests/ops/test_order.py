@@ -248,7 +248,7 @@ def test_a_line_without_any_element_is_0_and_gets_no_gradient():
 # --- refusals ---
 
 
-def test_what_does_not_fit_is_refused():
+def test_operands_that_do_not_fit_are_refused():
     x, i = g.input("x", (3, 4)), g.input("i", (2, 4), "int32")
     b = g.input("b", (3, 4), "bool")
     wrong = (

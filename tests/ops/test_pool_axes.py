@@ -109,7 +109,7 @@ def test_pools_of_a_fixed_number_of_axes():
         (lambda x: g.pad(x, (0, 0, 0, 1), "mirror"), OptionError),
     ],
 )
-def test_what_does_not_fit(build, error):
+def test_operands_that_do_not_fit_are_refused(build, error):
     with pytest.raises(error):
         build(g.input("x", (2, 3, 8, 8)))
 

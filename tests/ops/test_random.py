@@ -249,7 +249,7 @@ def test_a_straight_through_estimator_trains():
     np.testing.assert_array_equal(found, [found[0]] * 4)
 
 
-def test_what_is_stopped_costs_no_bytes():
+def test_a_stopped_gradient_takes_no_bytes():
     x = g.input("x", (4, 8))
     plan = g.plan(outputs=[g.relu(g.stop_gradient(g.tanh(x)))])
     assert plan.arena_bytes == g.plan(outputs=[g.relu(g.tanh(x))]).arena_bytes

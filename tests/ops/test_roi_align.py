@@ -57,7 +57,7 @@ def test_the_largest_product_gets_the_gradient():
     np.testing.assert_array_equal(found["dx"][0, :2], first)
 
 
-def test_what_has_no_weight_counts_as_0():
+def test_samples_without_weight_count_as_0():
     """A point on the centre of an element of a map of -1: three elements around it weigh 0."""
     x, r = g.input("x", (1, 1, 3, 3)), g.input("rois", (1, 4))
     y = g.roi_align(x, r, g.input("batch", (1,), "int32"), 1, 1, mode="max")
@@ -78,7 +78,7 @@ def test_what_has_no_weight_counts_as_0():
         (lambda x, r, b: g.roi_align(x, r, b, 2, mode="sum"), OptionError),
     ],
 )
-def test_what_does_not_fit(build, error):
+def test_operands_that_do_not_fit_are_refused(build, error):
     x, r = g.input("x", (1, 2, 4, 5)), g.input("r", (3, 4))
     with pytest.raises(error):
         build(x, r, g.input("b", (3,), "int32"))

@@ -89,7 +89,7 @@ def test_logarithms_of_sums_reach_far():
     np.testing.assert_allclose(results["dx"][:2], scipy.special.softmax(rows[:2], 1), rtol=1e-5)
 
 
-def test_what_has_no_result_is_refused():
+def test_statistics_without_a_result_are_refused():
     x, b = g.input("x", (2, 3)), g.input("b", (2, 3), "bool")
     for make, error, message in (
         (lambda: g.var(x, 1, 3), OptionError, "less than the 3 elements"),

@@ -180,6 +180,6 @@ def test_a_capacity_that_was_not_reached():
         (([0, 0], [1, 1], [5, 7]), {"pinned": {0: 2**62 - 1}}, "must end below"),
     ],
 )
-def test_what_is_no_packing_problem(columns, options, message):
+def test_malformed_packing_problems_are_refused(columns, options, message):
     with pytest.raises(PackingError, match=message):
         pack(*columns, **options)

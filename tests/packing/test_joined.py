@@ -48,7 +48,7 @@ def assert_holds(problem, found):
     [(9 - first - long, long, size) for first, long, size in WHEEL],  # in the other direction
     [(0, 6, 2), (6, 3, 5), (4, 5, 1), (4, 5, 3), (0, 4, 7), (4, 2, 3)],  # c was piled before
 ])  # fmt: skip
-def test_what_fits_is_one_piece(given):
+def test_fitting_buffers_become_one_piece(given):
     problem = problem_of(given)
     found = joined(given)
     assert len(found.problem) == 1
@@ -61,7 +61,7 @@ def test_what_fits_is_one_piece(given):
     [(0, 3, 5), (1, 3, 4), (3, 3, 2)],
     [(first, long, size + (i == 4)) for i, (first, long, size) in enumerate(WHEEL)],
 ])  # fmt: skip
-def test_what_does_not_fit_stays_apart(given):
+def test_misfitting_buffers_stay_apart(given):
     assert len(joined(given).problem) == len(given)
 
 

@@ -67,7 +67,7 @@ def test_the_lowest_may_be_above_the_bound():
 
 @examples(60)
 @given(buffers(7, longest=4, largest=6), st.sampled_from([0, 10**4, 10**5, 10**6]))
-def test_what_is_proven_is_never_above_the_least_height_at_any_effort(given, effort):
+def test_the_proven_bound_is_at_most_the_optimum_at_any_effort(given, effort):
     lower, upper, size = (column.tolist() for column in given)
     packing = pack(lower, upper, size, effort=effort)
     assert packing.bound <= packing.proven <= least_height(lower, upper, size) <= packing.height

@@ -185,7 +185,7 @@ def test_a_height_that_is_reached_already_or_impossible_is_not_asked_for(monkeyp
         assert least == LEVEL_PROBLEM.bound != capacity != wanted
 
 
-def test_what_ends_above_the_target_goes_to_the_front_by_a_random_part_of_the_way(monkeypatch):
+def test_buffers_above_the_target_move_to_the_front_by_a_random_distance(monkeypatch):
     """Round after round, from the first disturbed order and then from the second."""
     monkeypatch.setattr(phases, "SQUEAKS", 6)
     problem = problem_from(*level_columns(2, count=10))

@@ -119,7 +119,7 @@ def test_the_outermost_section_with_the_fewest_choices_is_branched_on():
     assert choices[:end].tolist() == [1, 2, 4]
 
 
-def test_what_leaves_a_floor_rests_on_the_lowest_end_beside_it():
+def test_a_buffer_that_leaves_a_floor_rests_on_the_lowest_neighbor():
     # In section 0 are buffers 0 and 1; 1 also meets 2, of 5 units, and 3, of 4, in section 1.
     given = [(0, 1, 2), (0, 2, 3), (1, 1, 5), (1, 1, 4)]
     buffers, sections, neighbours, members = begun(given)

@@ -67,7 +67,7 @@ def test_only_where_many_live_equally_long_are_there_stacks():
     assert stacked(free((lower, upper, size)), 4000) is None
 
 
-def test_what_is_cut_into_many_lifetimes_is_joined_and_not_stacked():
+def test_buffers_of_many_live_ranges_are_joined_and_not_stacked():
     """On stacks it ends higher, at 1.09 times what is live, for the same work."""
     lower, upper, size = cut_evenly(15_000, 200, 2**30, 0)
     found = pack(lower, upper, size, effort=6 * 10**9)

@@ -133,7 +133,7 @@ def test_steps_are_those_of_whole_losses(case, accumulate):
 
 
 @pytest.mark.parametrize("case", WHOLE)
-def test_what_stays_whole(case):
+def test_losses_that_cannot_be_chunked_stay_whole(case):
     graph = graph_of(WHOLE[case]())
     assert chunk_losses(graph) is graph
 

@@ -239,7 +239,7 @@ def test_ranks_with_other_plans_refuse_to_start():
     on_ranks(2, work)
 
 
-def test_what_ranks_do_not_go_with():
+def test_options_that_exclude_ranks_are_refused():
     with pytest.raises(OptionError, match="ranks belong to training"):
         g.plan(outputs=[g.input("x", (3,))], ranks=2)
     with pytest.raises(OptionError, match="leave out streams, or ranks"):
@@ -248,7 +248,7 @@ def test_what_ranks_do_not_go_with():
         g.compile(mlp(4), optimizer=g.optim.SGD(), ranks=3)
 
 
-def test_what_ranks_count_each_for_themselves_is_averaged_where_it_is_a_float():
+def test_float_changes_of_states_are_averaged_over_ranks():
     """A count has its rank's integers; what is made of them by the next step is no float of all."""
     x = g.input("x", (4, 3), "float64")
     seen = g.input("seen", (), "int64")

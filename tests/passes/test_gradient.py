@@ -87,7 +87,7 @@ def test_a_value_that_the_loss_does_not_depend_on_gets_zeros():
         (lambda x, i: g.gradient(3.0, [x]), "graphc value"),
     ],
 )
-def test_what_cannot_be_differentiated(make, message):
+def test_gradients_of_ops_without_one_are_refused(make, message):
     with pytest.raises(GradientError, match=message):
         make(g.input("x", (3,)), g.input("i", (3,), "int32"))
 
@@ -162,7 +162,7 @@ def test_a_copy_is_made_once_and_as_late_as_it_can():
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_what_two_branches_read_is_copied_once_for_both(level):
+def test_a_value_with_two_consumers_is_copied_once(level):
     """The second branch finds the copies of the first, and makes only its own."""
     w = g.parameter("w", (4,))
     shared = g.tanh(g.tanh(w))

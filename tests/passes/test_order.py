@@ -163,7 +163,7 @@ def test_the_order_can_be_kept():
     assert [n.op.name for n in paper.graph.nodes] == traced
 
 
-def test_what_gains_nothing_stays():
+def test_an_order_without_a_gain_is_not_taken():
     graph = g.plan(outputs={"y": g.tanh(g.exp(g.input("x", (9,))))}, reorder=False).graph
     assert reordered(Allocation(graph)).graph is graph
 

@@ -215,7 +215,7 @@ def test_casts_of_parameters_are_those_of_parameters_and_their_parts():
     assert {value: casts_a_parameter(value.node) for value in answers} == answers
 
 
-def test_what_the_user_cast_is_no_number_of_the_graph():
+def test_exponentials_of_user_casts_are_computed_in_float32():
     """A parameter in 16 bits on purpose: its exponential is computed in float32 all the same."""
     w = g.parameter("w", (2,))
     mixed = to_mixed(trace({"y": g.exp(g.cast(w, "float16")), "z": g.exp(w)}), "fp16")

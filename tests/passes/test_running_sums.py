@@ -74,7 +74,7 @@ def test_a_sum_of_a_layer_over_time_and_of_the_layer_above_stays_an_addition():
 
 
 @pytest.mark.parametrize("layers", ["over time", "apart"])
-def test_what_all_dropouts_read_makes_no_layer(layers):
+def test_the_step_counter_makes_no_layer(layers):
     if layers == "over time":
         loss = two_layers_over_time(5, drop=0.5)
     else:

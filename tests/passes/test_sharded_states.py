@@ -131,7 +131,7 @@ def test_a_rank_holds_an_nth_of_the_states(ranks):
 
 @pytest.mark.parametrize("allocate", ["none", "inplace", "packed"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_what_is_gathered_is_of_a_kind_of_its_own_and_no_feature_map(precision, allocate):
+def test_gathered_parameters_are_not_feature_maps(precision, allocate):
     given = {"precision": precision, "allocate": allocate, "optimizer": g.optim.Adam()}
     whole, sharded = both(lambda: mlp(4), 4, **given)
     assert "gathered" not in whole.bytes_by_kind
@@ -276,7 +276,7 @@ def test_plans_with_shards_are_read_back(tmp_path):
             g.parse_graph(changed)
 
 
-def test_what_shards_do_not_go_with():
+def test_options_that_exclude_shards_are_refused():
     with pytest.raises(OptionError, match="shard belongs to training"):
         g.plan(outputs=[g.input("x", (3,))], shard="states")
     for optimizer in (
@@ -289,7 +289,7 @@ def test_what_shards_do_not_go_with():
         g.plan(mlp(4), optimizer=groups, ranks=2, shard="states")
 
 
-def test_what_is_gathered_may_be_viewed_by_nodes_that_run_again():
+def test_recomputed_nodes_may_view_gathered_parameters():
     build = lambda: gpt2(layers=2, width=16, heads=2, seq_len=8, batch=2, vocab=20)  # noqa: E731
     for policy in ("sublinear", "recursive", "cheap"):
         plan = g.plan(

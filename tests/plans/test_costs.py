@@ -39,7 +39,7 @@ def test_scopes_phases_and_random_streams_do_not_matter():
     assert all(node_key(node) == node_key(node.copy_of) for node in again)
 
 
-def test_what_changes_the_kernel_changes_the_key():
+def test_a_change_of_the_kernel_changes_the_key():
     built = [
         g.sum(x(4, 3), 1), g.sum(x(4, 3), 0), g.sum(x(4, 4), 1), g.mean(x(4, 3), 1),
         g.sum(x(4, 3, dtype="float64"), 1), g.sum(x(4, 3), 1, keepdims=True),
@@ -59,7 +59,7 @@ def test_round_trip(tmp_path):
     assert path.read_bytes() == first
 
 
-def test_what_a_later_version_adds_is_left_alone():
+def test_fields_of_a_later_version_are_ignored():
     given = COSTS.as_json()
     given["note"] = given["measured"][0]["note"] = "new"
     assert load_costs(given) == COSTS

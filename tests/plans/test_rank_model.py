@@ -69,7 +69,7 @@ def chain(x, count):
 
 
 @pytest.mark.parametrize("count", [0, 1, 400])
-def test_what_runs_between_the_ends_of_an_exchange_hides_it(count):
+def test_nodes_between_the_ends_of_a_collective_hide_it(count):
     x = g.input("x", (1000, 1000))
     begun = g.all_reduce(x, 2)
     plan = g.plan(

@@ -46,7 +46,7 @@ def test_the_arena_grows_by_the_inputs(allocate, recompute):
         assert new == replace(old, offset=old.offset + (old.kind != "state") * grown)
 
 
-def test_what_has_a_slot():
+def test_feeds_and_outputs_have_slots():
     """Outputs have one where no state changes: else they are taken before the next step begins."""
     named = [(plan.graph.names[s.value], s.way) for plan in [planned()] for s in plan.slots]
     assert named == [("%x", "in"), ("%labels", "in"), ("%learning_rate", "in")]

@@ -89,7 +89,7 @@ def test_layout_and_figures_that_lie_are_caught(text, name):
         checked_plan(tampered(text, FIGURES[name]))
 
 
-def test_what_nothing_else_proves_is_held_by_the_checksum(text):
+def test_the_checksum_covers_fields_without_a_check(text):
     for change in (
         lambda c: c["settings"].update(optimizer="SGD"),
         lambda c: c["strategy_bytes"].update(sharing=c["strategy_bytes"]["sharing"] + 256),

@@ -114,7 +114,7 @@ def test_an_input_that_is_called_learning_rate_and_is_none_may_be_anything():
         (X.T, r"got the shape \[4, 8\]"),
     ],
 )
-def test_what_is_no_array_of_the_inputs_type_is_refused(given, message):
+def test_feeds_of_another_type_are_refused(given, message):
     rule = r"input 'x' is f32\[8,4\]"
     refused(training(), {"x": given, "t": LABELS}, f"{rule}.*{message}")
 
@@ -178,7 +178,7 @@ def test_batches_that_are_no_feeds_are_refused(batches):
         (None, "got object"),
     ],
 )
-def test_what_is_no_array_cannot_be_assigned(given, message):
+def test_assigning_something_else_than_an_array_is_refused(given, message):
     program = training()
     before = states(program)
     with pytest.raises(OptionError, match=rf"'weight' is float32\[3, 4\], {message}"):

@@ -39,7 +39,7 @@ def test_every_gpu_has_its_memory_and_sold_sizes_are_not_exceeded():
         assert found.spare_bytes(found.usable_bytes + 1) == -1
 
 
-def test_what_a_driver_calls_a_gpu_is_found_with_its_size():
+def test_a_gpu_is_found_by_its_drivers_name():
     called = {
         "NVIDIA A100-SXM4-40GB": "a100-40gb",
         "NVIDIA A100-SXM4-80GB": "a100",

@@ -88,7 +88,7 @@ def test_at_the_start_all_but_states_and_feeds_is_empty(network, options):
 
 
 @pytest.mark.parametrize(("network", "options"), CASES)
-def test_what_is_needed_later_is_never_poisoned_and_what_is_not_is(network, options):
+def test_only_dead_bytes_are_poisoned(network, options):
     """A node's outputs fill their bytes, what is freed behind it is poisoned again."""
     plan = g.plan(network(), optimizer=g.optim.Adam(0.1), **options)
     last, freed = last_reads(plan), freed_after(plan)

@@ -299,7 +299,7 @@ def test_an_unknown_device_is_told_with_the_line_that_names_it():
     assert str(raised.value).startswith(f"{__file__}:")
 
 
-def test_what_compile_needs():
+def test_compile_refuses_missing_arguments():
     with pytest.raises(OptionError, match="loss or outputs"):
         g.compile()
     with pytest.raises(OptionError, match="is a graphc value"):

@@ -76,7 +76,7 @@ def test_steps_of_several_threads_train_as_steps_in_a_row(device):
     assert bits(program) == bits(plain)
 
 
-def test_what_is_saved_beside_a_step_is_of_one_moment(tmp_path):
+def test_a_file_saved_during_a_step_is_consistent(tmp_path):
     rounds = 60
     plain, program = made("cpu", None), made("cpu", None)
     moments = [bits(plain)]

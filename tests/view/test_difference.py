@@ -22,7 +22,7 @@ def test_a_plan_does_not_differ_from_itself():
     assert all("both" in sentence for sentence in told)
 
 
-def test_what_moved_is_what_has_another_address():
+def test_moved_values_have_another_address():
     plan = planned()
     state = max((b for b in plan.buffers if b.kind == "state"), key=lambda b: b.offset)
     values = [v for v, p in plan.placements.items() if p.buffer == state.index]
@@ -34,7 +34,7 @@ def test_what_moved_is_what_has_another_address():
     assert f"{state.offset:#x} → {state.offset + 256:#x}" in sentence
 
 
-def test_what_is_computed_again_and_where_the_peak_went():
+def test_the_difference_names_recomputed_nodes_and_both_peaks():
     before, after = planned(), planned(recompute="sublinear")
     text = "\n".join(differences(before, after))
     copies = [

@@ -80,7 +80,7 @@ def test_values_that_share_bytes(name):
 
 
 @pytest.mark.parametrize("name", ["densenet, recursive", "lstm, recursive", "unet"])
-def test_what_is_computed_again_is_not_there_in_between(name):
+def test_recomputed_values_are_dead_in_between(name):
     plan = uneven_plans()[name]
     graph = plan.graph
     seen = 0

@@ -106,7 +106,7 @@ def test_the_tooltip_leaves_when_a_key_is_used_and_comes_with_the_pointer(screen
     assert screen.tooltip() is not None
 
 
-def test_what_would_lower_a_plan_stands_beside_it(browser, tmp_path):
+def test_changes_that_lower_a_plan_are_shown_beside_it(browser, tmp_path):
     path = tmp_path / "plan.html"
     told = {"none": ["1.00 MiB, 2.00 MiB less: --allocate packed"], "cheap": ["nothing"]}
     path.write_text(page(strategy_plans(), "lower", lowering=told, opened="cheap"))

@@ -50,7 +50,7 @@ def originals(values):
 
 @pytest.mark.parametrize("network", ["lstm", "resnet", "gpt2", "densenet"])
 @pytest.mark.parametrize("policy", ["cheap", "sublinear", "recursive"])
-def test_what_is_matched_has_matched_operands(network, policy):
+def test_matched_values_have_matched_operands(network, policy):
     """Nodes run in another order where other values are kept, and many are alike."""
     before, after = (planned(network, fuse=False, recompute=p).graph for p in ("none", policy))
     found = {a: b for a, b in pairs(before, after) if a is not None}
@@ -115,7 +115,7 @@ GROUPED = {
 
 
 @pytest.mark.parametrize("name", GROUPED)
-def test_what_a_group_writes_is_matched_with_what_its_ops_compute_apart(name):
+def test_outputs_of_a_group_match_those_of_its_ops(name):
     """By the numbers: the kernels of groups give the bits of their ops."""
     network = name.split(",")[0]
     graphs = (planned(network, **GROUPED[name]).graph, planned(network, fuse=False).graph)

@@ -81,7 +81,7 @@ def test_names_cannot_leave_their_place():
     assert "alert" not in text.replace(escaped, "")
 
 
-def test_what_the_script_looks_for_is_there():
+def test_elements_that_the_script_looks_for_exist():
     text = page(TABS, "t")
     ids = {attributes["id"] for _, attributes in Reader(text).elements if "id" in attributes}
     assert set(re.findall(r'element\("([\w-]+)"\)', text)) <= ids

@@ -82,7 +82,7 @@ def test_fitting_holds_until_the_view_changes(screen):
     assert screen.press("5") == near
 
 
-def test_what_changes_the_view_leaves_side_by_side(screen):
+def test_changes_of_the_view_keep_plans_side_by_side(screen):
     for key in ("+", "-", "0", "f", "ArrowLeft", "Escape"):
         screen.press("a")
         assert not screen.page.locator("#map").is_visible()
@@ -144,7 +144,7 @@ def check_moment(screen, plan, step):
         assert float(figure) * scale == pytest.approx(buffer.bytes, rel=0.01)
 
 
-def test_what_is_live_at_another_node(screen):
+def test_live_values_of_another_node_are_listed(screen):
     plan = strategy_plans()["packed"]
     screen.press("3")
     curve = screen.page.locator("#curve").bounding_box()
@@ -172,7 +172,7 @@ def test_what_is_live_at_another_node(screen):
     assert screen.page.locator("#details h3").count() == 1
 
 
-def test_what_is_related_to_a_value_is_one_click_away(screen):
+def test_values_related_to_a_value_are_one_click_away(screen):
     plan = strategy_plans()["cheap"]
     screen.press("4")
     graph = plan.graph

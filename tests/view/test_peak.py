@@ -84,13 +84,13 @@ def check_kept(plan):
 
 
 @pytest.mark.parametrize("name", SMALL_PLANS)
-def test_what_is_kept(name):
+def test_saved_values_are_listed(name):
     plan = small_plan(name)
     check_kept(plan)
 
 
 @pytest.mark.parametrize("name", UNEVEN)
-def test_what_is_kept_where_values_share_bytes(name):
+def test_saved_values_that_share_bytes_are_listed(name):
     check_kept(uneven_plans()[name])
 
 
@@ -138,7 +138,7 @@ def test_the_peak_where_values_share_bytes(name):
 
 
 @pytest.mark.parametrize("name", ["wide mlp", "unet", "gpt2", "densenet"])
-def test_what_it_costs_to_compute_again(name):
+def test_the_cost_of_recomputation_is_printed(name):
     """Each node's seconds count once, however many of its results are live."""
     plan = planned(name)
     costs, step, graph = CostModel(plan.device), plan.peak_step, plan.graph

@@ -99,7 +99,7 @@ def test_a_plan_without_nodes():
     assert [e["args"]["bytes"] for e in events(trace(plan), "C", "live")] == [plan.live_bytes]
 
 
-def test_what_takes_time_has_a_length():
+def test_events_with_a_duration_have_a_length():
     plan = planned("mlp")
     clock = Clock("very short", (1e-13,) * len(plan.graph.nodes))
     assert {event["dur"] for event in events(trace(plan, {"planned": clock}), "X")} == {0.001}

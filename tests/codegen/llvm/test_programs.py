@@ -145,7 +145,7 @@ def test_one_text_serves_all_sizes():
     assert one.numbers != other.numbers
 
 
-def test_how_lines_are_cut_is_the_same_on_every_machine():
+def test_pieces_of_rows_are_the_same_on_every_machine():
     x = g.input("x", (1_000_000,))
     node = square_sum(x).node
     arrays = {v: np.zeros(v.shape, np.float32) for v in (x, *node.outputs)}

@@ -91,7 +91,7 @@ def test_reductions_have_constants():
         lambda: g.tanh(g.cast(g.full((4, 6), 0.5), "bfloat16")),
     ],
 )
-def test_what_could_change_bits_stays_an_input(make):
+def test_constants_that_could_change_bits_stay_inputs(make):
     graph = inlined(make())
     assert len(calls(graph)) == 1
     assert fills(graph) != []
@@ -195,6 +195,6 @@ def test_steps_on_a_gpu_keep_their_bits():
     assert len(plan.graph.nodes) < len(without.graph.nodes)
 
 
-def test_what_is_made_of_a_constant_is_read_by_its_group():
+def test_values_computed_from_constants_are_read_by_their_group():
     graph = inlined(g.relu(g.matmul(X, SQUARE) + g.full((), 1.0)))
     assert [node.op.name for node in graph.nodes] == ["matmul", "fused"]

@@ -29,7 +29,7 @@ def test_branches_that_meet_are_one_node():
     assert calls(graph) == [("tanh(x0)", "exp(x1)", "mul(m0, m1)", "sub(m2, m0)")]
 
 
-def test_what_is_read_outside_is_a_further_output():
+def test_values_read_outside_a_group_are_its_outputs():
     h = g.tanh(made())
     graph = fuse(traced(h * h, g.sum(h)))
     (node,) = fused_nodes(graph)
@@ -90,7 +90,7 @@ def test_other_arithmetic_stays_apart():
     assert apart(level * 2 + 1) == []
 
 
-def test_what_lies_between_cannot_be_skipped():
+def test_nodes_between_members_keep_them_apart():
     """tanh → sum → mul: the group would need the sum before it makes what is summed."""
     h = g.tanh(X)
     assert apart(h * g.sum(h, 0)) == []

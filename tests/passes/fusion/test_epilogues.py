@@ -122,7 +122,7 @@ def test_gelu_in_training_stays():
         lambda h: {"y": g.tanh(h)},
     ],
 )
-def test_what_stays(build):
+def test_unsupported_epilogues_are_not_fused(build):
     graph = trace(build(g.linear(g.input("x", (6, 5)), 8)))
     assert fuse_epilogues(graph) is graph
 

@@ -55,7 +55,7 @@ def test_a_lone_node_joins_any_reduction(reduce):
     assert found(reduce(X * X)) == [(("mul(x0, x0)",), reduce(X).node.op.name)]
 
 
-def test_what_else_is_read_stays_in_its_group():
+def test_values_with_other_consumers_stay_in_their_group():
     """A cast that only the sum reads leaves the group."""
     h = g.relu(g.cast(made(), "bfloat16") * 2.0)
     total = g.sum(g.cast(h, "float32"), 0)
@@ -77,7 +77,7 @@ def test_a_group_of_which_one_member_is_left_is_that_node():
     assert reductions(graph)[0].inputs == (graph.outputs["y0"],)
 
 
-def test_what_follows_a_sum_is_part_of_it():
+def test_elementwise_ops_after_a_sum_join_it():
     half = g.cast(made(), "bfloat16")
     graph = fuse_reductions(fuse(traced(half, g.cast(g.sum(half, 0), "float32") * 2.0)))
     (node,) = reductions(graph)
@@ -160,7 +160,7 @@ def test_a_sum_takes_no_more_inputs_than_a_group():
     assert max(len(node.inputs) for node in graph.nodes) <= MOST_INPUTS
 
 
-def test_what_costs_bytes_stays_apart():
+def test_fusions_that_raise_the_peak_are_not_made():
     """Two large operands would wait for the sum, at the peak; the sum of them dies before it."""
     w = g.parameter("w", (64, 64))
     a, b = (g.matmul(g.input(name, (64, 64)), w) for name in "ab")

@@ -188,7 +188,7 @@ def test_a_forked_child_gives_nothing_back(cupy):
     assert closed == ["closed"]
 
 
-def test_what_the_library_holds_is_given_back_with_the_program(cupy):
+def test_descriptors_are_released_with_the_program(cupy):
     before = cupy.cublaslt.library.live_descriptors()
     program = compiled("float32", device="cuda")
     closed = []

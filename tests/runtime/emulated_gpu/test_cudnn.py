@@ -138,7 +138,7 @@ def test_parts_of_larger_arrays_are_read_where_they_lie(cudnn):
     np.testing.assert_array_equal(arrays[node.output], wanted)
 
 
-def test_what_cudnn_is_not_asked_for():
+def test_nodes_outside_cudnns_scope_make_no_request():
     node, arrays = simple()
     places = places_of(arrays)
     x, _ = node.inputs

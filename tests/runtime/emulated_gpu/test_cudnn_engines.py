@@ -30,7 +30,7 @@ def test_engines_keep_within_the_workspace(cudnn):
     assert cudnn.build(call.request, fake_cudnn.SMALL - 1) is None
 
 
-def test_what_cudnn_declines(cudnn, monkeypatch):
+def test_declined_requests_are_reported(cudnn, monkeypatch):
     call = simple_call()
     repeated = replace(call.request, x=replace(call.request.x, strides=(0, 36, 6, 1)))
     assert cudnn.build(repeated, WORKSPACE_BYTES) is None

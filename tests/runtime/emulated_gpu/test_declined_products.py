@@ -32,7 +32,7 @@ DECLINED = {
 
 
 @pytest.mark.parametrize("declined", DECLINED)
-def test_what_the_library_does_not_serve_is_left_to_kernels(declined):
+def test_declined_products_are_computed_by_kernels(declined):
     """For the nodes of that shape alone, and told once."""
     plan = g.plan(small_mlp("float32"), optimizer=g.optim.SGD(0.1), device="cuda")
     runs = []

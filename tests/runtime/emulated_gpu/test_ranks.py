@@ -89,7 +89,7 @@ def test_exchanges_wait_and_are_waited_for_in_any_order_of_streams(seed, options
     assert on_ranks(2, lambda wire: work(wire, seed, options)) == plain
 
 
-def test_what_the_library_refuses_is_told():
+def test_refusals_of_the_library_are_errors():
     def work(wire):
         library = FakeLibrary(wire)
         library.ncclCommInitRank.work = lambda *_: INVALID_ARGUMENT

@@ -193,7 +193,7 @@ def test_an_interrupt_amid_a_file_is_told_to_all():
     assert on_ranks(2, work) == [[b"0", b"1"]] * 2
 
 
-def test_what_a_program_holds_is_given_back_with_it():
+def test_resources_are_released_with_their_program():
     """Its lane is that of all programs of a process, and goes on."""
     plan = g.plan(outputs=[g.all_reduce(g.input("x", (4,)), 2)])
 
@@ -209,7 +209,7 @@ def test_what_a_program_holds_is_given_back_with_it():
     assert on_ranks(2, work) == [(True, {})] * 2
 
 
-def test_what_breaks_an_exchange_is_told():
+def test_errors_of_collectives_are_reported():
     plan = g.plan(outputs=[g.all_reduce(g.input("x", (4,)), 2)])
     both_compared = threading.Barrier(2)
 
@@ -266,7 +266,7 @@ def test_all_collectives_of_a_plan_are_between_as_many_ranks():
         Program(plan)
 
 
-def test_what_is_under_way_is_read_by_an_arrival_alone():
+def test_only_an_arrival_reads_bytes_in_flight():
     text = g.format_graph(g.plan(outputs={"y": g.all_reduce(g.input("x", (4,)), 2)}).graph)
     assert "arrival" in text
     with pytest.raises(GraphError, match=r"relu reads .* while all_reduce is under way; read what"):

@@ -188,7 +188,7 @@ def test_filters_may_lie_anyhow():
         assert len(bits) == 1
 
 
-def test_what_the_planner_may_count_on():
+def test_convolutions_take_channels_last_maps_in_one_piece():
     node = nodes(**CASES["3x3"])[FORWARD]
     x, w = node.inputs
     for order, taken in ((LAST, True), ((0, 1, 2, 3), True), ((0, 3, 2, 1), False)):
