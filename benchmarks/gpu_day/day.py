@@ -160,7 +160,7 @@ def main() -> None:
     if EMULATED:
         from emulated import emulate
 
-        emulate(os.environ.get("INJECT", ""), Path(os.environ["WORK"]))
+        emulate(os.environ.get("INJECT", ""))
     part, *arguments = sys.argv[1:]
     works = {"facts": facts, "selftest": selftest, "steps": steps, "peer": peer}
     sys.exit(works[part](*arguments))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from on_gpu.conftest import broken
 from runtime.emulated_gpu import fake_cudnn
@@ -15,7 +14,7 @@ from graphc.runtime.gpu.device import Gpu
 GPU = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
 
 
-def emulate(fault: str, folder: Path) -> None:
+def emulate(fault: str) -> None:
     """Let graphc find an emulated GPU and the stand-in for cuDNN.
 
     The fault ``kernel`` makes kernels write wrong numbers, ``version`` makes the frontend too old.
@@ -25,5 +24,5 @@ def emulate(fault: str, folder: Path) -> None:
         fake_cudnn.__version__ = "1.10.0"
     bind.find_gpu = lambda number: GPU  # type: ignore[assignment]
     bind.CudaDevice = lambda *given: EmulatedDevice(  # type: ignore[assignment, misc]
-        folder, edit=broken if fault == "kernel" else lambda text: text
+        edit=broken if fault == "kernel" else lambda text: text
     )
