@@ -1,13 +1,13 @@
-"""Put the figures of the result files into the documents that tell them.
+"""Generate the tables of measurements in the documents from the result files.
 
-A document holds them between two comments, of which the first names the block::
+A block is between two comments, of which the first names it::
 
     <!-- figures: step times -->
     ...
     <!-- end of figures -->
 
-Each block is made of one file, and ends with what that file says of the run: the date, the commit,
-the machine and the versions.
+Each block comes from one result file and ends with the date, commit, machine and versions of that
+measurement. Run ``python benchmarks/documents.py`` after a measurement.
 """
 
 from __future__ import annotations
@@ -25,18 +25,7 @@ from gpu_tables import gpu_status, gpu_steps
 from report import RESULTS, table
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = (
-    "README.md",
-    "docs/costs.md",
-    "docs/gpu-status.md",
-    "docs/gpu.md",
-    "docs/onnx.md",
-    "docs/packing.md",
-    "docs/parallel.md",
-    "docs/internals/remat.md",
-    "docs/torch.md",
-    "docs/viewing.md",
-)
+DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/gpu-status.md")
 BLOCK = re.compile(r"(<!-- figures: ([\w ]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 PACKED = {
     "MiniMalloc A": "A.1048576",
@@ -45,10 +34,13 @@ PACKED = {
     "ResNet-50 training trace": "somas_tensors_resnet50",
     "tiny BERT training trace": "somas_tiny_bert",
 }
-"""Instances of the README's table, by the names that it gives them."""
+"""Instances in the table of packings, by their labels."""
+
+SHORT = "ResNet-50", "GPT", "U-Net"
+"""Modules in the README's table."""
 
 LARGE, FEW = 50_000, 500
-"""Buffers from which on, and up to which, generated instances are told of."""
+"""Least size of generated instances in the table, and largest size in the sentence below it."""
 
 
 def heights(content: dict[str, Any]) -> str:
@@ -60,11 +52,10 @@ def heights(content: dict[str, Any]) -> str:
         lines.append((label, f"{row['buffers']:,}", *relative))
     gaps = [row["gap"] for row in content["zoo"]]
     return (
-        f"Heights over the most bytes live at one time, the bound that no packing goes below:\n\n"
+        f"Arena size over the peak live bytes, which no packing can go below:\n\n"
         f"{table(*lines)}\n\n"
-        f"Of the networks below under every recomputation policy, the median arena is "
-        f"{100 * statistics.median(gaps):.1f} % above that bound,\n"
-        f"and the worst {100 * max(gaps):.1f} %."
+        "Over all models and recomputation policies, the arena exceeds this bound by "
+        f"{100 * statistics.median(gaps):.1f} %\n(median) and {100 * max(gaps):.1f} % (worst)."
     )
 
 
@@ -80,12 +71,11 @@ def large_packings(content: dict[str, Any]) -> str:
     full = [small.pop(name)["height"] for name in list(small) if name.startswith("full ")]
     proven = sum(row["optimal"] for row in small.values())
     return (
-        f"Heights over the most bytes live at one time; seconds and memory are the process's:\n\n"
+        "Arena size over the peak live bytes; seconds and memory of the process:\n\n"
         f"{table(*lines)}\n\n"
-        f"Of {len(small)} generated instances of up to {FEW} buffers, {proven} are packed at that "
-        "bound, which proves them.\n"
-        f"{len(full)} more that nearly fill the arena end at {min(full):.3f} to {max(full):.3f}; "
-        "their least height is not known."
+        f"Of {len(small)} generated instances of up to {FEW} buffers, {proven} are packed at the "
+        f"bound, so they are optimal.\n{len(full)} more that nearly fill the arena end at "
+        f"{min(full):.3f} to {max(full):.3f}; their optimum is unknown."
     )
 
 
@@ -93,22 +83,21 @@ def gaps_of_budgets(content: dict[str, Any]) -> str:
     rows = content["rows"]
     networks = {row["network"] for row in rows}
     held = sum(row["holds"] and row["arena_bytes"] <= row["budget"] for row in rows)
-    # Where the smallest arena is that without recomputation, there is nothing to choose.
+    # If no plan is smaller than the one without recomputation, there is nothing to choose.
     least = {name: min(r["budget"] for r in rows if r["network"] == name) for name in networks}
     chosen = [row for row in rows if least[row["network"]] < row["most"]]
     median = statistics.median(row["gap"] for row in chosen)
     worst = max(chosen, key=operator.itemgetter("gap"))
     return (
-        f"Of {len(rows)} budgets for the {len(networks)} networks below, {held} held. Of the "
-        f"{len(chosen)} where there is a\nchoice, the median plan's step was at most "
-        f"{100 * median:.2f} % longer than the shortest that is possible within\nthe same bytes "
-        f"([how](docs/recomputation.md)), the worst, {worst['network']} within "
-        f"{worst['budget'] / 2**20:.0f} MiB, {100 * worst['gap']:.0f} %."
+        f"Of {len(rows)} budgets for {len(networks)} models, {held} held. In the {len(chosen)} "
+        "cases with a choice, the median\nplan's step takes at most "
+        f"{100 * median:.2f} % longer than the proven minimum within the same bytes. The\nworst is "
+        f"{worst['network']} within {worst['budget'] / 2**20:.0f} MiB: {100 * worst['gap']:.0f} %."
     )
 
 
 def budgets(content: dict[str, Any]) -> str:
-    head = "arena MiB, least to most", "extra time at the least", "half way"
+    head = "arena MiB, smallest to largest", "extra time at the smallest", "halfway"
     lines = [("network", *head, "median gap", "largest gap", "seconds a plan")]
     for row in content["summary"]:
         seconds = [r["seconds"] for r in content["rows"] if r["network"] == row["network"]]
@@ -127,11 +116,11 @@ def budgets(content: dict[str, Any]) -> str:
 
 
 def wide_budgets(content: dict[str, Any]) -> str:
-    """Extra time found / proven, by share of the way from the least arena to the plain one."""
+    """Extra time found / proven minimum, by position between the smallest and largest arena."""
     rows = content["rows"]
     shares = sorted({row["share"] for row in rows})
     head = *(f"{share:.0%}" for share in shares), "seconds a plan"
-    lines = [("network", "arena MiB, least to most", *head)]
+    lines = [("network", "arena MiB, smallest to largest", *head)]
     for row in content["summary"]:
         found = {each["share"]: each for each in rows if each["network"] == row["network"]}
         times = (f"{found[s]['extra_time']:.1%} / {found[s]['proven']:.1%}" for s in shares)
@@ -142,19 +131,19 @@ def wide_budgets(content: dict[str, Any]) -> str:
 
 
 def small_lstm(content: dict[str, Any]) -> str:
-    """Extra time found, the least in the same order, and what is proven for all orders."""
-    lines = [("layers", "share", "found", "least in this order", "proven")]
+    """Extra time found, the minimum in the same order, and the bound for all orders."""
+    lines = [("layers", "share", "found", "minimum in this order", "lower bound")]
     for row in content["rows"]:
         least, proven = row["least in this order"], row["proven in this order"]
         is_proven = abs(least - proven) < 1e-9
-        told = f"{least:.1%}" if is_proven else f"at most {least:.1%}"
-        found = f"{row['found']:.1%}", told, f"{row['proven for all orders']:.1%}"
+        shown = f"{least:.1%}" if is_proven else f"at most {least:.1%}"
+        found = f"{row['found']:.1%}", shown, f"{row['proven for all orders']:.1%}"
         lines.append((str(row["layers"]), f"{row['share']:.0%}", *found))
     return table(*lines)
 
 
 def step_times(content: dict[str, Any]) -> str:
-    """With a column for each of the figures that the file has."""
+    """Step times, with a column for each figure in the file."""
     rows = content["rows"]
     columns = {
         "ratio": ("ratio", 1, ".2f"),
@@ -171,7 +160,7 @@ def step_times(content: dict[str, Any]) -> str:
             "-" if found is None else f"{found / unit:{form}}" for found, unit, form in figures
         )
         lines.append((row["network"], *cells))
-    return "Seconds of a training step over those of torch eager:\n\n" + table(*lines)
+    return "Step time divided by the step time of torch eager:\n\n" + table(*lines)
 
 
 def planned_times(content: dict[str, Any]) -> str:
@@ -194,8 +183,8 @@ def rank_times(content: dict[str, Any]) -> str:
 
 
 def planning_times(content: dict[str, Any]) -> str:
-    """By nodes the seconds of a plan, of one with fusion and of one within a budget."""
-    head = "nodes", "seconds", "MiB at most", "with fusion", "within nine tenths of the bytes"
+    """Planning seconds by number of nodes: plain, with fusion, and within a budget."""
+    head = "nodes", "seconds", "peak MiB", "with fusion", "within 90 % of the bytes"
     lines, rows = [head], content["rows"]
     for row in rows:
         budget = row["budget_seconds"]
@@ -213,13 +202,13 @@ def planning_times(content: dict[str, Any]) -> str:
     most_held = rows[len(held) - 1]["nodes"]
     return (
         f"{table(*lines)}\n\n"
-        f"Seconds grow with nodes to the power of {grown:.2f}. A node takes {most:.1f} KiB at most "
-        f"while it is planned;\nof up to {most_held:,} nodes a plan holds {max(held):.1f} a node."
+        f"Time grows as nodes to the power of {grown:.2f}. Planning takes at most {most:.1f} KiB "
+        f"per node. With up to\n{most_held:,} nodes, a plan takes {max(held):.1f} KiB per node."
     )
 
 
 def placing_times(content: dict[str, Any]) -> str:
-    """By nodes how long places take, by packing and by coloring, and how large arenas are."""
+    """Seconds of packing and coloring by number of nodes, and the size of the arena."""
     lines = [("nodes", "packed, seconds", "arena / live", "coloring, seconds", "arena / live")]
     for row in content["placed"]:
         found = (row["packed_seconds"], row["packed_over_live"])
@@ -229,30 +218,59 @@ def placing_times(content: dict[str, Any]) -> str:
     grown = content["exponents"]
     return (
         f"{table(*lines)}\n\n"
-        f"Seconds grow with nodes to the power of {grown['packing']:.2f} by packing, and of "
-        f"{grown['coloring']:.2f} by coloring."
+        f"Time grows as nodes to the power of {grown['packing']:.2f} for packing and "
+        f"{grown['coloring']:.2f} for coloring."
     )
 
 
 def zooming(content: dict[str, Any]) -> str:
     first, second = content["rows"][1:]
     return (
-        f"A step of zooming is drawn in {first['median zoom ms']:.0f} ms with "
-        f"{first['buffers']:,} buffers (ResNet-1001) and in {second['median zoom ms']:.0f} ms "
-        f"with {second['buffers']:,}, by the\nmedian of 80. From the turn of the wheel to the end "
-        f"of drawing the longest took {first['longest since wheel ms']:.0f} ms and "
-        f"{second['longest since wheel ms']:.0f} ms. The page of\nResNet-1001 has "
-        f"{first['page MB']:.1f} MB and is written in {first['write seconds']:.1f} s. That is "
-        f"headless Chromium {content['chromium'].split('.')[0]} on two cores."
+        f"Zooming draws a frame in {first['median zoom ms']:.0f} ms with {first['buffers']:,} "
+        f"buffers (ResNet-1001) and in {second['median zoom ms']:.0f} ms with\n"
+        f"{second['buffers']:,} (median of 80). The slowest frame took "
+        f"{first['longest since wheel ms']:.0f} ms and {second['longest since wheel ms']:.0f} ms. "
+        f"The page of ResNet-1001\nhas {first['page MB']:.1f} MB and is written in "
+        f"{first['write seconds']:.1f} s. Headless Chromium "
+        f"{content['chromium'].split('.')[0]}, two cores."
     )
 
 
+def modeled_streams(content: dict[str, Any]) -> str:
+    """Speedups over one stream, in the same bytes and with all values apart."""
+    ways = "the same bytes", "all apart"
+    columns = [(count, way) for count in (2, 4) for way in ways]
+    lines = [("model", "one stream, MiB", *(f"{n} streams, {way}" for n, way in columns))]
+    rows = {(r["network"], r["streams"], r.get("within")): r for r in content["plans"]}
+    for (name, count, _), row in rows.items():
+        if count == 1:
+            found = [rows[name, *column] for column in columns]
+            cells = (f"{r['times_one_stream']:.2f} ({_mebibytes(r)} MiB)" for r in found)
+            lines.append((f"`{name}`", _mebibytes(row), *cells))
+    return table(*lines)
+
+
+def measured_streams(content: dict[str, Any]) -> str:
+    """Milliseconds of a step, and the speedup over one stream."""
+    lines = [("model", "one stream, ms", "2 streams", "4 streams")]
+    rows = content["measured_on_cpu"]
+    for name in dict.fromkeys(row["network"] for row in rows):
+        found = [row for row in rows if row["network"] == name]
+        cells = (f"{r['step_ms']:.2f} ({r['times_one_stream']:.2f})" for r in found[1:])
+        lines.append((f"`{name}`", f"{found[0]['step_ms']:.2f}", *cells))
+    return table(*lines)
+
+
+def _mebibytes(row: dict[str, Any]) -> str:
+    return f"{row['arena_bytes'] / 2**20:,.1f}"
+
+
 def light_models(content: dict[str, Any]) -> str:
-    columns = "weights", "a place for every value", "packed", "within a budget", "extra flops"
+    columns = "weights", "`none`", "packed", "within a budget", "extra flops"
     lines = [("network", "batch", *columns)]
     sizes = "state_bytes", "without_sharing_bytes", "arena_bytes", "least_arena_bytes"
     for row in content["rows"]:
-        mark = "" if row["budget_met"] else " (the least)"
+        mark = "" if row["budget_met"] else " (minimum)"
         cells = [f"{row[size] / 2**20:,.0f}" for size in sizes]
         extra = f"{row['extra_flops_fraction']:.1%}"
         lines.append((row["network"], str(row["batch"]), *cells[:3], cells[3] + mark, extra))
@@ -261,48 +279,37 @@ def light_models(content: dict[str, Any]) -> str:
     )
 
 
-def resnet_from_onnx(content: dict[str, Any]) -> str:
-    (row,) = (row for row in content["rows"] if row["network"] == "resnet50")
-    most, packed, least = (
-        f"{row[size] / 2**20:,.0f} MiB"
-        for size in ("without_sharing_bytes", "arena_bytes", "least_arena_bytes")
-    )
-    return (
-        f"The ResNet-50 that comes with onnx's package, trained with SGD at batch {row['batch']}: "
-        f"{most} with a place for every value,\n{packed} packed, and {least} within a budget of "
-        f"two thirds of that, for {row['extra_flops_fraction']:.1%} more flops."
-    )
-
-
 def torch_budgets(content: dict[str, Any]) -> str:
-    """Where checkpoint takes fewer bytes than graphc's least, its plan is the least."""
-    sizes = "eager MiB", "least", "measured / planned", "same bits"
+    """One row per module; if checkpoint takes less than graphc's minimum, that plan is compared."""
+    sizes = "eager MiB", "minimum", "measured / planned", "same bits"
     times = "`aot_eager`", "budget 0.9", "0.5", "0.1"
-    head = ("module", *sizes, *times, "`checkpoint` MiB", "its time", "graphc's at as many bytes")
-    ratios = [row["over_checkpoint"] for row in content["rows"]]
+    head = ("module", *sizes, *times, "`checkpoint` MiB", "its time", "graphc in the same bytes")
+    rows = content["rows"]
+    ratios = [row["over_checkpoint"] for row in rows]
+    plans = [plan for row in rows for plan in (*row["budgets"], row["at_equal_bytes"])]
+    measured = max(plan["measured_over_planned"] for plan in plans)
     return (
-        "Times are those of a step over torch eager's; a budget of 0.5 stands halfway between the "
-        "least that is found\nand the peak without repeats:\n\n"
-        f"{table(head, *map(torch_budgets_row, content['rows']))}\n\n"
-        f"Against checkpoint at as many bytes a step takes {statistics.median(ratios):.2f} of its "
-        f"time by the median, {min(ratios):.2f} at\nleast and {max(ratios):.2f} at most."
+        "Times are step times over torch eager's. A budget of 0.5 is halfway between the minimum "
+        "found and the peak\nwithout recomputation:\n\n"
+        f"{table(head, *map(torch_budgets_row, rows))}\n\n"
+        f"Of {len(plans)} plans, {sum(map(has_same_bits, plans))} match `aot_eager` bit for bit. "
+        f"No measured peak exceeds {measured:.3f} of its plan. In the\nbytes of `checkpoint`, a "
+        f"step takes {statistics.median(ratios):.2f} of its time (median; {min(ratios):.2f} to "
+        f"{max(ratios):.2f})."
     )
 
 
 def torch_in_short(content: dict[str, Any]) -> str:
-    rows = content["rows"]
-    plans = [plan for row in rows for plan in (*row["budgets"], row["at_equal_bytes"])]
-    measured = max(plan["measured_over_planned"] for plan in plans)
-    same = sum(map(has_same_bits, plans))
-    ratio = statistics.median(row["over_checkpoint"] for row in rows)
-    worst = max(rows, key=lambda row: row["over_checkpoint"])
-    return (
-        f"Of {len(plans)} plans for {len(rows)} modules the measured peak is at most "
-        f"{measured:.3f} of the planned one, and {same} have the bits of\n`aot_eager`. With as "
-        f"many bytes as `checkpoint` takes around each block, a step needs {ratio:.2f} of its time "
-        f"by the median and {worst['over_checkpoint']:.2f}\nat the worst, for "
-        f"{worst['module']}: [all of them](docs/torch.md#measured)."
-    )
+    head = "peak MiB, eager", "`checkpoint`", "graphc", "step time, `checkpoint`", "graphc"
+    lines = [("module", *head)]
+    for row in content["rows"]:
+        if row["module"] in SHORT:
+            plan = row["at_equal_bytes"]
+            sizes = row["eager_bytes"], row["checkpoint_bytes"], plan["measured_bytes"]
+            times = row["checkpoint_over_eager"], plan["time_over_eager"]
+            cells = (*(f"{size / 2**20:.0f}" for size in sizes), *(f"{t:.2f}" for t in times))
+            lines.append((row["module"], *cells))
+    return table(*lines)
 
 
 def has_same_bits(plan: dict[str, Any]) -> bool:
@@ -340,7 +347,8 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "planning times": ("planning_time.json", planning_times),
     "placing times": ("planning_time.json", placing_times),
     "light models": ("light_models.json", light_models),
-    "ResNet from ONNX": ("light_models.json", resnet_from_onnx),
+    "streams modeled": ("streams.json", modeled_streams),
+    "streams measured": ("streams.json", measured_streams),
     "torch in short": ("torch_budgets.json", torch_in_short),
     "torch budgets": ("torch_budgets.json", torch_budgets),
     "zooming": ("page_zoom.json", zooming),
@@ -351,7 +359,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
 }
 
 
-def circumstances_told(content: dict[str, Any], link: str) -> str:
+def circumstances_line(content: dict[str, Any], link: str) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in content["versions"].items())
     return (
         f"([{link.rpartition('/')[2]}]({link}): {content['date']}, commit {content['commit']}, "
@@ -360,13 +368,13 @@ def circumstances_told(content: dict[str, Any], link: str) -> str:
 
 
 def renewed(text: str, folder: Path, results: Path = RESULTS) -> str:
-    """The text of a document in a folder, with all blocks as the result files have them."""
+    """Return the text of a document in a folder with all its blocks generated again."""
 
     def block(found: re.Match[str]) -> str:
-        name, told = BLOCKS[found[2]]
+        name, write = BLOCKS[found[2]]
         content = json.loads((results / name).read_text())
         link = Path(os.path.relpath(RESULTS / name, folder)).as_posix()
-        return f"{found[1]}\n{told(content)}\n\n{circumstances_told(content, link)}\n\n{found[3]}"
+        return f"{found[1]}\n{write(content)}\n\n{circumstances_line(content, link)}\n\n{found[3]}"
 
     return BLOCK.sub(block, text)
 

@@ -22,7 +22,7 @@ def gpu_status(content: dict[str, Any]) -> str:
 
 def gpu_steps(content: dict[str, Any]) -> str:
     """Milliseconds of steps on a GPU, measured and modelled, and of peers in the same run."""
-    rows = [(f"{content['gpu']}, bf16", "ms a step", "modelled", "times torch.compile",
+    rows = [(f"{content['gpu']}, bf16", "ms a step", "modeled", "times torch.compile",
              "times torch eager")]  # fmt: skip
     for network, variants in content["steps"].items():
         peers = [content["peers"].get(f"{network}-{how}") for how in ("compile", "eager")]

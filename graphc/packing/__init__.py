@@ -1,4 +1,4 @@
-"""Offset assignment in one arena for buffers with fixed live ranges; see docs/packing.md."""
+"""Offsets in one arena for buffers with live ranges; see docs/internals/packing.md."""
 
 from graphc.packing.pack import NORMAL, THOROUGH, pack
 from graphc.packing.problem import Packing

@@ -100,7 +100,7 @@ ORDERED = {
     "network", [pytest.param(n, marks=[pytest.mark.slow] if "LSTM" in n else []) for n in ORDERED]
 )
 def test_the_table_of_orders(network):
-    text = (ROOT / "docs" / "ordering.md").read_text()
+    text = (ROOT / "docs" / "internals" / "ordering.md").read_text()
     rows = table_after(
         "<!-- orders: held to what graphc plans by tests/docs/test_docs.py -->\n", text
     )
@@ -123,8 +123,8 @@ def test_the_table_of_orders(network):
 
 
 def test_the_gradient_of_a_tied_embedding_waits_for_all_layers():
-    """What docs/ordering.md says gains: 147 MiB, made when the last layer has run backward."""
-    text = (ROOT / "docs" / "ordering.md").read_text()
+    """As docs/internals/ordering.md says: 147 MiB, after the backward pass of the last layer."""
+    text = (ROOT / "docs" / "internals" / "ordering.md").read_text()
     assert "The gradient of a tied embedding takes 147 MiB in GPT-2 small" in text
     assert "wait until all layers have run backward" in text
     made = []

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -73,6 +74,11 @@ def test_every_page_is_in_the_navigation_and_in_the_list_of_documents():
     table = (ROOT / "docs" / "README.md").read_text()
     for page in pages - {"docs/README.md"}:
         assert f"]({page.removeprefix('docs/')})" in table
+
+
+def test_the_reference_of_the_command_line_is_current():
+    page = (ROOT / "docs" / "cli.md").read_text()
+    assert runpy.run_path(str(ROOT / "docs" / "cli.py"))["renewed"](page) == page
 
 
 class Page(HTMLParser):

@@ -22,7 +22,7 @@ from graphc.runtime import bind as binding
 from graphc.runtime.gpu.device import Gpu
 
 LANGUAGES = {"console", "csv", "json", "python", "sh", "text"}
-ELSEWHERE = {"README.md": 3, "docs/writing-an-op.md": 2}
+ELSEWHERE = {"README.md": 1, "docs/writing-an-op.md": 2}
 """Pages whose blocks of Python, so many, test_readme and test_writing_an_op run and look at."""
 
 NETWORK = """
@@ -121,8 +121,8 @@ def first(page, language):
 
 def prepare_files():
     """What the commands of the pages read and no earlier one has written."""
-    network = first("your-network.md", "python")
-    Path("net.py").write_text(network.replace("batch=32):", "batch=32, width=512):"))
+    network = first("tutorial.md", "python")
+    Path("net.py").write_text(network.replace("batch=64, image", "batch=64, width=512, image"))
     write_model("model.onnx")
     write_arrays("arrays.npz")
     Path("book.txt").write_text("It is a truth universally acknowledged. " * 200)
@@ -135,12 +135,15 @@ def prepare_files():
 LONG = {
     "README.md",
     "docs/attention.md",
+    "docs/cli.md",
+    "docs/concepts.md",
     "docs/costs.md",
     "docs/gpu.md",
     "docs/parallel.md",
     "docs/reading-a-plan.md",
     "docs/recomputation.md",
     "docs/training.md",
+    "docs/tutorial.md",
     "docs/viewing.md",
 }
 WITH_COMMANDS = [
