@@ -1,6 +1,6 @@
-"""Builds the site of the documents: ``make docs``. Whatever it is warned of is an error.
+"""Builds the site of the documents: ``make docs``. Warnings are errors.
 
-The pages are copied as they lie in the checkout, so that links between them hold here and there.
+The copied pages have the folders of the checkout, so links work in both.
 """
 
 import re
@@ -11,12 +11,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "pages"
-COLOUR = re.compile(r"\x1b\[[\d;]*m")
-SAID = re.compile(r"Build (started|finished)|No issues found|\s*$")
+COLOR = re.compile(r"\x1b\[[\d;]*m")
+EXPECTED = re.compile(r"Build (started|finished)|No issues found|\s*$")
 
 
 def copy_pages() -> None:
-    """Put all Markdown, pictures and results under build/pages, where they lie in the checkout."""
+    """Copy Markdown, pictures and results to build/pages, in the folders of the checkout."""
     shutil.rmtree(PAGES, ignore_errors=True)
     code = shutil.ignore_patterns("*.py", "__pycache__")
     for folder in ("docs", "benchmarks/results"):
@@ -26,12 +26,12 @@ def copy_pages() -> None:
 
 
 def build() -> list[str]:
-    """Build the site, and return what is wrong with it: lines that a good build does not print."""
+    """Build the site and return its faults: lines that a good build does not print."""
     copy_pages()
     command = [Path(sys.executable).with_name("zensical"), "build", "--strict", "--clean"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    lines = COLOUR.sub("", done.stdout + done.stderr).splitlines()
-    faults = [line for line in lines if not SAID.match(line)]
+    lines = COLOR.sub("", done.stdout + done.stderr).splitlines()
+    faults = [line for line in lines if not EXPECTED.match(line)]
     return faults or ([f"zensical failed with {done.returncode}"] if done.returncode else [])
 
 

@@ -1,6 +1,6 @@
-"""An extension of griffe: a function made by `graphc.keywords.takes` shows the keywords it takes.
+"""A griffe extension that shows the keywords of functions made by `graphc.keywords.takes`.
 
-They come from the fields of a class, and so are there only when the function is.
+The keywords come from the fields of a class, so they exist only at run time.
 """
 
 import inspect
@@ -15,10 +15,10 @@ KINDS = {
 
 
 class Keywords(griffe.Extension):
-    """Takes signature and docstring of such a function from the function itself."""
+    """Read signature and docstring from the function itself."""
 
     def on_function(self, *, func: griffe.Function, **rest: Any) -> None:
-        """Called for every function of the package."""
+        """Replace signature and docstring of a function with the decorator."""
         if not any(str(decorator.value).startswith("takes(") for decorator in func.decorators):
             return
         made = griffe.dynamic_import(func.path)

@@ -101,9 +101,7 @@ ORDERED = {
 )
 def test_the_table_of_orders(network):
     text = (ROOT / "docs" / "internals" / "ordering.md").read_text()
-    rows = table_after(
-        "<!-- orders: held to what graphc plans by tests/docs/test_docs.py -->\n", text
-    )
+    rows = table_after("<!-- orders: compared with plans by tests/docs/test_docs.py -->\n", text)
     assert {row[0] for row in rows} == set(ORDERED)
     for row in rows:
         if row[0] == network:

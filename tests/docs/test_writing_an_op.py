@@ -41,7 +41,7 @@ np.testing.assert_allclose(arrays[node.output], expected, rtol=1e-9, atol=1e-12)
 def test_the_op_of_the_page_works_on_the_cpu_and_as_a_kernel():
     """In a process of its own, so that no other test meets the op."""
     text = (ROOT / "docs" / "writing-an-op.md").read_text()
-    section = text.split("## A new op, from start to end", 1)[1].split("\n## ", 1)[0]
+    section = text.split("## A new op, end to end", 1)[1].split("\n## ", 1)[0]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     assert len(blocks) == 2
     path = [str(ROOT), str(ROOT / "tests")]
