@@ -49,7 +49,9 @@ def check_height(buffers: Buffers, height: int, proven: int, capacity: int) -> N
     _, peak = _above(buffers, capacity)
     largest = _largest_at(buffers, peak)
     if proven > capacity:
-        said = f"no packing fits into {capacity} bytes, which an exhausted search has proven"
+        said = (
+            f"no packing fits into {capacity} bytes, as an exhausted search or pinned buffers prove"
+        )
     else:
         said = (
             f"no packing within {capacity} bytes was found, which does not prove that none exists"

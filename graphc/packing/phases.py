@@ -92,11 +92,11 @@ class Packer:
 
     def __init__(self, problem: PackingProblem, unit: int = 1, may_join: bool = True) -> None:
         self.problem, self.unit = problem, unit
-        self.bound = problem.bound
+        self.bound = problem.proven
         self.work = self._reported = 0
         self._pinned = bool(problem.is_pinned.any())
         self._may_join = may_join and not self._pinned
-        self.target = self.wanted = self.bound
+        self.target = self.wanted = problem.bound
         self.steps = self._steps()
         self._begin()
 

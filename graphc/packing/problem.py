@@ -11,6 +11,9 @@ import numpy as np
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
+SUMS = 2**20
+"""The exclusive limit of the bound, in units, up to which sums of sizes are listed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Packing:
@@ -18,7 +21,8 @@ class Packing:
 
     `height` is the end of the highest buffer. `bound` is the peak of live bytes or the end of a
     pinned buffer, whichever is larger. `proven` is a lower bound of all packings: `bound`, or more
-    after an exhausted search. All are in bytes. `work` is the part of the effort that was used.
+    after an exhausted search or if sizes do not fill the gaps of pins. All are in bytes. `work` is
+    the part of the effort that was used.
     """
 
     offsets: Integers
@@ -82,6 +86,28 @@ class PackingProblem:
         """The peak of live units, or the end of the highest pinned buffer if that is larger."""
         ends = (self.offset + self.size)[self.is_pinned]
         return max(int(self.live.max(initial=0)), int(ends.max(initial=0)))
+
+    @cached_property
+    def proven(self) -> int:
+        """A lower bound of all packings: `bound`, or more if sizes do not fill the gaps of pins.
+
+        At the peak, a gap below a pin holds at most its largest sum of free sizes. A sum of them
+        that is not smaller than the rest ends above the topmost pin.
+        """
+        peak = int(self.live.argmax()) if self.sections else 0
+        is_live = (self.first <= peak) & (peak < self.last)
+        pins, sizes = np.flatnonzero(is_live & self.is_pinned), self.size[is_live & ~self.is_pinned]
+        if not len(pins) or self.bound >= SUMS:
+            return self.bound
+        sums, rest, top = 1, int(sizes.sum()), 0  # bit i of `sums`: some sizes add up to i
+        for size in sizes.tolist():
+            sums |= sums << size
+        for pin in pins[np.argsort(self.offset[pins])].tolist():
+            gap = int(self.offset[pin]) - top
+            rest -= (sums & ((2 << gap) - 1)).bit_length() - 1
+            top = int(self.offset[pin] + self.size[pin])
+        above = sums >> max(rest, 0)
+        return max(self.bound, top + max(rest, 0) + (above & -above).bit_length() - 1)
 
     @cached_property
     def crowd(self) -> Integers:

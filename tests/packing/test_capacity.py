@@ -73,8 +73,8 @@ def test_a_pin_above_the_capacity_is_the_cause_where_nothing_else_is():
     ("height", "proven", "said", "cure"),
     [
         (12, 10, "does not prove that none exists", "raise the capacity to 12, or the effort"),
-        (12, 11, "an exhausted search has proven", "raise the capacity to 12"),
-        (12, 12, "an exhausted search has proven", "raise the capacity to 12"),
+        (12, 11, "an exhausted search or pinned buffers prove", "raise the capacity to 12"),
+        (12, 12, "an exhausted search or pinned buffers prove", "raise the capacity to 12"),
     ],
 )
 def test_a_height_above_the_capacity_says_what_is_proven_and_what_helps(height, proven, said, cure):

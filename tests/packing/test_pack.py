@@ -111,6 +111,14 @@ def test_pinned_buffers_stay_where_they_are(given, data):
     assert packing.height == max((packing.offsets + size).max(initial=0), highest)
 
 
+@pytest.mark.parametrize(
+    ("offset", "proven"), [(0, 10), (1, 11), (2, 12), (3, 10), (4, 11), (6, 11), (8, 10)]
+)
+def test_gaps_of_pins_that_no_sizes_fill_raise_what_is_proven(offset, proven):
+    packing = pack([0, 0, 0], [1, 1, 1], [2, 3, 5], pinned={0: offset}, effort=0)
+    assert (packing.bound, packing.proven) == (10, proven)
+
+
 @examples(40)
 @given(buffers(6, longest=4, largest=5), st.data())
 def test_small_packings_around_pins_are_the_lowest(given, data):
