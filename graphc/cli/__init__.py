@@ -14,6 +14,7 @@ from graphc.cli import (
     compare,
     devices,
     explain,
+    models,
     ops,
     order,
     pack,
@@ -24,11 +25,10 @@ from graphc.cli import (
     selftest,
     train,
     view,
-    zoo,
 )
-from graphc.cli.described import infeasible
 from graphc.cli.models import with_flags
 from graphc.cli.parser import Parser
+from graphc.cli.plans import infeasible
 from graphc.cli.progress import progress_shown
 from graphc.cli.terminal import complain, say
 from graphc.errors import BudgetError, GraphcError, quoted
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         remat,
         order,
         pack,
-        zoo,
+        models,
         ops,
         devices,
         selftest,

@@ -11,11 +11,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from graphc.batches import LargestBatch, largest_batch
+from graphc.cli.advice import as_budget, place
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, parse_settings
-from graphc.cli.described import identity
-from graphc.cli.fits import as_budget, place
 from graphc.cli.models import add_model, build, find_model
-from graphc.cli.plans import DEFAULT, plan_options
+from graphc.cli.plans import DEFAULT, identity, plan_options
 from graphc.cli.terminal import say
 from graphc.compiler import device_of
 from graphc.errors import OptionError

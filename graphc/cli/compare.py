@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from graphc.allocation.coloring import MOST_COLORED, ColoringError
+from graphc.cli.advice import fit_line
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
-from graphc.cli.described import described
-from graphc.cli.fits import fit_line
 from graphc.cli.models import add_model
 from graphc.cli.parser import Parser
 from graphc.cli.plans import (
@@ -24,6 +23,7 @@ from graphc.cli.plans import (
     SUFFIX,
     check_alone,
     check_suffix,
+    described,
     plan_from_arguments,
     written,
 )

@@ -9,13 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphc.cli.declined import told
 from graphc.cli.terminal import say
+from graphc.compiler import plan
 from graphc.errors import GpuUnavailable, GraphcError
+from graphc.ir.builder import input
+from graphc.ir.graph import Value
 from graphc.ir.types import format_bytes
+from graphc.ops.activation import relu
+from graphc.ops.attention import multi_head_attention
+from graphc.ops.conv_layers import conv2d
+from graphc.ops.elementwise import add as plus
+from graphc.ops.matmul import linear
+from graphc.ops.reduce import mean
+from graphc.optim import SGD
+from graphc.plans.memory_plan import PRECISIONS, Precision
 from graphc.runtime.cpu.onednn.library import VERSION, WHEEL, load_onednn
 from graphc.runtime.gpu import cublaslt, nvrtc
-from graphc.runtime.gpu.device import cuda_versions, find_gpus
+from graphc.runtime.gpu.bind import bind
+from graphc.runtime.gpu.cuda import CudaDevice
+from graphc.runtime.gpu.cudnn import Cudnn, load_cudnn, shown
+from graphc.runtime.gpu.device import Gpu, cuda_versions, find_gpu, find_gpus, profile_of
+from graphc.runtime.gpu.places import ARENA_ALIGNMENT
 from graphc.runtime.memory import machine_memory
 from graphc.runtime.profile import machine
 
@@ -41,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
     for gpu in found["gpus"]:
         memory = f"{format_bytes(gpu['free_bytes'])} free of {format_bytes(gpu['memory_bytes'])}"
         say(f"cuda:{gpu['number']}  {gpu['name']}, sm_{gpu['architecture']}, {memory}")
-        for line in _declined(gpu["cudnn_declines"]):
+        for line in _lines(gpu["cudnn_declines"]):
             say(f"        {line}")
     if found["gpu_unavailable"]:
         say(f"cuda    {found['gpu_unavailable']}")
@@ -50,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     say("        what has run on which GPU: docs/gpu-status.md")
 
 
-def _declined(found: Mapping[str, Sequence[str]] | str) -> Iterator[str]:
+def _lines(found: Mapping[str, Sequence[str]] | str) -> Iterator[str]:
     """Yield lines on the requests that cuDNN declines."""
     if isinstance(found, str):
         yield found
@@ -81,7 +95,7 @@ def describe() -> dict[str, Any]:
     try:
         found["gpus"] = [
             {name: getattr(gpu, name) for name in type(gpu).__slots__}
-            | {"cudnn_declines": told(gpu)}
+            | {"cudnn_declines": _cudnn_declines(gpu)}
             for gpu in find_gpus()
         ]
         found["libraries"] |= cuda_versions()
@@ -108,4 +122,57 @@ def _cublas() -> str:
     try:
         return cublaslt.version(cublaslt.load_cublaslt())
     except GraphcError as error:
+        return str(error)
+
+
+def _layers() -> Value:
+    """Return typical convolutions of residual and mobile networks, and causal attention.
+
+    The heads of the attention have 64 elements.
+    """
+    images, tokens = input("images", (8, 3, 64, 64)), input("tokens", (2, 128, 64))
+    h = relu(conv2d(images, 64, 7, stride=2, padding=3, name="stem"))
+    h = relu(conv2d(h, 64, 1, name="narrow"))
+    h = relu(conv2d(h, 64, 3, padding=1, name="window"))
+    h = relu(conv2d(h, 64, 3, padding=1, groups=64, name="depthwise"))
+    h = relu(conv2d(h, 128, 3, stride=2, padding=1, name="strided"))
+    heads = multi_head_attention(linear(tokens, 384, name="qkv"), 2, True, form="fused")
+    return plus(mean(h), mean(heads))
+
+
+def _declined_by_precision(gpu: Gpu) -> dict[Precision, list[str]]:
+    """Map each precision to the distinct requests of a step without an engine in cuDNN.
+
+    Precisions without such requests are omitted. No device memory is accessed. Raises `GraphcError`
+    if cuDNN is missing or finds no usable GPU.
+    """
+    found: dict[Precision, list[str]] = {}
+    with CudaDevice(gpu).active():
+        cudnn = Cudnn(load_cudnn())
+        try:
+            for precision in PRECISIONS:
+                requests = _declined_requests(gpu, cudnn, precision)
+                if requests:
+                    found[precision] = requests
+        finally:
+            cudnn.close()
+    return found
+
+
+def _declined_requests(gpu: Gpu, cudnn: Cudnn, precision: Precision) -> list[str]:
+    made = plan(_layers(), optimizer=SGD(), device=profile_of(gpu), precision=precision)
+    requests: dict[str, None] = {}
+    bind(
+        made, ARENA_ALIGNMENT, precision == "tf32", cudnn,
+        declines=lambda request: requests.setdefault(shown(request)),
+    )  # fmt: skip
+    return list(requests)
+
+
+def _cudnn_declines(gpu: Gpu) -> dict[Precision, list[str]] | str:
+    """Return the declined requests, or the reason why cuDNN is not available."""
+    try:
+        find_gpu(gpu.number)  # raises an error if the GPU is too old
+        return _declined_by_precision(gpu)
+    except (GraphcError, RuntimeError) as error:  # CUDA raises RuntimeError
         return str(error)

@@ -8,13 +8,18 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from graphc.cli.advice import Alternatives, fits_line
 from graphc.cli.arguments import add_options, add_recipe, add_steps, add_strategy
-from graphc.cli.described import described
-from graphc.cli.fits import fits_line
-from graphc.cli.lowering import Alternatives
 from graphc.cli.models import add_model
 from graphc.cli.parser import Parser
-from graphc.cli.plans import DEFAULT, SUFFIX, check_alone, cost_model, plan_from_arguments
+from graphc.cli.plans import (
+    DEFAULT,
+    SUFFIX,
+    check_alone,
+    cost_model,
+    described,
+    plan_from_arguments,
+)
 from graphc.cli.terminal import say, tell
 from graphc.errors import OptionError
 from graphc.ir.graph import Value
@@ -121,5 +126,5 @@ def _peak(plan: MemoryPlan, costs: CostModel, options: argparse.Namespace | None
     facts, lines = asdict(peak_of(plan, costs)), explain_peak(plan, costs)
     if options is None:
         return {**facts, "lowering": None}, [*lines, FOR_A_MODEL]
-    lowering = Alternatives(options, plan_from_arguments, work=None).lowering(plan)
+    lowering = Alternatives(options, work=None).lowering(plan)
     return {**facts, "lowering": asdict(lowering)}, [*lines, *lowering.told()]

@@ -1,4 +1,4 @@
-"""Construction of a loss from MODEL and key=value on the command line."""
+"""graphc models, and the loss that MODEL and key=value of other commands name."""
 
 from __future__ import annotations
 
@@ -6,21 +6,61 @@ import argparse
 import ast
 import importlib.util
 import inspect
+import json
 import sys
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
 
 from graphc.cli.arguments import check_settings, parse_settings
 from graphc.cli.onnx_model import SUFFIX, onnx_model
+from graphc.cli.terminal import WIDTH, Console, say
 from graphc.cli.torch_model import ASKED, is_called_module, module_loss
 from graphc.errors import GraphcError, OptionError, did_you_mean, place_of, quoted
-from graphc.ir.builder import at_most
+from graphc.ir.builder import at_most, trace
 from graphc.ir.graph import Value
 from graphc.models import MODELS
 
+if TYPE_CHECKING:
+    from graphc.cli.arguments import Commands
+
 MOST_NODES = 250_000
 """Maximum number of nodes and parameters of a network that a command builds."""
+
+
+def add(commands: Commands) -> None:
+    """Register the command."""
+    parser = commands.add_parser("models", help="list the models, their arguments and defaults")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the table."""
+    found = {name: _describe(name) for name in MODELS}
+    if options.json:
+        say(json.dumps(found, default=str))
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("model", no_wrap=True)
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("arguments and their defaults")
+    for name, model in found.items():
+        arguments = (f"{key}={value}".replace(" ", "") for key, value in model["arguments"].items())
+        table.add_row(name, f"{model['parameters']:,}", " ".join(arguments))
+    Console(width=WIDTH).print(table)
+
+
+def _describe(name: str) -> dict[str, Any]:
+    """Return the first line of the model's docstring, its arguments, and its parameter count."""
+    states = trace({"loss": build(name, [])}).states
+    return {
+        "doc": (MODELS[name].__doc__ or "").splitlines()[0],
+        "arguments": arguments_of(name, []),
+        "parameters": sum(state.type.elements for state in states if state.trainable),
+    }
 
 
 def add_model(parser: argparse.ArgumentParser, *others: str, is_optional: bool = False) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from graphc.cli.advice import MOST, Alternatives, cure_line, fits_line
 from graphc.cli.arguments import (
     add_options,
     add_recipe,
@@ -20,9 +21,6 @@ from graphc.cli.arguments import (
     add_strategy,
     check_writable,
 )
-from graphc.cli.described import described, identity
-from graphc.cli.fits import cure_line, fits_line
-from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model, build
 from graphc.cli.parser import Parser
 from graphc.cli.plans import (
@@ -31,6 +29,8 @@ from graphc.cli.plans import (
     SUFFIX,
     check_alone,
     check_suffix,
+    described,
+    identity,
     plan_from_arguments,
     plan_options,
     written,
@@ -176,7 +176,7 @@ def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None
     if (cure := cure_line(memory_plan, options)) is not None:
         tell(["", f"To fit: {cure}"], below="  ")
         sys.stdout.flush()
-    lines = Alternatives(options, plan_from_arguments).lowering(memory_plan).told(MOST)
+    lines = Alternatives(options).lowering(memory_plan).told(MOST)
     tell(["", *lines] if lines else [], below="  ")
 
 

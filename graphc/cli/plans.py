@@ -1,4 +1,4 @@
-"""Plans of commands, made by their options or read from a file."""
+"""Plans of commands: made by their options, and described as JSON."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Collection
 from typing import Any
 
 from graphc.cli.arguments import planned_steps, recipe
-from graphc.cli.models import build
+from graphc.cli.models import arguments_of, build
 from graphc.cli.parser import Parser
 from graphc.cli.terminal import complain, say
-from graphc.compiler import plan
-from graphc.errors import OptionError
+from graphc.compiler import device_of, plan
+from graphc.errors import BudgetError, GraphcError, OptionError
 from graphc.files import is_regular
 from graphc.ir.device import find_device
+from graphc.ir.types import parse_bytes
+from graphc.keywords import declared
 from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import load_costs
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.runtime.memory import memory_of
 from graphc.training.recipe import Recipe
 
 DEFAULT = Recipe(optimizer="sgd")
@@ -92,3 +95,55 @@ def written(options: argparse.Namespace) -> None:
             complain(line)
         else:
             say(line)
+
+
+def described(
+    plan: MemoryPlan, options: argparse.Namespace | None, model: str, **strategy: Any
+) -> dict[str, Any]:
+    """Describe a plan made by `options` and `strategy`; `options` is None if it is from a file."""
+    made_by = _made_by(options, strategy) if options is not None else {}
+    return {**plan.summary(model), **_memory(plan), **made_by}
+
+
+def identity(options: argparse.Namespace) -> dict[str, Any]:
+    """Describe the model and the options, for objects with no plan or several plans."""
+    device = device_of(options.device, options.roofline).name
+    return {"model": options.model, "device": device, **_made_by(options, {})}
+
+
+def infeasible(error: BudgetError, options: argparse.Namespace) -> dict[str, Any]:
+    """Describe a budget that cannot be met: the options, the bounds, and the values at the peak."""
+    try:
+        made_by = identity(options)
+    except (AttributeError, GraphcError):  # a problem file has no model
+        made_by = {}
+    return {
+        **made_by,
+        "error": str(error),
+        "least_bytes": error.least_bytes,
+        "bound_bytes": error.bound_bytes,
+        "node": error.node,
+        "values": [{"names": names, "bytes": size} for names, size in error.values],
+    }
+
+
+def _memory(plan: MemoryPlan) -> dict[str, Any]:
+    """Return the device memory and if the plan fits, for JSON; None for unknown values."""
+    memory = memory_of(plan.device)
+    return {
+        "memory_bytes": None if memory is None else memory.total_bytes,
+        "usable_bytes": None if memory is None else memory.usable_bytes,
+        "fits": None if memory is None else memory.spare_bytes(plan.arena_bytes) >= 0,
+    }
+
+
+def _made_by(options: argparse.Namespace, strategy: dict[str, Any]) -> dict[str, Any]:
+    given = {**vars(options), **strategy}
+    chosen = {name: given[name] for name in declared(Recipe) if name in given}
+    budget = chosen.get("budget")
+    is_model = not options.model.endswith(SUFFIX)
+    return {
+        "arguments": arguments_of(options.model, options.settings) if is_model else {},
+        "options": chosen,
+        "budget_bytes": None if budget is None else parse_bytes("budget", budget),
+    }

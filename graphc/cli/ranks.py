@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from graphc.cli.arguments import add_options, add_recipe, add_strategy
-from graphc.cli.described import identity
 from graphc.cli.models import add_model, build
-from graphc.cli.plans import DEFAULT, plan_options
+from graphc.cli.plans import DEFAULT, identity, plan_options
 from graphc.cli.terminal import Console, say
 from graphc.compiler import plan
 from graphc.errors import OptionError

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphc.cli.advice import MOST, Alternatives, fit_line, place
 from graphc.cli.arguments import (
     add_options,
     add_recipe,
@@ -15,8 +16,6 @@ from graphc.cli.arguments import (
     add_strategy,
     check_writable,
 )
-from graphc.cli.fits import fit_line, place
-from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model
 from graphc.cli.parser import Parser
 from graphc.cli.plans import (
@@ -228,7 +227,7 @@ def _lowering(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> d
     """Return sentences on changes that lower each plan's arena; empty for plans from files."""
     if options.diff or options.model.endswith(SUFFIX):
         return {}
-    alternatives = Alternatives(options, plan_from_arguments)
+    alternatives = Alternatives(options)
     strategies = {label: strategy(label) if options.strategies else {} for label in plans}
     for label, found in plans.items():
         alternatives.know(found, **strategies[label])

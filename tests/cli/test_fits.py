@@ -7,7 +7,7 @@ import pytest
 from cli.running import run
 
 import graphc as g
-from graphc.cli import fits
+from graphc.cli import advice, plans
 from graphc.ir.device_memory import GIB, MIB, DeviceMemory
 from graphc.ir.types import format_bytes, parse_bytes
 from graphc.models import mlp
@@ -27,7 +27,8 @@ def has(monkeypatch):
 
     def give(usable_bytes, name="cpu"):
         memory = DeviceMemory(name, 2 * usable_bytes, usable_bytes)
-        monkeypatch.setattr(fits, "memory_of", lambda device: memory)
+        for module in (advice, plans):
+            monkeypatch.setattr(module, "memory_of", lambda device: memory)
 
     return give
 
@@ -110,7 +111,7 @@ def test_where_no_budget_helps_the_least_is_told(capsys, has):
     state = planned().state_bytes
     has(state + 1024)
     with pytest.raises(g.BudgetError) as caught:
-        planned(budget=fits.as_budget(state + 1024))
+        planned(budget=advice.as_budget(state + 1024))
     least = format_bytes(caught.value.least_bytes)
     out = run(capsys, "plan", "mlp", *DEEP)[1]
     assert f"To fit: no budget fits: the least found is {least}" in out
@@ -156,7 +157,7 @@ def test_plans_for_several_devices_are_each_judged_by_their_own(capsys, tmp_path
     arena = planned(device="t4").arena_bytes
     sizes = {"cpu": 2**40, "t4": arena - 5 * MIB, "l4": 2**40}
     monkeypatch.setattr(
-        fits, "memory_of", lambda device: DeviceMemory(device.name, 2**40, sizes[device.name])
+        advice, "memory_of", lambda device: DeviceMemory(device.name, 2**40, sizes[device.name])
     )
     told = first_line(capsys, "compare", *paths.values())
     assert told == "fits its own device: 2 of 3; t4.json, packed needs 5.00 MiB more than t4 has"
@@ -191,8 +192,8 @@ def test_a_printed_plan_does_not_depend_on_this_machine(capsys, has):
 
 
 def test_a_budget_in_words_is_the_largest_of_two_digits_below():
-    assert fits.as_budget(GIB) == "1.00GiB"
-    assert fits.as_budget(GIB - 1) == "1023.99MiB"
+    assert advice.as_budget(GIB) == "1.00GiB"
+    assert advice.as_budget(GIB - 1) == "1023.99MiB"
     for size in (5 * GIB + 12345, 7 * MIB - 1, 79 * GIB, 123456789012):
-        told = parse_bytes("budget", fits.as_budget(size))
+        told = parse_bytes("budget", advice.as_budget(size))
         assert told <= size < told + (GIB if size >= GIB else MIB) // 100 + 2

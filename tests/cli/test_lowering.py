@@ -7,8 +7,8 @@ import pytest
 from cli.running import run, unfolded
 from view.reading import content
 
-from graphc.cli import lowering
-from graphc.cli.lowering import HEADING, MOST
+from graphc.cli import advice, view
+from graphc.cli.advice import HEADING, MOST
 from graphc.ir.types import format_bytes
 
 WIDE = ["mlp", "layers=6", "hidden=16", "inputs=8", "batch=256"]
@@ -95,24 +95,24 @@ def test_a_plan_from_a_file_has_no_model_to_change(capsys, tmp_path):
 @pytest.mark.slow
 def test_a_large_network_is_planned_in_few_other_ways(capsys, monkeypatch):
     """By numbers of nodes, not by time: the same input tells the same."""
-    made, make = [], lowering.Alternatives._plan
+    made, make = [], advice.Alternatives._plan
 
     def counted(self, how, *others):
         made.append(how)
         return make(self, how, *others)
 
-    monkeypatch.setattr(lowering.Alternatives, "_plan", counted)
+    monkeypatch.setattr(advice.Alternatives, "_plan", counted)
     nodes = json.loads(run(capsys, "plan", *WIDE, "--json")[1])["nodes"]
     for work, tried in ((nodes * 2, 2), (nodes - 1, 0), (nodes * 20, 5)):
         made.clear()
-        monkeypatch.setattr(lowering, "WORK", work)
-        monkeypatch.setattr(lowering.Alternatives.__init__, "__defaults__", (work,))
+        monkeypatch.setattr(advice, "WORK", work)
+        monkeypatch.setattr(advice.Alternatives.__init__, "__defaults__", (work,))
         out = run(capsys, "plan", *WIDE)[1]
         assert len(made) == tried
         assert ("Not tried, as it takes longer: " in out) == (tried < 5)
         assert out == run(capsys, "plan", *WIDE)[1]
     made.clear()
-    monkeypatch.setattr(lowering.Alternatives.__init__, "__defaults__", (1,))
+    monkeypatch.setattr(advice.Alternatives.__init__, "__defaults__", (1,))
     assert "Not tried" not in run(capsys, "explain", *WIDE, "--peak")[1]
     assert len(made) == 5
 
@@ -138,10 +138,7 @@ def test_an_alternative_that_cannot_be_planned_is_left_out(capsys, tmp_path):
 
 
 def test_tabs_of_a_page_are_not_planned_twice(capsys, tmp_path, monkeypatch):
-    made = []
-    from graphc.cli import view
-
-    make = view.plan_from_arguments
+    made, make = [], view.plan_from_arguments
 
     def counted(options, **strategy):
         key = {**vars(options), **strategy}
@@ -149,7 +146,8 @@ def test_tabs_of_a_page_are_not_planned_twice(capsys, tmp_path, monkeypatch):
         made.append(tuple(str(key[name]) for name in names))
         return make(options, **strategy)
 
-    monkeypatch.setattr(view, "plan_from_arguments", counted)
+    for module in (advice, view):
+        monkeypatch.setattr(module, "plan_from_arguments", counted)
     names = "packed,cheap,sublinear,recursive"
     run(capsys, "view", *WIDE, "--strategies", names, "-o", str(tmp_path / "plan.html"))
     assert len(made) == len(set(made))

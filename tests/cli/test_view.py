@@ -9,7 +9,7 @@ from cli.running import run, unfolded
 from view.reading import content
 
 import graphc as g
-from graphc.cli.lowering import HEADING
+from graphc.cli.advice import HEADING
 from graphc.ir.device_memory import gpu_memory
 from graphc.ir.types import format_bytes
 from graphc.runtime.memory import machine_memory

@@ -9,7 +9,7 @@ from runtime.emulated_gpu import fake_cudnn
 from runtime.emulated_gpu.emulated import EmulatedDevice
 from runtime.emulated_gpu.fake_cupy import FREE, TOTAL, CudaError, fake_cupy
 
-from graphc.cli import declined, devices
+from graphc.cli import devices
 from graphc.errors import GpuUnavailable, GraphcError
 from graphc.plans.memory_plan import PRECISIONS
 from graphc.runtime.gpu.device import Gpu, cuda_versions, find_gpus, number_of_rank
@@ -95,9 +95,9 @@ def asked(monkeypatch, capsys):
     found = Gpu(0, "NVIDIA H200", 90, 2**37, 2**37, 67e12, 4800e9)
     monkeypatch.setattr(devices, "find_gpus", lambda: (found,))
     monkeypatch.setattr(devices, "cuda_versions", dict)
-    monkeypatch.setattr(declined, "find_gpu", lambda number: found)
-    monkeypatch.setattr(declined, "CudaDevice", lambda gpu: EmulatedDevice())
-    monkeypatch.setattr(declined, "load_cudnn", lambda: fake_cudnn)
+    monkeypatch.setattr(devices, "find_gpu", lambda number: found)
+    monkeypatch.setattr(devices, "CudaDevice", lambda gpu: EmulatedDevice())
+    monkeypatch.setattr(devices, "load_cudnn", lambda: fake_cudnn)
     code, out, _ = run(capsys, "devices")
     assert code == 0
     return out, devices.describe()["gpus"][0]["cudnn_declines"]
