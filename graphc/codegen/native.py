@@ -21,7 +21,7 @@ from graphc.codegen.llvm.each import each_call
 from graphc.codegen.llvm.families import FAMILIES
 from graphc.codegen.llvm.kernel import NativeCall, NativeCalls
 from graphc.codegen.llvm.lines import lines_calls
-from graphc.codegen.llvm.rules import native_rule_of, native_strides_rule_of
+from graphc.codegen.llvm.rules import native_rule_of
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Scratch
 from graphc.codegen.products import native as products
@@ -55,9 +55,6 @@ class NativeTarget(Target, kind="native"):
     def takes_strides(
         self, node: Node, name: str, type: TensorType, strides: tuple[int, ...]
     ) -> bool:
-        rule = native_strides_rule_of(node.op)
-        if rule is not None:
-            return rule(node, name, type, strides)
         library = _library_of(node)
         if library is not None:
             return bool(library.takes_strides(node, name, type, strides))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from graphc.ir.op import Op
 from graphc.ir.operators import Operators
 from graphc.ir.shards import Shard
 from graphc.ir.types import TensorType
-
-if TYPE_CHECKING:
-    import networkx
 
 Phase = Literal["forward", "gradient", "mirror", "update"]
 """The purpose of a node; `mirror` marks a recomputed copy."""
@@ -346,21 +343,6 @@ class Graph:
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: counts, and a picture of bytes by node."""
         return written(self, "html")
-
-    def to_networkx(self) -> networkx.MultiDiGraph[Node]:
-        """Return the graph as a networkx graph, with `Node` objects as its nodes.
-
-        Nodes carry ``op``, ``scope`` and ``phase``; each edge carries its ``value``.
-        """
-        import networkx  # slow to import, and only needed here
-
-        graph: networkx.MultiDiGraph[Node] = networkx.MultiDiGraph()
-        for node in self.nodes:
-            graph.add_node(node, op=node.op.name, scope=node.scope, phase=node.phase)
-            for value in node.inputs:
-                if value.node is not None:
-                    graph.add_edge(value.node, node, value=value)
-        return graph
 
 
 def ancestors(targets: Iterable[Value]) -> list[Node]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, helper, numpy_helper
 
 from graphc.ir.graph import Value
 from graphc.ir.op import Array
@@ -137,8 +137,3 @@ class Emission:
                 for index, name in enumerate(field):
                     if name in names:
                         field[index] = names[name]
-
-
-def tensor_of(name: str, dtype: DType, shape: Sequence[int]) -> TensorProto:
-    """Return a tensor of that name and type, without content."""
-    return TensorProto(name=name, data_type=element_type(dtype), dims=shape)

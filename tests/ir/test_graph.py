@@ -1,7 +1,6 @@
 import asyncio
 import threading
 
-import networkx
 import pytest
 
 import graphc as g
@@ -44,20 +43,6 @@ def test_deep_graphs_do_not_recurse():
     assert len(trace({"loss": loss}).nodes) == 20_001
     (dx,) = g.gradient(loss, [trace({"loss": loss}).inputs[0]])
     assert dx.shape == (1,)
-
-
-def test_to_networkx():
-    _, left, right, out = diamond()
-    graph = trace({"out": out}).to_networkx()
-    assert networkx.is_directed_acyclic_graph(graph)
-    assert graph.number_of_nodes() == 4
-    edges = {(a.op.name, b.op.name): data["value"] for a, b, data in graph.edges(data=True)}
-    assert edges == {
-        ("relu", "mul"): left,
-        ("tanh", "mul"): right,
-        ("mul", "sum"): out.node.inputs[0],
-    }
-    assert list(networkx.topological_sort(graph))[-1] is out.node
 
 
 def test_scopes_nest_and_name_parameters():

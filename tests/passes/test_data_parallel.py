@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from runtime.ranks.threads import on_ranks
 
 import graphc as g
 from graphc.allocation.zero_copy import is_bucket
@@ -15,7 +16,6 @@ from graphc.passes.data_parallel import DataParallel
 from graphc.plans.cost_model import CostModel
 from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import Lane
-from graphc.runtime.ranks.threads import on_ranks
 
 STEPS = 4
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from passes.test_data_parallel import drawn, mlp, norms, trained
+from runtime.ranks.threads import on_ranks
 
 import graphc as g
 from graphc.errors import OptionError, PlanError, TextError
@@ -15,7 +16,6 @@ from graphc.ops.collective import AllGather, AllReduce, Collective, ReduceScatte
 from graphc.plans.check_figures import check_figures
 from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import Lane
-from graphc.runtime.ranks.threads import on_ranks
 
 OPTIMIZERS = {
     "sgd": g.optim.SGD(0.1),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graphc.codegen.llvm.kernel import NativeCalls
-from graphc.codegen.rules import Key, Registry, StrideRule
+from graphc.codegen.rules import Key, Registry
 from graphc.codegen.text.operands import Places
 from graphc.ir.graph import Node
 from graphc.ir.op import Op
@@ -17,7 +17,6 @@ from graphc.ir.op import Op
 NativeRule = Callable[[Node, Places], NativeCalls]
 
 _RULES: Registry[NativeRule] = Registry("native kernels")
-_STRIDE_RULES: Registry[StrideRule] = Registry("native strides")
 
 
 def native_rule(*ops: Key) -> Callable[[NativeRule], NativeRule]:
@@ -30,25 +29,7 @@ def native_rule(*ops: Key) -> Callable[[NativeRule], NativeRule]:
     return register
 
 
-def native_strides_of(*ops: Key) -> Callable[[StrideRule], StrideRule]:
-    """Register the decorated function as the stride rule of these ops' native kernels.
-
-    Ops need none if their native kernels accept the same strides as their generated GPU kernels.
-    """
-
-    def register(rule: StrideRule) -> StrideRule:
-        _STRIDE_RULES.register(ops, rule)
-        return rule
-
-    return register
-
-
 def native_rule_of(op: Op) -> NativeRule | None:
     """Return the rule of an op: its own, else that of the nearest class with one; None
     without any."""
     return _RULES.rule_of(op)
-
-
-def native_strides_rule_of(op: Op) -> StrideRule | None:
-    """Return the stride rule of an op's native kernels; None if it has no rule of its own."""
-    return _STRIDE_RULES.rule_of(op)

@@ -23,7 +23,7 @@ from graphc.ops.random import Dropout, Noise, Normal
 @pytest.fixture(autouse=True)
 def clean_registries():
     with contextlib.ExitStack() as stack:
-        for registry in (rules._RULES.rules, rules._STRIDE_RULES.rules, REGISTRY):
+        for registry in (rules._RULES.rules, REGISTRY):
             stack.enter_context(mock.patch.dict(registry))
         yield
 
@@ -86,17 +86,3 @@ def test_rules_of_classes_serve_what_is_derived_from_them():
     own = rules.native_rule_of(REGISTRY[Dropout.name])
     rules.native_rule(type(REGISTRY[Dropout.name]))(turned)
     assert rules.native_rule_of(REGISTRY[Dropout.name]) is own
-
-
-def test_stride_rules():
-    op = made()
-    assert rules.native_strides_rule_of(op()) is None
-    rules.native_strides_of(op)(takes_all)
-    assert rules.native_strides_rule_of(op()) is takes_all
-    with pytest.raises(OptionError, match="Turned has a rule for its native strides already"):
-        rules.native_strides_of(op)(takes_all)
-
-
-def takes_all(node, name, type, strides):
-    """Whatever the strides."""
-    return True

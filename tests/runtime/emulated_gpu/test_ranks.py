@@ -12,6 +12,7 @@ import pytest
 from passes.test_data_parallel import drawn, mlp, norms
 from runtime.emulated_gpu.emulated import EmulatedDevice
 from runtime.emulated_gpu.fake_nccl import INVALID_ARGUMENT, REMOTE_ERROR, FakeLibrary
+from runtime.ranks.threads import on_ranks
 
 import graphc as g
 from graphc.errors import RanksError
@@ -19,7 +20,6 @@ from graphc.runtime.gpu import nccl
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import Lane
-from graphc.runtime.ranks.threads import on_ranks
 from graphc.runtime.ranks.together import connected_gpus
 
 OPTIONS = {

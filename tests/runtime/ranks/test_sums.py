@@ -9,6 +9,7 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
+from runtime.ranks.threads import on_ranks
 
 import graphc as g
 from graphc.errors import GraphError, NonFiniteError, RanksError
@@ -19,7 +20,6 @@ from graphc.plans.exchange_bytes import room_bytes
 from graphc.runtime.program import Program
 from graphc.runtime.ranks import sums
 from graphc.runtime.ranks.lane import Lane
-from graphc.runtime.ranks.threads import on_ranks
 from graphc.runtime.ranks.together import by_rank_0
 from graphc.runtime.ranks.wire import Alone
 
