@@ -2,10 +2,9 @@
 
 `graphc.packing.fits` joins pieces that fit. When no more fit, pieces with equal live ranges are
 piled up as guesses. Long live ranges come first, since short ones coincide by chance. When nothing
-is left to guess, the unsuccessful guesses are taken apart and the process restarts with other
-guesses. If a restart gives no fewer pieces, small pieces are taken apart too, since some of them
-fitted by chance. This is ruin and recreate (Schrimpf et al., 2000). The state with the fewest
-pieces is kept.
+is left to guess, the guesses that led to nothing are taken apart, and some small pieces too, since
+some of them fitted by chance. Then the process restarts with other guesses. This is ruin and
+recreate (Schrimpf et al., 2000). The state with the fewest pieces is kept.
 
 A million buffers cut from one rectangle reduce to a few hundred or a few thousand pieces, depending
 on their sizes and times. The pieces are packed like buffers, and each part has a fixed offset
@@ -15,21 +14,20 @@ packing of the buffers, possibly higher.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
+from graphc.packing.fits import join_fits
+from graphc.packing.pieces import pieces_of, pile_up, spread, take_apart, times_due
 from graphc.packing.problem import Integers, PackingProblem
 from graphc.random_numbers import random_numbers
 
 GUESSED = 0.1
 """The fraction of all candidate pairs that is piled up at a time."""
 
-RUINED = (0.0, 0.0, 0.3, 1.0)
-"""The fraction of small pieces without a guess that is taken apart.
-
-The entries apply in turn, as restarts without fewer pieces accumulate.
-"""
+RUINED = 0.3
+"""The fraction of small pieces without a guess that is taken apart."""
 
 SMALL = 5
 """The maximum number of buffers in a small piece."""
@@ -40,10 +38,7 @@ PATIENCE = 50
 LIMIT = (4 * 10**7, 6_000)
 """The maximum number of comparisons: a constant, and a number per buffer."""
 
-SLICE = 2 * 10**7
-"""The number of comparisons between two checks of the effort."""
-
-ROUND = 50
+GUESSING = 50
 """The cost of a round of guesses, in comparisons per piece."""
 
 COMPARISON = 2
@@ -59,10 +54,8 @@ class Joined:
     problem: PackingProblem
 
     def __init__(self, problem: PackingProblem, seed: int) -> None:
-        from graphc.packing.pieces import pieces_of
-
         self._buffers, self._seed = len(problem), seed
-        self._pieces = pieces_of(problem, seed)
+        self._pieces = pieces_of(problem)
         self._keep(np.arange(len(problem)))
 
     def work(self) -> Iterator[int]:
@@ -70,11 +63,14 @@ class Joined:
         limit = LIMIT[0] + LIMIT[1] * self._buffers
         fruitless = number = done = 0
         while True:
-            done += yield from self._settle(limit - done)
+            while len(due := times_due(self._pieces)) and done < limit:
+                work = join_fits(self._pieces, due)
+                done += work
+                yield COMPARISON * work
             number += 1
             whole = np.flatnonzero(self._pieces.is_whole)
-            done += ROUND * len(whole)
-            yield COMPARISON * ROUND * len(whole)
+            done += GUESSING * len(whole)
+            yield COMPARISON * GUESSING * len(whole)
             if self._guess(whole, number) and done < limit:
                 continue
             fruitless += 1
@@ -86,35 +82,17 @@ class Joined:
             is_hopeless = len(whole) > self._buffers / 2
             if done >= limit or len(whole) == 1 or fruitless > PATIENCE or is_hopeless:
                 return
-            self._ruin(whole, number, RUINED[fruitless * len(RUINED) // (PATIENCE + 1)])
+            self._ruin(whole, number)
 
     def offsets(self, of_pieces: Integers) -> Integers:
         """Return the offsets of the buffers, given those of the pieces."""
-        from graphc.packing.pieces import spread
-
         found = np.zeros(len(self._first), np.int64)
         found[self._whole] = of_pieces
         spread(self._first, self._size, self._parts, found, self._whole)
         return found[: self._buffers]
 
-    def _settle(self, limit: int) -> Generator[int, None, int]:
-        """Join all pieces that fit; yield units of work, return the number of comparisons."""
-        from graphc.packing.fits import settle
-        from graphc.packing.pieces import QUEUED, WORK
-
-        counters, done = self._pieces.counters, 0
-        while True:
-            counters[WORK] = 0
-            settle(self._pieces, SLICE)
-            done += int(counters[WORK])
-            yield COMPARISON * int(counters[WORK])
-            if counters[QUEUED] == 0 or done >= limit:
-                return done
-
     def _guess(self, whole: Integers, number: int) -> bool:
         """Pile up some of the pieces with equal live ranges; return False if there are none."""
-        from graphc.packing.pieces import pile_up
-
         pieces = self._pieces
         first, last = pieces.first[whole], pieces.last[whole]
         order = np.lexsort((last, first))
@@ -129,14 +107,12 @@ class Joined:
         pile_up(pieces, one[chosen], other[chosen])
         return True
 
-    def _ruin(self, whole: Integers, number: int, part: float) -> None:
+    def _ruin(self, whole: Integers, number: int) -> None:
         """Take apart all guesses, and a fraction of the small pieces."""
-        from graphc.packing.pieces import take_apart
-
         pieces = self._pieces
         made = whole[whole >= self._buffers]
         chance = (1 + random_numbers(len(made), self._number(number))) / 2
-        is_ruined = (chance < part) & (pieces.buffers[made] <= SMALL)
+        is_ruined = (chance < RUINED) & (pieces.buffers[made] <= SMALL)
         take_apart(pieces, made[pieces.is_guess[made] | is_ruined])
 
     def _number(self, number: int) -> int:
