@@ -16,6 +16,7 @@ import numpy as np
 
 from graphc.packing.orders import ranks
 from graphc.packing.problem import Integers, PackingProblem
+from graphc.packing.search import search
 from graphc.packing.tables import (
     FIRST,
     LAST,
@@ -89,8 +90,6 @@ class ExactSearch:
     def search(self, order: Integers, capacity: int, number: int) -> Found:
         """Search for a packing of height at most `capacity`; the restart `number` sets its
         limit."""
-        from graphc.packing.search import search
-
         problem, free = self.problem, self.free
         self._buffers[:-1, RANK] = ranks(order)[free]
         outcome, decisions, work = search(

@@ -9,7 +9,7 @@
 5. Pieces that fit together exactly are joined, and the fewer pieces are packed by all of these
    algorithms. Problems too large for phase 4 are joined before phase 2, and only if the arena is
    nearly full. If they have few distinct live ranges, buffers with equal live ranges are packed
-   as stacks (`stacked.py`), before and after joining.
+   as stacks (`stacked.py`) instead.
 6. Exact search, restarted with perturbed orders and limits by the sequence of Luby et al. (1993).
    Every second search is for a height between the best and the bound. Before it, joining with
    new guesses and the squeaky wheel take turns. Problems too large for the search get more
@@ -37,11 +37,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from graphc.packing.exact import ExactSearch, Outcome
+from graphc.packing.in_order import place_in_order
 from graphc.packing.in_time import pack_in_time
 from graphc.packing.joined import Joined
 from graphc.packing.orders import basic_orders, disturbed_orders, ranks
 from graphc.packing.problem import Integers, PackingProblem
 from graphc.packing.stacked import stacked
+from graphc.packing.valleys import fill_valleys
 from graphc.progress import report
 from graphc.random_numbers import random_numbers
 
@@ -72,9 +74,6 @@ Above it, the buffers born at a time fill the bytes of those that die.
 
 PIECE_WORK = (10**8, 10**5)
 """Units of work for the pieces of one set of guesses: a constant, and a number per buffer."""
-
-STACKED_WORK = 10**9
-"""Units of work with stacks before all other phases: one second, since their gains come early."""
 
 PARTS = (4, 16)
 """A search for a lower height aims 1/4 or 1/16 of the way to the bound, in turn.
@@ -130,17 +129,13 @@ class Packer:
     def _steps(self) -> Iterator[bool]:
         yield True
         is_large = len(self.problem) > ORDER_LIMIT
-        may_stack = is_large and not self._pinned
-        found = stacked(self.problem, SEARCH_LIMIT) if may_stack else None
-        if found is not None:
-            stacks = Packer(found.problem, self.unit)
-            yield from self._instead(stacks, found.offsets, STACKED_WORK)
+        stacks = stacked(self.problem, SEARCH_LIMIT) if is_large and not self._pinned else None
+        if stacks is not None:
+            # With so many buffers live at once, lowest place first would take quadratic time.
+            yield from self._instead(Packer(stacks[0], self.unit), stacks[1])
+            return
         if is_large and self.problem.live.mean() >= FULL * self.bound:
             yield from self._join(0)
-        if found is not None:
-            # With so many buffers live at once, lowest place first takes quadratic time.
-            yield from self._instead(stacks, found.offsets)
-            return
         # The skyline of `fill_valleys` starts flat, so it does not support pins.
         if not self._pinned:
             for order in basic_orders(self.problem):
@@ -251,8 +246,6 @@ class Packer:
             self.offsets, self.height = offsets, height
 
     def _in_valleys(self, order: Integers) -> tuple[Integers, int]:
-        from graphc.packing.valleys import fill_valleys
-
         problem = self.problem
         offsets = np.zeros(len(order), np.int64)
         height, visits = fill_valleys(
@@ -268,8 +261,6 @@ class Packer:
         return offsets, int(height)
 
     def _in_order(self, order: Integers, tightest: bool) -> tuple[Integers, int]:
-        from graphc.packing.in_order import place_in_order
-
         problem = self.problem
         offsets = problem.offset.copy()
         # Pinned buffers come first, since they cannot move; a stable sort keeps the order of the

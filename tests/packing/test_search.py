@@ -92,7 +92,7 @@ def test_the_limit_grows_with_the_sequence_of_restarts_and_with_the_buffers(monk
         limits.append(arguments[-1])
         return LIMIT_REACHED, 0, 0
 
-    monkeypatch.setattr("graphc.packing.search.search", seen)
+    monkeypatch.setattr("graphc.packing.exact.search", seen)
     for count in (10, 600):
         exact = ExactSearch(problem_of([(i % 5, 2, 1) for i in range(count)]))
         for number in (0, 1, 2, 6):

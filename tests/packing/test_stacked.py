@@ -28,16 +28,17 @@ def test_a_packing_of_the_stacks_is_one_of_the_buffers(given_rows, most):
     if found is None:
         assert len(lifetimes(problem)) > most
         return
-    assert len(found.problem) <= most
-    assert found.problem.bound == problem.bound
-    packer = Packer(found.problem)
-    assert is_packing(problem, found.offsets(packer.offsets), packer.height)
+    stacks, offsets = found
+    assert len(stacks) <= most
+    assert stacks.bound == problem.bound
+    packer = Packer(stacks)
+    assert is_packing(problem, offsets(packer.offsets), packer.height)
 
 
 def test_stacks_are_as_low_as_their_number_allows():
     lower, size = np.zeros(100, np.int64), np.full(100, 8)
     for most, highest in ((100, 8), (99, 16), (50, 32), (10, 104), (1, 800)):
-        stacks = stacked(free((lower, lower + 1, size)), most).problem
+        stacks, _ = stacked(free((lower, lower + 1, size)), most)
         assert len(stacks) <= most
         assert stacks.size.max() <= highest
         assert stacks.size.sum() == 800
@@ -61,7 +62,7 @@ def test_only_where_many_live_equally_long_are_there_stacks():
     lower, upper, size = random_lifetimes(4000, 0)
     fewest = stacked(free((lower // 1000, lower // 1000 + 1, size)), 2000)
     assert fewest is not None
-    assert len(lifetimes(fewest.problem)) == 4
+    assert len(lifetimes(fewest[0])) == 4
     assert stacked(free((lower // 1000, lower // 1000 + 1, size)), 3) is None
     assert stacked(free((lower // 40, lower // 40 + 1, size)), 2000) is None
     assert stacked(free((lower, upper, size)), 4000) is None
