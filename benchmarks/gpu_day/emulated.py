@@ -6,12 +6,9 @@ import sys
 
 from on_gpu.conftest import broken
 from runtime.emulated_gpu import fake_cudnn
-from runtime.emulated_gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.emulated import H200, EmulatedDevice
 
 from graphc.runtime import bind
-from graphc.runtime.gpu.device import Gpu
-
-GPU = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
 
 
 def emulate(fault: str) -> None:
@@ -22,7 +19,7 @@ def emulate(fault: str) -> None:
     sys.modules["cudnn"] = fake_cudnn
     if fault == "version":
         fake_cudnn.__version__ = "1.10.0"
-    bind.find_gpu = lambda number: GPU  # type: ignore[assignment]
+    bind.find_gpu = lambda number: H200  # type: ignore[assignment]
     bind.CudaDevice = lambda *given: EmulatedDevice(  # type: ignore[assignment, misc]
         edit=broken if fault == "kernel" else lambda text: text
     )

@@ -6,13 +6,9 @@ import sys
 import pytest
 from cli.running import run
 from runtime.emulated_gpu import fake_cudnn
-from runtime.emulated_gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.emulated import emulate
 
 from graphc import selftest
-from graphc.runtime import bind
-from graphc.runtime.gpu.device import Gpu
-
-GPU = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
 
 
 @pytest.fixture
@@ -20,12 +16,6 @@ def few(monkeypatch):
     """One network and two strategies."""
     monkeypatch.setattr(selftest, "NETWORKS", {"mlp": selftest.NETWORKS["mlp"]})
     monkeypatch.setattr(selftest, "STRATEGIES", ({"allocate": "none"}, {"poison": True}))
-
-
-def emulate(monkeypatch, edit=lambda text: text):
-    monkeypatch.setattr(bind, "find_gpu", lambda number: GPU)
-    monkeypatch.setattr(bind, "CudaDevice", lambda *given: EmulatedDevice(edit=edit))
-    monkeypatch.setitem(sys.modules, "cudnn", fake_cudnn)
 
 
 def test_a_sound_installation_passes(capsys, few, tmp_path):
@@ -114,6 +104,7 @@ def test_an_error_is_a_failed_check(few, monkeypatch):
 
 def test_a_gpu_is_checked(few, monkeypatch):
     emulate(monkeypatch)
+    monkeypatch.setitem(sys.modules, "cudnn", fake_cudnn)
     found = list(selftest.checks("cuda"))
     assert all(check.passed for check in found), found
     assert {check.subject for check in found} >= {
@@ -124,6 +115,7 @@ def test_a_gpu_is_checked(few, monkeypatch):
 
 def test_a_broken_kernel_of_a_gpu_fails(few, monkeypatch):
     emulate(monkeypatch, lambda text: text.replace("expf(", "logf("))
+    monkeypatch.setitem(sys.modules, "cudnn", fake_cudnn)
     found = {check.subject: check.passed for check in selftest.checks("cuda")}
     assert not found["float32 against float64"]
 

@@ -20,14 +20,6 @@ from graphc.runtime.gpu.cublaslt import CublasError, Heuristic
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
 
 
-@pytest.fixture(scope="module")
-def lt():
-    handle = StandIn()
-    yield handle
-    assert handle.live == 0
-    handle.close()
-
-
 def normal(rng, shape, dtype):
     return aligned(rng.standard_normal(shape).astype(as_dtype(dtype).numpy))
 
@@ -62,14 +54,14 @@ ACTIVATIONS = ("none", "relu", "gelu")
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(3, 4, 5), (1, 4, 5), (3, 1, 5), (3, 4, 1)])
-def test_linear_is_one_call(lt, activation, dtype, rows, inner, columns):
+def test_linear_is_one_call(cublas, activation, dtype, rows, inner, columns):
     rng = np.random.default_rng(2)
     operands = [normal(rng, s, dtype) for s in ((rows, inner), (columns, inner), (columns,))]
     node, arrays = node_of(Linear, operands, LinearAttributes(activation))
     (call,) = generated(node, arrays).calls
     assert call.beta == 0  # y may hold anything, here NaN
     assert call.bias is node.inputs[2]
-    lt.run(call, addresses_of(arrays))
+    cublas.run(call, addresses_of(arrays))
     tolerance = TOLERANCE[dtype]
     expected = expected_of(*operands, activation)
     found = arrays[node.output].astype(np.float64)
@@ -79,7 +71,7 @@ def test_linear_is_one_call(lt, activation, dtype, rows, inner, columns):
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_leading_dimensions(lt, axis, activation):
+def test_leading_dimensions(cublas, axis, activation):
     rng = np.random.default_rng(3)
     operands = [normal(rng, s, "float32") for s in ((6, 7), (5, 7), (5,))]
     expected = expected_of(*operands, activation)
@@ -88,7 +80,7 @@ def test_leading_dimensions(lt, axis, activation):
     arrays[node.output] = apart(arrays[node.output], 1)
     before = surroundings(arrays[node.output]).copy()
     (call,) = generated(node, arrays).calls
-    lt.run(call, addresses_of(arrays))
+    cublas.run(call, addresses_of(arrays))
     np.testing.assert_allclose(arrays[node.output], expected, rtol=2e-6, atol=2e-6)
     arrays[node.output][...] = np.nan
     np.testing.assert_array_equal(surroundings(arrays[node.output]), before)
@@ -97,14 +89,14 @@ def test_leading_dimensions(lt, axis, activation):
 @pytest.mark.parametrize("flags", list(itertools.product((False, True), repeat=2)))
 @pytest.mark.parametrize("batch", [(), (3,)])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-def test_products_without_an_epilogue(lt, flags, batch, dtype):
+def test_products_without_an_epilogue(cublas, flags, batch, dtype):
     """The binding knows all that cuBLAS does: transposes, batches, running sums."""
     rng = np.random.default_rng(4)
     a = normal(rng, (*batch, *((4, 3) if flags[0] else (3, 4))), dtype)
     b = normal(rng, (*batch, *((5, 4) if flags[1] else (4, 5))), dtype)
     node, arrays = node_of(Matmul, (a, b), MatmulAttributes(*flags))
     for call in gemms(node, places_of(arrays)):
-        lt.run(call, addresses_of(arrays))
+        cublas.run(call, addresses_of(arrays))
     left, right = (x.astype(np.float64) for x in (a, b))
     left = left.swapaxes(-1, -2) if flags[0] else left
     right = right.swapaxes(-1, -2) if flags[1] else right
@@ -112,19 +104,19 @@ def test_products_without_an_epilogue(lt, flags, batch, dtype):
     np.testing.assert_allclose(found, left @ right, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
     arrays[node.output][...] = 1
     for call in gemms(node, places_of(arrays)):
-        lt.run(replace(call, beta=1.0), addresses_of(arrays))
+        cublas.run(replace(call, beta=1.0), addresses_of(arrays))
     found = arrays[node.output].astype(np.float64)
     reach = 2 * TOLERANCE[dtype]
     np.testing.assert_allclose(found, left @ right + 1, rtol=reach, atol=reach)
 
 
 @pytest.mark.parametrize("epilogue", ["relu", "gelu"])
-def test_activations_without_a_bias(lt, epilogue):
+def test_activations_without_a_bias(cublas, epilogue):
     rng = np.random.default_rng(5)
     a, b = normal(rng, (3, 4), "float32"), normal(rng, (4, 5), "float32")
     node, arrays = node_of(Matmul, (a, b))
     (call,) = gemms(node, places_of(arrays))
-    lt.run(replace(call, epilogue=epilogue), addresses_of(arrays))
+    cublas.run(replace(call, epilogue=epilogue), addresses_of(arrays))
     expected = activated(a.astype(np.float64) @ b, epilogue)
     np.testing.assert_allclose(arrays[node.output], expected, rtol=2e-6, atol=2e-6)
 
@@ -160,55 +152,55 @@ def linear_call(rng, shift=0):
 
 
 @pytest.mark.parametrize("shift", [1, 2])
-def test_operands_need_no_more_than_their_own_alignment(lt, shift):
+def test_operands_need_no_more_than_their_own_alignment(cublas, shift):
     """The stand-in refuses a place that is less aligned than was promised."""
     call, arrays, node, operands = linear_call(np.random.default_rng(7), shift)
-    lt.run(call, addresses_of(arrays))
+    cublas.run(call, addresses_of(arrays))
     expected = expected_of(*operands, "none")
     np.testing.assert_allclose(arrays[node.output], expected, rtol=2e-6, atol=2e-6)
 
 
-def test_a_product_runs_again_without_another_choice(lt):
+def test_a_product_runs_again_without_another_choice(cublas):
     call, arrays, node, (x, weight, bias) = linear_call(np.random.default_rng(8))
-    space = lt.workspace.ctypes.data
-    with lt.bind(call, addresses_of(arrays), space, 512) as product:
-        assert lt.live == 4
+    space = cublas.workspace.ctypes.data
+    with cublas.bind(call, addresses_of(arrays), space, 512) as product:
+        assert cublas.live == 4
         product.run(0)
         first = arrays[node.output].copy()
         x += 1
         product.run(0)
-    assert lt.live == 0
+    assert cublas.live == 0
     np.testing.assert_allclose(
         arrays[node.output], expected_of(x, weight, bias, "none"), rtol=2e-6, atol=2e-6
     )
     assert (first != arrays[node.output]).any()
 
 
-def test_a_workspace_that_is_too_small_is_refused(lt):
+def test_a_workspace_that_is_too_small_is_refused(cublas):
     call, arrays, *_ = linear_call(np.random.default_rng(9))
     with pytest.raises(CublasError, match="within a workspace of 100 bytes"):
-        lt.run(call, addresses_of(arrays), 100)
-    assert lt.live == 0
+        cublas.run(call, addresses_of(arrays), 100)
+    assert cublas.live == 0
     with pytest.raises(CublasError, match="aligned to 256"):
-        lt.bind(call, addresses_of(arrays), 128, 1024)
+        cublas.bind(call, addresses_of(arrays), 128, 1024)
 
 
-def test_only_the_workspace_is_written_beside_the_output(lt):
+def test_only_the_workspace_is_written_beside_the_output(cublas):
     call, arrays, *_ = linear_call(np.random.default_rng(10))
-    lt.workspace[:] = 7
-    lt.run(call, addresses_of(arrays), 512)
-    assert (lt.workspace[512:] == 7).all()
+    cublas.workspace[:] = 7
+    cublas.run(call, addresses_of(arrays), 512)
+    assert (cublas.workspace[512:] == 7).all()
 
 
 @pytest.mark.parametrize(
     ("change", "status"),
     [({"m": 9}, "INVALID_VALUE"), ({"compute": 70}, "no algorithm"), ({"compute": 99}, "ARCH")],
 )
-def test_statuses_are_named(lt, change, status):
+def test_statuses_are_named(cublas, change, status):
     call, arrays, *_ = linear_call(np.random.default_rng(11))
     with pytest.raises(CublasError, match=status):
-        lt.run(replace(call, **change), addresses_of(arrays))
-    assert lt.live == 0
+        cublas.run(replace(call, **change), addresses_of(arrays))
+    assert cublas.live == 0
 
 
 def test_the_heuristic_has_the_layout_of_the_header():

@@ -14,12 +14,10 @@ import pytest
 from cli.running import run
 from docs.snippets import PAGES, ROOT, commands, named, snippets
 from onnx_files import write_arrays, write_model
-from runtime.emulated_gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.emulated import emulate
 from safetensors.numpy import save_file
 
 from graphc.cli import main
-from graphc.runtime import bind as binding
-from graphc.runtime.gpu.device import Gpu
 
 LANGUAGES = {"console", "csv", "json", "python", "sh", "text"}
 ELSEWHERE = {"README.md": 1, "docs/writing-an-op.md": 2}
@@ -84,9 +82,7 @@ def run_python(page, namespace, skip=lambda text: False):
 @pytest.fixture
 def on_emulated_gpu(monkeypatch):
     """Programs for a GPU run where there is none."""
-    found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
-    monkeypatch.setattr(binding, "find_gpu", lambda number: found)
-    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice())
+    emulate(monkeypatch)
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=named)

@@ -7,20 +7,16 @@ that ask the driver are skipped then.
 import os
 
 import pytest
-from runtime.emulated_gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.emulated import H200, emulate
 
 from graphc.errors import GpuUnavailable
-from graphc.runtime import bind
 from graphc.runtime.gpu.cuda import CudaDevice
-from graphc.runtime.gpu.device import Gpu, find_gpu
+from graphc.runtime.gpu.device import find_gpu
 
 
 def broken(text):
     """A text of kernels in which exponentials are logarithms, for rehearsals with a fault."""
     return text.replace("expf(", "logf(")
-
-
-NOBODY = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
 
 
 def pytest_collection_modifyitems(items):
@@ -33,10 +29,8 @@ def pytest_collection_modifyitems(items):
 def gpu(request, monkeypatch):
     """The first GPU."""
     if request.config.getoption("--emulated-gpu"):
-        monkeypatch.setattr(bind, "find_gpu", lambda number: NOBODY)
-        edit = broken if os.environ.get("INJECT") == "kernel" else lambda text: text
-        monkeypatch.setattr(bind, "CudaDevice", lambda *given: EmulatedDevice(edit=edit))
-        return NOBODY
+        emulate(monkeypatch, broken if os.environ.get("INJECT") == "kernel" else lambda text: text)
+        return H200
     try:
         return find_gpu(0)
     except GpuUnavailable as error:

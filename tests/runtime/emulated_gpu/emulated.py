@@ -18,13 +18,22 @@ import numpy as np
 from codegen.fake_cublas import StandIn
 from codegen.on_cpu import Library
 
+from graphc.runtime import bind
 from graphc.runtime.gpu.bind import BoundExchange, BoundGemm, BoundPlan, kernels_of
+from graphc.runtime.gpu.device import Gpu
 
 ONE_AT_A_TIME = threading.Lock()
 """Kernels as C++ have their numbers of threads and blocks in globals."""
 
+H200 = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
 GUARD = 4096
 GUARD_BYTE = 0xA5
+
+
+def emulate(monkeypatch, edit=lambda text: text):
+    """Run programs for a GPU on an emulated one."""
+    monkeypatch.setattr(bind, "find_gpu", lambda number: H200)
+    monkeypatch.setattr(bind, "CudaDevice", lambda *given: EmulatedDevice(edit=edit))
 
 
 class Event:
@@ -61,14 +70,9 @@ class EmulatedDevice:
         self.streams, self.libraries, self.allocations = [], {}, []
         self.arenas = []
         self.capturing = False
-        self.counts = {
-            "calls": 0,
-            "cudnn": 0,
-            "captures": 0,
-            "replays": 0,
-            "pinned": 0,
-            "copies": 0,
-        }
+        self.counts = dict.fromkeys(
+            ("calls", "cudnn", "captures", "replays", "pinned", "copies"), 0
+        )
 
     def active(self):
         return contextlib.nullcontext()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from runtime.emulated_gpu import fake_cudnn
-from runtime.emulated_gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.emulated import emulate
 from runtime.emulated_gpu.networks import SEED, bits, fed, fused_gpt2, on_gpu
 from runtime.emulated_gpu.test_cudnn_engines import serving_packed_operands_alone
 
@@ -22,7 +22,6 @@ from graphc.runtime import bind as binding
 from graphc.runtime.gpu import cudnn as engines
 from graphc.runtime.gpu.bind import BoundPlan, bind
 from graphc.runtime.gpu.cudnn import Cudnn, CudnnError
-from graphc.runtime.gpu.device import Gpu
 from graphc.runtime.program import Program
 
 
@@ -213,9 +212,7 @@ def test_a_report_counts_calls_and_names_what_is_declined(cudnn, monkeypatch):
 
 
 def test_cudnn_is_used_where_it_is_installed(monkeypatch):
-    found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
-    monkeypatch.setattr(binding, "find_gpu", lambda number: found)
-    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice())
+    emulate(monkeypatch)
 
     def runs(**options):
         program = g.compile(first_layers(), optimizer=g.optim.SGD(0.1), device="cuda", **options)
@@ -241,9 +238,7 @@ def test_cudnn_is_used_where_it_is_installed(monkeypatch):
 
 
 def test_a_file_keeps_the_engines(monkeypatch, tmp_path):
-    found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
-    monkeypatch.setattr(binding, "find_gpu", lambda number: found)
-    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice())
+    emulate(monkeypatch)
     monkeypatch.setattr(binding, "load_cudnn", lambda: fake_cudnn)
     file = tmp_path / "engines.json"
     options = {"optimizer": g.optim.SGD(0.1), "device": "cuda"}
