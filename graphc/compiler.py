@@ -29,9 +29,9 @@ class CompileOptions(RunOptions, PlanOptions):
     _: KW_ONLY
     device: str = option(
         "cpu",
-        "Where steps run: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``, a GPU where there is one.",
+        "The device: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``, a GPU if there is one.",
         flag=Flag(
-            "cpu, cuda, cuda:1, or auto: a GPU where there is one (default: {default})", metavar="D"
+            "cpu, cuda, cuda:1, or auto: a GPU if there is one (default: {default})", metavar="D"
         ),
     )
 

@@ -73,21 +73,23 @@ class PlacementOptions(Options):
         None,
         "Times that `graphc profile` has measured, from which follows what a node costs in "
         "seconds; without them it follows from flops, bytes and the device's peaks.",
-        flag=Flag("plan with times that `graphc profile` has measured", metavar="FILE"),
+        flag=Flag("use op times measured by `graphc profile`", metavar="FILE"),
     )
     roofline: str | None = option(
         None,
         "The device whose peaks give times, one of {choices}; by default that of the plan.",
         choices=tuple(DEVICES),
         check=lambda _, given: find_device(given),
-        flag=Flag("peaks that give times: {choices} (default: the device's)", metavar="NAME"),
+        flag=Flag(
+            "peak rates for modeled times: {choices} (default: the device's)", metavar="NAME"
+        ),
     )
     reorder: bool = option(
         True,
         "Let nodes run in an order that lowers the arena and changes no bit; without it, and under "
         "all strategies but ``packed``, they run in the order of the paper.",
         flag=Flag(
-            "run nodes as they were made, even where another order takes fewer bytes",
+            "keep the given node order, even if another one has a lower peak",
             action="store_false",
             name="--keep-order",
         ),
@@ -105,7 +107,7 @@ class PlacementOptions(Options):
         "unless the kernels are NumPy's.",
         check=true_false_or_none,
         flag=Flag(
-            "groups of elementwise nodes as one kernel each (default: unless kernels are NumPy's)",
+            "fuse elementwise nodes (default: unless kernels are NumPy's)",
             action=argparse.BooleanOptionalAction,
         ),
     )
@@ -117,8 +119,7 @@ class PlacementOptions(Options):
         "stream.",
         check=partial(whole_number, most=MOST_STREAMS),
         flag=Flag(
-            "nodes side by side on so many streams; --budget gives bytes for it "
-            "(default: {default})",
+            "streams for concurrent nodes; --budget sets the bytes for it (default: {default})",
             metavar="K",
             parse=int,
         ),
@@ -129,7 +130,8 @@ class PlacementOptions(Options):
         "batch while a step runs; where no state changes outputs, too, which leave during the "
         "next step.",
         flag=Flag(
-            "on a GPU: slots of the arena for copies of feeds beside a step", action="store_true"
+            "on a GPU: copy feeds during the previous step, to slots of the arena",
+            action="store_true",
         ),
     )
 
@@ -167,7 +169,9 @@ class RecomputeOptions(Options):
         "Part of a step's flops that may be computed again: the fewest bytes within it.",
         check=_check_part_of_flops,
         flag=Flag(
-            "part of a step's flops, such as 0.33: fewest bytes within it", metavar="F", parse=float
+            "fewest bytes with at most this fraction of extra flops, such as 0.33",
+            metavar="F",
+            parse=float,
         ),
     )
 
@@ -212,7 +216,7 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
     _: KW_ONLY
     device: str | Device = option(
         "cpu",
-        "What the plan is for: ``cpu``, ``cuda``, ``auto``, a GPU where there is one, or a device "
+        "The device of the plan: ``cpu``, ``cuda``, ``auto``, a GPU if there is one, or a device "
         "profile or its name, one of {choices}. No GPU is needed to plan for one: ``cuda`` is the "
         "GPU that `roofline` names, by default an H200.",
         choices=profiles(),

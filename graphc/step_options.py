@@ -62,7 +62,7 @@ class StepOptions(Options):
         "All gradients are scaled down together where their norm is larger.",
         check=partial(number_between, low=SMALLEST_NORM, high=LARGEST_FLOAT32),
         flag=Flag(
-            "largest norm of all gradients together (default: {default})",
+            "largest global norm of the gradients (default: {default})",
             metavar="C",
             unset="no limit",
             parse=float,
@@ -77,11 +77,11 @@ class StepOptions(Options):
     )
     ranks: int = option(
         1,
-        "So many processes train together, each on a batch of its own: they add their gradients "
+        "Number of data-parallel processes, each with its own batch: they add their gradients "
         "up, and the loss is the mean of theirs. See docs/parallel.md.",
         check=partial(whole_number, most=MOST_RANKS),
         flag=Flag(
-            "processes that train together, each on a batch of its own (default: {default})",
+            "data-parallel processes, each with its own batch (default: {default})",
             metavar="N",
             parse=int,
         ),
@@ -91,7 +91,7 @@ class StepOptions(Options):
         "One of {choices}: with ``states`` each of `ranks` holds and updates an N-th of parameters "
         "and moments, and parameters are gathered before they are read. See docs/parallel.md.",
         choices=("none", "states"),
-        flag=Flag("what each rank holds a part of: {choices} (default: {default})", metavar="S"),
+        flag=Flag("what is sharded over ranks: {choices} (default: {default})", metavar="S"),
     )
     sync_norm: bool = option(
         False,
@@ -114,7 +114,7 @@ class StepOptions(Options):
         "have no second derivative. None does so on a GPU.",
         check=true_false_or_none,
         flag=Flag(
-            "last layer and loss by parts where that lowers the peak (default: on a GPU)",
+            "compute the last layer and loss in chunks if that lowers the peak (default: on a GPU)",
             action=argparse.BooleanOptionalAction,
         ),
     )

@@ -103,7 +103,7 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
     """Add the option for the number of steps of a planned run."""
     parser.add_argument(
         "--steps", type=int, metavar="N",
-        help=f"steps of the run that a schedule is for (default: {STEPS})",
+        help=f"steps of the run, for schedules (default: {STEPS})",
     )  # fmt: skip
 
 

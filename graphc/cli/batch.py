@@ -32,12 +32,10 @@ THIRD = 0.33
 
 def add(commands: Commands) -> None:
     """Register the command."""
-    parser = commands.add_parser("batch", help="the largest batch that fits a device")
+    parser = commands.add_parser("batch", help="find the largest batch that fits a device")
     add_model(parser)
     add_options(parser, PlanOptions, ("device", "allocate"))
-    parser.add_argument(
-        "--budget", metavar="B", help="bytes that an arena can have, in place of the device's"
-    )
+    parser.add_argument("--budget", metavar="B", help="bytes of the arena (default: the device's)")
     add_recipe(parser, DEFAULT, ("none",))
     add_costs(parser)
     add_order(parser)

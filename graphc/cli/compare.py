@@ -47,11 +47,11 @@ LONGEST = 18
 
 def add(commands: Commands) -> None:
     """Register the command."""
-    parser = commands.add_parser("compare", help="one row for each strategy, policy and budget")
-    add_model(parser, "FILE.json, a plan; plans behind MODEL are rows as well")
+    parser = commands.add_parser("compare", help="compare strategies, policies and budgets")
+    add_model(parser, "FILE.json, a plan; further plans after MODEL add rows")
     parser.add_argument(
         "--budget", dest="budgets", metavar="B", action="append", default=[],
-        help="a row for the least time within it, such as 7GiB; may be given several times",
+        help="add the fastest plan within a budget, such as 7GiB; repeatable",
     )  # fmt: skip
     add_recipe(parser, DEFAULT, ("none",))
     add_costs(parser)

@@ -48,20 +48,20 @@ Told = tuple[dict[str, Any], list[str]]
 
 def add(commands: Commands) -> None:
     """Register the command."""
-    parser = commands.add_parser(
-        "explain", help="why a value is kept, what is, and what makes the peak"
-    )
-    add_model(parser, "FILE.json, a plan; a word behind it without = is the VALUE")
+    parser = commands.add_parser("explain", help="explain a value, saved values or the peak")
+    add_model(parser, "FILE.json, a plan; a further word without = is the VALUE")
     parser.add_argument(
-        "--value", metavar="VALUE", help="the same as VALUE behind MODEL: a name, or scope and op"
+        "--value", metavar="VALUE", help="explain this value: a name, or scope and op"
     )
-    parser.add_argument("--peak", action="store_true", help="what makes the peak, and lowers it")
     parser.add_argument(
-        "--kept", action="store_true", help="what the forward pass keeps for the gradient"
+        "--peak", action="store_true", help="list the values at the peak, and what lowers it"
+    )
+    parser.add_argument(
+        "--kept", action="store_true", help="list the values saved for the gradient"
     )
     parser.add_argument("--scopes", action="store_true", help="bytes at the peak by layer")
     parser.add_argument(
-        "--json", action="store_true", help="one JSON object; alone, of all but values"
+        "--json", action="store_true", help="print one JSON object; alone, without values"
     )
     add_strategy(parser)
     add_options(parser, PlanOptions, ("device",))

@@ -70,7 +70,7 @@ def add_model(parser: argparse.ArgumentParser, *others: str, is_optional: bool =
     parser.add_argument("model", metavar="MODEL", nargs="?" if is_optional else None, help=kinds)
     parser.add_argument(
         "settings", nargs="*", default=[], metavar="key=value",
-        help="arguments of the model, or extents that an ONNX file leaves open",
+        help="arguments of the model, or open dimensions of an ONNX file",
     )  # fmt: skip
     add_loss(parser)
 
@@ -80,11 +80,9 @@ def add_loss(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("of an ONNX file, or of a module of torch")
     group.add_argument(
         "--loss", metavar="LOSS",
-        help="cross_entropy, mse, or an output (default: the output that is one number)",
+        help="cross_entropy, mse, or an output (default: the scalar output)",
     )  # fmt: skip
-    group.add_argument(
-        "--trainable", metavar="REGEX", help="weights that are trained, by their names in the file"
-    )
+    group.add_argument("--trainable", metavar="REGEX", help="train the weights whose names match")
 
 
 def with_flags(options: argparse.Namespace) -> list[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     """Register the command."""
     parser = commands.add_parser(
-        "pack", help="offsets for buffers with fixed lifetimes, given as CSV"
+        "pack", help="assign offsets to buffers with live ranges, given as CSV"
     )
     parser.add_argument(
         "file", metavar="FILE", help="id,lower,upper,size[,offset]; an offset pins its buffer"
@@ -31,13 +31,15 @@ def add(commands: Commands) -> None:
     parser.add_argument("--capacity", metavar="BYTES", help="fail above it, for example 7GiB")
     parser.add_argument(
         "--alignment", type=int, default=1, metavar="A",
-        help="sizes are rounded up to it, offsets are multiples of it (default: 1)",
+        help="round sizes up, and place buffers at multiples of A (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--effort", type=int, default=THOROUGH, metavar="N",
-        help=f"units of work, about a nanosecond each, to search with (default: {THOROUGH})",
+        help=f"work of the search, about a nanosecond a unit (default: {THOROUGH})",
     )  # fmt: skip
-    parser.add_argument("-o", "--output", metavar="OUT", help="CSV file with an offset for each")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="write the buffers with offsets as CSV"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)
 

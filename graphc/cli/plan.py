@@ -62,7 +62,7 @@ SHOWING = ("model", "settings", "output", "json", "text", "run")
 def add(commands: Commands) -> None:
     """Register the command."""
     parser = commands.add_parser("plan", help="print the memory plan of a model")
-    add_model(parser, "FILE.json, a plan that --output has written")
+    add_model(parser, "FILE.json, a plan written by --output")
     add_strategy(parser)
     add_options(parser, PlanOptions, ("device",))
     add_recipe(parser, DEFAULT, ("none",))
@@ -75,7 +75,7 @@ def add(commands: Commands) -> None:
         help="write the plan as JSON, to run or print it later; with --frontier FILE.png, a chart",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--text", action="store_true", help="list every node, too")
+    parser.add_argument("--text", action="store_true", help="also list every node")
     parser.set_defaults(run=partial(run, parser))
 
 

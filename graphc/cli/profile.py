@@ -28,11 +28,11 @@ def add(commands: Commands) -> None:
     add_recipe(parser, DEFAULT, ("none",))
     parser.add_argument(
         "--repeat", type=int, default=REPEAT, metavar="N",
-        help=f"steps of which a node's best time counts (default: {REPEAT})",
+        help=f"steps measured; the best time of a node counts (default: {REPEAT})",
     )  # fmt: skip
     parser.add_argument(
         "--output", default="costs.json", metavar="FILE",
-        help="where the times go (default: costs.json)",
+        help="file for the times (default: costs.json)",
     )  # fmt: skip
     parser.set_defaults(run=run, dump=None)
 

@@ -50,7 +50,7 @@ class Row:
 
 def add(commands: Commands) -> None:
     """Register the command."""
-    parser = commands.add_parser("ranks", help="bytes and time of a rank, by how many there are")
+    parser = commands.add_parser("ranks", help="model bytes and time per rank for 1 to N ranks")
     add_model(parser)
     add_options(parser, PlanOptions, ("device",))
     add_strategy(parser)

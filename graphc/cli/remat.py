@@ -24,9 +24,14 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "file", metavar="FILE", help="the problem; docs/recomputation.md has the format"
     )
-    parser.add_argument("--budget", metavar="BYTES", help="instead of the file's, for example 7GiB")
     parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help=f"to improve the plan (default: {SECONDS:g})"
+        "--budget", metavar="BYTES", help="replace the file's budget, for example by 7GiB"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help=f"time limit of the search (default: {SECONDS:g})",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)

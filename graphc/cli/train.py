@@ -69,13 +69,15 @@ def add(commands: Commands) -> None:
     text.add_argument("--steps", type=int, default=2000, help="steps of the run (default: 2000)")
     text.set_defaults(run=_text)
 
-    network = tasks.add_parser("onnx", help="the network of FILE.onnx, which may stand here itself")
-    network.add_argument("model", metavar="FILE.onnx", help="the network, and how it begins")
+    network = tasks.add_parser(
+        "onnx", help="the network of FILE.onnx; the word onnx may be omitted"
+    )
+    network.add_argument("model", metavar="FILE.onnx", help="the network and its initial weights")
     _add_network(network, "extents that the file leaves open")
     network.set_defaults(run=_onnx)
 
     module = tasks.add_parser(
-        "torch", help="the module of torch of file.py:function, which may stand here itself"
+        "torch", help="the PyTorch module of file.py:function; the word torch may be omitted"
     )
     module.add_argument(
         "model", metavar="file.py:function", help="it returns the module and its arguments"

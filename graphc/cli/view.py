@@ -58,23 +58,23 @@ Writer = Callable[[Mapping[str, MemoryPlan], argparse.Namespace, list[str]], byt
 
 def add(commands: Commands) -> None:
     """Register the command."""
-    parser = commands.add_parser("view", help="a plan as a page, a picture or a trace")
-    add_model(parser, "FILE.json, a plan that `graphc plan --output` has written", is_optional=True)
+    parser = commands.add_parser("view", help="write a plan as a page, a picture or a trace")
+    add_model(parser, "FILE.json, a plan written by `graphc plan --output`", is_optional=True)
     parser.add_argument(
         "-o", "--output", metavar="FILE",
         help="ends in " + ", ".join(WRITERS) + " (default: plan.html; with --diff: none)",
     )  # fmt: skip
     parser.add_argument(
         "--strategies", metavar="S,S,...",
-        help="a tab of the page each: allocations or recomputations, such as "
+        help="add a tab for each allocation or recomputation, such as "
         "none,sharing,packed,cheap,sublinear",
     )  # fmt: skip
     parser.add_argument(
-        "--diff", nargs=2, metavar=("A.json", "B.json"), help="what differs from plan A to plan B"
+        "--diff", nargs=2, metavar=("A.json", "B.json"), help="list the differences of two plans"
     )
     parser.add_argument(
         "--measure", type=int, metavar="N",
-        help="run N steps here, on the CPU, and show each node's best time of them",
+        help="run N steps on this CPU, and show each node's best time",
     )  # fmt: skip
     add_strategy(parser)
     add_options(parser, PlanOptions, ("device",))

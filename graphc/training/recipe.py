@@ -51,7 +51,7 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
         "Steps in which the rate rises.",
         check=partial(whole_number, least=0),
         flag=Flag(
-            "steps in which the rate rises (default: {default})",
+            "warm-up steps (default: {default})",
             metavar="N",
             unset="none",
             parse=int,
