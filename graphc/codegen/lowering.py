@@ -15,7 +15,6 @@ from graphc.codegen.families import (
     interpolate,
     lookup,
     order,
-    pooling,
     random,
     resample,
     roi_align,
@@ -31,6 +30,9 @@ from graphc.codegen.node_calls import Buffer, Call, NodeCalls, Slot
 from graphc.codegen.products import ops as products
 from graphc.codegen.rules import ProductOptions, rule_of
 from graphc.codegen.text.operands import VECTOR_BYTES, Places
+from graphc.codegen.windows import pooling
+from graphc.codegen.windows.kernel import windows_kernel
+from graphc.codegen.windows.program import Windowed
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 
@@ -108,4 +110,6 @@ def _written(call: Call, first_scratch: int) -> NodeCalls:
             return NodeCalls((elementwise_kernel(call),))
         case Along():
             return lines_kernels(call, first_scratch)
+        case Windowed():
+            return NodeCalls((windows_kernel(call),))
     return NodeCalls((call,))

@@ -22,6 +22,7 @@ from graphc.codegen.llvm.families import FAMILIES
 from graphc.codegen.llvm.kernel import NativeCall, NativeCalls
 from graphc.codegen.llvm.lines import lines_calls
 from graphc.codegen.llvm.rules import native_rule_of
+from graphc.codegen.llvm.windows import windows_call
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Scratch
 from graphc.codegen.products import native as products
@@ -29,6 +30,7 @@ from graphc.codegen.products.ops import PRODUCTS
 from graphc.codegen.rules import ProductOptions, gives_programs, rule_of
 from graphc.codegen.strides import takes_strides
 from graphc.codegen.text.operands import Place, Places, in_one_piece
+from graphc.codegen.windows.program import Windowed
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import TensorType, outer_axes, pieces, uint8
@@ -157,12 +159,16 @@ def _is_supported(node: Node) -> bool:
     return _lowered(node, places) is not None
 
 
-def _programs(node: Node, places: Places) -> tuple[Sequence[Each | Along], tuple[TensorType, ...]]:
+def _programs(
+    node: Node, places: Places
+) -> tuple[Sequence[Each | Along | Windowed], tuple[TensorType, ...]]:
     """Return the programs of a node whose rule returns nothing else, and their scratch."""
     rule = rule_of(node.op)
     assert rule is not None, "asked of nodes whose rule gives programs"
     found = rule(node, places, ProductOptions())
-    return [call for call in found.calls if isinstance(call, Each | Along)], found.scratch
+    return [
+        call for call in found.calls if isinstance(call, Each | Along | Windowed)
+    ], found.scratch
 
 
 def native_calls(node: Node, places: Places) -> NativeCalls:
@@ -197,10 +203,13 @@ def _lowered(node: Node, places: Places) -> NativeCalls | None:
     return NativeCalls(tuple(calls), tuple(scratch))
 
 
-def _written(program: Each | Along, own_scratch: int) -> NativeCalls | None:
+def _written(program: Each | Along | Windowed, own_scratch: int) -> NativeCalls | None:
     """Return the calls of a program, whose own scratch is numbered from `own_scratch` on."""
-    if isinstance(program, Along):
-        return lines_calls(program, own_scratch)
+    match program:
+        case Along():
+            return lines_calls(program, own_scratch)
+        case Windowed():
+            return NativeCalls((windows_call(program),))
     call = each_call(program)
     return None if call is None else NativeCalls((call,))
 

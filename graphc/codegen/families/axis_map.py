@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphc.codegen.families.maps import each_element, own_operands
 from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.rules import kernels_of
+from graphc.codegen.text.maps import each_element, own_operands
 from graphc.codegen.text.operands import Places, offset
 from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.errors import ShapeError

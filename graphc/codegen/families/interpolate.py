@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphc.codegen.families.maps import each_element, own_operands
 from graphc.codegen.node_calls import Launch, NodeCalls
 from graphc.codegen.rules import kernels_of
 from graphc.codegen.text.access import indented, parameters
 from graphc.codegen.text.grid import BLOCK, WARP, grid_kernel, over_grid
 from graphc.codegen.text.kernel import ENTRY, named
+from graphc.codegen.text.maps import each_element, own_operands
 from graphc.codegen.text.operands import Operand, Places, decompose, offset, widest_index
 from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphc.codegen.families.maps import each_element, element, own_operands
 from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.rules import kernels_of
 from graphc.codegen.text.access import indented
+from graphc.codegen.text.maps import each_element, element, own_operands
 from graphc.codegen.text.operands import Places
 from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype
 from graphc.ir.graph import Node

@@ -7,10 +7,10 @@ the CPU.
 
 from __future__ import annotations
 
-from graphc.codegen.families.maps import each_element, own_operands
 from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.rules import kernels_of
 from graphc.codegen.text.access import indented
+from graphc.codegen.text.maps import each_element, own_operands
 from graphc.codegen.text.operands import Operand, Places, offset
 from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node

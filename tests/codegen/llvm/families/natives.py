@@ -3,14 +3,11 @@
 from codegen.llvm.native import run
 from codegen.on_cpu import places_of
 
-from graphc.codegen.llvm.families import FAMILIES
-from graphc.codegen.llvm.rules import native_rule_of
-
-assert FAMILIES, "their import registers the rules"
+from graphc.codegen.native import native_calls
 
 
 def run_native(node, arrays, backwards=False):
     """Run a node's native kernels on the arrays of its values; the outputs."""
-    found = native_rule_of(node.op)(node, places_of(arrays))
+    found = native_calls(node, places_of(arrays))
     run(found.calls, arrays, found.scratch, backwards)
     return [arrays[value] for value in node.outputs]

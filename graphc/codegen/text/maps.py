@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from graphc.codegen.node_calls import Launch
@@ -33,15 +34,27 @@ def own_operands(node: Node, places: Places) -> tuple[list[Operand], list[Operan
 
 def each_element(
     node: Node,
-    inputs: list[Operand],
-    outputs: list[Operand],
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
     body: Sequence[str],
     names: Sequence[str] = AXES,
 ) -> Launch:
     """Return a kernel that runs `body` for each point of the output, by default n, c, h, w."""
-    shape, elements = node.outputs[0].shape, node.outputs[0].type.elements
-    values, operands = (*node.inputs, *node.outputs), (*inputs, *outputs)
-    spans = [(value.shape, o) for value, o in zip(values, operands, strict=True)]
+    shapes = [value.shape for value in (*node.inputs, *node.outputs)]
+    return over_points(node.op.name, shapes, inputs, outputs, body, names)
+
+
+def over_points(
+    op: str,
+    shapes: Sequence[tuple[int, ...]],
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+    body: Sequence[str],
+    names: Sequence[str] = AXES,
+) -> Launch:
+    """Return a kernel over operands of these shapes that runs `body` for each point of the last."""
+    operands, shape = (*inputs, *outputs), shapes[-1]
+    elements = math.prod(shape)
     order = order_of(shape, outputs)
     split, indices = decompose("item", [shape[axis] for axis in order], "o")
     axes = [
@@ -49,13 +62,13 @@ def each_element(
         for axis, index in sorted(zip(order, indices, strict=True))
     ]
     kernel = grid_kernel(
-        node.op.name,
+        op,
         elements,
-        widest_index(spans),
+        widest_index(zip(shapes, operands, strict=True)),
         parameters(inputs, outputs),
         [*split, *axes, *body],
     )
-    return over_grid(kernel, values, elements)
+    return over_grid(kernel, tuple(o.buffer for o in operands if o.buffer is not None), elements)
 
 
 def element(operand: Operand, row: str = "h", column: str = "w") -> str:

@@ -1,0 +1,1 @@
+"""Reductions over sliding windows of maps: pooling and its gradients."""
