@@ -8,6 +8,7 @@ from graphc.codegen import exchanges
 from graphc.codegen.attention import ops as attention
 from graphc.codegen.convolution import ops as convolution
 from graphc.codegen.elementwise import ops as elementwise
+from graphc.codegen.elementwise import step_numbers
 from graphc.codegen.elementwise.kernel import elementwise as elementwise_kernel
 from graphc.codegen.elementwise.program import Each
 from graphc.codegen.families import (
@@ -20,7 +21,6 @@ from graphc.codegen.families import (
     roi_align,
     scan,
     scatter,
-    step_numbers,
 )
 from graphc.codegen.lines import cross_entropy, extremes, norms, reductions, softmax
 from graphc.codegen.lines.long_lines import lines_kernels

@@ -6,7 +6,7 @@ import struct
 
 from graphc.codegen.llvm.elements import NumberReader
 from graphc.codegen.llvm.kernel import INDEX
-from graphc.codegen.llvm.lanes import DOUBLE, MEMORY, WORD, Builder, IrValue, at, narrow, splat
+from graphc.codegen.llvm.lanes import DOUBLE, MEMORY, Builder, IrValue, at
 from graphc.ir.types import DType, int64, uint8
 
 
@@ -29,12 +29,3 @@ def load_integer(builder: Builder, address: IrValue, place: IrValue, dtype: DTyp
     if dtype == int64:
         return found
     return builder.zext(found, INDEX) if dtype == uint8 else builder.sext(found, INDEX)
-
-
-def store_rounded(
-    builder: Builder, value: IrValue, kind: DType, address: IrValue, dtype: DType
-) -> None:
-    """Write one number, which is held as `kind`, rounded once."""
-    stored = narrow(builder, splat(builder, value), kind, dtype)
-    one = builder.extract_element(stored, WORD(0))
-    builder.store(one, address, align=dtype.itemsize)
