@@ -16,7 +16,6 @@ from graphc.codegen.families import (
     interpolate,
     lookup,
     order,
-    random,
     resample,
     roi_align,
     scan,
@@ -28,6 +27,9 @@ from graphc.codegen.lines.program import Along
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Buffer, Call, NodeCalls, Slot
 from graphc.codegen.products import ops as products
+from graphc.codegen.random import ops as random
+from graphc.codegen.random.kernel import drawn_kernel
+from graphc.codegen.random.program import Drawn
 from graphc.codegen.rules import ProductOptions, rule_of
 from graphc.codegen.text.operands import VECTOR_BYTES, Places
 from graphc.codegen.windows import pooling
@@ -112,4 +114,6 @@ def _written(call: Call, first_scratch: int) -> NodeCalls:
             return lines_kernels(call, first_scratch)
         case Windowed():
             return NodeCalls((windows_kernel(call),))
+        case Drawn():
+            return NodeCalls((drawn_kernel(call),))
     return NodeCalls((call,))

@@ -21,12 +21,14 @@ from graphc.codegen.llvm.each import each_call
 from graphc.codegen.llvm.families import FAMILIES
 from graphc.codegen.llvm.kernel import NativeCall, NativeCalls
 from graphc.codegen.llvm.lines import lines_calls
+from graphc.codegen.llvm.random import drawn_call
 from graphc.codegen.llvm.rules import native_rule_of
 from graphc.codegen.llvm.windows import windows_call
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Scratch
 from graphc.codegen.products import native as products
 from graphc.codegen.products.ops import PRODUCTS
+from graphc.codegen.random.program import Drawn
 from graphc.codegen.rules import ProductOptions, gives_programs, rule_of
 from graphc.codegen.strides import takes_strides
 from graphc.codegen.text.operands import Place, Places, in_one_piece
@@ -161,13 +163,13 @@ def _is_supported(node: Node) -> bool:
 
 def _programs(
     node: Node, places: Places
-) -> tuple[Sequence[Each | Along | Windowed], tuple[TensorType, ...]]:
+) -> tuple[Sequence[Each | Along | Windowed | Drawn], tuple[TensorType, ...]]:
     """Return the programs of a node whose rule returns nothing else, and their scratch."""
     rule = rule_of(node.op)
     assert rule is not None, "asked of nodes whose rule gives programs"
     found = rule(node, places, ProductOptions())
     return [
-        call for call in found.calls if isinstance(call, Each | Along | Windowed)
+        call for call in found.calls if isinstance(call, Each | Along | Windowed | Drawn)
     ], found.scratch
 
 
@@ -203,13 +205,15 @@ def _lowered(node: Node, places: Places) -> NativeCalls | None:
     return NativeCalls(tuple(calls), tuple(scratch))
 
 
-def _written(program: Each | Along | Windowed, own_scratch: int) -> NativeCalls | None:
+def _written(program: Each | Along | Windowed | Drawn, own_scratch: int) -> NativeCalls | None:
     """Return the calls of a program, whose own scratch is numbered from `own_scratch` on."""
     match program:
         case Along():
             return lines_calls(program, own_scratch)
         case Windowed():
             return NativeCalls((windows_call(program),))
+        case Drawn():
+            return NativeCalls((drawn_call(program),))
     call = each_call(program)
     return None if call is None else NativeCalls((call,))
 

@@ -215,6 +215,16 @@ def prefetch(builder: Builder, address: IrValue) -> None:
     builder.call(function, [address, to_read, keep, of_data])
 
 
+def load_integer(builder: Builder, address: IrValue, place: IrValue, dtype: DType) -> IrValue:
+    """Load an integer from memory, extended to 64 bits."""
+    found = builder.load(
+        at(builder, address, place, dtype), align=dtype.itemsize, typ=MEMORY[dtype]
+    )
+    if dtype == int64:
+        return found
+    return builder.zext(found, INDEX) if dtype == uint8 else builder.sext(found, INDEX)
+
+
 def gather(
     builder: Builder, base: IrValue, step: IrValue, dtype: DType, mask: IrValue | None = None
 ) -> IrValue:

@@ -16,7 +16,6 @@ from llvmlite import ir
 from graphc.codegen.elementwise.ops import copied
 from graphc.codegen.llvm.each import each_call
 from graphc.codegen.llvm.elements import NumberReader, whole_or_masked
-from graphc.codegen.llvm.families.numbers import load_integer
 from graphc.codegen.llvm.kernel import INDEX, NativeCall, NativeCalls, kernel_of
 from graphc.codegen.llvm.lanes import (
     LANES,
@@ -29,6 +28,7 @@ from graphc.codegen.llvm.lanes import (
     held,
     index,
     load,
+    load_integer,
     loop,
     narrow,
     store,

@@ -1,0 +1,1 @@
+"""Random numbers, drawn where they are used: dropout and noise."""
