@@ -25,7 +25,7 @@ from graphc.codegen.llvm.random import drawn_call
 from graphc.codegen.llvm.rules import native_rule_of
 from graphc.codegen.llvm.windows import windows_call
 from graphc.codegen.memo import Memo
-from graphc.codegen.node_calls import Scratch
+from graphc.codegen.node_calls import Program, Scratch
 from graphc.codegen.products import native as products
 from graphc.codegen.products.ops import PRODUCTS
 from graphc.codegen.random.program import Drawn
@@ -161,16 +161,12 @@ def _is_supported(node: Node) -> bool:
     return _lowered(node, places) is not None
 
 
-def _programs(
-    node: Node, places: Places
-) -> tuple[Sequence[Each | Along | Windowed | Drawn], tuple[TensorType, ...]]:
+def _programs(node: Node, places: Places) -> tuple[Sequence[Program], tuple[TensorType, ...]]:
     """Return the programs of a node whose rule returns nothing else, and their scratch."""
     rule = rule_of(node.op)
     assert rule is not None, "asked of nodes whose rule gives programs"
     found = rule(node, places, ProductOptions())
-    return [
-        call for call in found.calls if isinstance(call, Each | Along | Windowed | Drawn)
-    ], found.scratch
+    return [call for call in found.calls if isinstance(call, Program)], found.scratch
 
 
 def native_calls(node: Node, places: Places) -> NativeCalls:
@@ -205,7 +201,7 @@ def _lowered(node: Node, places: Places) -> NativeCalls | None:
     return NativeCalls(tuple(calls), tuple(scratch))
 
 
-def _written(program: Each | Along | Windowed | Drawn, own_scratch: int) -> NativeCalls | None:
+def _written(program: Program, own_scratch: int) -> NativeCalls | None:
     """Return the calls of a program, whose own scratch is numbered from `own_scratch` on."""
     match program:
         case Along():
@@ -214,6 +210,7 @@ def _written(program: Each | Along | Windowed | Drawn, own_scratch: int) -> Nati
             return NativeCalls((windows_call(program),))
         case Drawn():
             return NativeCalls((drawn_call(program),))
+    assert isinstance(program, Each)
     call = each_call(program)
     return None if call is None else NativeCalls((call,))
 

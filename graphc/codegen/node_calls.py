@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal
 
 from graphc.codegen.text.kernel import Kernel
 from graphc.ir.graph import Value
@@ -33,12 +32,8 @@ Argument = Buffer | int
 """An argument of a kernel: a pointer, or an unsigned 32-bit number."""
 
 
-class Program(ABC):
+class Program:
     """A computation on buffers, independent of the kernels that a device has for it."""
-
-    @abstractmethod
-    def on(self, buffers: Mapping[Buffer, Buffer]) -> Self:
-        """Return this program on other buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +142,13 @@ class NodeCalls:
     scratch: tuple[TensorType, ...] = ()
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> NodeCalls:
-        """Return these calls on other buffers; buffers that are not named stay."""
-        return NodeCalls(tuple(call.on(buffers) for call in self.calls), self.scratch)
+        """Return these calls on other buffers; buffers that are not named stay.
+
+        Programs must have been lowered.
+        """
+        calls = tuple(call.on(buffers) for call in self.calls if not isinstance(call, Program))
+        assert len(calls) == len(self.calls), "a program is still to be lowered"
+        return NodeCalls(calls, self.scratch)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

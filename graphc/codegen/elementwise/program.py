@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from graphc.codegen.node_calls import Buffer, Program
-from graphc.codegen.text.operands import Operand, on_buffers
+from graphc.codegen.node_calls import Program
+from graphc.codegen.text.operands import Operand
 from graphc.ir.expression import Expression
 from graphc.ir.types import DType
 
@@ -27,10 +27,3 @@ class Each(Program):
     outputs: tuple[Operand, ...]
     expressions: Mapping[str, Expression]
     locals: Mapping[str, DType] = field(default_factory=dict)
-
-    def on(self, buffers: Mapping[Buffer, Buffer]) -> Each:
-        return replace(
-            self,
-            inputs=on_buffers(self.inputs, buffers),
-            outputs=on_buffers(self.outputs, buffers),
-        )

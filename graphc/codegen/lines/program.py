@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from graphc.codegen.node_calls import Buffer, Program
-from graphc.codegen.text.operands import Operand, on_buffers, order_of
+from graphc.codegen.node_calls import Program
+from graphc.codegen.text.operands import Operand, order_of
 from graphc.ir.expression import Expression, parse
 from graphc.ir.types import DType
 
@@ -140,11 +140,3 @@ class Along(Program):
     op: str
     lines: Lines
     whole: bool = False
-
-    def on(self, buffers: Mapping[Buffer, Buffer]) -> Along:
-        lines = replace(
-            self.lines,
-            inputs=on_buffers(self.lines.inputs, buffers),
-            outputs=on_buffers(self.lines.outputs, buffers),
-        )
-        return replace(self, lines=lines)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from graphc.codegen.node_calls import Buffer, Program
-from graphc.codegen.text.operands import Operand, on_buffers
+from graphc.codegen.node_calls import Program
+from graphc.codegen.text.operands import Operand
 from graphc.ir.expression import Expression
 from graphc.ir.types import DType, float64
 
@@ -40,9 +39,3 @@ class Drawn(Program):
     def lanes(self) -> int:
         """The number of elements of a block."""
         return WORDS // 2 if self.dtype == float64 else WORDS
-
-    def on(self, buffers: Mapping[Buffer, Buffer]) -> Drawn:
-        seed, step, output, *inputs = on_buffers(
-            (self.seed, self.step, self.output, *self.inputs), buffers
-        )
-        return replace(self, seed=seed, step=step, output=output, inputs=tuple(inputs))

@@ -71,16 +71,6 @@ class Operand:
         return replace(self, strides=tuple(strides))
 
 
-def on_buffers(
-    operands: Sequence[Operand], buffers: Mapping[Buffer, Buffer]
-) -> tuple[Operand, ...]:
-    """Return these operands in other buffers; buffers that are not named stay."""
-    return tuple(
-        o if o.buffer is None else replace(o, buffer=buffers.get(o.buffer, o.buffer))
-        for o in operands
-    )
-
-
 def operand(name: str, value: Value, place: Place, shape: tuple[int, ...]) -> Operand:
     """Return a value broadcast to `shape` by NumPy's rule."""
     size = value.type.dtype.itemsize

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from graphc.codegen.node_calls import Buffer, Program
-from graphc.codegen.text.operands import Operand, on_buffers
+from graphc.codegen.node_calls import Program
+from graphc.codegen.text.operands import Operand
 from graphc.ops.geometry import Pair
 
 
@@ -52,10 +51,3 @@ class Windowed(Program):
         """The shapes of inputs and outputs."""
         selected = self.read if self.back else self.shape
         return (self.read, selected)[: len(self.inputs)] + (self.shape,) * len(self.outputs)
-
-    def on(self, buffers: Mapping[Buffer, Buffer]) -> Windowed:
-        return replace(
-            self,
-            inputs=on_buffers(self.inputs, buffers),
-            outputs=on_buffers(self.outputs, buffers),
-        )

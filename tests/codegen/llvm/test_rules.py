@@ -88,4 +88,3 @@ def test_rules_of_classes_serve_what_is_derived_from_them():
     own = rules.native_rule_of(REGISTRY[Cumsum.name])
     rules.native_rule(type(REGISTRY[Cumsum.name]))(turned)
     assert rules.native_rule_of(REGISTRY[Cumsum.name]) is own
-
