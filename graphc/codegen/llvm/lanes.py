@@ -226,9 +226,12 @@ def load_integer(builder: Builder, address: IrValue, place: IrValue, dtype: DTyp
 
 
 def gather(
-    builder: Builder, base: IrValue, step: IrValue, dtype: DType, mask: IrValue | None = None
+    builder: Builder, base: IrValue, step: IrValue | None, dtype: DType, mask: IrValue | None = None
 ) -> IrValue:
-    """Load `LANES` elements that are `step` apart; lanes outside the mask are 0."""
+    """Load `LANES` elements that are `step` apart, or contiguous if that is None; lanes outside the
+    mask are 0."""
+    if step is None:
+        return load(builder, base, dtype, mask)
     return gather_at(builder, base, lane_numbers(builder, index(0), step), dtype, mask)
 
 
@@ -248,12 +251,15 @@ def scatter(
     builder: Builder,
     stored: IrValue,
     base: IrValue,
-    step: IrValue,
+    step: IrValue | None,
     dtype: DType,
     mask: IrValue | None = None,
 ) -> None:
-    """Store `LANES` elements that are `step` apart, or those in the mask."""
-    scatter_at(builder, stored, base, lane_numbers(builder, index(0), step), dtype, mask)
+    """Store `LANES` elements, or those in the mask, `step` apart, or contiguous if that is None."""
+    if step is None:
+        store(builder, stored, base, dtype, mask)
+    else:
+        scatter_at(builder, stored, base, lane_numbers(builder, index(0), step), dtype, mask)
 
 
 def scatter_at(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from graphc.codegen.llvm.elements import NumberReader
+from graphc.codegen.llvm.elements import NumberReader, whole_or_masked
 from graphc.codegen.llvm.lanes import LANES, Builder, IrValue, index, loop
 from graphc.codegen.llvm.places import advanced, least, split
 
@@ -61,19 +61,22 @@ def over_vectors(
     builder: Builder,
     first: IrValue,
     last: IrValue,
-    body: Callable[[IrValue, IrValue, int], None],
+    body: Callable[[list[IrValue], IrValue | None], None],
     together: int = 4,
 ) -> None:
     """Write a loop over elements by `together` vectors at a time, then by one.
 
-    `body` gets the first element, the number of remaining elements, and the number of vectors.
+    `body` gets the first element of each vector, and a mask unless all elements exist.
     """
 
     def take(
         places: list[IrValue], left: IrValue | None, carried: list[IrValue]
     ) -> Sequence[IrValue]:
-        body(places[0], index(together * LANES) if left is None else left, len(places))
-        return ()
+        def access(mask: IrValue | None) -> list[IrValue]:
+            body(places, mask)
+            return []
+
+        return whole_or_masked(builder, left, access)
 
     fold_vectors(builder, first, last, together, (), take)
 

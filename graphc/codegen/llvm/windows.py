@@ -29,12 +29,10 @@ from graphc.codegen.llvm.lanes import (
     held,
     index,
     lane_numbers,
-    load,
     loop,
     narrow,
     scatter,
     splat,
-    store,
     vector,
     widen,
 )
@@ -115,18 +113,17 @@ class _Maps:
 
     def read(self, mask: IrValue | None, every: int = 1) -> IrValue:
         """Load a vector along the structure's axis, of elements `every` positions apart."""
-        if self.lying.step == "unit" and every == 1:
-            return load(self.builder, self.base, self.lying.dtype, mask)
-        step = self.builder.mul(self.lane_stride, index(every))
-        return gather(self.builder, self.base, step, self.lying.dtype, mask)
+        return gather(self.builder, self.base, self.step(every), self.lying.dtype, mask)
 
     def write(self, stored: IrValue, mask: IrValue | None, every: int = 1) -> None:
         """Store a vector along the structure's axis, to elements `every` positions apart."""
+        scatter(self.builder, stored, self.base, self.step(every), self.lying.dtype, mask)
+
+    def step(self, every: int) -> IrValue | None:
+        """Return the stride of elements `every` positions apart; None for contiguous ones."""
         if self.lying.step == "unit" and every == 1:
-            store(self.builder, stored, self.base, self.lying.dtype, mask)
-        else:
-            step = self.builder.mul(self.lane_stride, index(every))
-            scatter(self.builder, stored, self.base, step, self.lying.dtype, mask)
+            return None
+        return self.builder.mul(self.lane_stride, index(every))
 
 
 Totals = list[IrValue]
@@ -267,25 +264,18 @@ class _Writer:
         def position(w: IrValue, carried: Totals) -> Sequence[IrValue]:
             across = self.across.taps(w, inside=True)
 
-            def vectors(c: IrValue, remaining: IrValue, count: int) -> None:
-                firsts = [b.add(c, index(number * LANES)) for number in range(count)]
+            def vectors(firsts: list[IrValue], mask: IrValue | None) -> None:
+                def load(sources: Sequence[_Maps], column: IrValue) -> list[IrValue]:
+                    return self.loaded(sources, column, mask)
 
-                def access(mask: IrValue | None) -> list[IrValue]:
-                    def load(sources: Sequence[_Maps], column: IrValue) -> list[IrValue]:
-                        return self.loaded(sources, column, mask)
-
-                    sources = [[s.moved(n=n, c=f) for s in self.at_taps] for f in firsts]
-                    own = [
-                        [s.moved(n=n, h=h, w=w, c=f).read(mask) for s in self.at_own]
-                        for f in firsts
-                    ]
-                    found = self.reduced(sources, own, down, across, load)
-                    for first, results in zip(firsts, found, strict=True):
-                        targets = [t.moved(n=n, h=h, w=w, c=first) for t in self.targets]
-                        self.store(targets, results, mask, 1)
-                    return []
-
-                whole_or_masked(b, None if count > 1 else remaining, access)
+                sources = [[s.moved(n=n, c=f) for s in self.at_taps] for f in firsts]
+                own = [
+                    [s.moved(n=n, h=h, w=w, c=f).read(mask) for s in self.at_own] for f in firsts
+                ]
+                found = self.reduced(sources, own, down, across, load)
+                for first, results in zip(firsts, found, strict=True):
+                    targets = [t.moved(n=n, h=h, w=w, c=first) for t in self.targets]
+                    self.store(targets, results, mask, 1)
 
             over_vectors(b, index(0), self.extents[CHANNELS], vectors)
             return ()

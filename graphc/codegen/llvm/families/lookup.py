@@ -8,14 +8,14 @@ is summed over its list, on any thread. A row without lookups is skipped or set 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
 
 from graphc.codegen.elementwise.ops import copied
 from graphc.codegen.llvm.each import each_call
-from graphc.codegen.llvm.elements import NumberReader, whole_or_masked
+from graphc.codegen.llvm.elements import NumberReader
 from graphc.codegen.llvm.kernel import INDEX, NativeCall, NativeCalls, kernel_of
 from graphc.codegen.llvm.lanes import (
     LANES,
@@ -97,41 +97,24 @@ def _write_gather(builder: Builder, element: DType, number: DType, rank: int) ->
         source = at(b, table, b.mul(found, columns), element)
         target = at(b, y, b.mul(lookup, columns), element)
 
-        def copy(place: IrValue, remaining: IrValue, count: int) -> None:
-            _each_vector(
-                b,
-                place,
-                remaining,
-                count,
-                lambda at_place, mask: store(
-                    b, load(b, at(b, source, at_place, element), element, mask),
-                    at(b, target, at_place, element), element, mask,
-                ),
-            )  # fmt: skip
+        def copy(places: list[IrValue], mask: IrValue | None) -> None:
+            for place in places:
+                found = load(b, at(b, source, place, element), element, mask)
+                store(b, found, at(b, target, place, element), element, mask)
 
         over_vectors(b, index(0), columns, copy)
 
     over_rows(b, given, extents, row)
 
 
-def _each_vector(
-    builder: Builder,
-    place: IrValue,
-    remaining: IrValue,
-    count: int,
-    access: Callable[[IrValue, IrValue | None], None],
-) -> None:
-    """Write an access of `count` whole vectors, or of one vector with `remaining` lanes."""
-    if count > 1:
-        for number in range(count):
-            access(builder.add(place, index(number * LANES)), None)
-        return
+def _fill(builder: Builder, target: IrValue, count: IrValue, value: IrValue, dtype: DType) -> None:
+    """Write a vector of equal elements to `count` contiguous ones."""
 
-    def one(mask: IrValue | None) -> list[IrValue]:
-        access(place, mask)
-        return []
+    def fill(places: list[IrValue], mask: IrValue | None) -> None:
+        for place in places:
+            store(builder, value, at(builder, target, place, dtype), dtype, mask)
 
-    whole_or_masked(builder, remaining, one)
+    over_vectors(builder, index(0), count, fill)
 
 
 @native_rule("gather_gradient")
@@ -179,14 +162,7 @@ def _write_chains(builder: Builder, number: DType) -> None:
     numbers, heads, following = (given.pointer() for _ in range(3))
     rows, lookups = given.some(2)
 
-    def end(place: IrValue, remaining: IrValue, count: int) -> None:
-        nothing = constant(vector(INDEX), -1)
-        _each_vector(
-            b, place, remaining, count,
-            lambda where, mask: store(b, nothing, at(b, heads, where, int64), int64, mask),
-        )  # fmt: skip
-
-    over_vectors(b, index(0), rows, end)
+    _fill(b, heads, rows, constant(vector(INDEX), -1), int64)
     last = b.sub(lookups, index(1))
 
     def enter(step: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
@@ -258,25 +234,15 @@ class _Rows:
         b, dtype = self.builder, self.dtype
         kind = arithmetic_dtype(dtype)
 
-        def block(place: IrValue, remaining: IrValue, count: int) -> None:
-            def access(mask: IrValue | None) -> list[IrValue]:
-                places = [b.add(place, index(n * LANES)) for n in range(count)]
-                totals = [constant(held(dtype), 0) for _ in places]
-                if self.structure.begins:
-                    totals = [
-                        widen(b, load(b, at(b, target, p, dtype), dtype, mask), dtype)
-                        for p in places
-                    ]
-                found = self.along(head, [b.add(first, p) for p in places], totals, mask)
-                for p, total in zip(places, found, strict=True):
-                    stored = narrow(b, total, kind, dtype)
-                    store(b, stored, at(b, target, p, dtype), dtype, mask)
-                return []
-
-            if count > 1:
-                access(None)
-            else:
-                whole_or_masked(b, remaining, access)
+        def block(places: list[IrValue], mask: IrValue | None) -> None:
+            totals = [constant(held(dtype), 0) for _ in places]
+            if self.structure.begins:
+                totals = [
+                    widen(b, load(b, at(b, target, p, dtype), dtype, mask), dtype) for p in places
+                ]
+            found = self.along(head, [b.add(first, p) for p in places], totals, mask)
+            for p, total in zip(places, found, strict=True):
+                store(b, narrow(b, total, kind, dtype), at(b, target, p, dtype), dtype, mask)
 
         over_vectors(b, index(0), count, block)
 
@@ -329,12 +295,4 @@ class _Rows:
 
                 loop(b, index(0), count, LANES, (), stream)
             count = b.select(aligned, index(0), count)
-        over_vectors(
-            b,
-            index(0),
-            count,
-            lambda place, remaining, vectors: _each_vector(
-                b, place, remaining, vectors,
-                lambda where, mask: store(b, nothing, at(b, target, where, dtype), dtype, mask),
-            ),
-        )  # fmt: skip
+        _fill(b, target, count, nothing, dtype)

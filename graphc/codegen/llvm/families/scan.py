@@ -157,21 +157,20 @@ class _Side:
         inner = b.mul(line, self.strides[-1])
         return at(b, self.base, b.add(inner, b.mul(place, self.along)), self.dtype)
 
+    @property
+    def step(self) -> IrValue | None:
+        """The distance between lines; None if they are neighbors in memory."""
+        return None if self.is_unit else self.strides[-1]
+
     def read(self, address: IrValue, mask: IrValue | None) -> IrValue:
         """Read a vector from a line on, in the dtype of the arithmetic."""
-        b, dtype = self.builder, self.dtype
-        if self.is_unit:
-            return widen(b, load(b, address, dtype, mask), dtype)
-        return widen(b, gather(b, address, self.strides[-1], dtype, mask), dtype)
+        stored = gather(self.builder, address, self.step, self.dtype, mask)
+        return widen(self.builder, stored, self.dtype)
 
     def write(self, value: IrValue, address: IrValue, mask: IrValue | None) -> None:
         """Round a vector and store it from a line on."""
-        b, dtype = self.builder, self.dtype
-        stored = narrow(b, value, arithmetic_dtype(dtype), dtype)
-        if self.is_unit:
-            store(b, stored, address, dtype, mask)
-        else:
-            scatter(b, stored, address, self.strides[-1], dtype, mask)
+        stored = narrow(self.builder, value, arithmetic_dtype(self.dtype), self.dtype)
+        scatter(self.builder, stored, address, self.step, self.dtype, mask)
 
 
 def _sum(
