@@ -28,13 +28,13 @@ def _place(order: Integers, size: Integers, conflict: Flags, tightest: bool) -> 
     offsets, placed = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for done in range(count):
         index = order[done]
-        floor, best, room_there, found = 0, 0, 0, False
+        floor, best, best_gap, found = 0, 0, 0, False
         for row in range(done):  # placed buffers, by start
             other = placed[row]
             if conflict[index, other]:
-                room = offsets[other] - floor
-                if room >= size[index] and (not found or room < room_there):
-                    best, room_there, found = floor, room, True
+                gap_size = offsets[other] - floor
+                if gap_size >= size[index] and (not found or gap_size < best_gap):
+                    best, best_gap, found = floor, gap_size, True
                     if not tightest:
                         break
                 floor = max(floor, offsets[other] + size[other])

@@ -25,14 +25,14 @@ def _gap(placed: Integers, count: int, first: int, last: int, size: int, tightes
 
     Rows of `placed` are (first, last, start, end), by start.
     """
-    floor, best, room_there, found = 0, 0, 0, False
+    floor, best, best_gap, found = 0, 0, 0, False
     for row in range(count):
         # Buffers without a common section may overlap in bytes, so they are skipped.
         if placed[row, 0] < last and first < placed[row, 1]:
-            room = placed[row, 2] - floor
+            gap_size = placed[row, 2] - floor
             # Among equally tight gaps the lowest wins, since the walk goes up.
-            if room >= size and (not found or room < room_there):
-                best, room_there, found = floor, room, True
+            if gap_size >= size and (not found or gap_size < best_gap):
+                best, best_gap, found = floor, gap_size, True
                 if not tightest:
                     return best
             # The maximum is needed: a buffer that starts lower may end higher.

@@ -34,15 +34,15 @@ def _top_k(node: Node, places: Places) -> NodeCalls:
     length = writer.length
     if length <= RUN:
         return NodeCalls((writer.runs(None),))
-    rooms = (Scratch(0), Scratch(1))
-    launches = [writer.runs(rooms[0])]
+    buffers = (Scratch(0), Scratch(1))
+    launches = [writer.runs(buffers[0])]
     width, merges = RUN, 0
     while width < length:
-        target = rooms[1 - merges % 2] if 2 * width < length else None
-        launches.append(writer.merge(width, rooms[merges % 2], target))
+        target = buffers[1 - merges % 2] if 2 * width < length else None
+        launches.append(writer.merge(width, buffers[merges % 2], target))
         width, merges = 2 * width, merges + 1
-    room = TensorType((writer.lines, length), int32)
-    return NodeCalls(tuple(launches), (room, room))
+    positions = TensorType((writer.lines, length), int32)
+    return NodeCalls(tuple(launches), (positions, positions))
 
 
 class _Writer:

@@ -112,5 +112,5 @@ def _scatter(node: Node, places: Places) -> NodeCalls:
     if places[x] != places[y]:
         moved = (copied(x, y, places),)
     numbered = over_grid(kernel, (tuples, Scratch(0)), found.count)
-    rooms = (TensorType((found.count,), int64), *combined.scratch)
-    return NodeCalls((*moved, numbered, *combined.calls), rooms)
+    scratch = (TensorType((found.count,), int64), *combined.scratch)
+    return NodeCalls((*moved, numbered, *combined.calls), scratch)

@@ -43,7 +43,7 @@ class ColumnWriter(LineWriter):
 
     def read_shares(self) -> None:
         self.strip, self.strips, self.rows, self.row_step, self.row_share = self.given.some(5)
-        self.rooms: dict[str, tuple[IrValue, DType]] = {}
+        self.stacks: dict[str, tuple[IrValue, DType]] = {}
 
     def write(self) -> None:
         """Write the loop over pieces."""
@@ -79,12 +79,12 @@ class ColumnWriter(LineWriter):
         """Write a loop over the vectors of a row of the piece."""
         fold_vectors(self.builder, index(0), self.width, together, (), take)
 
-    def room(self, name: str, dtype: DType) -> IrValue:
+    def scratch(self, name: str, dtype: DType) -> IrValue:
         """Return memory for one number per line."""
         lane = HELD[dtype]
-        if name not in self.rooms:
-            self.rooms[name] = stack(self.builder, lane, COLUMNS), dtype
-        return self.rooms[name][0]
+        if name not in self.stacks:
+            self.stacks[name] = stack(self.builder, lane, COLUMNS), dtype
+        return self.stacks[name][0]
 
     def lane_code(
         self, names: frozenset[str], place: IrValue, remaining: IrValue | None
@@ -100,21 +100,21 @@ class ColumnWriter(LineWriter):
             if each.lying.step == "one":
                 load_row(b, code, each)
         load_lanes(b, code, reached, place, remaining)
-        for name in sorted(names & self.rooms.keys()):
-            code.hold(name, self.rooms[name][1], self.held(name, place))
+        for name in sorted(names & self.stacks.keys()):
+            code.hold(name, self.stacks[name][1], self.held(name, place))
         return code
 
     def held(self, name: str, place: IrValue) -> IrValue:
         """Load `LANES` numbers from the stack."""
-        room, dtype = self.rooms[name]
-        address = self.builder.gep(room, [place], source_etype=HELD[dtype])
+        scratch, dtype = self.stacks[name]
+        address = self.builder.gep(scratch, [place], source_etype=HELD[dtype])
         return self.builder.load(address, typ=vector(HELD[dtype]), align=4)
 
     def hold(self, name: str, dtype: DType, place: IrValue, value: IrValue) -> None:
         """Store `LANES` numbers on the stack."""
         assert dtype != bool_, "numbers of lines are no bools"
-        b, room = self.builder, self.room(name, dtype)
-        b.store(value, b.gep(room, [place], source_etype=HELD[dtype]), align=4)
+        b, scratch = self.builder, self.scratch(name, dtype)
+        b.store(value, b.gep(scratch, [place], source_etype=HELD[dtype]), align=4)
 
     def over_rows(
         self,

@@ -229,8 +229,8 @@ class _Writer:
         last = b.sub(right, index(1))
         for each in start:
             if each.lying.step == "turned":
-                room = self.tiles[each.lying.name]
-                fill_tile(b, room, each, column, last, tall)
+                tile = self.tiles[each.lying.name]
+                fill_tile(b, tile, each, column, last, tall)
 
         def row(number: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
             reached = [self.on_row(each, number) for each in start]
@@ -244,8 +244,8 @@ class _Writer:
         """Return an operand some rows below a first one; a transposed operand is in its tile."""
         b, own = self.builder, start.lying
         if own.step == "turned":
-            room = at(b, self.tiles[own.name], b.mul(number, index(LANES)), own.dtype)
-            return Reached(own, room, start.inner)
+            tile = at(b, self.tiles[own.name], b.mul(number, index(LANES)), own.dtype)
+            return Reached(own, tile, start.inner)
         strides = next(strides for each, _, _, strides in self.operands if each is own)
         moved = b.mul(number, strides[-2])
         base = b.add(start.base, moved) if own.counts else at(b, start.base, moved, own.dtype)

@@ -293,16 +293,16 @@ _COS64 = (
 
 def by_lane(builder: Builder, name: str, *operands: IrValue) -> IrValue:
     """Call a float64 function of the C library for one lane after another."""
-    rooms = [stack(builder, F64) for _ in operands]
-    for room, operand in zip(rooms, operands, strict=True):
-        builder.store(operand, room)
+    slots = [stack(builder, F64) for _ in operands]
+    for slot, operand in zip(slots, operands, strict=True):
+        builder.store(operand, slot)
     function = declared(builder, name, DOUBLE, [DOUBLE] * len(operands))
 
     def lane(number: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
-        places = [builder.gep(room, [number], source_etype=DOUBLE) for room in rooms]
+        places = [builder.gep(slot, [number], source_etype=DOUBLE) for slot in slots]
         given = [builder.load(place, typ=DOUBLE) for place in places]
         builder.store(builder.call(function, given), places[0])
         return ()
 
     loop(builder, index(0), index(LANES), 1, (), lane)
-    return builder.load(rooms[0], typ=F64)
+    return builder.load(slots[0], typ=F64)

@@ -356,7 +356,7 @@ def either(
 def stack(builder: Builder, type: Any, count: int = 1) -> IrValue:
     """Allocate memory on the function's stack, aligned for vectors."""
     with builder.goto_entry_block():
-        room = builder.alloca(type, size=count)
-        room.align = 64
-    room.type = POINTER  # opaque, like all pointers
-    return room
+        scratch = builder.alloca(type, size=count)
+        scratch.align = 64
+    scratch.type = POINTER  # opaque, like all pointers
+    return scratch

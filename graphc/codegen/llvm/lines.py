@@ -38,8 +38,8 @@ SMALL = 65536
 """Elements below which a program is not worth a second call."""
 
 
-def lines_calls(program: Along, rooms: int = 0) -> NativeCalls | None:
-    """Return the calls of a line program and their scratch, numbered from `rooms` on.
+def lines_calls(program: Along, first_scratch: int = 0) -> NativeCalls | None:
+    """Return the calls of a line program and their scratch, numbered from `first_scratch` on.
 
     Returns None if NumPy must compute the program's functions.
     """
@@ -48,7 +48,7 @@ def lines_calls(program: Along, rooms: int = 0) -> NativeCalls | None:
     scratch: list[TensorType] = []
     programs: list[Part | Each] = [Part(lines)]
     if chunks > 1:
-        programs, scratch = in_parts(program.op, lines, chunks, rooms)
+        programs, scratch = in_parts(program.op, lines, chunks, first_scratch)
     calls = [
         each_call(each) if isinstance(each, Each) else _call(program.op, each.lines, each.chunks)
         for each in programs

@@ -11,13 +11,13 @@ from graphc.codegen.llvm.places import least
 
 def fill_tile(
     builder: Builder,
-    room: IrValue,
+    scratch: IrValue,
     source: Reached,
     column: IrValue,
     last: IrValue,
     tall: IrValue,
 ) -> None:
-    """Store `LANES` columns of `tall` rows of a transposed operand in `room`, row after row.
+    """Store `LANES` columns of `tall` rows of a transposed operand in `scratch`, row after row.
 
     Columns beyond the last one repeat it, so nothing is read out of bounds.
     """
@@ -28,7 +28,7 @@ def fill_tile(
         builder, tall, lambda mask: [load(builder, place, dtype, mask) for place in places]
     )
     for row, values in enumerate(transposed(builder, read)):
-        store(builder, values, at(builder, room, index(row * LANES), dtype), dtype)
+        store(builder, values, at(builder, scratch, index(row * LANES), dtype), dtype)
 
 
 def transposed(builder: Builder, rows: list[IrValue]) -> list[IrValue]:
