@@ -174,8 +174,8 @@ def row_updates(
     launch = _launch(op, index, body, sources, target, -(-count * WARP // BLOCK))
     if not has_marks:
         return NodeCalls((launch,))
-    scratch = TensorType((batch * WORDS * parts,), int32)
-    return NodeCalls((_marking(op, batch, lookups, numbers, marks), launch), (scratch,))
+    marked = TensorType((batch * WORDS * parts,), int32)
+    return NodeCalls((_marking(op, batch, lookups, numbers, marks), launch), (marked,))
 
 
 def _own_row(count: int, tiles: int, rows: int, lookups: int) -> list[str]:
