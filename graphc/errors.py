@@ -194,7 +194,7 @@ class GpuUnavailable(GraphcError):  # noqa: N818 - a state of the machine, not a
     """No GPU is usable. `reason` gives the cause; the message adds the fix."""
 
     def __init__(self, reason: str, cure: str) -> None:
-        super().__init__(f"no GPU can be used: {reason}; {cure}")
+        super().__init__(f"no GPU is usable: {reason}; {cure}")
         self.reason = reason
 
 
@@ -204,7 +204,7 @@ class DependencyError(GraphcError):
 
 def to_install(packages: str, extra: str) -> str:
     """Return the instruction to install missing packages, by name or by an extra of graphc."""
-    return f"pip install {packages}, or pip install '.[{extra}]' in a checkout of graphc"
+    return f"run pip install {packages}, or pip install '.[{extra}]' in a checkout of graphc"
 
 
 def window(lines: Sequence[str], at: int, radius: int = 3) -> str:
@@ -273,8 +273,8 @@ def whole_number(name: str, given: object, least: int = 1, most: float = math.in
         or not isinstance(given, Integral)
         or not least <= int(given) <= most
     ):
-        reach = "up" if most == math.inf else f"to {most}"
-        raise OptionError(f"{name} is a whole number from {least} {reach}, got {quoted(given)}")
+        span = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise OptionError(f"{name} must be an integer {span}, got {quoted(given)}")
     return int(given)
 
 
@@ -284,7 +284,7 @@ def truth(name: str, given: object, beside: str = "") -> bool:
     `beside` is text for the message that lists other allowed values.
     """
     if not isinstance(given, bool | np.bool_):
-        raise OptionError(f"{name} is True or False{beside}, got {quoted(given)}")
+        raise OptionError(f"{name} must be True or False{beside}, got {quoted(given)}")
     return bool(given)
 
 
@@ -292,14 +292,14 @@ def number_between(name: str, given: object, low: float, high: float) -> float:
     """Return `given` as a float if it is a number from `low` to `high`, else `OptionError`."""
     is_number = isinstance(given, Real) and not isinstance(given, bool)
     if not is_number or not low <= given <= high:  # type: ignore[operator]
-        raise OptionError(f"{name} must lie between {low:g} and {high:g}, got {quoted(given)}")
+        raise OptionError(f"{name} must be between {low:g} and {high:g}, got {quoted(given)}")
     return float(given)  # type: ignore[arg-type]
 
 
 def check_seed(given: object) -> int:
     """Return the seed; raise `OptionError` unless it is an unsigned 64-bit integer."""
     if not isinstance(given, Integral) or not 0 <= int(given) < 2**64:
-        raise OptionError(f"seed must be a whole number from 0 to 2**64 - 1, got {quoted(given)}")
+        raise OptionError(f"seed must be an integer from 0 to 2**64 - 1, got {quoted(given)}")
     return int(given)
 
 
@@ -343,7 +343,7 @@ def or_all(given: object, choices: Iterable[str]) -> str:
     """Return a question that suggests the closest choices, else a list of the choices."""
     listed = list(choices)
     more = f" and {len(listed) - MOST_NAMES} more" if len(listed) > MOST_NAMES else ""
-    there = f"there are: {', '.join(listed[:MOST_NAMES])}{more}" if listed else "there is none"
+    there = f"choose one of: {', '.join(listed[:MOST_NAMES])}{more}" if listed else "there is none"
     return did_you_mean(given, listed) or there
 
 

@@ -62,9 +62,9 @@ def write_atomically(
             _write_into(target, parts)
     except (OSError, ValueError) as failure:
         rest = (
-            "nothing was written; choose a place that exists, is writable and has room"
+            "nothing was written; choose an existing, writable folder with free space"
             if replaced
-            else "it is no regular file, and what went into it may be cut short"
+            else "the target is not a regular file and may contain partial output"
         )
         raise error(f"cannot write {str(target)!r}: {_reason(failure)}; {rest}") from None
     if replaced:
@@ -94,8 +94,8 @@ def check_writable(path: str | os.PathLike[str], error: type[GraphcError]) -> No
             raise OSError(missing, os.strerror(missing))
     except (OSError, ValueError) as failure:
         raise error(
-            f"cannot save to {str(target)!r}: {_reason(failure)}; choose a place that exists and "
-            "is writable"
+            f"cannot save to {str(target)!r}: {_reason(failure)}; choose an existing, writable "
+            "folder"
         ) from None
 
 
@@ -116,7 +116,7 @@ def _path(path: str | os.PathLike[str], error: type[GraphcError]) -> Path:
     try:
         return Path(path)
     except TypeError:
-        raise error(f"a path is a string or path object, got {path!r}") from None
+        raise error(f"a path must be a string or path object, got {path!r}") from None
 
 
 def _reason(failure: OSError | ValueError) -> str:
@@ -283,5 +283,5 @@ def _sync_folder(target: Path, error: type[GraphcError]) -> None:
         if failure.errno not in UNSUPPORTED:
             raise error(
                 f"{str(target)!r} was written, but its folder cannot be synced: "
-                f"{_reason(failure)}; a loss of power may bring back what was there before"
+                f"{_reason(failure)}; a power failure may restore the previous file"
             ) from None

@@ -42,33 +42,35 @@ class JsonReader:
             if len(found) < len(pairs):
                 names = [name for name, _ in pairs]
                 twice = next(name for name in names if names.count(name) > 1)
-                self.fail(f"an object in {what}", "a key stands once", twice)
+                self.fail(f"an object in {what}", "each key must be unique", twice)
             return found
 
         def constant(name: str) -> NoReturn:
-            self.fail(f"a number in {what}", "numbers are finite", name)
+            self.fail(f"a number in {what}", "numbers must be finite", name)
 
         try:
             return json.loads(text, object_pairs_hook=distinct, parse_constant=constant)
         except (ValueError, RecursionError) as error:
-            raise self.error(f"{what} is not JSON, or cut short: {error}{self.advice}") from None
+            raise self.error(
+                f"{what} is not valid JSON, or is truncated: {error}{self.advice}"
+            ) from None
 
     def record(self, given: object, keys: Collection[str], where: str) -> dict[str, Any]:
         """Return the value if it is an object with exactly these keys."""
         if not isinstance(given, dict):
-            self.fail(where, f"an object with the keys {', '.join(keys)} is expected", given)
+            self.fail(where, f"expected an object with the keys {', '.join(keys)}", given)
         missing = [key for key in keys if key not in given]
         if missing:
             self.fail(where, f"the key {missing[0]!r} is missing", list(given))
         unknown = [key for key in given if key not in keys]
         if unknown:
-            self.fail(where, f"the keys are {', '.join(keys)}", unknown[0])
+            self.fail(where, f"expected only the keys {', '.join(keys)}", unknown[0])
         return given
 
     def objects(self, given: object, where: str, keys: Collection[str] = ()) -> dict[str, Any]:
         """Return the value if it is an object with at least these keys."""
         if not isinstance(given, dict):
-            self.fail(where, "an object is expected", given)
+            self.fail(where, "expected an object", given)
         missing = [key for key in keys if key not in given]
         if missing:
             self.fail(where, f"the key {missing[0]!r} is missing", list(given))
@@ -77,19 +79,19 @@ class JsonReader:
     def listed(self, given: object, where: str) -> list[Any]:
         """Return the value if it is a list, of anything."""
         if not isinstance(given, list):
-            self.fail(where, "a list is expected", given)
+            self.fail(where, "expected a list", given)
         return given
 
     def text_of(self, given: object, where: str) -> str:
         """Return the value if it is a string."""
         if not isinstance(given, str):
-            self.fail(where, "a text is expected", given)
+            self.fail(where, "expected a string", given)
         return given
 
     def one_of(self, given: object, allowed: Sequence[str], where: str) -> str:
         """Return the value if it is one of the allowed strings."""
         if not isinstance(given, str) or given not in allowed:
-            self.fail(where, f"one of {', '.join(allowed)} is expected", given)
+            self.fail(where, f"expected one of {', '.join(allowed)}", given)
         return given
 
     def whole(self, given: object, where: str, least: int = 0, below: int = LARGEST) -> int:
@@ -97,25 +99,25 @@ class JsonReader:
         # A bool is an int in Python but not in JSON.
         if type(given) is not int or not least <= given < below:
             limit = f" and below {below}" if below < LARGEST else ""
-            self.fail(where, f"a whole number from {least} up{limit} is expected", given)
+            self.fail(where, f"expected an integer of at least {least}{limit}", given)
         return given
 
     def number(self, given: object, where: str, most: float = LARGEST) -> float:
         """Return the value as a float if it is a finite number from 0 to `most`."""
         if type(given) not in (int, float) or not 0 <= given <= most:  # type: ignore[operator]
-            limit = f" to {most}" if most < LARGEST else " up"
-            self.fail(where, f"a number from 0{limit} is expected", given)
+            span = f"from 0 to {most}" if most < LARGEST else "of at least 0"
+            self.fail(where, f"expected a number {span}", given)
         return float(given)  # type: ignore[arg-type]
 
     def truth(self, given: object, where: str) -> bool:
         """Return the value if it is true or false."""
         if not isinstance(given, bool):
-            self.fail(where, "true or false is expected", given)
+            self.fail(where, "expected true or false", given)
         return given
 
     def scalar(self, given: object, where: str) -> str | int | float | bool:
         """Return the value if it is a string, a finite number, or true or false."""
         is_finite = isinstance(given, int | float) and math.isfinite(given)
         if not isinstance(given, str | bool) and not is_finite:
-            self.fail(where, "a text, a finite number, true or false is expected", given)
+            self.fail(where, "expected a string, a finite number, true or false", given)
         return given  # type: ignore[return-value]

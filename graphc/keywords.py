@@ -234,7 +234,7 @@ def checks_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
 def _check_known(function: str, name: str, known: Sequence[str]) -> None:
     """Raise `OptionError` for an unknown name, with the closest known names."""
     if name not in known:
-        cure = did_you_mean(name, known) or f"it takes {', '.join(known)}"
+        cure = did_you_mean(name, known) or f"its options are {', '.join(known)}"
         raise OptionError(f"{function} has no option {name!r}; {cure}")
 
 

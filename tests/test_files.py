@@ -125,7 +125,7 @@ def full(tmp_path):
 def test_a_device_is_written_into_or_refused_with_the_cause(tmp_path, full):
     (tmp_path / "link").symlink_to(full)
     for path in (full, tmp_path / "link"):
-        with pytest.raises(CheckpointError, match=r"No space left on device.*no regular file"):
+        with pytest.raises(CheckpointError, match=r"No space left on device.*not a regular file"):
             write(path)
     assert stat.S_ISCHR(full.stat().st_mode)
     assert (tmp_path / "link").is_symlink()
@@ -352,9 +352,9 @@ def test_a_check_before_the_work_says_what_writing_would(tmp_path):
         reasons = [str(found.value).split(": ", 1)[1].split(";")[0] for found in (written, checked)]
         assert reasons[0] == reasons[1] != ""
     for path in (3, None):
-        with pytest.raises(CheckpointError, match="a path is a string or path object"):
+        with pytest.raises(CheckpointError, match="a path must be a string or path object"):
             check_writable(path, CheckpointError)
-        with pytest.raises(CheckpointError, match="a path is a string or path object"):
+        with pytest.raises(CheckpointError, match="a path must be a string or path object"):
             write(path)
     assert names_in(tmp_path) == ["file", "link", "loop", "lost", "new"]
 

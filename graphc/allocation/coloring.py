@@ -40,8 +40,9 @@ def color(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
     """
     if len(tenants) > MOST_COLORED:
         raise ColoringError(
-            f"allocate='coloring' looks at all pairs of values, at most {MOST_COLORED:,} of them, "
-            f"got {len(tenants):,}; choose 'sharing' or 'packed', which are near linear"
+            "allocate='coloring' compares all pairs of values and supports at most "
+            f"{MOST_COLORED:,} values, got {len(tenants):,}; choose 'sharing' or 'packed', whose "
+            "time grows almost linearly"
         )
     import networkx  # slow to import, and nothing else of an allocation needs it
 

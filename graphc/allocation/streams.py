@@ -116,8 +116,8 @@ def planned_on_streams(
     if not fitting:
         least = frontier[0].choice.arena_bytes
         raise BudgetError(
-            f"the least arena found on {count} streams is {exact_bytes(least)}, over the budget of "
-            f"{exact_bytes(limit)}; raise it to that",
+            f"the smallest arena found for {count} streams is {exact_bytes(least)}, above the "
+            f"budget of {exact_bytes(limit)}; raise the budget to that size",
             least,
             allocation.live_bytes,
         )

@@ -48,7 +48,7 @@ class Registry(Generic[Registered]):
         for op in ops:
             if op in self.rules:
                 name = op if isinstance(op, str) else op.__name__
-                raise OptionError(f"{name} has a rule for its {self.purpose} already")
+                raise OptionError(f"{name} already has a rule for its {self.purpose}")
             self.rules[op] = rule
 
     def key_of(self, op: Op) -> Key | None:

@@ -19,14 +19,16 @@ class UnsupportedError(GraphcError):
 def check_turns(turns: int) -> None:
     """Raise `UnsupportedError` for more than `MOST_TURNS` iterations to unroll."""
     if turns > MOST_TURNS:
-        raise UnsupportedError(f"more than {MOST_TURNS} steps are not unrolled, got {turns}")
+        raise UnsupportedError(
+            f"a loop of at most {MOST_TURNS} iterations can be unrolled, got {turns}"
+        )
 
 
 def check_numbers(*shape: int) -> None:
     """Raise `UnsupportedError` for a known tensor of more than `MOST_NUMBERS` elements."""
     if math.prod(shape) > MOST_NUMBERS:
         raise UnsupportedError(
-            f"at most {MOST_NUMBERS} known numbers are made for a node, got {list(shape)}"
+            f"a constant may have at most {MOST_NUMBERS} elements here, got the shape {list(shape)}"
         )
 
 

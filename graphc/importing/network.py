@@ -74,16 +74,17 @@ class Network:
         Raises `OnnxError` if external data of a file cannot be read.
         """
         if not isinstance(program, Program):
-            raise OptionError(f"initialize takes a compiled program, got {quoted(program)}")
+            raise OptionError(f"initialize needs a compiled program, got {quoted(program)}")
         if not self.states and any(entry.state is not None for entry in self.report):
             raise OptionError(
-                "initialize: the network was read without the numbers of its weights; load it with "
-                "weights=True"
+                "initialize: the network was loaded without its weights; load it with weights=True"
             )
         held = set(program.states)
         named = [name for name in self.states if name in held]
         if not named and self._reads_states():
-            raise OptionError("the program has no state of this network; compile its outputs")
+            raise OptionError(
+                "the program has no state of this network; compile the outputs of the network"
+            )
         for name in named:
             program.states[name] = self.states[name]
 
@@ -95,5 +96,7 @@ class Network:
     def output(self) -> Value:
         """The only output of a network that has one; raises `OptionError` for others."""
         if len(self.outputs) != 1:
-            raise OptionError(f"the network has the outputs {', '.join(self.outputs)}; choose one")
+            raise OptionError(
+                f"the network has several outputs, {', '.join(self.outputs)}; choose one"
+            )
         return next(iter(self.outputs.values()))

@@ -58,7 +58,7 @@ class Problems:
         """Return all recorded faults and the given cures as one text; None if there are none."""
         lines = [*self.inputs]
         for (name, rule), places in self.operators.items():
-            times = f"operator {name}: {len(places)} times, first in {places[0]}"
+            times = f"operator {name}: {len(places)} occurrences, first in {places[0]}"
             lines.append(f"{times}; {rule}{_modules(places)}")
         lines += self.faults
         if not lines:
@@ -66,7 +66,7 @@ class Problems:
         shown = [escaped(line) for line in lines[:MOST_LISTED]]
         if len(lines) > MOST_LISTED:
             shown.append(f"and {len(lines) - MOST_LISTED} more")
-        return "the model cannot be taken:\n  " + "\n  ".join([*shown, *cures])
+        return "the model cannot be imported:\n  " + "\n  ".join([*shown, *cures])
 
 
 def told(error: GraphcError) -> str:

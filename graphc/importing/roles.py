@@ -28,9 +28,9 @@ class Role:
         if chosen is None or self.kind == "statistic" or weight.dtype.kind in "biuSO":
             return self
         if weight.name in chosen:
-            return Role("parameter", f"{self.reason}; chosen by trainable", True)
+            return Role("parameter", f"{self.reason}; selected by trainable", True)
         if self.kind == "parameter":
-            return Role("parameter", f"{self.reason}; not chosen by trainable", False)
+            return Role("parameter", f"{self.reason}; not selected by trainable", False)
         return self
 
 
@@ -49,18 +49,20 @@ def chosen_names(
         try:
             found = {name for name in weights if re.search(trainable, name)}
         except re.error as error:
-            raise OptionError(f"trainable: {trainable!r} is no expression: {error}") from None
+            raise OptionError(
+                f"trainable: {trainable!r} is not a valid regular expression: {error}"
+            ) from None
         if not found:
             raise OptionError(f"trainable: no tensor of the model matches {quoted(trainable)}")
         return found
     if not isinstance(trainable, Collection):
         raise OptionError(
-            f"trainable is True, False, a regular expression or names, got {quoted(trainable)}"
+            f"trainable must be True, False, a regular expression or names, got {quoted(trainable)}"
         )
     for name in trainable:
         if name not in weights:
             near = or_all(name, weights)
-            raise OptionError(f"trainable: the model holds no tensor {name!r}; {near}")
+            raise OptionError(f"trainable: the model has no tensor {name!r}; {near}")
     return set(trainable)
 
 

@@ -40,10 +40,9 @@ class Whole:
         """Raise `OptionError` unless `given` is a whole number in that range."""
         is_whole = isinstance(given, Integral) and not isinstance(given, bool)
         if not is_whole or not self.least <= given <= self.most:
-            limit = "up" if self.most == 2**62 else f"to {self.most}"
-            raise OptionError(
-                f"{name} is a whole number from {self.least} {limit}, got {quoted(given)}"
-            )
+            least, most = self.least, self.most
+            span = f"of at least {least}" if most == 2**62 else f"from {least} to {most}"
+            raise OptionError(f"{name} must be an integer {span}, got {quoted(given)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Between:
             or not self.low <= given <= self.high
             or not self.above < given < self.below
         ):
-            raise OptionError(f"{name} is a finite number{self.range}, got {quoted(given)}")
+            raise OptionError(f"{name} must be a finite number{self.range}, got {quoted(given)}")
 
     @property
     def range(self) -> str:
@@ -108,7 +107,7 @@ class DTypeName:
         """Raise `DTypeError` or `OptionError` unless `given` names a type of the kind."""
         found = as_dtype(given)
         if self.kind and found.kind != self.kind:
-            raise OptionError(f"{name} is the name of a {self.kind} type, got {quoted(given)}")
+            raise OptionError(f"{name} must be the name of a {self.kind} type, got {quoted(given)}")
 
 
 def checked_attributes(attributes: Any) -> Any:
@@ -126,7 +125,7 @@ def checked_attributes(attributes: Any) -> Any:
             continue
         if not isinstance(given, tuple) or members not in (ANY, len(given)):
             length = "" if members == ANY else f" of {members}"
-            raise OptionError(f"{name} is a tuple{length}, got {quoted(given)}")
+            raise OptionError(f"{name} must be a tuple{length}, got {quoted(given)}")
         for member in given:
             rule.check(name, member)
     return replace(attributes, **truths) if truths else attributes

@@ -83,7 +83,7 @@ def mirror(count: int) -> Iterator[None]:
     0.
     """
     if not isinstance(count, int) or count < 0:
-        raise OptionError(f"mirror takes a whole number from 0 up, got {count!r}")
+        raise OptionError(f"mirror needs an integer of at least 0, got {count!r}")
     with _within(replace(_context.get(), mirror=count)):
         yield
 
@@ -125,7 +125,7 @@ def _count_node() -> None:
         return
     left[0] -= 1
     if left[0] < 0:
-        raise GraphError("the network has too many nodes and parameters; give it fewer layers")
+        raise GraphError("the network has too many nodes and parameters; use fewer layers")
 
 
 def scoped_name(name: str) -> str:
@@ -146,8 +146,8 @@ def check_name(name: object) -> str:
     """Return a name that the text form allows; raises `OptionError` for another."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise OptionError(
-            f"{name!r} cannot be a name: it starts with a letter or _ and holds letters, digits, "
-            "_ . - only, with single slashes between parts"
+            f"{name!r} is not a valid name; a name starts with a letter or _, contains only "
+            "letters, digits and _ . -, and separates parts by single slashes"
         )
     return name
 
@@ -171,12 +171,12 @@ def input(
     if default is not None:
         if not isinstance(default, int | float) or type.shape != ():
             raise OptionError(
-                f"input {name!r}: a default is one number for an input of shape (), got "
-                f"{default!r} for {type}"
+                f"input {name!r}: only an input of shape () can have a default, and it must be a "
+                f"number; got {default!r} for {type}"
             )
         default = number_of("input " + name, default, type.dtype)
         if not math.isfinite(default):
-            raise OptionError(f"input {name!r}: a default is finite, got {default!r}")
+            raise OptionError(f"input {name!r}: the default must be finite, got {default!r}")
     return Input(type, name=name, default=default)
 
 
@@ -196,7 +196,7 @@ def parameter(
     type = tensor_type(shape, dtype)
     if not isinstance(initial, Initial):
         raise OptionError(
-            f"parameter {name!r}: initial is a graphc.Initial, such as "
+            f"parameter {name!r}: initial must be a graphc.Initial, such as "
             f"graphc.Initial('constant', 0.5), got {initial!r}"
         )
     check_initial(name, type, initial)
@@ -238,17 +238,17 @@ def check_initial(name: str, type: TensorType, initial: Initial) -> None:
     """Raise `OptionError` or `DTypeError` unless the type can have this initial value."""
     if initial.kind == "seed":
         if type != SEED.type:
-            raise OptionError(f"a seed is two words, {SEED.type}, got {type}")
+            raise OptionError(f"a seed must have the type {SEED.type}, got {type}")
         return
     where = f"the scale of {name!r}"
     number_of(where, initial.scale, type.dtype)
     if initial.kind != "constant":
         if type.dtype.kind != "float" or initial.scale < 0:
             raise OptionError(
-                f"{where}: what is drawn is of floats, on a scale from 0 up, got {initial} of "
-                f"{type.dtype}"
+                f"{where}: a random initial value needs a float dtype and a scale of at least 0, "
+                f"got {initial} of {type.dtype}"
             )
-        number_of(f"ten times {where}, as far as draws go", 10 * initial.scale, type.dtype)
+        number_of(f"ten times {where}, the largest value drawn", 10 * initial.scale, type.dtype)
 
 
 def check_shard(name: str, type: TensorType, shard: Shard) -> None:
@@ -282,8 +282,8 @@ def as_value(where: str, given: object) -> Value:
     """Return a `Value`; raises `OptionError` that says how to create one."""
     if not isinstance(given, Value):
         raise OptionError(
-            f"{where}: an operand is a graphc value, got {given!r} ({type(given).__name__}); make "
-            "one with graphc.input, parameter, full, or constant(array)"
+            f"{where}: an operand must be a graphc value, got {given!r} ({type(given).__name__}); "
+            "create one with graphc.input, parameter, full, or constant(array)"
         )
     return given
 
@@ -307,7 +307,7 @@ def number_of(where: str, given: object, dtype: DType) -> float:
     if isinstance(given, bool | np.bool_) and dtype.kind != "bool":
         given = int(given)
     if not isinstance(given, int | float | np.number | np.bool_):
-        cure = "; graphc.constant makes a value of it" if isinstance(given, np.ndarray) else ""
+        cure = "; graphc.constant converts it to a value" if isinstance(given, np.ndarray) else ""
         raise OptionError(
             f"{where}: expected a number, got {quoted(given)} ({type(given).__name__}){cure}"
         )
@@ -318,14 +318,14 @@ def number_of(where: str, given: object, dtype: DType) -> float:
     if dtype.kind == "float":
         if abs(number) > _LARGEST[dtype] and abs(given) != math.inf:
             raise DTypeError(
-                f"{where}: {quoted(given)} is more than the {_LARGEST[dtype]:g} that {dtype} holds"
+                f"{where}: {quoted(given)} exceeds {_LARGEST[dtype]:g}, the largest {dtype}"
             )
         return number
     low, high = (0, 1) if dtype.kind == "bool" else _limits(dtype)
     if number != given or number % 1 or not low <= number <= high:
         raise DTypeError(
-            f"{where}: {quoted(given)} is not exactly representable as {dtype} (whole numbers from "
-            f"{low} to {high}, to 2**53 beside values); convert the value with graphc.cast"
+            f"{where}: {quoted(given)} is not exactly representable as {dtype} (integers from "
+            f"{low} to {high}; at most 2**53 next to values); convert the value with graphc.cast"
         )
     return number
 
@@ -395,8 +395,7 @@ def check_names(graph: Graph) -> None:
         for source in sources:
             if source.name in seen:
                 raise GraphError(
-                    f"two {kind} are named {source.name!r}, of types {seen[source.name].type} "
-                    f"and {source.type}; build each layer under its own graphc.scope(...), or pass "
-                    "name="
+                    f"two {kind} are named {source.name!r}, of types {seen[source.name].type} and "
+                    f"{source.type}; build each layer in its own graphc.scope(...), or pass name="
                 )
             seen[source.name] = source

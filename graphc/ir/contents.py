@@ -71,11 +71,13 @@ def contents_of(given: object, dtype: object = None) -> Contents:
     try:
         array = np.asarray(given)
     except ValueError as error:
-        raise OptionError(f"a constant is an array or rows of one length: {error}") from None
+        raise OptionError(
+            f"a constant must be an array, or nested lists of equal length: {error}"
+        ) from None
     if isinstance(given, np.ma.MaskedArray):
-        raise OptionError("a constant has all its elements, got a masked array; give .filled(...)")
+        raise OptionError("a constant cannot be a masked array; pass .filled(...)")
     if array.dtype.kind not in "fiub" and array.dtype not in [d.numpy for d in DTYPES]:
-        raise OptionError(f"a constant is an array of numbers, got {quoted(given)}")
+        raise OptionError(f"a constant must be an array of numbers, got {quoted(given)}")
     if dtype is not None:
         return Contents(_converted(array, as_dtype(dtype)))
     if array.dtype == np.float64 and not isinstance(given, np.ndarray | np.generic):
@@ -94,7 +96,7 @@ def _converted(array: Array, dtype: DType) -> Array:
         is_float = dtype.kind == "float"
         held = np.isfinite(found) | ~np.isfinite(array) if is_float else found == array
     if not held.all():
-        raise DTypeError(f"{dtype} does not hold all numbers of the {array.dtype} constant")
+        raise DTypeError(f"{dtype} cannot represent all numbers of the {array.dtype} constant")
     return found
 
 
@@ -107,20 +109,22 @@ def read_contents(wanted: TensorType, details: Mapping[str, Any]) -> Contents:
         array = _of_bytes(wanted, details["base64"])
     else:
         raise OptionError(
-            f"a constant has either values, or base64 and digest, got {quoted(list(details))}"
+            f"a constant needs either values, or base64 and digest, got {quoted(list(details))}"
         )
     found = Contents(array.reshape(wanted.shape))
     if details.get("digest", found.digest) != found.digest:
         raise OptionError(
-            f"the bytes of the constant have the digest {found.digest}, got "
-            f"{quoted(details['digest'])}; they were changed after they were written"
+            f"the bytes of the constant have the digest {found.digest}, but the file records "
+            f"{quoted(details['digest'])}; the bytes were changed after writing"
         )
     return found
 
 
 def _of_numbers(wanted: TensorType, values: object) -> Array:
     if not isinstance(values, tuple) or len(values) != wanted.elements:
-        raise OptionError(f"values are {wanted.elements} numbers in a row, got {quoted(values)}")
+        raise OptionError(
+            f"values must be a flat list of {wanted.elements} numbers, got {quoted(values)}"
+        )
     kinds = {"float": (int, float), "int": (int,), "bool": (bool,)}[wanted.dtype.kind]
     try:
         if all(type(value) in kinds for value in values):
@@ -129,19 +133,19 @@ def _of_numbers(wanted: TensorType, values: object) -> Array:
                 return array
     except OverflowError:
         pass
-    raise OptionError(f"values of {wanted.dtype} are expected, got {quoted(values)}")
+    raise OptionError(f"values must be of {wanted.dtype}, got {quoted(values)}")
 
 
 def _of_bytes(wanted: TensorType, encoded: object) -> Array:
     try:
         content = base64.b64decode(encoded, validate=True)  # type: ignore[arg-type]
     except (TypeError, ValueError, binascii.Error) as error:
-        raise OptionError(f"the bytes of the constant are no base64: {error}") from None
+        raise OptionError(f"the bytes of the constant are not valid base64: {error}") from None
     if len(content) != wanted.bytes:
-        raise OptionError(f"{wanted} has {wanted.bytes} bytes, got {len(content)}")
+        raise OptionError(f"{wanted} needs {wanted.bytes} bytes, got {len(content)}")
     words = np.frombuffer(content, f"<u{wanted.dtype.itemsize}")
     if wanted.dtype.kind == "bool" and words.max() > 1:
-        raise OptionError("a byte of a bool is 0 or 1")
+        raise OptionError("each byte of a bool constant must be 0 or 1")
     return words.astype(words.dtype.newbyteorder("=")).view(wanted.dtype.numpy)
 
 

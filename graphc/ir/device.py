@@ -156,11 +156,16 @@ def planned_device(
         device = DEVICES.get(device, device)
     if isinstance(device, Device):
         if roofline and find_device(roofline).kind != device.kind:
-            raise OptionError(f"the roofline {roofline!r} is of another kind than {device.name}")
+            raise OptionError(
+                f"the roofline {roofline!r} describes another kind of device than {device.name}; "
+                "choose a roofline of the same kind"
+            )
         return device
     gpu_number(device, profiles())
     found = find_device(roofline or DEFAULT_GPU)
     if found.kind != "cuda":
         gpus = ", ".join(profiles())
-        raise OptionError(f"the roofline {roofline!r} is no GPU's; choose one of {gpus}")
+        raise OptionError(
+            f"the roofline {roofline!r} does not describe a GPU; choose one of {gpus}"
+        )
     return found

@@ -198,8 +198,8 @@ def parse(source: str) -> Expression:
                 return emit(function, *(lower(argument) for argument in node.args))
         known = ", ".join(sorted(FUNCTIONS))
         raise GraphError(
-            f"expression {source!r}: {ast.unparse(node)!r} is not part of the grammar; "
-            f"it knows + - * / // % ** & | ^ ~ << >>, comparisons and the functions {known}"
+            f"expression {source!r}: {ast.unparse(node)!r} is not in the grammar, which has + - "
+            f"* / // % ** & | ^ ~ << >>, comparisons and the functions {known}"
         )
 
     value = lower(tree)

@@ -160,8 +160,8 @@ class Methods:
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise OptionError(
-            "a value has no numbers before a step runs, so it cannot become an array; a step's "
-            "outputs are arrays, and graphc.constant makes a value of an array"
+            "a value has no data before a step runs, so it cannot be converted to an array; use "
+            "the outputs of a step, or convert an array to a value with graphc.constant"
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **named: Any) -> Any:
@@ -174,7 +174,7 @@ class Methods:
 
     def __array_function__(self, called: Any, *_: object) -> NoReturn:
         name = str(getattr(called, "__name__", called))
-        raise OptionError(f"numpy.{name} takes arrays, got a graphc value{_cure(name)}")
+        raise OptionError(f"numpy.{name} needs arrays, got a graphc value{_cure(name)}")
 
 
 def _together(given: tuple[Any, ...]) -> Any:
@@ -187,7 +187,7 @@ def _together(given: tuple[Any, ...]) -> Any:
 def _cure(name: str) -> str:
     """Return advice on what to write instead of a method or function of that name."""
     if name in NUMBERS:
-        return "; it has no numbers before a step runs, and a step gives those of its outputs"
+        return "; it has no data before a step runs, so read the outputs of a step"
     found = name if name in _public else ELSEWHERE.get(name, "")
     if found in _public:
         return f"; write graphc.{found}(x, ...)"

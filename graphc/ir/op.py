@@ -319,7 +319,7 @@ REGISTRY: dict[str, Op] = {}
 def find_op(name: str) -> Op:
     """Return the op of that name; raises `OptionError` that says how to list the known ones."""
     if name not in REGISTRY:
-        raise OptionError(f"unknown op {name!r}; `graphc ops` lists the {len(REGISTRY)} known ones")
+        raise OptionError(f"unknown op {name!r}; `graphc ops` lists the {len(REGISTRY)} known ops")
     return REGISTRY[name]
 
 

@@ -31,7 +31,7 @@ def check_class(cls: type[Op], base: type[Op], known: Mapping[str, Op]) -> None:
     `base` is the class of all ops, and `known` has those created before, by name.
     """
     if cls.name in known:
-        _fail(cls, f"its name is taken by {type(known[cls.name]).__qualname__}")
+        _fail(cls, f"{type(known[cls.name]).__qualname__} already has this name")
     if not is_dataclass(cls.attributes) or not cls.attributes.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         _fail(cls, "`attributes` must be a frozen dataclass")
     if not hasattr(cls, "infer"):
@@ -43,22 +43,27 @@ def check_class(cls: type[Op], base: type[Op], known: Mapping[str, Op]) -> None:
     outputs = {name.lstrip("*") for name in cls.outputs}
     for relation in ("views", "gathers"):
         if (source := getattr(cls, relation)) is not None and source not in inputs:
-            _fail(cls, f"`{relation}` names {source!r}, which is no input")
+            _fail(cls, f"`{relation}` names {source!r}, which is not an input")
     for relation, oracle in (("views", "numpy_views"), ("gathers", "numpy_parts")):
         if getattr(cls, relation) is not None and getattr(cls, oracle) is getattr(base, oracle):
-            _fail(cls, f"it has `{relation}` and no `{oracle}`, with which plans are checked")
+            _fail(cls, f"it has `{relation}` but no `{oracle}`, which the plan checker needs")
     if unknown := set(cls.strided_axes) - {*inputs, *outputs}:
-        _fail(cls, f"`strided_axes` names {sorted(unknown)}: no inputs or outputs")
+        _fail(cls, f"`strided_axes` names {sorted(unknown)}, which are neither inputs nor outputs")
     relations = [(o, i) for o, taken in cls.may_overwrite.items() for i in taken]
     for output, source in relations + list(cls.must_overwrite.items()):
         if output not in outputs or source not in inputs:
-            _fail(cls, f"a buffer relation names {output!r} over {source!r}: not output over input")
+            _fail(
+                cls,
+                f"a buffer relation must map an output to an input, got {output!r} over {source!r}",
+            )
     for output, sources in cls.independent.items():
         if output not in outputs or not inputs.issuperset(sources):
-            _fail(cls, f"`independent` says {output!r} of {sources}: not an output of inputs")
+            _fail(cls, f"`independent` must map an output to inputs, got {output!r}: {sources}")
     single = {cls.views, *cls.must_overwrite, *cls.must_overwrite.values()}
     if several := sorted(f"*{name}" for name in single if f"*{name}" in cls.inputs + cls.outputs):
-        _fail(cls, f"{several} cannot be viewed or replaced: that takes one value, not any number")
+        _fail(
+            cls, f"{several} cannot be viewed or replaced, because it accepts any number of values"
+        )
     _check_kernel(cls)
 
 
@@ -66,7 +71,7 @@ def check_cures(cls: type[Op]) -> None:
     """Raise `GraphError` unless the inputs in `instead_of_gradient` have no gradient rule."""
     without = {name.lstrip("*") for name in cls.inputs} - set(cls.gradients)
     if wrong := sorted(set(cls.instead_of_gradient) - without):
-        _fail(cls, f"`instead_of_gradient` names {wrong}: no inputs without a gradient rule")
+        _fail(cls, f"`instead_of_gradient` must name inputs without a gradient rule, got {wrong}")
 
 
 def _check_kernel(cls: type[Op]) -> None:
@@ -74,7 +79,7 @@ def _check_kernel(cls: type[Op]) -> None:
     kernel = getattr(cls, "kernel", None)
     if kernel is None:
         if cls.views is None:
-            _fail(cls, "it has no `kernel`, which only an op that is always a view may lack")
+            _fail(cls, "it has no `kernel`; only an op that is always a view may omit it")
         return
     parameters = list(inspect.signature(kernel).parameters.values())[3:]
     kinds = {parameter.kind for parameter in parameters}
@@ -83,7 +88,7 @@ def _check_kernel(cls: type[Op]) -> None:
     given = [("*" if p.kind is p.VAR_POSITIONAL else "") + p.name for p in parameters]
     expected = list(cls.inputs) + [name.lstrip("*") for name in cls.outputs]
     if given != expected:
-        _fail(cls, f"`kernel` takes {given} after `record, node`; declared are {expected}")
+        _fail(cls, f"`kernel` takes {given} after `record, node`, but the op declares {expected}")
 
 
 def gradient_rules(cls: type[Op]) -> dict[str, GradientRule]:
@@ -102,7 +107,7 @@ def gradient_rules(cls: type[Op]) -> dict[str, GradientRule]:
         elif attribute.startswith("gradient_"):
             target = attribute.removeprefix("gradient_")
             if target not in inputs:
-                _fail(cls, f"`{attribute}` is for no input; inputs are {inputs}")
+                _fail(cls, f"`{attribute}` does not belong to an input; inputs are {inputs}")
         else:
             continue
         method = getattr(cls, attribute)

@@ -82,12 +82,16 @@ class Operators:
 
     def __round__(self, digits: int | None = None) -> Value:
         if digits is not None:
-            raise OptionError("a value is rounded to whole numbers; scale it before and after")
+            raise OptionError(
+                "round() supports only integers, not decimals; scale the value before and after"
+            )
         return _FUNCTIONS["round"](self)  # type: ignore[no-any-return]
 
     def __pow__(self, other: Value | float, modulus: object = None) -> Value:
         if modulus is not None:
-            raise OptionError("a power has no modulus; write graphc.remainder(x ** y, modulus)")
+            raise OptionError(
+                "pow() of a value supports no modulus; write graphc.remainder(x ** y, modulus)"
+            )
         return _FUNCTIONS["**"](self, other)  # type: ignore[no-any-return]
 
     def __and__(self, other: Value | float) -> Value:
@@ -154,13 +158,15 @@ class Operators:
         return _FUNCTIONS["[]"](self, index)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Value]:
-        raise OptionError("a value cannot be iterated over; cut it with graphc.split")
+        raise OptionError("a value is not iterable; split it with graphc.split")
 
     def __float__(self) -> float:
-        raise OptionError("a value has no number before a step runs; a step's outputs have theirs")
+        raise OptionError("a value has no data before a step runs; read the outputs of a step")
 
     def __int__(self) -> int:
-        raise OptionError("a value has no number before a step runs; a step's outputs have theirs")
+        raise OptionError("a value has no data before a step runs; read the outputs of a step")
 
     def __bool__(self) -> bool:
-        raise OptionError("a value has no truth before a step runs; choose with graphc.where")
+        raise OptionError(
+            "a value has no truth value before a step runs; select elements with graphc.where"
+        )

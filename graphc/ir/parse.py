@@ -64,14 +64,14 @@ class _Parser:
 
     def run(self) -> Graph:
         if not self.lines or self.lines[0].strip() != "graph {" or self.lines[-1].strip() != "}":
-            self.fail("a graph begins with a line 'graph {' and ends with a line '}'")
+            self.fail("a graph must begin with the line 'graph {' and end with the line '}'")
         for at, line in enumerate(map(str.strip, self.lines)):
             self.at = at
             if at in (0, len(self.lines) - 1):
                 continue
             if match := _OUTPUT.fullmatch(line):
                 if match["name"] in self.outputs:
-                    self.fail(f"output {match['name']!r} is there a second time")
+                    self.fail(f"output {match['name']!r} is defined twice")
                 self.outputs[match["name"]] = self.find(match["value"])
             elif match := _EQUATION.fullmatch(line):
                 self.equation(match)
@@ -93,10 +93,10 @@ class _Parser:
         defined = next(later, None)
         if defined is not None:
             self.fail(
-                f"{name} is read before line {defined + 1} defines it; a graph lists nodes in "
-                "execution order, so a node reads only what stands above it and no cycle can exist"
+                f"{name} is read before line {defined + 1} defines it; list nodes in execution "
+                "order, so that each node reads only values defined above it"
             )
-        return self.fail(f"{name} is not defined anywhere")
+        return self.fail(f"{name} is not defined")
 
     def checked_name(self, name: str) -> str:
         """Return the name of a scope or a segment, with the same rules as in the builder."""
@@ -109,10 +109,10 @@ class _Parser:
         """Return the names and types on the left of an equation."""
         found = []
         if not re.fullmatch(rf"{_DECLARED.pattern}(, {_DECLARED.pattern})*", left):
-            self.fail(f"{left!r} is not 'name: type, ...'")
+            self.fail(f"expected 'name: type, ...', got {left!r}")
         for name, dtype, extents in _DECLARED.findall(left):
             if name in self.values:
-                self.fail(f"{name} is defined a second time")
+                self.fail(f"{name} is defined twice")
             try:
                 shape = tuple(map(_whole, filter(None, extents.split(","))))
                 found.append((name, TensorType(shape, as_dtype(dtype))))
@@ -136,7 +136,9 @@ class _Parser:
         stated = [type for _, type in declared]
         if stated != list(node.output_types):
             inferred = ", ".join(map(str, node.output_types))
-            self.fail(f"stated as {', '.join(map(str, stated))}, but the op yields {inferred}")
+            self.fail(
+                f"the line declares {', '.join(map(str, stated))}, but the op returns {inferred}"
+            )
         self.nodes.append(node)
         for (name, _), value in zip(declared, node.outputs, strict=True):
             self.values[name] = value
@@ -157,17 +159,17 @@ class _Parser:
             assert not call.args
             return {str(k.arg): _literal(k.value) for k in call.keywords}
         except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
-            self.fail(f"attributes {{{source}}} are not 'name=literal, ...'")
+            self.fail(f"attributes must have the form 'name=literal, ...', got {{{source}}}")
 
     def source(self, kind: str, name: str, type: TensorType, details: Mapping[str, Any]) -> Value:
         label = name[1:]
         if (kind == "input") != name.startswith("%"):
-            self.fail("inputs are named %name, states @name")
+            self.fail("names of inputs must begin with %, names of states with @")
         known = SOURCE_DETAILS.get(kind, ("initial", "scale", "trainable"))
         if "members" in details and kind in ("parameter", "moment"):
             known = ("ranks", "members")
         if not set(details) <= set(known):
-            self.fail(f"{kind} has the details {known}, got {list(details)}")
+            self.fail(f"{kind} needs the details {known}, got {list(details)}")
         try:
             (builder.check_name if kind == "input" else builder.check_state_name)(label)
             if kind == "constant":
@@ -179,7 +181,7 @@ class _Parser:
             self.fail(str(error))
         trainable = kind == "parameter" and details.get("trainable", True)
         if not isinstance(trainable, bool):
-            self.fail(f"trainable is True or False, got {trainable!r}")
+            self.fail(f"trainable must be True or False, got {trainable!r}")
         return State(type, name=label, initial=initial, role=kind, trainable=trainable)  # type: ignore[arg-type]
 
     def initial(self, label: str, type: TensorType, details: Mapping[str, Any]) -> Initial | Shard:
@@ -195,25 +197,25 @@ class _Parser:
             shard = Shard(details.get("ranks", 0), tuple(members))
             builder.check_shard(label, type, shard)
         except (TypeError, ValueError):
-            self.fail(f"members of {label!r} are rows of (name, shape, initial kind, scale)")
+            self.fail(f"members of {label!r} must be tuples (name, shape, initial kind, scale)")
         return shard
 
     def node(self, match: re.Match[str], details: Mapping[str, Any]) -> Node:
         op = REGISTRY.get(match["op"])
         if op is None:
             self.fail(
-                f"unknown op {match['op']!r}; `graphc ops` lists the {len(REGISTRY)} known ones"
+                f"unknown op {match['op']!r}; `graphc ops` lists the {len(REGISTRY)} known ops"
             )
         known = fields(op.attributes)
         needed = {field.name for field in known if field.default is MISSING}
         if not needed <= set(details) <= {field.name for field in known}:
             expected = [field.name for field in known]
-            self.fail(f"{op.name} has the attributes {expected}, got {list(details)}")
+            self.fail(f"{op.name} needs the attributes {expected}, got {list(details)}")
         for name, given in details.items():
             if not fits(given, attribute_types(op)[name]):
                 wanted = attribute_types(op)[name]
                 kind = wanted.__name__ if isinstance(wanted, type) else wanted
-                self.fail(f"{op.name}: {name} is of the type {kind}, got {quoted(given)}")
+                self.fail(f"{op.name}: {name} must have the type {kind}, got {quoted(given)}")
         operands = [self.find(name) for name in match["operands"].split(", ") if name]
         marks = [mark for mark in (match["marks"] or "").split(", ") if mark]
         context = builder.Context(scope=self.checked_name(match["scope"]) if match["scope"] else "")
@@ -229,7 +231,7 @@ class _Parser:
         try:
             node = builder.create(op, operands, op.attributes(**details), context)
         except FAULTS as error:
-            self.fail(f"{op.name} does not take these operands and attributes: {error}")
+            self.fail(f"{op.name} does not accept these operands and attributes: {error}")
         return self.copied(node, match["left"])
 
     def copied(self, node: Node, left: str) -> Node:
@@ -244,7 +246,9 @@ class _Parser:
             original.output_types,
         )
         if not same:
-            self.fail(f"{left.partition(':')[0]} says it is a copy of {found[1]}, but differs")
+            self.fail(
+                f"{left.partition(':')[0]} is marked as a copy of {found[1]}, but differs from it"
+            )
         return replace(node, copy_of=original, level=int(found[2]))
 
 

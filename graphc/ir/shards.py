@@ -71,8 +71,8 @@ class Shard:
         """Raise `OptionError` unless a state of that shape can be this part of a row."""
         if not self.members or self.ranks < 1 or shape != (self.elements,):
             raise OptionError(
-                f"{name!r} is one of {self.ranks} parts of a row of {len(self.members)} members: "
-                f"({self.elements},), got {shape}"
+                f"{name!r} is one of {self.ranks} shards of {len(self.members)} parameters and "
+                f"must have the shape ({self.elements},), got {shape}"
             )
 
 

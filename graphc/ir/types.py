@@ -91,14 +91,14 @@ class TensorType:
         for extent in self.shape:
             if not isinstance(extent, int) or extent < 1:
                 raise ShapeError(
-                    f"shape {quoted(list(self.shape))} has the extent {quoted(extent)}; "
-                    "extents are whole numbers from 1 up (empty tensors are not supported)"
+                    f"shape {quoted(list(self.shape))} has the extent {quoted(extent)}; extents "
+                    "must be integers of at least 1 (empty tensors are not supported)"
                 )
         elements = math.prod(self.shape)
         if elements * self.dtype.itemsize >= MOST_BYTES or len(self.shape) > MOST_AXES:
             raise ShapeError(
-                f"a tensor has less than 2**60 bytes and at most {MOST_AXES} axes, got the shape "
-                f"{quoted(list(self.shape))} of {self.dtype}"
+                f"a tensor must have less than 2**60 bytes and at most {MOST_AXES} axes, got the "
+                f"shape {quoted(list(self.shape))} of {self.dtype}"
             )
         object.__setattr__(self, "elements", elements)
         object.__setattr__(self, "bytes", elements * self.dtype.itemsize)
@@ -123,9 +123,9 @@ def tensor_type(shape: Sequence[int] | int, dtype: object) -> TensorType:
     try:
         whole = tuple(int(extent) for extent in extents)
     except (TypeError, ValueError):
-        raise ShapeError(f"a shape is a sequence of whole numbers, got {quoted(shape)}") from None
+        raise ShapeError(f"a shape must be a sequence of integers, got {quoted(shape)}") from None
     if any(given != extent for given, extent in zip(extents, whole, strict=True)):
-        raise ShapeError(f"a shape is a sequence of whole numbers, got {quoted(shape)}")
+        raise ShapeError(f"a shape must be a sequence of integers, got {quoted(shape)}")
     return TensorType(whole, as_dtype(dtype))
 
 
@@ -228,7 +228,7 @@ def span_bytes(type: TensorType, layout: Layout) -> int:
 
 def normalize_axis(axis: object, rank: int, where: str) -> int:
     """Return `axis` counted from the front; raises `ShapeError` outside `[-rank, rank)`."""
-    rule = f"{where}: an axis is a whole number, got {quoted(axis)}"
+    rule = f"{where}: an axis must be an integer, got {quoted(axis)}"
     if isinstance(axis, bool):
         raise ShapeError(rule)
     try:
@@ -236,7 +236,9 @@ def normalize_axis(axis: object, rank: int, where: str) -> int:
     except TypeError:
         raise ShapeError(rule) from None
     if not -rank <= number < rank:
-        raise ShapeError(f"{where}: axis {quoted(number)} is outside a tensor of rank {rank}")
+        raise ShapeError(
+            f"{where}: axis {quoted(number)} is out of range for a tensor of rank {rank}"
+        )
     return number % rank
 
 
@@ -246,7 +248,7 @@ def as_shape(where: str, given: object) -> tuple[int, ...]:
         extents: Iterable[Any] = given if isinstance(given, Iterable) else (given,)
         return tuple(operator.index(extent) for extent in extents)
     except TypeError:
-        raise ShapeError(f"{where}: a shape is whole numbers, got {given!r}") from None
+        raise ShapeError(f"{where}: a shape must consist of integers, got {given!r}") from None
 
 
 def broadcast_shapes(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -297,5 +299,7 @@ def parse_bytes(where: str, given: object) -> int:
     except (ValueError, KeyError):
         size = -1.0
     if isinstance(given, bool) or not 0 <= size < 2**63:
-        raise OptionError(f"{where} is a size such as 7GiB, 500MB or 123456, got {quoted(given)}")
+        raise OptionError(
+            f"{where} must be a size such as 7GiB, 500MB or 123456, got {quoted(given)}"
+        )
     return int(size)

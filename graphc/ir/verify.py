@@ -28,8 +28,8 @@ def verify(graph: Graph) -> None:
     total = sum(value.type.bytes for value in graph.values)
     if total >= MOST_BYTES:
         raise GraphError(
-            f"the values of a graph have less than 2**60 bytes together, got {total}; make the "
-            "network, or the batch, smaller"
+            f"the values of a graph must have less than 2**60 bytes together, got {total}; reduce "
+            "the network or the batch"
         )
     known: set[Value] = set(graph.sources)
     updated: dict[Value, Node] = {}
@@ -42,37 +42,41 @@ def verify(graph: Graph) -> None:
                     graph,
                     node,
                     f"{node.label} reads {graph.names[value]} after {updated[value].label} "
-                    "replaced it; an update runs after the last reader of its state",
+                    "replaced it; an update must run after the last use of its state",
                 )
             if value.node is not None and value.node.op.sends and not node.op.awaits:
                 _fail(
                     graph,
                     node,
-                    f"{node.label} reads {graph.names[value]} while {value.node.label} is under "
-                    "way; read what an arrival makes of it",
+                    f"{node.label} reads {graph.names[value]} while {value.node.label} is still "
+                    "running; read the output of the arrival node instead",
                 )
         inferred = node.op.infer_types(node.attributes, tuple(v.type for v in node.inputs))
         if inferred != node.output_types:
-            _fail(graph, node, f"{node.label} yields {inferred}, not {node.output_types}")
+            _fail(graph, node, f"{node.label} returns {inferred}, not {node.output_types}")
         for output, state in node.replaced.items():
             if not isinstance(state, State) or state.role == "constant":
                 name = node.op.must_overwrite[node.op.output_name(output.index)]
-                what = "a constant" if isinstance(state, State) else "no state"
+                what = "a constant" if isinstance(state, State) else "not a state"
                 _fail(graph, node, f"{node.label} replaces {name!r}, which is {what}")
             updated[state] = node
         for value in node.outputs:
             if value in known:
-                _fail(graph, node, f"{node.label} writes {graph.names[value]} a second time")
+                _fail(
+                    graph,
+                    node,
+                    f"{node.label} writes {graph.names[value]}, which another node already writes",
+                )
             known.add(value)
     for name, value in graph.outputs.items():
         if value not in known:
-            raise GraphError(f"output {name!r} is {value!r}, which no node of the graph computes")
+            raise GraphError(f"output {name!r} is {value!r}, but no node of the graph computes it")
         if value.node is not None and value.node.op.sends:
             _fail(
                 graph,
                 value.node,
-                f"output {name!r} is what {value.node.label} has under way; give out what an "
-                "arrival makes of it",
+                f"output {name!r} is the unfinished result of {value.node.label}; return the "
+                "output of the arrival node instead",
             )
 
 

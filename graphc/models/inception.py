@@ -36,9 +36,9 @@ def inception_v3(
     (batch, 3, image, image) and ``labels`` (batch,), int32.
     """
     if image < LEAST_IMAGE:
-        raise OptionError(f"inception_v3: an image has {LEAST_IMAGE} rows at least, got {image}")
+        raise OptionError(f"inception_v3: image must be at least {LEAST_IMAGE}, got {image}")
     if width % 2:
-        raise OptionError(f"inception_v3: width is an even number of filters, got {width}")
+        raise OptionError(f"inception_v3: width must be even, got {width}")
     build = _Blocks(width)
     h: Value = input("x", (batch, 3, image, image), dtype)
     with scope("stem"):

@@ -34,7 +34,7 @@ def mobilenet_v2(
     and ``labels`` (batch,), int32.
     """
     if not width > 0:
-        raise OptionError(f"mobilenet_v2: width is a number above 0, got {width!r}")
+        raise OptionError(f"mobilenet_v2: width must be a number above 0, got {width!r}")
     h: Value = input("x", (batch, 3, image, image), dtype)
     with scope("stem"):
         h = relu6(_conv_norm(h, _rounded(32 * width), 3, 2))

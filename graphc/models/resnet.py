@@ -75,8 +75,8 @@ def resnet(
     stages = tuple(units) or UNITS.get(depth, ())
     if len(stages) != 4 or any(not isinstance(n, int) or n < 1 for n in stages):
         raise OptionError(
-            f"resnet: depth is one of {', '.join(map(str, UNITS))}, or units=(a,b,c,d) gives the "
-            f"units of four stages; got depth={depth!r}, units={units!r}"
+            f"resnet: depth must be one of {', '.join(map(str, UNITS))}; else give the units of "
+            f"the four stages as units=(a,b,c,d); got depth={depth!r}, units={units!r}"
         )
     common = choose("resnet: form", form, RESNET_FORMS) == "common"
     style = _Form(common)
@@ -105,7 +105,9 @@ def preact_resnet(
     """
     count, rest = divmod(depth - 2, 9)
     if rest or count < 1:
-        raise OptionError(f"preact_resnet: depth is 9n + 2, for example 29 or 164, got {depth}")
+        raise OptionError(
+            f"preact_resnet: depth must be 9n + 2, for example 29 or 164, got {depth}"
+        )
     h: Value = input("x", (batch, 3, image, image), dtype)
     with scope("stem"):
         h = conv2d(h, 16, 3, padding=1, bias=False)

@@ -27,7 +27,7 @@ def two_tower(
     ``items``, both (batch, words), int32, below `rows`.
     """
     if layers < 1:
-        raise OptionError(f"two_tower: a tower has a layer at least, got layers={layers}")
+        raise OptionError(f"two_tower: a tower needs at least one layer, got layers={layers}")
     query, item = (
         _tower(name, batch, layers, width, rows, words, dtype) for name in ("queries", "items")
     )

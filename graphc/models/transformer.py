@@ -45,8 +45,7 @@ def check_positions(network: str, positions: int, seq_len: int) -> None:
     """Raise `OptionError` unless the position table is long enough."""
     if seq_len > positions:
         raise OptionError(
-            f"{network}: there are {positions} positions, fewer than seq_len={seq_len}; raise "
-            "positions="
+            f"{network}: positions={positions} is smaller than seq_len={seq_len}; raise positions"
         )
 
 

@@ -31,8 +31,8 @@ def unet(
     """
     if not 1 <= depth < image.bit_length() or image % 2**depth:
         raise OptionError(
-            f"unet: the image is halved depth={depth} times, so 2**{depth} must divide it; got "
-            f"image={image}"
+            f"unet: the network halves the image depth={depth} times, so image must be a multiple "
+            f"of 2**{depth}, got {image}"
         )
     h: Value = input("x", (batch, channels, image, image), dtype)
     bridges = []

@@ -32,7 +32,10 @@ def vgg16(
     ``x`` (batch, 3, image, image), image a multiple of 32, and ``labels`` (batch,), int32.
     """
     if image % 32:
-        raise OptionError(f"vgg16: the image is halved five times, so 32 divides it; got {image}")
+        raise OptionError(
+            "vgg16: the network halves the image five times, so image must be a multiple of 32, "
+            f"got {image}"
+        )
     h: Value = input("x", (batch, 3, image, image), dtype)
     for stage, (filters, count) in enumerate(STAGES):
         for number in range(count):

@@ -37,7 +37,9 @@ def vit(
     ``labels`` (batch,), int32.
     """
     if image % patch:
-        raise OptionError(f"vit: patches of {patch} do not divide an image of {image}")
+        raise OptionError(
+            f"vit: image must be a multiple of patch, got image={image} and patch={patch}"
+        )
     count = (image // patch) ** 2
     normal = Initial("normal", DEVIATION)
     x = input("x", (batch, 3, image, image), dtype)

@@ -55,5 +55,5 @@ def test_as_a_strategy():
 
 def test_large_networks_are_refused():
     tenants = [(0, 1, 1)] * (MOST_COLORED + 1)
-    with pytest.raises(OptionError, match=r"at most 2,000 of them, got 2,001; choose 'sharing'"):
+    with pytest.raises(OptionError, match=r"at most 2,000 values, got 2,001; choose 'sharing'"):
         color(tenants)

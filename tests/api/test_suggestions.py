@@ -40,7 +40,7 @@ def test_a_setting_of_an_optimizer_that_there_is_not():
     assert "Adam has no option 'weight_decai'; did you mean weight_decay?" in error_of(
         lambda: g.optim.Adam(1e-3, weight_decai=0.1), OptionError
     )
-    assert "SGD has no option 'lr'; it takes learning_rate" in error_of(
+    assert "SGD has no option 'lr'; its options are learning_rate" in error_of(
         lambda: g.optim.SGD(lr=0.1), OptionError
     )
     assert g.optim.AdamW(2e-3, weight_decay=0.5) == g.optim.AdamW(
@@ -64,7 +64,7 @@ def test_a_parameter_that_is_misspelt(program):
         assert error_of(read, OptionError).endswith(
             "there is no 'layer0/wieght'; did you mean layer0/weight?"
         )
-    assert "there is no 'z'; some that there are: layer0/weight, layer0/bias" in error_of(
+    assert "there is no 'z'; some of the states are layer0/weight, layer0/bias" in error_of(
         lambda: program.parameters["z"], OptionError
     )
     assert re.search(r"did you mean .*adam/m/layer0/weight", error_of(

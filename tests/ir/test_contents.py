@@ -93,7 +93,7 @@ def test_arrays_and_numbers_become_constants():
 @pytest.mark.parametrize(
     ("given", "dtype", "error", "match"),
     [
-        ([[1.0], [1.0, 2.0]], None, OptionError, "rows of one length"),
+        ([[1.0], [1.0, 2.0]], None, OptionError, "lists of equal length"),
         ("text", None, OptionError, "an array of numbers, got 'text'"),
         ([None], None, OptionError, "an array of numbers"),
         ([10**30], None, OptionError, "an array of numbers"),
@@ -101,10 +101,10 @@ def test_arrays_and_numbers_become_constants():
         (np.ma.masked_array([1.0], [True]), None, OptionError, "masked"),
         (np.zeros((0, 2)), None, ShapeError, "empty"),
         (np.zeros(2, np.int8), None, DTypeError, "convert the array, or pass dtype="),
-        ([0.5], "int32", DTypeError, "int32 does not hold"),
-        ([300], "uint8", DTypeError, "uint8 does not hold"),
-        ([2], "bool", DTypeError, "bool does not hold"),
-        ([1e6], "float16", DTypeError, "float16 does not hold"),
+        ([0.5], "int32", DTypeError, "int32 cannot represent"),
+        ([300], "uint8", DTypeError, "uint8 cannot represent"),
+        ([2], "bool", DTypeError, "bool cannot represent"),
+        ([1e6], "float16", DTypeError, "float16 cannot represent"),
         ([1.0], "complex", DTypeError, "unknown dtype"),
     ],
 )
@@ -120,19 +120,19 @@ SMALL = g.format_graph(trace({"y": g.constant([1, 2], name="c") * 2}))
 @pytest.mark.parametrize(
     ("text", "old", "new", "match"),
     [
-        (LARGE, "base64='AAAA", "base64='AAAB", "changed after they were written"),
-        (LARGE, "base64='AAAA", "base64='AA!A", "no base64"),
-        (LARGE, "base64='AAAA", "base64='", "has 320 bytes, got 317"),
-        (LARGE, "f64[40]", "f64[20]", "has 160 bytes, got 320"),
-        (LARGE, "f64[40]", "i64[40]", "changed after they were written"),
-        (LARGE, "f64[40]", "f64[8,5]", "changed after they were written"),
-        (LARGE, ", digest=", ", scale=", "has the details"),
+        (LARGE, "base64='AAAA", "base64='AAAB", "changed after writing"),
+        (LARGE, "base64='AAAA", "base64='AA!A", "not valid base64"),
+        (LARGE, "base64='AAAA", "base64='", "needs 320 bytes, got 317"),
+        (LARGE, "f64[40]", "f64[20]", "needs 160 bytes, got 320"),
+        (LARGE, "f64[40]", "i64[40]", "changed after writing"),
+        (LARGE, "f64[40]", "f64[8,5]", "changed after writing"),
+        (LARGE, ", digest=", ", scale=", "needs the details"),
         (LARGE, "base64='AAAA", "values=(1.0,), base64='AAAA", "either values, or base64"),
-        (SMALL, "(1, 2)", "(1, 2.0)", "values of int64 are expected"),
-        (SMALL, "(1, 2)", "(1, True)", "values of int64 are expected"),
-        (SMALL, "(1, 2)", f"(1, {2**63})", "values of int64 are expected"),
-        (SMALL, "(1, 2)", "(1,)", "2 numbers in a row"),
-        (SMALL, "(1, 2)", "1", "2 numbers in a row"),
+        (SMALL, "(1, 2)", "(1, 2.0)", "values must be of int64"),
+        (SMALL, "(1, 2)", "(1, True)", "values must be of int64"),
+        (SMALL, "(1, 2)", f"(1, {2**63})", "values must be of int64"),
+        (SMALL, "(1, 2)", "(1,)", "flat list of 2 numbers"),
+        (SMALL, "(1, 2)", "1", "flat list of 2 numbers"),
         (SMALL, " {values=(1, 2)}", "", "either values, or base64"),
     ],
 )
@@ -144,10 +144,10 @@ def test_changed_contents_are_refused(text, old, new, match):
 
 def test_a_float_beyond_its_dtype_and_a_byte_that_is_no_truth_are_refused():
     text = g.format_graph(trace({"y": g.constant(np.float16([1.0]), name="c")}))
-    with pytest.raises(TextError, match="values of float16"):
+    with pytest.raises(TextError, match="values must be of float16"):
         g.parse_graph(text.replace("(1.0,)", "(1e9,)"))
     text = g.format_graph(trace({"y": g.constant([True] * 20, name="c")}))
-    with pytest.raises(TextError, match="a byte of a bool"):
+    with pytest.raises(TextError, match="each byte of a bool"):
         g.parse_graph(text.replace("base64='AQEB", "base64='AgEB"))
 
 

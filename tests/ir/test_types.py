@@ -39,7 +39,7 @@ def test_bad_shapes(shape):
 
 
 def test_an_empty_batch_says_why():
-    with pytest.raises(ShapeError, match="from 1 up"):
+    with pytest.raises(ShapeError, match="of at least 1"):
         g.input("x", (0, 784))
 
 

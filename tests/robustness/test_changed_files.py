@@ -80,7 +80,7 @@ def graph_texts():
     return [*alone_texts, *plans * 10]
 
 
-_STATED = re.compile(r"line (\d+): stated as .*, but the op yields (.*)")
+_STATED = re.compile(r"line (\d+): the line declares .*, but the op returns (.*)")
 
 
 def parsed(text):

@@ -285,6 +285,8 @@ class AttentionKernel:
             last = f"(base + {own}u < {most}u ? base + {own}u : {most}u)"
             return "0u", f"{last} + {shift}u"
         if own % step:
-            raise ValueError(f"tiles of {own} and {step}: the one is a multiple of the other")
+            raise ValueError(
+                f"one of the tile sizes {own} and {step} must be a multiple of the other"
+            )
         first = f"(base - {shift}u) / {step}u * {step}u" if shift else "base"
         return (f"(base > {shift}u ? {first} : 0u)" if shift else first), f"{rows}u"

@@ -51,7 +51,7 @@ def gemms(
     adds = not fused if is_linear else node.attributes.accumulate
     first, second, result = (_readable(node, v, places[v]) for v in (b, a, c))
     if result.is_transposed:
-        raise OptionError(f"{node.label}: the output must have rows in one piece")
+        raise OptionError(f"{node.label}: the rows of the output must be contiguous")
     rows, columns = c.shape[-2:]
     inner = a.shape[-2] if transpose_a else a.shape[-1]
     return tuple(

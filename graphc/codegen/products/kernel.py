@@ -20,11 +20,9 @@ def product_kernel(call: Gemm) -> Launch:
     `OptionError` for a product with an epilogue, or with a beta other than 0 or 1.
     """
     if call.beta not in (0.0, 1.0):
-        raise OptionError(
-            f"a kernel for products adds all that is there or nothing: beta {call.beta}"
-        )
+        raise OptionError(f"a product kernel supports beta 0 or 1, got {call.beta}")
     if call.epilogue != "none":
-        raise OptionError(f"a kernel for products applies no epilogue, got {call.epilogue!r}")
+        raise OptionError(f"a product kernel supports no epilogue, got {call.epilogue!r}")
     first = _operand("first", call.first)
     second = _operand("second", call.second)
     c = _operand("c", call.c)

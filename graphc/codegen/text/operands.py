@@ -104,7 +104,7 @@ def on_frame(
     """
     strides = folded_strides(value.type, place.strides, own)
     if strides is None:
-        raise ValueError(f"{value.type} with the strides {place.strides} cannot be seen as {own}")
+        raise ValueError(f"{value.type} with strides {place.strides} cannot be viewed as {own}")
     size = value.type.dtype.itemsize
     elements = tuple(0 if n == 1 else s // size for n, s in zip(own, strides, strict=True))
     missing = (0,) * (len(shape) - len(own))
