@@ -100,7 +100,7 @@ def _require_onnx() -> None:
         import onnx  # noqa: F401
     except ImportError:
         raise DependencyError(
-            f"graphc.onnx needs the package onnx; {to_install('onnx', 'onnx')}"
+            f"graphc.onnx requires the package onnx; {to_install('onnx', 'onnx')}"
         ) from None
 
 

@@ -107,7 +107,7 @@ def _arrays(inputs: Any, needed: Sequence[str], names: Sequence[str]) -> dict[st
     Raises `FeedError` for inputs that do not match, and if one name has two different contents.
     """
     more = [name for name in names if name not in needed]
-    told = f"{', '.join(needed)}{' and may be given ' if more else ''}{', '.join(more)}"
+    told = f"{', '.join(needed)}{' and optionally ' if more else ''}{', '.join(more)}"
     rule = "run: give an array for each input; the model has"
     if isinstance(inputs, Mapping):
         given = list(inputs.items())
@@ -115,17 +115,17 @@ def _arrays(inputs: Any, needed: Sequence[str], names: Sequence[str]) -> dict[st
         listed = inputs if isinstance(inputs, Sequence) else (inputs,)
         order = next((each for each in (needed, names) if len(each) == len(listed)), None)
         if order is None:
-            raise FeedError(f"{rule} {len(needed)} ({told}), got {len(listed)}")
+            raise FeedError(f"{rule} {len(needed)} ({told}); got {len(listed)}")
         given = list(zip(order, listed, strict=True))
     if not {*needed} <= {name for name, _ in given} <= {*names}:
         got = ", ".join(str(name) for name, _ in given) or "none"
-        raise FeedError(f"{rule} {told}, got {got}")
+        raise FeedError(f"{rule} {told}; got {got}")
     arrays: dict[str, Array] = {}
     for name, each in given:
         array = _array(name, each)
         held = arrays.setdefault(name, array)
         if (held.shape, held.dtype, held.tobytes()) != (array.shape, array.dtype, array.tobytes()):
-            raise FeedError(f"run: the input {name!r} is given twice, with other numbers")
+            raise FeedError(f"run: the input {name!r} is given twice, with different values")
     return arrays
 
 
@@ -133,7 +133,7 @@ def _array(name: str, given: Any) -> Array:
     try:
         return np.asarray(given)
     except ValueError as error:
-        raise FeedError(f"run: the input {name!r} is no array: {error}") from None
+        raise FeedError(f"run: the input {name!r} is not an array: {error}") from None
 
 
 def network_for(
@@ -173,7 +173,7 @@ class Backend(Base):
         Raises `OptionError` if `model` is not a model or `device` is neither a CPU nor a GPU.
         """
         if not isinstance(model, onnx.ModelProto):
-            raise OptionError(f"prepare takes an onnx.ModelProto, got {quoted(model)}")
+            raise OptionError(f"prepare needs an onnx.ModelProto, got {quoted(model)}")
         return Prepared(model, {"device": _device(device), **kwargs})
 
     @classmethod
@@ -228,4 +228,4 @@ def _device(name: str) -> str:
         return "cpu"
     if isinstance(name, str) and re.fullmatch(r"CUDA(:\d+)?", name):
         return name.lower()
-    raise OptionError(f'a device is "CPU", "CUDA" or "CUDA:1", got {quoted(name)}')
+    raise OptionError(f'a device must be "CPU", "CUDA" or "CUDA:1", got {quoted(name)}')

@@ -58,7 +58,7 @@ class OnnxCall(Call):
             return operand.read()
         name = self.node.input[index] if index < len(self.node.input) else str(index)
         raise UndeterminedError(
-            f"operand {index} ({name!r}) has to be known before a step, and is computed in it",
+            f"operand {index} ({name!r}) must be constant, but the step computes it",
             inputs_of(operand),
         )
 
@@ -75,7 +75,7 @@ class OnnxCall(Call):
         array = self.known(index)
         if array.size != 1:
             raise UnsupportedError(
-                f"operand {index} has the shape {list(array.shape)}, not one number"
+                f"operand {index} must be a scalar, but has the shape {list(array.shape)}"
             )
         number = array.reshape(())[()]
         return int(number) if array.dtype.kind in "iub" else float(number)
@@ -115,7 +115,9 @@ class OnnxCall(Call):
         """Return an attribute; raise `UnsupportedError` if it is not one of `allowed`."""
         given = self.attribute(name, default)
         if given not in allowed:
-            raise UnsupportedError(f"{name} is one of {', '.join(allowed)}, got {quoted(given)}")
+            raise UnsupportedError(
+                f"{name} must be one of {', '.join(allowed)}, got {quoted(given)}"
+            )
         return str(given)
 
     def axes(self, index: int = 1) -> list[int] | None:

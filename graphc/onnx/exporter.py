@@ -69,10 +69,10 @@ def _source(
     """Return the graph to write, and a function that returns the content of a state."""
     if isinstance(source, Program):
         if seed is not None or states is not None:
-            raise OptionError("a program has its states; leave seed and states out")
+            raise OptionError("a program contains its states; omit seed and states")
         return forward_of(source.graph), _content(source.states, 0)
     if not isinstance(states, Mapping | None):
-        raise OptionError(f"states: give arrays by the names of states, got {quoted(states)}")
+        raise OptionError(f"states must map names of states to arrays, got {quoted(states)}")
     options = PlanOptions(source) if isinstance(source, Value) else PlanOptions(outputs=source)
     graph = number_streams(forward_of(traced(options)))
     if states:
@@ -89,8 +89,8 @@ def _check_any_named(held: Mapping[str, Array], graph: Graph) -> None:
     if own and not any(name in held for name in own):
         first = next(iter(held))
         raise OptionError(
-            f"states: these outputs have none of the {len(held)}, such as {quoted(first)}; "
-            f"{or_all(first, own)}"
+            f"states: the outputs use none of the {len(held)} given states, such as "
+            f"{quoted(first)}; {or_all(first, own)}"
         )
 
 
@@ -113,8 +113,8 @@ def _checked(state: State, array: Array) -> Array:
     """Return the array; raise `OptionError` if its type is not that of the state."""
     if array.shape != state.shape or array.dtype != state.type.dtype.numpy:
         raise OptionError(
-            f"states: {state.name!r} is {state.type}, got {array.dtype}{list(array.shape)}; give "
-            "the states of a program of these outputs"
+            f"states: {state.name!r} must be {state.type}, got {array.dtype}{list(array.shape)}; "
+            "pass the states of a program with these outputs"
         )
     return array
 
@@ -125,8 +125,8 @@ def _is_external(asked: bool | str, total: int) -> bool:
     is_asked = truth("onnx.save: external_data", asked, ', or "auto"')
     if not is_asked and total > MOST_BYTES:
         raise OptionError(
-            f"an ONNX file holds less than 2 GiB, and the states have {format_bytes(total)}; leave "
-            "external_data out, and they go to a file beside it"
+            f"an ONNX file must be smaller than 2 GiB, but the states need {format_bytes(total)}; "
+            "omit external_data to write them to a separate file"
         )
     return is_asked
 
@@ -142,7 +142,10 @@ def _put_beside(made: Written, content: Callable[[State], Array], target: Path) 
     An existing model keeps its own states until the new model has replaced it.
     """
     if not is_regular(target):
-        raise OnnxError(f"{str(target)!r} is no regular file; states cannot lie beside it")
+        raise OnnxError(
+            f"{str(target)!r} is not a regular file, so the states cannot be written next to it; "
+            "choose the path of a regular file"
+        )
     digest = hashlib.blake2b(digest_size=8)
     for part in _parts(made, content):
         digest.update(part)

@@ -45,7 +45,7 @@ def input_extents(path: str | os.PathLike[str]) -> dict[str, tuple[int | str | N
 def known_arrays(model: Model, known: Mapping[str, Any]) -> dict[str, Array]:
     """Return known inputs as arrays; raise `OptionError` for unknown names or invalid values."""
     if not isinstance(known, Mapping):
-        raise OptionError(f"known: give arrays by the names of inputs, got {quoted(known)}")
+        raise OptionError(f"known must map names of inputs to arrays, got {quoted(known)}")
     inputs = {value.name: value for value in model.inputs}
     for name in known:
         if name not in inputs:
@@ -69,7 +69,7 @@ def _known(value: onnx.ValueInfoProto, given: Any) -> Array:
     if array.dtype != dtype or not is_ranked or not fits:
         wanted = f"{_declared(value)} of {element_type(type.elem_type)}"
         got = f"{list(array.shape)} of {array.dtype}" + ("" if is_typed else f", {quoted(given)}")
-        raise OptionError(f"known: the input {value.name!r} is {wanted}, got {got}")
+        raise OptionError(f"known: the input {value.name!r} must be {wanted}, got {got}")
     return array
 
 
@@ -77,7 +77,7 @@ def _array(name: str, given: Any) -> Array:
     try:
         return np.asarray(given)
     except (ValueError, TypeError) as error:
-        raise OptionError(f"known: {name!r} is given no array: {error}") from None
+        raise OptionError(f"known: {name!r} is not an array: {error}") from None
 
 
 def _held(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -115,8 +115,8 @@ def bound_types(
     }
     for name, array in known.items():
         if shapes.setdefault(name, array.shape) != array.shape:
-            told = f"{quoted(shapes[name])}, and the array in known {quoted(array.shape)}"
-            raise OptionError(f"dims: the shape of the input {name!r} is {told}; give one shape")
+            told = f"{quoted(shapes[name])} and in known {quoted(array.shape)}"
+            raise OptionError(f"dims: the input {name!r} has two shapes, {told}; give one")
     numbers = {name: n for name, n in dims.items() if isinstance(n, int) and name in symbols}
     for name, shape in shapes.items():
         _settle(inputs[name], shape, numbers)
@@ -125,7 +125,9 @@ def bound_types(
 
 def _check_dims(dims: Dims, there: Iterable[str]) -> None:
     if not isinstance(dims, Mapping):
-        raise OptionError(f"dims: give numbers by name, such as {{'N': 32}}, got {quoted(dims)}")
+        raise OptionError(
+            f"dims must map names to numbers, such as {{'N': 32}}, got {quoted(dims)}"
+        )
     names = sorted(there)
     for name, given in dims.items():
         if name not in names:
@@ -134,7 +136,7 @@ def _check_dims(dims: Dims, there: Iterable[str]) -> None:
             )
         extents = given if isinstance(given, Sequence) else (given,)
         if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in extents):
-            raise OptionError(f"dims: {name!r} is whole numbers from 1 up, got {quoted(given)}")
+            raise OptionError(f"dims: {name!r} must be integers of at least 1, got {quoted(given)}")
 
 
 def _settle(value: onnx.ValueInfoProto, shape: tuple[int, ...], numbers: dict[str, int]) -> None:
@@ -142,14 +144,15 @@ def _settle(value: onnx.ValueInfoProto, shape: tuple[int, ...], numbers: dict[st
     type = value.type.tensor_type
     if type.HasField("shape") and len(shape) != len(type.shape.dim):
         raise OptionError(
-            f"dims: the input {value.name!r} is {_declared(value)}, got the shape {quoted(shape)}"
+            f"dims: the input {value.name!r} must be {_declared(value)}, got the shape "
+            f"{quoted(shape)}"
         )
     for dim, extent in zip(type.shape.dim, shape, strict=False):
         if dim.dim_param and numbers.setdefault(dim.dim_param, extent) != extent:
             raise OptionError(
-                f"the extent {dim.dim_param!r} is {numbers[dim.dim_param]}, and the input "
-                f"{value.name!r}, which is {_declared(value)}, has the shape {quoted(shape)}; "
-                "give one number"
+                f"the extent {dim.dim_param!r} is {numbers[dim.dim_param]}, but the input "
+                f"{value.name!r}, declared as {_declared(value)}, has the shape {quoted(shape)}; "
+                "use one number for both"
             )
 
 
@@ -170,7 +173,7 @@ def _bound(
     except (KeyError, TypeError, ValueError, GraphcError):
         return f"input {value.name!r} has the element type {element_type(type.elem_type)}"
     if shape is None and not type.HasField("shape"):
-        return f"input {value.name!r} has no rank; give its shape: dims={{{value.name!r}: (...)}}"
+        return f"input {value.name!r} has no rank; give its shape as dims={{{value.name!r}: (...)}}"
     extents: tuple[int | None, ...] | None = shape
     if extents is None:
         extents = tuple(
@@ -189,7 +192,10 @@ def _unknown(value: onnx.ValueInfoProto, extents: Sequence[int | None]) -> str:
     listed = zip(value.type.tensor_type.shape.dim, extents, strict=True)
     named = [d.dim_param for d, n in listed if n is None and d.dim_param]
     cure = f"dims={{{named[0]!r}: 1}}" if named else f"dims={{{value.name!r}: (...)}}"
-    return f"input {value.name!r} is {_declared(value)}: give numbers, such as {cure}"
+    return (
+        f"input {value.name!r} is {_declared(value)}; give numbers for unknown extents, such as "
+        f"{cure}"
+    )
 
 
 def _declared(value: onnx.ValueInfoProto) -> str:

@@ -74,7 +74,7 @@ def _extended(node: onnx.NodeProto, named: Mapping[str, Array], opset: int) -> l
     if node.op_type == "Range":
         start, limit, step = (array.reshape(()).item() for array in arrays)
         if not step:
-            raise OnnxError("the step of a Range is not 0")
+            raise OnnxError("the step of a Range must not be 0")
         if math.ceil((limit - start) / step) > MOST_ELEMENTS:
             return None
     elif node.op_type == "Tile":
@@ -90,7 +90,9 @@ def _extended(node: onnx.NodeProto, named: Mapping[str, Array], opset: int) -> l
 
 def _fill(node: onnx.NodeProto, shape: tuple[int, ...]) -> Weight:
     if any(extent < 0 for extent in shape):
-        raise OnnxError(f"ConstantOfShape of the shape {list(shape)}")
+        raise OnnxError(
+            f"ConstantOfShape cannot have the shape {list(shape)}; extents must be at least 0"
+        )
     number: Array = np.zeros(1, np.float32)
     for attribute in node.attribute:
         if attribute.name == "value":

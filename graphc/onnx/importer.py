@@ -61,7 +61,7 @@ def load(
         model = read_model(proto, folder)
         return Importer(model, roles(model, trainable), weights).network(dims, given)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        told = f"the model is not well formed: {type(error).__name__}: {error}"
+        told = f"the model is malformed: {type(error).__name__}: {error}"
         raise OnnxError(told) from error  # such as names that are not valid text
 
 
@@ -154,7 +154,7 @@ class Importer:
     def _check(self) -> None:
         """Raise one `OnnxError` with all unsupported features, if there are any."""
         named = ", ".join(sorted(self._undetermined))
-        cure = f"give inputs that shapes depend on by known={{...}}: {named}"
+        cure = f"shapes depend on the values of inputs; pass them as known={{...}}: {named}"
         message = self.problems.message(*([cure] if named else []))
         if message is not None:
             raise OnnxError(message, self._undetermined)
@@ -182,7 +182,10 @@ class Importer:
         made: set[str] = set()
         for node in nodes:
             if twice := made & set(node.output):
-                rule = f"{min(twice)!r} is computed by a node before; one node computes a tensor"
+                rule = (
+                    f"an earlier node already computes {min(twice)!r}; each tensor needs exactly "
+                    "one node"
+                )
                 self.problems.add(node.op_type, node.name, GraphError(rule))
             found = self._outputs(node, environment)
             for name, output in zip(node.output, found, strict=False):
@@ -200,7 +203,7 @@ class Importer:
                 self._pass_over(node)
                 return [operand] * len(node.output)
             if name and operand is None:
-                error = OnnxError(f"it reads {name!r}, which nothing before it computes")
+                error = OnnxError(f"it reads {name!r}, but no earlier node computes that")
                 return [self.problems.add(node.op_type, node.name, error)] * len(node.output)
             operands.append(operand)
         try:
@@ -212,10 +215,10 @@ class Importer:
         except GraphcError as error:
             missing = self.problems.add(node.op_type, node.name, error)
         except (MemoryError, RecursionError) as error:
-            told = OnnxError(str(error) or "it does not fit into memory")
+            told = OnnxError(str(error) or "it does not fit in memory")
             missing = self.problems.add(node.op_type, node.name, told)
         except Exception as error:  # a malformed node can fail anywhere
-            told = OnnxError(f"it is not well formed: {type(error).__name__}: {error}")
+            told = OnnxError(f"it is malformed: {type(error).__name__}: {error}")
             missing = self.problems.add(node.op_type, node.name, told)
         return [missing] * len(node.output)
 
@@ -254,7 +257,7 @@ class Importer:
         self._depth += 1
         try:
             if self._depth > DEEPEST:
-                raise UnsupportedError("functions lie too deep")
+                raise UnsupportedError("functions are nested too deeply")
             formal = [name for name, o in zip(body.inputs, operands, strict=False) if o is not None]
             inner: Environment = dict(
                 zip(formal, (o for o in operands if o is not None), strict=True)
@@ -291,7 +294,7 @@ class Importer:
         self._depth += 1
         try:
             if self._depth > DEEPEST:
-                raise UnsupportedError("bodies lie too deep")
+                raise UnsupportedError("bodies are nested too deeply")
             self.run(graph.node, inner)
         finally:
             self._depth -= 1
@@ -299,7 +302,7 @@ class Importer:
         for output in graph.output:
             operand = inner.get(output.name)
             if operand is None or isinstance(operand, Missing):
-                raise UnsupportedError(f"its body does not give {output.name!r}")
+                raise UnsupportedError(f"its body does not return {output.name!r}")
             found.append(operand)
         return found
 

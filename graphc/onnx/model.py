@@ -64,13 +64,13 @@ def parsed(path: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelPr
     if isinstance(path, onnx.ModelProto):
         return path, "."
     if not isinstance(path, str | os.PathLike):
-        raise OptionError(f"a model is a path or an onnx.ModelProto, got {quoted(path)}")
+        raise OptionError(f"a model must be a path or an onnx.ModelProto, got {quoted(path)}")
     try:
         proto = onnx.load(os.fspath(path), load_external_data=False)
     except Exception as error:  # protobuf has its own exception types
         raise OnnxError(f"{os.fspath(path)} cannot be read as an ONNX file: {error}") from None
     if not proto.HasField("graph"):
-        raise OnnxError(f"{os.fspath(path)} is no ONNX file: it holds no graph")
+        raise OnnxError(f"{os.fspath(path)} is not an ONNX file: it has no graph")
     return proto, os.path.dirname(os.path.abspath(path))
 
 
@@ -80,7 +80,9 @@ def _apart(proto: onnx.ModelProto, folder: str) -> Model:
     _copy_fields(proto, structure, {"graph"})
     _copy_fields(proto.graph, structure.graph, {"initializer", "node", "sparse_initializer"})
     if proto.graph.sparse_initializer:
-        raise OnnxError("sparse initializers are not supported; save the model with dense ones")
+        raise OnnxError(
+            "sparse initializers are not supported; save the model with dense initializers"
+        )
     weights = {tensor.name: stored(tensor, folder) for tensor in proto.graph.initializer}
     made: set[str] = set()
     for node in proto.graph.node:

@@ -101,7 +101,7 @@ def _role(
         for reader in found:
             if reader.node.op_type in ARITHMETIC and _learns(reader, weight, makers):
                 return Role("parameter", f"operand of {reader}", True)
-    where = f"read by {found[0]} alone" if found else "read by no operator"
+    where = f"used only by {found[0]}" if found else "used by no operator"
     return Role("constant", where, False)
 
 

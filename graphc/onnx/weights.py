@@ -22,11 +22,11 @@ def stored(tensor: onnx.TensorProto, folder: str) -> Weight:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     except (KeyError, TypeError, ValueError):
         raise OnnxError(
-            f"tensor {tensor.name!r} has the element type {tensor.data_type}, which there is not"
+            f"tensor {tensor.name!r} has the unknown element type {tensor.data_type}"
         ) from None
     shape = tuple(tensor.dims)
     if any(extent < 0 for extent in shape):
-        raise OnnxError(f"tensor {tensor.name!r} has the shape {quoted(list(shape))}")
+        raise OnnxError(f"tensor {tensor.name!r} has the invalid shape {quoted(list(shape))}")
     return Weight(
         tensor.name,
         shape,
@@ -56,7 +56,9 @@ def _external(tensor: onnx.TensorProto, folder: str) -> Array:
         offset = int(entry.offset or 0)
         length = int(entry.length or 0)
         if dtype.itemsize * count not in (length, 0) and length:
-            raise ValueError(f"{length} bytes are no {count} numbers of {dtype}")
+            raise ValueError(
+                f"{count} numbers of {dtype} need {dtype.itemsize * count} bytes, got {length}"
+            )
         if not count:
             return np.empty(tuple(tensor.dims), dtype)
         mapped = np.memmap(path, dtype.newbyteorder("<"), "r", offset, (count,))

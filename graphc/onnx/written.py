@@ -119,8 +119,8 @@ def _output(value: Value) -> str:
 def _told(missing: dict[str, list[Node]]) -> str:
     rows = [f"{what} ({len(nodes)}, first {nodes[0].label!r})" for what, nodes in missing.items()]
     return (
-        f"ONNX has no form for {'; '.join(rows)}; save outputs that do without them, such as the "
-        "loss of a forward graph"
+        f"ONNX cannot represent {'; '.join(rows)}; save outputs that do not need them, such as "
+        "the loss of a forward graph"
     )
 
 

@@ -13,8 +13,8 @@ SHAPES = {
     "OneHot": ([[0, 1], MANY, [0, 1]], (), "at most"),
     "EyeLike": ([], (10**6, 10**6), "at most"),
     "Trilu": ([], (10**6, 10**6), "at most"),
-    "Scan": ([], (10**6, 2), "not unrolled"),
-    "RNN": ([], (10**6, 1, 1), "not unrolled"),
+    "Scan": ([], (10**6, 2), "can be unrolled"),
+    "RNN": ([], (10**6, 1, 1), "can be unrolled"),
 }
 """Known operands by the operator, else the shape of x, and what is told."""
 
@@ -51,16 +51,16 @@ def test_more_parts_than_elements_are_refused(count):
     node = helper.make_node("Split", ["x"], ["y"], num_outputs=count)
     values = [helper.make_tensor_value_info(name, FLOAT, (3,)) for name in "xy"]
     model = helper.make_model(helper.make_graph([node], "graph", values[:1], values[1:]))
-    with pytest.raises(OnnxError, match=rf"axis 0 of f32\[3\] does not fall into {count} parts"):
+    with pytest.raises(OnnxError, match=rf"axis 0 of f32\[3\] cannot be split into {count} parts"):
         graphc.onnx.load(model)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"dims": 32}, "dims: give numbers by name"),
-        ({"trainable": 3}, "trainable is True"),
-        ({"weights": "x"}, "weights is True or False, got 'x'"),
+        ({"dims": 32}, "dims must map names to numbers"),
+        ({"trainable": 3}, "trainable must be True"),
+        ({"weights": "x"}, "weights must be True or False, got 'x'"),
     ],
 )
 def test_arguments_of_the_wrong_kind_are_refused(options, told):
@@ -69,7 +69,7 @@ def test_arguments_of_the_wrong_kind_are_refused(options, told):
 
 
 def test_a_file_is_not_written_in_a_mode_that_is_neither(tmp_path):
-    with pytest.raises(OptionError, match="training is True or False, got 'x'"):
+    with pytest.raises(OptionError, match="training must be True or False, got 'x'"):
         graphc.onnx.save(graphc.input("x", (2,)) + 1.0, tmp_path / "a.onnx", training="x")
 
 

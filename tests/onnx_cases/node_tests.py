@@ -67,7 +67,7 @@ def out_of_scope(case) -> str | None:
             return cause
     arrays = [array for data in case.data_sets for side in data for array in side]
     if any(0 in np.shape(array_of(array)) for array in arrays):
-        return "tensors without elements"
+        return "empty tensors"
     return None
 
 

@@ -110,6 +110,6 @@ def dropout(call: OnnxCall) -> Sequence[Operand | None]:
     rate = float(call.number(1, 0.5)) if call.has(1) else call.attribute("ratio", 0.5)
     is_drawn = call.has(2) and bool(call.number(2)) and rate
     if is_drawn and call.wants(1):
-        raise UnsupportedError("the mask that training draws is not an output here")
+        raise UnsupportedError("the dropout mask is not supported as an output")
     everywhere = filled("", x.shape, True, np.dtype(bool)) if call.wants(1) else None
     return (x if rate == 0 else graphc.dropout(x, rate)), everywhere

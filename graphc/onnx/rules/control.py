@@ -44,7 +44,7 @@ def loop(call: OnnxCall) -> Sequence[Operand]:
         )
         found = _body(call, body, given)
         if not isinstance(found[0], Weight):
-            raise UnsupportedError("its condition is computed in a step, and has to be known")
+            raise UnsupportedError("its condition must be constant, but the step computes it")
         goes_on = bool(found[0].read())
         carried = found[1 : 1 + len(carried)]
         for parts, part in zip(collected, found[1 + len(carried) :], strict=True):
@@ -73,7 +73,9 @@ def _scalar(number: object, dtype: type[np.generic]) -> Weight:
 def _stacked(call: OnnxCall, parts: Sequence[Operand], axis: int) -> Operand:
     """Stack the results of the iterations along a new axis."""
     if not parts:
-        raise UnsupportedError("a loop without a turn gives tensors without elements")
+        raise UnsupportedError(
+            "a loop of zero iterations would return empty tensors, which are not supported"
+        )
     if all(isinstance(part, Weight) for part in parts):
         return known("", np.stack([p.read() for p in parts if isinstance(p, Weight)], axis))
     values = [call.as_value(part) for part in parts]
@@ -92,7 +94,9 @@ def scan(call: OnnxCall) -> Sequence[Operand]:
     outputs = len(body.output) - len(carried)
     lengths = {v.shape[axis] for v, axis in zip(scanned, axes, strict=True)}
     if len(lengths) != 1:
-        raise UnsupportedError(f"the operands that are scanned have the lengths {sorted(lengths)}")
+        raise UnsupportedError(
+            f"the scanned operands must have equal lengths, got {sorted(lengths)}"
+        )
     (length,) = lengths
     check_turns(length)
     collected: list[list[Operand]] = [[] for _ in range(outputs)]

@@ -30,7 +30,7 @@ def conv(call: OnnxCall) -> Value:
 
 def _axes(x: Value) -> int:
     if x.type.rank not in (3, 4, 5):
-        raise UnsupportedError(f"convolutions run over one to three axes, got {x.type}")
+        raise UnsupportedError(f"convolutions must have one to three spatial axes, got {x.type}")
     return x.type.rank - 2
 
 

@@ -90,7 +90,9 @@ BINARY: Mapping[str, Binary] = {
 def binary(call: OnnxCall) -> Value:
     """Import a function of two operands with broadcasting."""
     if call.attribute("axis") is not None:
-        raise UnsupportedError("broadcasting from an axis, as before opset 7, is not supported")
+        raise UnsupportedError(
+            "broadcasting with the attribute axis (opset 6 and older) is not supported"
+        )
     return BINARY[call.operator](*numbers(call))
 
 

@@ -23,7 +23,7 @@ def gather(call: OnnxCall) -> Value:
         numbers = np.asarray(call.known(1), np.int64)
         extent = x.shape[axis]
         if numbers.size and not -extent <= numbers.min() <= numbers.max() < extent:
-            raise UnsupportedError(f"indices outside axis {axis} of {x.type}")
+            raise UnsupportedError(f"indices are out of range for axis {axis} of {x.type}")
         if numbers.shape == ():
             return graphc.slice(x, (*(slice(None),) * axis, int(numbers)))
         found: Value = graphc.constant(numbers % extent)

@@ -161,7 +161,7 @@ def local_response_norm(call: OnnxCall) -> Value:
     x, size = call.value(0), call.required("size")
     alpha, beta = call.attribute("alpha", 1e-4), call.attribute("beta", 0.75)
     if x.type.rank < 2:
-        raise UnsupportedError(f"x is (batch, channels, ...), got {x.type}")
+        raise UnsupportedError(f"x must be (batch, channels, ...), got {x.type}")
     n, channels = x.shape[:2]
     squares = graphc.reshape(graphc.mul(x, x), (n, 1, channels, -1))
     before = (size - 1) // 2

@@ -21,12 +21,12 @@ def pad(call: OnnxCall) -> Value:
     )
     axes = call.integers(3, range(rank))
     if len(given) != 2 * len(axes):
-        raise UnsupportedError(f"pads are {2 * len(axes)} numbers, got {given}")
+        raise UnsupportedError(f"pads must have {2 * len(axes)} numbers, got {given}")
     widths = [(0, 0)] * rank
     for i, axis in enumerate(axes):
         widths[normalize_axis(axis, rank, "Pad")] = given[i], given[i + len(axes)]
     mode = call.choice("mode", "constant", MODES)
     value = call.number(2, 0.0) if call.has(2) else call.attribute("value", 0.0)
     if x.type.dtype == bool_:
-        raise UnsupportedError("there is no padding of bool")
+        raise UnsupportedError("padding of bool is not supported")
     return graphc.pad(x, widths, mode, value)

@@ -43,7 +43,7 @@ def _with_places(call: OnnxCall, x: Value, frame: Window, is_ceil: bool) -> tupl
     if not call.attribute("storage_order", 0):
         return y, graphc.add(places, graphc.constant(starts))
     if x.type.rank != 4:
-        raise UnsupportedError("places are counted by columns for maps of two axes only")
+        raise UnsupportedError("storage_order=1 is supported only for two spatial axes")
     height, width = x.shape[2:]
     row, column = graphc.floor_divide(places, width), graphc.remainder(places, width)
     turned = graphc.add(graphc.mul(column, height), row)
@@ -120,7 +120,7 @@ def lp_pool(call: OnnxCall) -> Value:
 def _places(x: Value) -> list[int]:
     """Return the axes after the channels."""
     if x.type.rank < 3:
-        raise UnsupportedError(f"a global pool is over axes behind the channels, got {x.type}")
+        raise UnsupportedError(f"a global pool needs axes after the channels, got {x.type}")
     return list(range(2, x.type.rank))
 
 

@@ -79,7 +79,9 @@ def det(call: OnnxCall) -> Value:
     x = call.value(0)
     n = x.shape[-1]
     if x.shape[-2:] != (n, n) or n > MOST_ROWS:
-        raise UnsupportedError(f"determinants are of at most {MOST_ROWS} rows, got {x.type}")
+        raise UnsupportedError(
+            f"determinants are supported for at most {MOST_ROWS} rows, got {x.type}"
+        )
     return _minor(x, 0, tuple(range(n)))
 
 

@@ -171,7 +171,7 @@ def _function(name: str, alpha: Sequence[float], beta: Sequence[float]) -> Funct
         "ThresholdedRelu": lambda x: graphc.thresholded_relu(x, 1.0 if a is None else a),
     }
     if name not in plain:
-        raise UnsupportedError(f"the activation {name!r} is not one of {', '.join(plain)}")
+        raise UnsupportedError(f"the activation must be one of {', '.join(plain)}, got {name!r}")
     return plain[name]
 
 

@@ -77,7 +77,7 @@ def upsample(call: OnnxCall) -> Value:
     scales = _numbers(call, 1) if call.has(1) else call.required("scales")
     form = call.choice("mode", "nearest", ("nearest", "linear"))
     if len(scales) != x.type.rank:
-        raise UnsupportedError(f"scales are one number an axis of {x.type}, got {scales}")
+        raise UnsupportedError(f"scales must have one number per axis of {x.type}, got {scales}")
     return graphc.resize(x, scales=scales, form=form, coordinates="asymmetric", rounding="floor")
 
 

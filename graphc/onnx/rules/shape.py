@@ -55,9 +55,8 @@ def reshape(call: OnnxCall) -> Value:
     fits = count > 0 and (x.type.elements % count == 0 if -1 in target else True)
     if not fits or (-1 not in target and count != x.type.elements):
         raise UnsupportedError(
-            f"the shape {target} that the file holds does not take {x.type}: extents such as a "
-            "batch are fixed in it; give `dims` the numbers that the model was exported with, or "
-            "export it with -1"
+            f"{x.type} cannot be reshaped to {target}, the shape stored in the file; set `dims` "
+            "to the extents of the export, or export the batch as -1"
         )
     return graphc.reshape(x, target)
 
@@ -65,12 +64,12 @@ def reshape(call: OnnxCall) -> Value:
 def _target(call: OnnxCall) -> list[int]:
     given = call.attribute("shape") if len(call.arguments) < 2 else call.integers(1)
     if given is None:
-        raise UnsupportedError("it has no shape")
+        raise UnsupportedError("the target shape is missing")
     if call.attribute("allowzero", 0):
         return list(given)
     shape = call.shape(0)
     if any(n == 0 and i >= len(shape) for i, n in enumerate(given)):
-        raise UnsupportedError(f"{given} keeps an axis that {list(shape)} does not have")
+        raise UnsupportedError(f"0 in {given} copies an axis that {list(shape)} does not have")
     return [shape[i] if n == 0 else n for i, n in enumerate(given)]
 
 
@@ -92,7 +91,7 @@ def squeeze(call: OnnxCall) -> Value:
         for axis in (axes if axes is not None else [i for i, n in enumerate(x.shape) if n == 1])
     }
     if any(x.shape[axis] != 1 for axis in gone):
-        raise UnsupportedError(f"axes {sorted(gone)} of {x.type} are not all 1")
+        raise UnsupportedError(f"axes {sorted(gone)} of {x.type} must have extent 1")
     return graphc.reshape(x, [n for i, n in enumerate(x.shape) if i not in gone])
 
 
@@ -103,7 +102,7 @@ def unsqueeze(call: OnnxCall) -> Value:
     rank = x.type.rank + len(axes)
     new = {normalize_axis(axis, rank, "Unsqueeze") for axis in axes}
     if len(new) != len(axes):
-        raise UnsupportedError(f"axes {axes} are not different")
+        raise UnsupportedError(f"axes must be distinct, got {axes}")
     rest = iter(x.shape)
     return graphc.reshape(x, [1 if i in new else next(rest) for i in range(rank)])
 
@@ -126,7 +125,7 @@ def tile(call: OnnxCall) -> Value:
     """Import Tile: repeat the tensor along each axis."""
     x, repeats = call.value(0), call.integers(1)
     if len(repeats) != x.type.rank:
-        raise UnsupportedError(f"{repeats} has one number for each axis of {x.type}")
+        raise UnsupportedError(f"repeats must have one number per axis of {x.type}, got {repeats}")
     return tiled(x, repeats)
 
 
@@ -153,10 +152,12 @@ def split(call: OnnxCall) -> Sequence[Operand]:
         count = call.attribute("num_outputs", len(call.node.output))
         most = -(-x.shape[axis] // max(count, 1))
         if count < 1 or most * (count - 1) > x.shape[axis]:
-            raise UnsupportedError(f"axis {axis} of {x.type} does not fall into {count} parts")
+            raise UnsupportedError(f"axis {axis} of {x.type} cannot be split into {count} parts")
         sizes = [most] * (count - 1) + [x.shape[axis] - most * (count - 1)]
     if min(sizes) < 0 or sum(sizes) != x.shape[axis]:
-        raise UnsupportedError(f"the extents {sizes} do not add up to axis {axis} of {x.type}")
+        raise UnsupportedError(
+            f"the sizes {sizes} do not sum to the extent of axis {axis} of {x.type}"
+        )
     parts = iter(graphc.split(x, [n for n in sizes if n], axis))
     return [next(parts) if n else _empty(x, axis) for n in sizes]
 
@@ -191,7 +192,7 @@ def slice_(call: OnnxCall) -> Operand:
 def _part(start: int, end: int, step: int, extent: int) -> slice:
     """Return a slice with ONNX's clamping; an end before the first element is None."""
     if step == 0:
-        raise UnsupportedError("a step of 0")
+        raise UnsupportedError("the step of a slice must not be 0")
     start, end = (n + extent if n < 0 else n for n in (start, end))
     if step > 0:
         return slice(min(max(start, 0), extent), min(max(end, 0), extent), step)
@@ -273,7 +274,7 @@ def reverse_sequence(call: OnnxCall) -> Value:
     x, lengths = call.value(0), call.integers(1)
     time, batch = call.attribute("time_axis", 0), call.attribute("batch_axis", 1)
     if {time, batch} != {0, 1}:
-        raise UnsupportedError(f"the axes of time and batch are 0 and 1, got {time} and {batch}")
+        raise UnsupportedError(f"the time and batch axes must be 0 and 1, got {time} and {batch}")
     steps, rows = x.shape[time], x.shape[batch]
     check_numbers(steps, rows)
     order = np.arange(steps)[:, None].repeat(rows, 1)

@@ -35,7 +35,7 @@ def window_of(call: OnnxCall, extents: Sequence[int], size: Sequence[int]) -> Wi
     else:
         given = call.attribute("pads", [0] * 2 * axes) if auto == "NOTSET" else [0] * 2 * axes
         if len(given) != 2 * axes:
-            raise UnsupportedError(f"pads are {2 * axes} numbers, got {given}")
+            raise UnsupportedError(f"pads must have {2 * axes} numbers, got {given}")
         pads = list(zip(given[:axes], given[axes:], strict=True))
     return Window(tuple(size), tuple(stride), tuple(dilation), tuple(pads))
 
@@ -43,7 +43,7 @@ def window_of(call: OnnxCall, extents: Sequence[int], size: Sequence[int]) -> Wi
 def _numbers(call: OnnxCall, name: str, axes: int) -> list[int]:
     given = call.attribute(name, [1] * axes)
     if len(given) != axes:
-        raise UnsupportedError(f"{name} are {axes} numbers, got {given}")
+        raise UnsupportedError(f"{name} must have {axes} numbers, got {given}")
     return list(given)
 
 
