@@ -17,10 +17,10 @@ def check_sum(accumulate: bool, sum: tuple[TensorType, ...], y: TensorType) -> N
     """Raise `ShapeError` unless there is a sum of type `y` exactly if `accumulate` is set."""
     if len(sum) != accumulate:
         raise ShapeError(
-            f"accumulate={accumulate} takes {int(accumulate)} running sums, got {len(sum)}"
+            f"accumulate={accumulate} needs {int(accumulate)} running sums, got {len(sum)}"
         )
     if sum and sum[0] != y:
-        raise ShapeError(f"the running sum is {sum[0]}, but what is added to it is {y}")
+        raise ShapeError(f"the running sum must have the type of the addend {y}, got {sum[0]}")
 
 
 def start_sum(record: Recorder, sum: tuple[Array, ...], y: Array) -> None:

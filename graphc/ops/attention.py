@@ -70,7 +70,9 @@ def attention(
     """
     for name, value in (("q", q), ("k", k), ("v", v)):
         if as_value(f"attention: {name}", value).type.rank < 2:
-            raise ShapeError(f"attention: {name} is (..., positions, channels), got {value.type}")
+            raise ShapeError(
+                f"attention: {name} must be (..., positions, channels), got {value.type}"
+            )
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else _factor(scale)
     from_first = _is_from_first(causal)
     given = () if mask is None else (as_value("attention: mask", mask),)
@@ -89,7 +91,7 @@ def attention(
 
 def _factor(given: object) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        raise OptionError(f"attention: scale is a finite number, got {given!r}")
+        raise OptionError(f"attention: scale must be a finite number, got {given!r}")
     return float(given)
 
 
@@ -108,8 +110,8 @@ def _heads_that_share(q: Value, k: Value, v: Value) -> int:
     same = q.shape[:-3] == k.shape[:-3] == v.shape[:-3] and k.shape[-3] == v.shape[-3]
     if not same or q.shape[-3] % k.shape[-3]:
         raise ShapeError(
-            "attention: as many heads of k as of v serve equal shares of those of q, behind equal "
-            f"leading axes, got {q.type}, {k.type} and {v.type}"
+            "attention: q, k and v must have equal leading axes, k and v equal heads, and the "
+            f"heads of q a multiple of those; got {q.type}, {k.type} and {v.type}"
         )
     return q.shape[-3] // k.shape[-3]
 
@@ -127,8 +129,8 @@ def _weights(scores: Value, causal: bool, from_first: bool, masks: tuple[Value, 
     rows, columns = scores.shape[-2:]
     if causal and not from_first and rows > columns:
         raise ShapeError(
-            f"attention: causal attention has no more rows than columns, got {scores.type}; "
-            'causal="first" takes more'
+            "attention: causal attention needs at least as many columns as rows, got "
+            f'{scores.type}; use causal="first" for more rows'
         )
     if not masks and not causal:
         return softmax(scores)
@@ -142,8 +144,8 @@ def _weights(scores: Value, causal: bool, from_first: bool, masks: tuple[Value, 
         if mask.type.dtype != bool_:
             if mask.type.dtype != scores.type.dtype:
                 raise DTypeError(
-                    f"attention: a mask is bool, or {scores.type.dtype} as q is, got {mask.type}; "
-                    "convert it with graphc.cast"
+                    f"attention: a mask must be bool or {scores.type.dtype}, the dtype of q, got "
+                    f"{mask.type}; convert it with graphc.cast"
                 )
             # A row with only -inf would have no softmax.
             lowest = -float(ml_dtypes.finfo(mask.type.dtype.numpy).max)  # type: ignore[no-untyped-call]
@@ -171,8 +173,8 @@ def _fused(
     ranks = q.type.rank == k.type.rank == v.type.rank
     if not ranks or not leading[:-1] == k.shape[:-3] == v.shape[:-3]:
         raise ShapeError(
-            "fused attention takes equal leading axes, but for the heads, got "
-            f"{q.type}, {k.type} and {v.type}"
+            f"fused attention needs equal leading axes except for the heads, got {q.type}, "
+            f"{k.type} and {v.type}"
         )
     outer = math.prod(leading[:-1])
     scores = (*leading, q.shape[-2], k.shape[-2])
@@ -230,9 +232,12 @@ def multi_head_attention(
     heads = whole_number("multi_head_attention: heads", heads)
     own = heads if key_heads is None else whole_number("multi_head_attention: key_heads", key_heads)
     if heads % own:
-        raise ShapeError(f"multi_head_attention: {own} key_heads do not divide {heads} heads")
+        raise ShapeError(
+            f"multi_head_attention: key_heads must divide heads, got key_heads={own} and "
+            f"heads={heads}"
+        )
     if (keys is None) != (values is None):
-        raise OptionError("multi_head_attention: keys and values are given together")
+        raise OptionError("multi_head_attention: give both keys and values, or neither")
     if keys is None or values is None:
         parts = _packed(qkv, heads, own, bias)
     else:
@@ -252,8 +257,8 @@ def _packed(qkv: Value, heads: int, key_heads: int, bias: Value | None) -> Seque
     if as_value("multi_head_attention", qkv).type.rank != 3 or qkv.shape[2] % total:
         extent = "3 · width" if heads == key_heads else "width + 2 · key width"
         raise ShapeError(
-            f"multi_head_attention: qkv is (batch, positions, {extent}) with a width that "
-            f"{heads} heads divide, got {qkv.type}"
+            f"multi_head_attention: qkv must be (batch, positions, {extent}), where width is a "
+            f"multiple of {heads} heads, got {qkv.type}"
         )
     if bias is not None:
         _check_bias(bias, qkv.shape[2])
@@ -271,8 +276,8 @@ def _separate(
     for name, part, count in zip(("queries", "keys", "values"), given, heads, strict=True):
         if as_value("multi_head_attention", part).type.rank != 3 or part.shape[2] % count:
             raise ShapeError(
-                f"multi_head_attention: {name} are (batch, positions, width) with a width that "
-                f"{count} heads divide, got {part.type}"
+                f"multi_head_attention: {name} must be (batch, positions, width), where width is "
+                f"a multiple of {count} heads, got {part.type}"
             )
     if bias is None:
         return given
@@ -284,6 +289,6 @@ def _separate(
 def _check_bias(bias: Value, width: int) -> None:
     if as_value("multi_head_attention", bias).shape != (width,):
         raise ShapeError(
-            f"multi_head_attention: bias is ({width},), one number for each element of queries, "
-            f"keys and values, got {bias.type}"
+            f"multi_head_attention: bias must have the shape ({width},), one number per element "
+            f"of queries, keys and values, got {bias.type}"
         )

@@ -93,7 +93,7 @@ class AxisMap(Op):
     transposes: ClassVar[bool] = False
     partner: ClassVar[str]
     """The name of the transposed op."""
-    cure: ClassVar[str] = "map parts of the axis, and join them with graphc.concat"
+    cure: ClassVar[str] = "process the axis in parts and join them with graphc.concat"
     """The fix suggested if the table would be too large."""
 
     def forward_table(self, attributes: Any, source: int, result: int) -> Table:
@@ -109,10 +109,12 @@ class AxisMap(Op):
 
     def infer(self, attributes: Any, x: TensorType) -> TensorType:
         if attributes.axis >= x.rank:
-            raise ShapeError(f"axis {attributes.axis} of {x}, which has {x.rank} axes")
+            raise ShapeError(
+                f"axis {attributes.axis} is out of range for {x}, which has {x.rank} axes"
+            )
         own, extent = x.shape[attributes.axis], attributes.extent
         if own > COUNTED:
-            raise ShapeError(f"an axis that is mapped has at most {COUNTED} elements, got {x}")
+            raise ShapeError(f"a mapped axis must have at most {COUNTED} elements, got {x}")
         source, result = (extent, own) if self.transposes else (own, extent)
         if self.transposes:
             float_dtype(x)
@@ -127,9 +129,9 @@ class AxisMap(Op):
         taps = self.taps(attributes)
         if max(attributes.extent, result * taps) > MOST_TAPS:
             raise ShapeError(
-                f"the table of a map along an axis holds at most {MOST_TAPS} numbers, and {result} "
-                f"results that sum {taps} places each to an extent of {attributes.extent} need "
-                f"more; {self.cure}"
+                f"the weight table of an axis map must have at most {MOST_TAPS} numbers; {result} "
+                f"results of {taps} terms each, with extent {attributes.extent}, need more; "
+                f"{self.cure}"
             )
 
     def fill(self, attributes: Any) -> float:

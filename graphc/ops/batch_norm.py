@@ -59,7 +59,7 @@ class BatchNorm(Norm):
 
     def frame_of(self, attributes: BatchNormAttributes, shape: tuple[int, ...]) -> Frame:
         if len(shape) < 2:
-            raise ShapeError(f"x is (batch, channels, ...), got {list(shape)}")
+            raise ShapeError(f"x must be (batch, channels, ...), got {list(shape)}")
         return channels_frame(shape)
 
     def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
@@ -125,7 +125,7 @@ class BatchNormInference(Elementwise):
         check_dtypes(x, *others)
         shape = broadcast_shapes(self.name, *(type.shape for type in types))
         if shape != x.shape:
-            raise ShapeError(f"statistics are broadcast to x, got {', '.join(map(str, types))}")
+            raise ShapeError(f"statistics must broadcast to x, got {', '.join(map(str, types))}")
         return x
 
     def gradient_x(self, node: Node, dy: Value, factor: Value) -> Value:
@@ -209,7 +209,7 @@ def batch_norm(
     `epsilon` is above 0 and `momentum` from 0 to 1, or for statistics that no step could update.
     """
     if as_value("batch_norm", x).type.rank < 2:
-        raise ShapeError(f"batch_norm: x is (batch, channels, ...), got {x.type}")
+        raise ShapeError(f"batch_norm: x must be (batch, channels, ...), got {x.type}")
     is_frozen = truth("batch_norm: frozen", frozen)
     with scope(name):
         channels = x.shape[1]
@@ -237,14 +237,14 @@ def _running(
     for name, given in (("running_mean", mean), ("running_variance", variance)):
         if as_value(f"batch_norm: {name}", given).shape != length:
             raise ShapeError(
-                f"batch_norm: {name} has one number a channel of x, {length} for {x.type}, got "
-                f"{given.type}"
+                f"batch_norm: {name} must have one number per channel of x, {length} for "
+                f"{x.type}, got {given.type}"
             )
         moves = isinstance(given, State) and given.role != "constant" and not given.trainable
         if not (moves or frozen):
             raise OptionError(
-                f"batch_norm: a training step moves {name}, so it is a state that is not trained, "
-                f"such as graphc.parameter(..., trainable=False), got {given!r}; or pass "
-                "frozen=True, so that it stays"
+                f"batch_norm: a training step updates {name}, so it must be a state with "
+                f"trainable=False, such as graphc.parameter(..., trainable=False), got {given!r}; "
+                "or pass frozen=True to leave it unchanged"
             )
     return mean, variance

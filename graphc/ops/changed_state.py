@@ -27,7 +27,7 @@ class Replacement(Update):
     def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
         state, value, *_ = types
         if state != value:
-            raise ShapeError(f"a state is replaced by a value of its type {state}, got {value}")
+            raise ShapeError(f"the new value of a state must have its type {state}, got {value}")
         return (state,)
 
 
@@ -58,7 +58,7 @@ class WithChange(Carrier):
         self, attributes: Any, x: TensorType, state: TensorType, value: TensorType
     ) -> TensorType:
         if state != value:
-            raise ShapeError(f"a state is replaced by a value of its type {state}, got {value}")
+            raise ShapeError(f"the new value of a state must have its type {state}, got {value}")
         return x
 
     def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
@@ -79,6 +79,9 @@ def with_changes(x: Value, changes: Iterable[tuple[State, Value]]) -> Value:
     """
     for state, value in changes:
         if state.trainable:
-            raise OptionError(f"{state.name} is trained, so a call cannot change it")
+            raise OptionError(
+                f"{state.name} is trainable, so a call cannot change it; create it with "
+                "trainable=False"
+            )
         x = apply(WithChange, x, state, value).output
     return x

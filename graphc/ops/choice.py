@@ -183,14 +183,14 @@ class BitCast(Op):
         dtype = as_dtype(attributes.dtype)
         if dtype.itemsize != x.dtype.itemsize:
             raise DTypeError(
-                f"{x.dtype} has {x.dtype.itemsize} bytes an element, and {dtype} has "
-                f"{dtype.itemsize}; bits are read as a dtype of the same width, graphc.cast "
-                "converts numbers"
+                f"{x.dtype} has {x.dtype.itemsize} bytes per element, but {dtype} has "
+                f"{dtype.itemsize}; choose a dtype of the same width, or convert numbers with "
+                "graphc.cast"
             )
         if dtype == bool_ != x.dtype:
             raise DTypeError(
-                f"a byte of bool is 0 or 1, one of {x.dtype} may be another; compare with 0, or "
-                "convert with graphc.cast"
+                f"a byte of bool must be 0 or 1, but one of {x.dtype} may have any value; compare "
+                "with 0, or convert with graphc.cast"
             )
         return x.with_dtype(dtype)
 

@@ -72,12 +72,12 @@ class Collective(Op):
 
 def _summed(name: str, x: TensorType) -> None:
     if x.dtype.kind != "float":
-        raise DTypeError(f"{name} sums floats, got {x}; cast them first")
+        raise DTypeError(f"{name} needs floats, got {x}; convert with graphc.cast")
 
 
 def _along_first(name: str, x: TensorType) -> int:
     if not x.rank:
-        raise ShapeError(f"{name} is along a first axis, got a single number; reshape it to (1,)")
+        raise ShapeError(f"{name} needs a first axis, got a scalar; reshape it to (1,)")
     return x.shape[0]
 
 
@@ -109,7 +109,7 @@ class ReduceScatter(Collective):
         length, ranks = _along_first(self.name, x), attributes.ranks
         if length % ranks:
             raise ShapeError(
-                f"the first axis is parted evenly among {ranks} ranks, got {x}; pad it to "
+                f"the first axis must be divisible by {ranks} ranks, got {x}; pad it to "
                 f"{math.ceil(length / ranks) * ranks}"
             )
         return x.with_shape((length // ranks, *x.shape[1:]))
@@ -141,11 +141,15 @@ class Broadcast(Collective):
     attributes = RootAttributes
     may_overwrite = {"y": ("x",)}
     passes = 1.0
-    instead_of_gradient = {"x": "add all_reduce of the value where it is 0 on all ranks but one"}
+    instead_of_gradient = {
+        "x": "instead add the all_reduce of a value that is 0 on all ranks but one"
+    }
 
     def infer(self, attributes: RootAttributes, x: TensorType) -> TensorType:
         if attributes.root >= attributes.ranks:
-            raise OptionError(f"root is a rank below {attributes.ranks}, got {attributes.root}")
+            raise OptionError(
+                f"root must be a rank below {attributes.ranks}, got {attributes.root}"
+            )
         return x
 
 

@@ -42,7 +42,9 @@ class Concat(Op):
                 or _without(part.shape, axis) != _without(parts[0].shape, axis)
                 or (part.dtype != parts[0].dtype)
             ):
-                raise ShapeError(f"parts must agree in dtype and in every axis but {axis}")
+                raise ShapeError(
+                    f"parts must have equal dtypes, and equal extents on all axes except {axis}"
+                )
         total = sum(part.shape[axis] for part in parts)
         shape = parts[0].shape
         return parts[0].with_shape((*shape[:axis], total, *shape[axis + 1 :]))
@@ -106,7 +108,7 @@ class Split(Op):
         axis, sizes = attributes.axis, attributes.sizes
         normalize_axis(axis, x.rank, self.name)
         if sum(sizes) != x.shape[axis]:
-            raise ShapeError(f"parts of {list(sizes)} do not add up to the extent {x.shape[axis]}")
+            raise ShapeError(f"the sizes {list(sizes)} do not sum to the extent {x.shape[axis]}")
         return tuple(x.with_shape((*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in sizes)
 
     def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
@@ -153,8 +155,10 @@ def split(x: Value, parts: int | Sequence[int], axis: int = 0) -> tuple[Value, .
     axis = normalize_axis(axis, as_value("split", x).type.rank, "split")
     if isinstance(parts, int | np.integer):
         if parts > MOST_PARTS:
-            raise ShapeError(f"split: into at most {MOST_PARTS} parts, got {parts}")
+            raise ShapeError(f"split: at most {MOST_PARTS} parts are supported, got {parts}")
         if parts < 1 or x.shape[axis] % parts:
-            raise ShapeError(f"split: an axis of {x.shape[axis]} has no {parts} equal parts")
+            raise ShapeError(
+                f"split: the extent must be a multiple of {parts} parts, got {x.shape[axis]}"
+            )
         parts = [x.shape[axis] // parts] * parts
     return apply(Split, x, attributes=SplitAttributes(as_shape("split", parts), axis)).outputs

@@ -81,13 +81,16 @@ class Conv2d(Convolution):
         dtype = float_dtype(x, w, *bias)
         if x.rank != 4 or w.rank != 4 or x.shape[1] != w.shape[1] * attributes.groups:
             raise ShapeError(
-                f"x is (batch, channels, height, width) and w (filters, channels / groups, rows, "
-                f"columns), got {x}, {w} and groups={attributes.groups}"
+                "x must be (batch, channels, height, width) and w (filters, channels / groups, "
+                f"rows, columns), got {x}, {w} and groups={attributes.groups}"
             )
         if w.shape[0] % attributes.groups:
-            raise ShapeError(f"{w.shape[0]} filters do not divide into {attributes.groups} groups")
+            raise ShapeError(
+                f"filters must be a multiple of groups, got {w.shape[0]} filters and "
+                f"{attributes.groups} groups"
+            )
         if any(b.shape != w.shape[:1] for b in bias) or len(bias) > 1:
-            raise ShapeError(f"the bias has one number a filter, ({w.shape[0]},)")
+            raise ShapeError(f"the bias must have one number per filter, ({w.shape[0]},)")
         extents = attributes.output_extents(x, w.shape[2:])
         return TensorType((x.shape[0], w.shape[0], *extents), dtype)
 
@@ -122,8 +125,8 @@ def _check_convolution(attributes: Any, x: TensorType, w: TensorType, y: TensorT
     found = Conv2d().infer(plain_attributes(attributes), x, w)
     if found.shape != y.shape:
         raise ShapeError(
-            f"a convolution of {x} by {w} is {found}, and dy is {y}; output_padding stays below "
-            "the stride"
+            f"the convolution of {x} with {w} returns {found}, but dy is {y}; output_padding must "
+            "be below the stride"
         )
 
 
@@ -154,8 +157,8 @@ class Conv2dInputGradient(Convolution):
         dtype = float_dtype(dy, w)
         if dy.rank != 4 or w.rank != 4 or dy.shape[1] != w.shape[0]:
             raise ShapeError(
-                f"dy is (batch, filters, height, width) and w (filters, channels, rows, columns), "
-                f"got {dy} and {w}"
+                "dy must be (batch, filters, height, width) and w (filters, channels, rows, "
+                f"columns), got {dy} and {w}"
             )
         dx = TensorType((dy.shape[0], w.shape[1] * attributes.groups, *attributes.extent), dtype)
         _check_convolution(attributes, dx, w, dy)
@@ -214,7 +217,7 @@ class Conv2dWeightGradient(Convolution):
     ) -> TensorType:
         dtype = float_dtype(dy, x)
         if dy.rank != 4 or x.rank != 4:
-            raise ShapeError(f"dy and x are (batch, channels, height, width), got {dy} and {x}")
+            raise ShapeError(f"dy and x must be (batch, channels, height, width), got {dy} and {x}")
         shape = (dy.shape[1], max(1, x.shape[1] // attributes.groups), *attributes.window)
         _check_convolution(attributes, x, x.with_shape(shape), dy)
         dw = TensorType(shape, compute_dtype(dtype) if attributes.wide else dtype)

@@ -46,8 +46,8 @@ class AxisWindows(NamedTuple):
         workspace = extent + self.before + self.behind - self.dilation * (taps - 1) - 1
         if workspace < 0:
             raise ShapeError(
-                f"a window of {taps} with dilation {self.dilation} does not fit into {extent} with "
-                f"padding ({self.before}, {self.behind})"
+                f"a window of {taps} with dilation {self.dilation} does not fit into an extent of "
+                f"{extent} with padding ({self.before}, {self.behind})"
             )
         return workspace // self.stride + 1
 
@@ -56,8 +56,8 @@ class AxisWindows(NamedTuple):
         reach = (windows - 1) * self.stride + self.dilation * (taps - 1) + 1
         if reach + extra <= self.before + self.behind:
             raise ShapeError(
-                f"padding ({self.before}, {self.behind}) leaves nothing of a transposed "
-                f"convolution over {reach + extra}"
+                f"a transposed convolution of extent {reach + extra} is empty with the padding "
+                f"({self.before}, {self.behind}); reduce the padding"
             )
         return reach + extra - self.before - self.behind
 

@@ -56,7 +56,7 @@ class _Layer(NamedTuple):
             limits = (max(a.stride, a.dilation) for a in windows)
             if any(more >= limit for more, limit in zip(extra, limits, strict=True)):
                 raise OptionError(
-                    f"{self.where}: output_padding stays below the stride or dilation, got "
+                    f"{self.where}: output_padding must be below the stride or dilation, got "
                     f"{output_padding!r}"
                 )
             weight, bias = self.operands(x, True)
@@ -72,8 +72,8 @@ class _Layer(NamedTuple):
         groups = whole_number(f"{where}: groups", self.groups)
         if as_value(where, x).type.rank != axes + 2 or x.shape[1] % groups:
             raise ShapeError(
-                f"{where}: x is (batch, channels, {EXTENTS[axes]}) with channels in {groups} "
-                f"groups, got {x.type}"
+                f"{where}: x must be (batch, channels, {EXTENTS[axes]}), where channels is a "
+                f"multiple of {groups} groups, got {x.type}"
             )
         return windows_of(axes, self.stride, self.padding, self.dilation)
 
@@ -107,7 +107,9 @@ class _Layer(NamedTuple):
         filters = whole_number(f"{self.where}: filters", self.filters)
         groups, channels = self.groups, x.shape[1]
         if filters % groups:
-            raise ShapeError(f"{self.where}: filters divide into {groups} groups, got {filters}")
+            raise ShapeError(
+                f"{self.where}: filters must be a multiple of {groups} groups, got {filters}"
+            )
         ends = (channels, filters // groups) if transposed else (filters, channels // groups)
         fan_in = channels // groups * math.prod(size)
         return he_weight(x, (*ends, *size), fan_in, self.trainable)

@@ -49,8 +49,8 @@ class SoftmaxCrossEntropy(Op):
         require_integers(labels, "labels")
         if logits.rank != 2 or labels.shape != logits.shape[:1]:
             raise ShapeError(
-                f"logits are (rows, classes) and labels (rows,), got {logits} and {labels}; "
-                "reshape further axes into rows"
+                f"logits must be (rows, classes) and labels (rows,), got {logits} and {labels}; "
+                "reshape other axes into rows"
             )
         return TensorType((), dtype), logits
 
@@ -134,7 +134,7 @@ class SoftmaxCrossEntropyGradient(Op):
         require_integers(labels, "labels")
         if probabilities.rank != 2 or labels.shape != probabilities.shape[:1] or dloss.shape:
             raise ShapeError(
-                f"probabilities are (rows, classes), labels (rows,) and dloss a scalar, got "
+                "probabilities must be (rows, classes), labels (rows,) and dloss a scalar, got "
                 f"{probabilities}, {labels} and {dloss}"
             )
         return probabilities
@@ -218,7 +218,9 @@ def softmax_cross_entropy(
     classes = logits.shape[-1]
     if labels.type.dtype.kind == "float":
         if ignored:
-            raise OptionError(f"{name}: labels that are probabilities have no ignore_index")
+            raise OptionError(
+                f"{name}: ignore_index is not supported for labels that are probabilities"
+            )
         losses = _of_probabilities(logits, labels, given, smoothing)
         return reduced(name, losses, reduction)
     rows, flat = reshape(logits, (-1, classes)), reshape(labels, (-1,))
@@ -251,7 +253,7 @@ def nll_loss(
     table, labels = _classes_last(name, log_probabilities, labels, given, axis)
     classes = table.shape[-1]
     if labels.type.dtype.kind != "int":
-        raise DTypeError(f"{name}: labels are integers, got {labels.type}")
+        raise DTypeError(f"{name}: labels must be integers, got {labels.type}")
     rows, flat = reshape(table, (-1, classes)), reshape(labels, (-1,))
     counts = [label_weight(flat, each, ignored) for each in given]
     if ignored:
@@ -294,14 +296,14 @@ def _classes_last(
     wanted = shape if is_float else tuple(shape[i] for i in others)
     if given.shape != wanted:
         raise ShapeError(
-            f"{name}: labels of {table.type}, with classes on axis {axis}, are integers "
-            f"{[shape[i] for i in others]} or floats {list(shape)}, got {given.type}; `axis` says "
-            "where classes lie"
+            f"{name}: labels of {table.type}, with classes on axis {axis}, must be integers "
+            f"{[shape[i] for i in others]} or floats {list(shape)}, got {given.type}; set `axis` "
+            "to the axis of the classes"
         )
     if any(value.shape != (shape[axis],) for value in weights):
         raise ShapeError(
-            f"{name}: weights are one a class of {table.type}, ({shape[axis]},), got "
-            f"{weights[0].type}"
+            f"{name}: weights must have one number per class of {table.type}, ({shape[axis]},), "
+            f"got {weights[0].type}"
         )
     if axis == last:
         return table, given

@@ -50,7 +50,9 @@ def deform_conv2d(
     for name, value, each in (("offset", offset, 2 * taps), ("mask", mask, taps)):
         wanted = (batch, offset_groups * each, *counts)
         if value is not None and as_value(f"{where}: {name}", value).shape != wanted:
-            raise ShapeError(f"{where}: {name} is {list(wanted)}, got {value.type}")
+            raise ShapeError(
+                f"{where}: {name} must have the shape {list(wanted)}, got {value.type}"
+            )
     moved = transpose(reshape(offset, (parts, taps, 2, *counts)), (0, 1, 3, 4, 2))
     still = _places((rows, columns), counts, windows, x.type.dtype.numpy)
     places = add(reverse(moved, -1), constant(still))
@@ -86,7 +88,7 @@ def _checked(
         or weight.shape[0] % groups
     ):
         raise ShapeError(
-            f"deform_conv2d: x is (batch, channels, height, width) and the weight (filters, "
+            "deform_conv2d: x must be (batch, channels, height, width) and the weight (filters, "
             f"channels / groups, rows, columns), got {x_type}, {w_type}, groups={groups} and "
             f"offset_groups={offset_groups}"
         )

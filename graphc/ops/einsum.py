@@ -70,7 +70,7 @@ def einsum(*given: str | Value | Sequence[object]) -> Value:
     subscripts, operands = _notation(given)
     terms, output = _parsed(subscripts, operands)
     if same_dtype(*(value.type for value in operands)) == bool_:
-        raise DTypeError("einsum: there is no arithmetic on bool; convert with graphc.cast")
+        raise DTypeError("einsum: bool has no arithmetic; convert with graphc.cast")
     extents = _extents(subscripts, terms)
     found = [_plain(term, extents) for term in terms]
     for chosen in _path(found, output):
@@ -98,12 +98,14 @@ def _letters(numbers: object) -> str:
     """Convert a list of numbers, which may include an ellipsis, to letters."""
     letters = string.ascii_uppercase + string.ascii_lowercase
     if not isinstance(numbers, Sequence) or isinstance(numbers, str):
-        raise OptionError(f"einsum: labels are a list of numbers, got {numbers!r}")
+        raise OptionError(f"einsum: labels must be a list of numbers, got {numbers!r}")
     found = []
     for number in numbers:
         is_number = isinstance(number, int | np.integer)
         if number is not Ellipsis and not (is_number and 0 <= number < len(letters)):
-            raise OptionError(f"einsum: a label is a number from 0 to 51 or ..., got {number!r}")
+            raise OptionError(
+                f"einsum: a label must be a number from 0 to 51 or ..., got {number!r}"
+            )
         found.append("..." if number is Ellipsis else letters[number])
     return "".join(found)
 
@@ -117,8 +119,8 @@ def _parsed(
     wrong = next((text for text in (*texts, result) if not _TERM.fullmatch(text)), None)
     if wrong is not None:
         raise OptionError(
-            f"einsum: {wrong!r} in {subscripts!r} is no term; a term has letters and one ... at "
-            "most, and terms are joined by commas and ->"
+            f"einsum: {wrong!r} in {subscripts!r} is not a valid term; a term has letters and at "
+            "most one ..., and commas and -> separate terms"
         )
     if len(texts) != len(operands):
         raise OptionError(
@@ -138,8 +140,8 @@ def _parsed(
     twice = len(set(output)) != len(output)
     if twice or not set(output) <= set(counts) or not set(far) <= set(output):
         raise OptionError(
-            f"einsum: the result {result!r} of {subscripts!r} has labels of the terms, each once, "
-            "and the ellipsis if a term has one"
+            f"einsum: the result {result!r} of {subscripts!r} must use labels of the terms, each "
+            "at most once, and the ellipsis if a term has one"
         )
     return terms, output
 
@@ -149,7 +151,9 @@ def _labels(text: str, rank: int, where: str) -> Labels:
     before, dots, behind = text.partition("...")
     far = rank - len(before) - len(behind)
     if far < 0 or (far and not dots):
-        raise ShapeError(f"einsum: a term has a letter an axis, or an ellipsis, got {where}")
+        raise ShapeError(
+            f"einsum: a term must have one letter per axis, or an ellipsis, got {where}"
+        )
     return (*before, *map(str, reversed(range(far))), *behind)
 
 
@@ -161,8 +165,8 @@ def _extents(subscripts: str, terms: Sequence[tuple[Value, Labels]]) -> dict[str
             known = extents.setdefault(label, extent)
             if extent not in (1, known) and known != 1:
                 raise ShapeError(
-                    f"einsum: an axis of {subscripts!r} has the extents {known} and {extent}, got "
-                    f"{', '.join(str(value.type) for value, _ in terms)}"
+                    f"einsum: a label of {subscripts!r} has two extents, {known} and {extent}; "
+                    f"got {', '.join(str(value.type) for value, _ in terms)}"
                 )
             extents[label] = max(known, extent)
     return extents

@@ -51,7 +51,7 @@ def scatter_elements(
     rows = _last(as_value("scatter_elements", updates), place)
     if rows.shape != last.shape:
         raise ShapeError(
-            f"scatter_elements: updates have the shape of indices, got {updates.type} and "
+            f"scatter_elements: updates must have the shape of indices, got {updates.type} and "
             f"{indices.type}"
         )
     tuples, batch = reshape(last, (*last.shape, 1)), last.type.rank - 1
@@ -69,8 +69,8 @@ def _along(where: str, x: Value, indices: Value, axis: int) -> tuple[int, Value,
     ]  # fmt: skip
     if indices.type.rank != x.type.rank or longer:
         raise ShapeError(
-            f"{where}: indices have the axes of x, none longer but axis {place}, got {x.type} and "
-            f"{indices.type}"
+            f"{where}: indices must have the rank of x, and no axis except {place} may exceed "
+            f"that of x; got {x.type} and {indices.type}"
         )
     return place, _last(x, place), _last(indices, place)
 

@@ -63,7 +63,7 @@ class Elementwise(Op):
         for key, number in attribute_items(attributes):
             number_of(key, number, compute_dtype(types[0].dtype))
         if same_dtype(*types) == bool_ and not self.takes_bool:
-            raise DTypeError("there is no arithmetic on bool; convert with graphc.cast")
+            raise DTypeError("bool has no arithmetic; convert with graphc.cast")
         shape = broadcast_shapes(self.name, *(type.shape for type in types))
         return TensorType(shape, types[-1].dtype)
 
@@ -124,8 +124,8 @@ def same_dtype(*types: TensorType) -> DType:
     for type in types[1:]:
         if type.dtype != first:
             raise DTypeError(
-                f"operands have the dtypes {first} and {type.dtype}; they must be equal, "
-                "convert one with graphc.cast"
+                f"operands must have equal dtypes, got {first} and {type.dtype}; convert one with "
+                "graphc.cast"
             )
     return first
 
@@ -297,7 +297,7 @@ def operands(a: Operand, b: Operand) -> tuple[Value, Value]:
 def _value(operand: Operand) -> Value:
     if not isinstance(operand, Value):
         raise OptionError(
-            f"one operand must be a graphc value, got the number {operand!r} beside another"
+            f"at least one operand must be a graphc value, got {operand!r} and another number"
         )
     return operand
 

@@ -41,7 +41,7 @@ class Gather(Op):
     def infer(self, attributes: Any, table: TensorType, indices: TensorType) -> TensorType:
         require_integers(indices, "indices")
         if table.rank < 1:
-            raise ShapeError("the table needs an axis to choose from")
+            raise ShapeError("the table needs at least one axis")
         return table.with_shape(indices.shape + table.shape[1:])
 
     def gradient_table(self, node: Node, dy: Value, indices: Value) -> Value:
@@ -95,7 +95,7 @@ class GatherGradient(Op):
     ) -> TensorType:
         require_integers(indices, "indices")
         if dy.shape[: indices.rank] != indices.shape or dy.dtype == bool_:
-            raise ShapeError(f"dy has a row of numbers for each of {indices}, got {dy}")
+            raise ShapeError(f"dy must have one row for each of {indices}, got {dy}")
         dtable = dy.with_shape((attributes.rows, *dy.shape[indices.rank :]))
         check_sum(attributes.accumulate, sum, dtable)
         return dtable
@@ -222,6 +222,6 @@ def one_hot(indices: Value, classes: int, dtype: object = "float32") -> Value:
     Raises `OptionError` for fewer than one class, and `DTypeError` if indices are not integers.
     """
     if not isinstance(classes, int) or classes < 1:
-        raise OptionError(f"one_hot: classes is a whole number from 1 up, got {classes!r}")
+        raise OptionError(f"one_hot: classes must be an integer of at least 1, got {classes!r}")
     attributes = OneHotAttributes(classes, as_dtype(dtype).name)
     return apply(OneHot, indices, attributes=attributes).output

@@ -42,7 +42,9 @@ class UnfoldAxis(AxisMap):
         a: UnfoldAttributes = attributes
         windows = AxisWindows(a.stride, a.before, a.behind, a.dilation).output(source, a.window)
         if windows * a.window != result:
-            raise ShapeError(f"{windows} windows of {a.window} over {source} are not {result}")
+            raise ShapeError(
+                f"{windows} windows of {a.window} over an extent of {source} do not give {result}"
+            )
 
     def forward_table(self, attributes: Any, source: int, result: int) -> Table:
         a: UnfoldAttributes = attributes
@@ -107,7 +109,7 @@ def col2im(
     as_value("col2im", x)
     if x.type.rank != 3 or x.shape[1] % places or x.shape[2] != math.prod(counts):
         raise ShapeError(
-            f"col2im: x is (batch, a multiple of {places}, {math.prod(counts)}), got {x.type}"
+            f"col2im: x must be (batch, a multiple of {places}, {math.prod(counts)}), got {x.type}"
         )
     batch, channels = x.shape[0], x.shape[1] // places
     apart = reshape(x, (batch, channels, *sizes, *counts))
@@ -123,7 +125,7 @@ def _windows(
     where: str, axes: int, window: Numbers, stride: Numbers, padding: Padding, dilation: Numbers
 ) -> tuple[tuple[int, ...], tuple[AxisWindows, ...]]:
     if axes < 1:
-        raise ShapeError(f"{where}: windows run along at least one axis behind the channels")
+        raise ShapeError(f"{where}: windows need at least one axis after the channels")
     sizes = axis_numbers(f"{where}: window", window, axes, 1)
     return sizes, windows_of(axes, stride, padding, dilation)
 
@@ -150,7 +152,9 @@ def depth_to_space(x: Value, block: int, mode: str = "DCR") -> Value:
     """
     n, c, height, width = _maps("depth_to_space", x, block, mode)
     if c % (block * block):
-        raise ShapeError(f"depth_to_space: channels divide by {block} · {block}, got {x.type}")
+        raise ShapeError(
+            f"depth_to_space: channels must be a multiple of {block} · {block}, got {x.type}"
+        )
     c //= block * block
     if mode == "DCR":
         apart = reshape(x, (n, block, block, c, height, width))
@@ -170,7 +174,9 @@ def space_to_depth(x: Value, block: int, mode: str = "DCR") -> Value:
     """
     n, c, height, width = _maps("space_to_depth", x, block, mode)
     if height % block or width % block:
-        raise ShapeError(f"space_to_depth: height and width divide by {block}, got {x.type}")
+        raise ShapeError(
+            f"space_to_depth: height and width must be multiples of {block}, got {x.type}"
+        )
     height, width = height // block, width // block
     apart = reshape(x, (n, c, height, block, width, block))
     turned = transpose(apart, (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
@@ -182,6 +188,6 @@ def _maps(where: str, x: Value, block: int, mode: str) -> tuple[int, int, int, i
     whole_number(f"{where}: block", block)
     choose(f"{where}: mode", mode, DEPTH_ORDERS)
     if as_value(where, x).type.rank != 4:
-        raise ShapeError(f"{where}: x is (batch, channels, height, width), got {x.type}")
+        raise ShapeError(f"{where}: x must be (batch, channels, height, width), got {x.type}")
     n, c, height, width = x.shape
     return n, c, height, width

@@ -59,7 +59,7 @@ class Member:
         """Return the types of the operands, constants included."""
         floats = [known[name].dtype for name in self.names if known[name].dtype.kind == "float"]
         if len(self.names) < len(self.operands) and not floats:
-            raise GraphError(f"{self}: a constant stands beside an operand that is a float")
+            raise GraphError(f"{self}: a constant needs a float operand in the same member")
         return tuple(
             known[operand] if constant(operand) is None else TensorType((), floats[0])
             for operand in self.operands
@@ -98,19 +98,19 @@ class Fused(Elementwise):
         members, results = members_of(attributes), attributes.results
         if not results or sorted(set(results)) != list(results) or results[-1] != len(members) - 1:
             raise GraphError(
-                f"results are numbers of the {len(members)} members, ascending, the last one among "
-                f"them, got {results}"
+                f"results must be ascending indices of the {len(members)} members that include "
+                f"the last one, got {results}"
             )
         known = types_in(members, types)
         inferred = [known[f"m{index}"] for index in range(len(members))]
         if any(type.shape != inferred[0].shape for type in inferred):
             listed = ", ".join(map(str, inferred))
-            raise ShapeError(f"members of a group have one shape, got {listed}")
+            raise ShapeError(f"members of a group must have equal shapes, got {listed}")
         if not share_arithmetic([type.dtype for type in known.values()]):
             listed = ", ".join(dict.fromkeys(str(type.dtype) for type in known.values()))
             raise DTypeError(
-                f"a group computes in one float type, beside bool, got {listed}; leave apart what "
-                "converts to another"
+                f"a group must use one float dtype besides bool, got {listed}; leave dtype "
+                "conversions out of the group"
             )
         return tuple(inferred[index] for index in results)
 
@@ -174,8 +174,8 @@ def types_in(members: Sequence[Member], types: Sequence[TensorType]) -> dict[str
         unknown = [name for name in member.names if name not in known]
         if unknown:
             raise GraphError(
-                f"{member} reads {', '.join(unknown)}; a member reads inputs x0, x1, ... and "
-                "results m0, m1, ... of members before it"
+                f"{member} reads {', '.join(unknown)}; a member can read only inputs x0, x1, ... "
+                "and results m0, m1, ... of earlier members"
             )
         known[f"m{index}"] = member.infer(known)
     return known
@@ -212,17 +212,19 @@ def is_fusible(op: Op) -> bool:
 def members_of(attributes: FusedAttributes) -> tuple[Member, ...]:
     """Parse the members from their calls; raises `GraphError`."""
     if not attributes.members:
-        raise GraphError("a group has at least one member")
+        raise GraphError("a group needs at least one member")
     return tuple(_member(call) for call in attributes.members)
 
 
 def _member(call: str) -> Member:
     found = _CALL.fullmatch(call)
     if found is None:
-        raise GraphError(f"a member is a call such as 'scale(x0, value=0.5)', got {call!r}")
+        raise GraphError(f"a member must be a call such as 'scale(x0, value=0.5)', got {call!r}")
     op = find_op(found[1])
     if not is_fusible(op):
-        raise GraphError(f"{op.name} cannot be a member: it is not elementwise, or has an effect")
+        raise GraphError(
+            f"{op.name} cannot be a member; a member must be elementwise and without side effects"
+        )
     given = [part for part in found[2].split(", ") if part]
     operands = tuple(part for part in given if "=" not in part)
     if len(operands) != len(op.inputs):
@@ -230,7 +232,7 @@ def _member(call: str) -> Member:
     named = dict(part.split("=", 1) for part in given if "=" in part)
     known = [field.name for field in fields(op.attributes)]
     if sorted(named) != sorted(known):
-        raise GraphError(f"{op.name} has the attributes {known}, got {call!r}")
+        raise GraphError(f"{op.name} needs the attributes {known}, got {call!r}")
     attributes = checked_attributes(op.attributes(**{k: _literal(v) for k, v in named.items()}))
     return Member(op, operands, attributes)
 

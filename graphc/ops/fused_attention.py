@@ -72,26 +72,28 @@ def _check(
     )
     if not fits:
         raise ShapeError(
-            "q is (batch, heads, rows, width), k (batch, key heads, columns, width) and v (batch, "
-            "key heads, columns, value width), where key heads divide the heads, got "
-            f"{q}, {k} and {v}"
+            "q must be (batch, heads, rows, width), k (batch, key heads, columns, width) and v "
+            "(batch, key heads, columns, value width), where heads is a multiple of key heads, "
+            f"got {q}, {k} and {v}"
         )
     number_of("scale", attributes.scale, compute_dtype(q.dtype))
     if attributes.from_first and not attributes.causal:
-        raise OptionError("from_first is said of causal attention")
+        raise OptionError("from_first requires causal attention")
     if attributes.causal and not attributes.from_first and q.shape[2] > k.shape[2]:
-        raise ShapeError(f"causal attention has no more rows than columns, got {q} and {k}")
+        raise ShapeError(
+            f"causal attention needs at least as many columns as rows, got {q} and {k}"
+        )
     full = (*q.shape[:3], k.shape[2])
     if len(mask) > 1:
-        raise ShapeError(f"attention has one mask, got {mask}")
+        raise ShapeError(f"attention needs at most one mask, got {mask}")
     for type in mask:
         if type.rank != 4 or any(n not in (1, m) for n, m in zip(type.shape, full, strict=True)):
             raise ShapeError(
-                f"a mask is (batch, heads, rows, columns) with the extents {list(full)} or 1, got "
-                f"{type}"
+                f"a mask must be (batch, heads, rows, columns) with the extents {list(full)} or "
+                f"1, got {type}"
             )
         if type.dtype not in (bool_, q.dtype, compute_dtype(q.dtype)):
-            raise DTypeError(f"a mask is bool, or {q.dtype} as q is, got {type.dtype}")
+            raise DTypeError(f"a mask must be bool or {q.dtype}, the dtype of q, got {type.dtype}")
 
 
 class TiledAttention(Op):
@@ -165,9 +167,11 @@ class TiledAttention(Op):
         float_dtype(dy, q, k, v, y)
         _check(attributes, q, k, v, mask)
         if dy != y or y.shape != (*q.shape[:3], v.shape[3]):
-            raise ShapeError(f"dy and y are (batch, heads, rows, value width), got {dy} and {y}")
+            raise ShapeError(
+                f"dy and y must be (batch, heads, rows, value width), got {dy} and {y}"
+            )
         if stats.shape != q.shape[:3]:
-            raise ShapeError(f"stats has a number a row of {q}, got {stats}")
+            raise ShapeError(f"stats must have one number per row of {q}, got {stats}")
         check_dtypes(q, stats)
         return q, k, v
 

@@ -81,17 +81,18 @@ class FusedReduce(Op):
         choose("reduction", attributes.reduction, tuple(REDUCTIONS))
         operand = operand_type(attributes, types)
         if operand.dtype.kind != "float":
-            raise DTypeError(f"what is reduced is a float tensor, got {operand}")
+            raise DTypeError(f"the reduced operand must be a float tensor, got {operand}")
         if sorted(attributes.order) != list(range(operand.rank)):
             raise ShapeError(
-                f"order lists the axes from 0 to {operand.rank - 1}, got {attributes.order}"
+                f"order must be a permutation of the axes from 0 to {operand.rank - 1}, got "
+                f"{attributes.order}"
             )
         whole = (tuple(range(operand.rank)), False)
         if attributes.reduction == SquareSum.name and whole != (
             attributes.axes,
             attributes.keepdims,
         ):
-            raise GraphError("square_sum reduces all axes and keeps none")
+            raise GraphError("square_sum must reduce all axes and keep none")
         result = _reduction(attributes, operand).output.type
         return _result_of(attributes.behind, (result,))
 
@@ -212,7 +213,7 @@ def _result_of(group: FusedAttributes, types: tuple[TensorType, ...]) -> TensorT
         (result,) = _fused().infer(group, *types)
         return result
     if len(types) != 1:
-        raise GraphError(f"without members, one input is reduced, got {len(types)}")
+        raise GraphError(f"a reduction without members needs one input, got {len(types)}")
     return types[0]
 
 

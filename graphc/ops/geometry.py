@@ -38,7 +38,7 @@ class Conv2dAttributes:
         """Return the windows along both axes; raises `ShapeError` for none or too many."""
         if len(self.padding) not in (2, 4):
             raise ShapeError(
-                f"padding is (rows, columns) or (top, left, bottom, right), got {self.padding}"
+                f"padding must be (rows, columns) or (top, left, bottom, right), got {self.padding}"
             )
         before, behind = self.padding[:2], self.padding[-2:]
         padded = [n + p + q for n, p, q in zip(x.shape[2:], before, behind, strict=True)]
@@ -49,7 +49,9 @@ class Conv2dAttributes:
                 f"{list(x.shape[2:])} with padding {self.padding}"
             )
         if max(padded) > COUNTED:
-            raise ShapeError(f"a padded map has at most {COUNTED} rows and columns, got {padded}")
+            raise ShapeError(
+                f"a padded map must have at most {COUNTED} rows and columns, got {padded}"
+            )
         down, across = (
             (n - k) // s + 1 for n, k, s in zip(padded, reach, self.stride, strict=True)
         )
@@ -143,7 +145,7 @@ def pair(where: str, given: int | Pair, least: int) -> Pair:
     both = tuple(given) if isinstance(given, Sequence) else (given, given)
     if len(both) != 2 or any(not isinstance(n, int) or n < least for n in both):
         raise OptionError(
-            f"{where} is a whole number from {least} up, or two of them, got {given!r}"
+            f"{where} must be an integer of at least {least}, or two of them, got {given!r}"
         )
     return both[0], both[1]
 
@@ -159,7 +161,7 @@ def axis_numbers(where: str, given: int | Sequence[int], axes: int, least: int) 
     all_axes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
     if len(all_axes) != axes or any(not _is_whole(n) or n < least for n in all_axes):
         raise OptionError(
-            f"{where} is a whole number from {least} up, or one for each of {axes} axes, got "
+            f"{where} must be an integer of at least {least}, or one for each of {axes} axes, got "
             f"{given!r}"
         )
     return all_axes
@@ -170,7 +172,7 @@ def axis_sides(where: str, given: object, axes: int) -> tuple[Pair, ...]:
     if not isinstance(given, Sequence) or all(map(_is_whole, given)):
         return tuple((n, n) for n in axis_numbers(where, given, axes, 0))  # type: ignore[arg-type]
     if len(given) != axes:
-        raise OptionError(f"{where} is (before, behind) for each of {axes} axes, got {given!r}")
+        raise OptionError(f"{where} must be (before, after) for each of {axes} axes, got {given!r}")
     return tuple(pair(where, side, 0) for side in given)
 
 

@@ -39,7 +39,7 @@ class Reverse(Op):
     def infer(self, attributes: ReverseAttributes, x: TensorType) -> TensorType:
         axes = attributes.axes
         if not axes or [normalize_axis(a, x.rank, "axes") for a in axes] != sorted(set(axes)):
-            raise ShapeError(f"axes are ascending numbers from 0 to {x.rank - 1}, got {axes}")
+            raise ShapeError(f"axes must be ascending integers from 0 to {x.rank - 1}, got {axes}")
         return x
 
     def gradient(self, node: Node, dy: Value) -> Value:
@@ -159,12 +159,12 @@ def _entry(entry: Any, extent: int) -> Any:
         if numbers.size and numbers.dtype.kind in "iu":
             if not -extent <= numbers.min() <= numbers.max() < extent:
                 raise ShapeError(
-                    f"slice: the numbers {quoted(entry)} are not all inside an axis of {extent}"
+                    f"slice: the indices {quoted(entry)} are out of range for an axis of {extent}"
                 )
             return constant(np.where(numbers < 0, numbers + extent, numbers), dtype="int64")
         return _numbers(constant(entry))
     raise OptionError(
-        f"slice: an index is an integer, a slice, ..., None or a tensor of integers, got "
+        "slice: an index must be an integer, a slice, ..., None or a tensor of integers, got "
         f"{quoted(entry)}"
     )
 
@@ -172,19 +172,19 @@ def _entry(entry: Any, extent: int) -> Any:
 def _numbers(given: Value) -> Value:
     if given.type.dtype.kind == "bool":
         raise OptionError(
-            f"slice: the mask {given!r} would choose a number of elements that is not known before "
-            "a step; graphc.where(mask, x, 0.0) keeps the shape, numpy.flatnonzero(mask) gives the "
-            "numbers of a mask that is known"
+            f"slice: the number of elements that the mask {given!r} selects is unknown before a "
+            "step; use graphc.where(mask, x, 0.0), which keeps the shape, or index with "
+            "numpy.flatnonzero(mask) if the mask is an array"
         )
     if given.type.dtype.kind != "int":
-        raise DTypeError(f"slice: a tensor of integers is expected as an index, got {given.type}")
+        raise DTypeError(f"slice: an index tensor must be of integers, got {given.type}")
     return given
 
 
 def _one(entry: int, axis: int, extent: int) -> tuple[int, int, int]:
     """Return an integer index as start, stop and step."""
     if not -extent <= entry < extent:
-        raise ShapeError(f"slice: index {entry} is outside axis {axis} of extent {extent}")
+        raise ShapeError(f"slice: index {entry} is out of range for axis {axis} of extent {extent}")
     return entry % extent, entry % extent + 1, 1
 
 

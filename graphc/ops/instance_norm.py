@@ -25,5 +25,7 @@ def instance_norm(
     above 0.
     """
     if as_value("instance_norm", x).type.rank < 3:
-        raise ShapeError(f"instance_norm: x is (batch, channels, places, ...), got {x.type}")
+        raise ShapeError(
+            f"instance_norm: x must be (batch, channels, positions, ...), got {x.type}"
+        )
     return group_norm(x, x.shape[1], epsilon, trainable, name, scale, bias)

@@ -85,7 +85,9 @@ class Bitwise(Elementwise):
     def infer(self, attributes: Any, *types: TensorType) -> TensorType:
         type: TensorType = super().infer(attributes, *types)
         if type.dtype.kind == "float":
-            raise DTypeError(f"floats have no bits here, got {type}; compare or cast first")
+            raise DTypeError(
+                f"bitwise operators need bool or integers, got {type}; compare or convert first"
+            )
         return type
 
 

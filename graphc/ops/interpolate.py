@@ -72,13 +72,13 @@ class Interpolation(Op):
         axes = x.rank - 2
         if not 1 <= axes <= MOST_AXES or places.rank < 2 or places.shape[-1] != axes:
             raise ShapeError(
-                f"x is (batch, channels, 1 to {MOST_AXES} extents) and places (batch, ..., a "
-                f"coordinate for each extent), got {x} and {places}"
+                f"x must be (batch, channels, 1 to {MOST_AXES} extents) and positions (batch, "
+                f"..., a coordinate for each extent), got {x} and {places}"
             )
         if places.shape[0] != x.shape[0]:
-            raise ShapeError(f"x and places have one batch, got {x} and {places}")
+            raise ShapeError(f"x and positions must have the same batch, got {x} and {places}")
         if max(x.shape[2:]) > COUNTED // 4:
-            raise ShapeError(f"an axis has at most {COUNTED // 4} elements, got {x}")
+            raise ShapeError(f"an axis must have at most {COUNTED // 4} elements, got {x}")
         return x.with_shape((*x.shape[:2], *places.shape[1:-1]))
 
     def types(self, node: Node) -> tuple[TensorType, TensorType]:
@@ -166,11 +166,11 @@ class InterpolateInputGradient(Interpolation):
         self, attributes: InterpolateGradientAttributes, dy: TensorType, places: TensorType
     ) -> TensorType:
         if dy.rank < 2:
-            raise ShapeError(f"dy is (batch, channels, ...), got {dy}")
+            raise ShapeError(f"dy must be (batch, channels, ...), got {dy}")
         dx = dy.with_shape((*dy.shape[:2], *attributes.extents))
         wanted = self.sampled(dx, places)
         if wanted != dy:
-            raise ShapeError(f"{dx} at {places} is {wanted}, and dy is {dy}")
+            raise ShapeError(f"dy must be {wanted} for {dx} at the positions {places}, got {dy}")
         return dx
 
     def types(self, node: Node) -> tuple[TensorType, TensorType]:
@@ -203,9 +203,9 @@ class InterpolatePlaceGradient(Interpolation):
     ) -> TensorType:
         wanted = self.sampled(x, places)
         if wanted != dy:
-            raise ShapeError(f"{x} at {places} is {wanted}, and dy is {dy}")
+            raise ShapeError(f"dy must be {wanted} for {x} at the positions {places}, got {dy}")
         if attributes.form == "nearest":
-            raise OptionError("the nearest element does not change with its place: no gradient")
+            raise OptionError("nearest interpolation has no gradient with respect to positions")
         return places
 
     def types(self, node: Node) -> tuple[TensorType, TensorType]:
@@ -262,8 +262,8 @@ def _ends(node: Node, places: Value) -> Iterator[tuple[int, Value, Value]]:
     form, axes = node.attributes.form, node.inputs[1].type.rank - 2
     if form != "linear":
         raise GradientError(
-            f"{node.label}: the gradient by places has a gradient for the form linear alone, got "
-            f"{form}; leave the places out of wrt, or interpolate linearly"
+            f"{node.label}: the second derivative by positions exists only for the form linear, "
+            f"got {form}; omit the positions from wrt, or interpolate linearly"
         )
     before = floor(places)
     for axis in range(axes):
@@ -331,8 +331,8 @@ def grid_sample(
     axes = x.type.rank - 2
     if not 1 <= axes <= MOST_AXES or grid.shape[-1:] != (axes,):
         raise ShapeError(
-            f"grid_sample: x is (batch, channels, 1 to {MOST_AXES} extents) and the grid (batch, "
-            f"..., a coordinate for each), got {x.type} and {grid.type}"
+            f"grid_sample: x must be (batch, channels, 1 to {MOST_AXES} extents) and the grid "
+            f"(batch, ..., a coordinate for each extent), got {x.type} and {grid.type}"
         )
     extents = np.array(x.shape[:1:-1], x.type.dtype.numpy)
     factors = (extents - 1 if align_corners else extents) / 2

@@ -55,11 +55,11 @@ class LearningRate(Op):
         a = attributes
         if a.floor > a.peak or a.warmup >= a.steps or (a.form == "exponential" and not a.floor):
             raise OptionError(
-                f"the floor is at most the peak, above 0 where the form is exponential, and the "
-                f"warmup below the steps, got {a}"
+                "the floor must not exceed the peak, must be above 0 for the exponential form, "
+                f"and warmup must be below steps; got {a}"
             )
         if not is_counter(step):
-            raise ShapeError(f"step is one integer, got {step}")
+            raise ShapeError(f"step must be an integer scalar, got {step}")
         return TensorType((), as_dtype(attributes.dtype))
 
     def kernel(self, record: Recorder, node: Node, step: Array, *, rate: Array) -> None:

@@ -57,7 +57,9 @@ class WithGradient(Carrier):
         self, attributes: Any, x: TensorType, by: TensorType, slope: TensorType
     ) -> TensorType:
         if x.shape != () or by.shape != slope.shape:
-            raise ShapeError(f"the slope of a scalar has the shape of {by}, got {slope} of {x}")
+            raise ShapeError(
+                f"the slope of a scalar must have the shape of {by}, got {slope} of {x}"
+            )
         return x
 
     def gradient_by(self, node: Node, dy: Value, slope: Value) -> Value:
@@ -97,7 +99,10 @@ def linear_cross_entropy(
     rows, flat = _rows_and_labels(name, x, labels)
     whole_number(f"{name}: chunks", chunks)
     if rows.shape[0] % chunks:
-        raise OptionError(f"{name}: {chunks} chunks do not divide {rows.shape[0]} rows")
+        raise OptionError(
+            f"{name}: the number of rows must be a multiple of chunks, got {rows.shape[0]} rows "
+            f"and {chunks} chunks"
+        )
     attributes = CrossEntropyAttributes(smoothing, ignored)
     total = sum_of_losses(rows, weight, bias, flat, attributes, chunks)
     if reduction == "sum":
@@ -135,9 +140,12 @@ def _rows_and_labels(name: str, x: Value, labels: Value) -> tuple[Value, Value]:
     """Return x as (rows, inputs), and its labels as (rows,)."""
     as_value(f"{name}: x", x)
     if as_value(f"{name}: labels", labels).type.dtype.kind != "int":
-        raise DTypeError(f"{name}: labels are integers, got {labels.type}")
+        raise DTypeError(f"{name}: labels must be integers, got {labels.type}")
     if labels.shape != x.shape[:-1]:
-        raise ShapeError(f"{name}: labels of {x.type} are {list(x.shape[:-1])}, got {labels.type}")
+        raise ShapeError(
+            f"{name}: labels of {x.type} must have the shape {list(x.shape[:-1])}, got "
+            f"{labels.type}"
+        )
     return reshape(x, (-1, x.shape[-1])), reshape(labels, (-1,))
 
 

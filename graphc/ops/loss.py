@@ -115,7 +115,9 @@ def check_floats(name: str, *operands: object) -> None:
             continue
         type = as_value(name, operand).type
         if type.dtype.kind != "float":
-            raise DTypeError(f"{name}: operands are floats, got {type}; convert with graphc.cast")
+            raise DTypeError(
+                f"{name}: operands must be floats, got {type}; convert with graphc.cast"
+            )
 
 
 def mse(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:

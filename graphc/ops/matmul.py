@@ -54,7 +54,7 @@ class Matmul(Op):
         if attributes.wide:
             dtype = compute_dtype(dtype)
         if a.rank < 2 or b.rank < 2:
-            raise ShapeError("operands need two axes or more; reshape vectors to matrices")
+            raise ShapeError("operands need at least two axes; reshape vectors to matrices")
         rows, inner = a.shape[-2:][:: -1 if attributes.transpose_a else 1]
         inner_b, columns = b.shape[-2:][:: -1 if attributes.transpose_b else 1]
         if inner != inner_b:
@@ -67,7 +67,9 @@ class Matmul(Op):
         y = TensorType((*batch, rows, columns), dtype)
         check_sum(attributes.accumulate, sum, y)
         if sum and y.rank != 2:
-            raise ShapeError(f"only a product of two matrices is added to a sum, got {a} and {b}")
+            raise ShapeError(
+                f"only a product of two matrices can be accumulated into a sum, got {a} and {b}"
+            )
         return y
 
     def free_axes(self, node: Node, name: str) -> int:
@@ -198,10 +200,12 @@ class Linear(Op):
         dtype = float_dtype(x, weight, bias)
         if x.rank != 2 or weight.rank != 2 or x.shape[1] != weight.shape[1]:
             raise ShapeError(
-                f"x is (rows, inputs) and weight (outputs, inputs), got {x} and {weight}"
+                f"x must be (rows, inputs) and weight (outputs, inputs), got {x} and {weight}"
             )
         if bias.shape != weight.shape[:1]:
-            raise ShapeError(f"bias must have one number an output, {weight.shape[:1]}, got {bias}")
+            raise ShapeError(
+                f"bias must have one number per output, {weight.shape[:1]}, got {bias}"
+            )
         return TensorType((x.shape[0], weight.shape[0]), dtype)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
@@ -253,8 +257,9 @@ def _of_sums(node: Node, dy: Value) -> Value:
     """Return the gradient of the sums; without an activation they are y."""
     if node.attributes.activation != "none":
         raise OptionError(
-            f"a linear node with the activation {node.attributes.activation!r} has no gradient: "
-            "apply the activation as an op; the plan for a GPU joins the two behind the gradient"
+            f"a linear node with the activation {node.attributes.activation!r} has no gradient; "
+            "apply the activation as a separate op, which a plan for a GPU fuses after "
+            "differentiation"
         )
     return dy
 
@@ -281,7 +286,7 @@ def affine(x: Value, weight: Value, bias: Value | None = None) -> Value:
     inputs = as_value("affine", x).shape[-1:]
     if as_value("affine", weight).type.rank != 2 or inputs != weight.shape[1:]:
         raise ShapeError(
-            f"affine: x is (..., inputs) and weight (outputs, inputs), got {x.type} and "
+            f"affine: x must be (..., inputs) and weight (outputs, inputs), got {x.type} and "
             f"{weight.type}"
         )
     rows = reshape(x, (-1, x.shape[-1]))
@@ -313,12 +318,12 @@ def linear(
         with scope(name):
             return linear(x, outputs, bias, trainable, initial=initial, weight=weight)
     if not isinstance(x, Value) or x.type.rank < 1:
-        raise ShapeError(f"linear: the input is a value with one axis or more, got {x!r}")
+        raise ShapeError(f"linear: the input must have at least one axis, got {x!r}")
     if weight is None:
         if outputs is None:
             raise not_given("linear", outputs=outputs)
         if not isinstance(outputs, int | np.integer) or outputs < 1:
-            raise ShapeError(f"linear: outputs is a whole number from 1 up, got {outputs!r}")
+            raise ShapeError(f"linear: outputs must be an integer of at least 1, got {outputs!r}")
         w = he_weight(x, (outputs, x.shape[-1]), x.shape[-1], trainable, initial)
     else:
         w = given_weight("linear", weight, "(outputs, inputs)", trainable)

@@ -150,7 +150,7 @@ class LayerNorm(Norm):
 
     def frame_of(self, attributes: EpsilonAttributes, shape: tuple[int, ...]) -> Frame:
         if not shape:
-            raise ShapeError("x has no axis to normalise over")
+            raise ShapeError("a norm needs at least one axis, got a scalar x")
         return rows_frame(shape)
 
 
@@ -172,7 +172,8 @@ class GroupNorm(Norm):
         groups = attributes.groups
         if len(shape) < 2 or shape[1] % groups:
             raise ShapeError(
-                f"x is (batch, channels, ...) with channels in {groups} groups, got {list(shape)}"
+                f"x must be (batch, channels, ...), where channels is a multiple of {groups} "
+                f"groups, got {list(shape)}"
             )
         return groups_frame(shape, groups)
 
@@ -203,8 +204,8 @@ def scale_and_bias(
         value = full((length,), number, dtype) if given is None else given
         if as_value(f"{where}: {name}", value).shape != (length,):
             raise ShapeError(
-                f"{where}: {name} has one number a channel, ({length},) for x of {x.type}, got "
-                f"{value.type}"
+                f"{where}: {name} must have one number per channel, ({length},) for x of "
+                f"{x.type}, got {value.type}"
             )
         pair.append(frozen_alone(where, value, trainable))
     return pair[0], pair[1]

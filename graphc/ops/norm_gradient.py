@@ -30,7 +30,7 @@ def check_dtypes(x: TensorType, *others: TensorType) -> DType:
     for type in others:
         if type.dtype not in (x.dtype, wide):
             raise DTypeError(
-                f"beside x of {x.dtype}, parameters and statistics are {wide}, got {type.dtype}; "
+                f"parameters and statistics for x of {x.dtype} must be {wide}, got {type.dtype}; "
                 "convert one with graphc.cast"
             )
     return wide
@@ -51,10 +51,13 @@ class NormGradientAttributes:
         """Return the frame; raises an error unless it fits x, and dy and the statistics fit it."""
         float_dtype(dy, x)
         if dy.shape != x.shape or not self.frame().suits(x.shape):
-            raise ShapeError(f"dy is like x, and {self.frame()} the frame of a norm over {x}, {dy}")
+            raise ShapeError(
+                f"dy must have the type of x, and {self.frame()} must be the frame of a norm over "
+                f"{x}, got dy of {dy}"
+            )
         length = math.prod(self.frame().statistic_shape)
         if any(statistic.shape != (length,) for statistic in statistics):
-            raise ShapeError(f"statistics have the shape ({length},), got {statistics}")
+            raise ShapeError(f"statistics must have the shape ({length},), got {statistics}")
         check_dtypes(x, *statistics)
         return self.frame()
 
@@ -118,7 +121,7 @@ class NormInputGradient(NormGradient):
         frame = attributes.check(dy, x, (mean, inverse))
         check_dtypes(x, scale)
         if scale.shape != (math.prod(frame.parameter_shape),):
-            raise ShapeError(f"scale has one number a parameter of {frame}, got {scale}")
+            raise ShapeError(f"scale must have one number per parameter of {frame}, got {scale}")
         return dy
 
     def gradient_dy(
@@ -315,7 +318,7 @@ class NormGradients(NormGradient):
         self, attributes: NormGradientAttributes, *types: TensorType
     ) -> tuple[TensorType, ...]:
         if not attributes.frame().has_one_parameter:
-            raise ShapeError(f"a statistic has one parameter, got {attributes.frame()}")
+            raise ShapeError(f"a statistic must have one parameter, got {attributes.frame()}")
         (dx,) = REGISTRY["norm_input_gradient"].infer_types(attributes, types)
         return (dx, *REGISTRY["norm_parameter_gradients"].infer_types(attributes, types[:4]))
 

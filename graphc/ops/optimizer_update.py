@@ -179,10 +179,13 @@ class LambDirection(Elementwise):
     def infer(self, attributes: Any, *types: TensorType) -> TensorType:
         w, m, *_ = types
         if any(type.dtype.kind != "float" for type in types):
-            raise DTypeError(f"all operands are floats, got {types}")
+            raise DTypeError(f"all operands must be floats, got {types}")
         shapes = (*(w.shape,) * 4, (), ())
         if tuple(type.shape for type in types) != shapes:
-            raise ShapeError(f"moments and gradient are like w, the others scalars, got {types}")
+            raise ShapeError(
+                "moments and gradient must have the shape of w, and the others must be scalars; "
+                f"got {types}"
+            )
         return m
 
 

@@ -44,7 +44,7 @@ def _length(x: TensorType, axis: int) -> int:
     """Return the extent of an axis; raises `ShapeError` if its indices exceed 32 bits."""
     length = x.shape[normalize_axis(axis, x.rank, "axis")]
     if length > COUNTED:
-        raise ShapeError(f"an axis is ordered up to {COUNTED} elements, got {length}")
+        raise ShapeError(f"an ordered axis must have at most {COUNTED} elements, got {length}")
     return length
 
 
@@ -118,7 +118,7 @@ class TopK(Op):
         axis, k = attributes.axis, attributes.k
         length = _length(x, axis)
         if k > length:
-            raise ShapeError(f"k is at most the extent of axis {axis}, {length}, got {k}")
+            raise ShapeError(f"k must not exceed the extent of axis {axis}, {length}; got {k}")
         y = x.with_shape((*x.shape[:axis], k, *x.shape[axis + 1 :]))
         return y, y.with_dtype(as_dtype(attributes.index))
 

@@ -35,12 +35,13 @@ class PadAxis(AxisMap):
     """y = x padded with its own elements on both sides of one axis."""
 
     name, attributes, partner = "pad_axis", PadAxisAttributes, "pad_axis_gradient"
-    cure = "pad the first and the last elements alone, and join all with graphc.concat"
+    cure = "pad the first and the last elements separately and join them with graphc.concat"
 
     def check(self, attributes: Any, x: TensorType, source: int, result: int) -> None:
         if source + attributes.before > result:
             raise ShapeError(
-                f"{source} elements behind {attributes.before} more are not within {result}"
+                f"{source} elements after {attributes.before} padding elements do not fit into "
+                f"{result}"
             )
 
     def forward_table(self, attributes: Any, source: int, result: int) -> Table:
@@ -100,7 +101,7 @@ def pad(
 def _width(given: int | Pair) -> Pair:
     both = tuple(given) if isinstance(given, Sequence) else (given, given)
     if len(both) != 2 or any(not isinstance(n, int) or isinstance(n, bool) for n in both):
-        raise OptionError(f"pad: a width is a whole number or (before, after), got {given!r}")
+        raise OptionError(f"pad: a width must be an integer or (before, after), got {given!r}")
     return both[0], both[1]
 
 
@@ -109,7 +110,7 @@ def _cropped(x: Value, pairs: Sequence[Pair]) -> Value:
     starts = tuple(max(0, -before) for before, _ in pairs)
     stops = tuple(n - max(0, -after) for n, (_, after) in zip(x.shape, pairs, strict=True))
     if any(start >= stop for start, stop in zip(starts, stops, strict=True)):
-        raise ShapeError(f"pad: widths {[*pairs]} leave nothing of {x.type}")
+        raise ShapeError(f"pad: widths {[*pairs]} remove all elements of {x.type}")
     if not any(starts) and stops == x.shape:
         return x
     attributes = SliceAttributes(starts, stops, (1,) * len(starts))

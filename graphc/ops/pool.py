@@ -63,16 +63,18 @@ class Pooling(Op):
         """Return x's type with the shape (batch, channels, windows down, windows across)."""
         float_dtype(x)
         if x.rank != 4:
-            raise ShapeError(f"x is (batch, channels, height, width), got {x}")
+            raise ShapeError(f"x must be (batch, channels, height, width), got {x}")
         window, dilation, padding = attributes.window, attributes.dilation, attributes.padding
         if window[0] * window[1] > self.most_places:
-            raise ShapeError(f"a window of {list(window)} has more than {self.most_places} places")
+            raise ShapeError(
+                f"a window must have at most {self.most_places} elements, got {list(window)}"
+            )
         reach = [d * (w - 1) + 1 for d, w in zip(dilation, window, strict=True)]
         widest = map(max, padding[:2], padding[-2:])
         if any(p >= r for p, r in zip(widest, reach, strict=False)):
             raise ShapeError(
-                f"padding {padding} is as wide as the window {window} with dilation {dilation}: "
-                "a window would hold nothing else"
+                f"padding {padding} must be smaller than the window {window} with dilation "
+                f"{dilation}, so that no window covers only padding"
             )
         geometry = Conv2dAttributes(attributes.stride, padding, dilation)
         extents = geometry.output_extents(x, window)
@@ -81,10 +83,12 @@ class Pooling(Op):
     def spread(self, attributes: Pool2dGradientAttributes, dy: TensorType) -> TensorType:
         """Return the input type of the pool whose output has the type of dy."""
         if dy.rank != 4:
-            raise ShapeError(f"dy is (batch, channels, rows, columns), got {dy}")
+            raise ShapeError(f"dy must be (batch, channels, rows, columns), got {dy}")
         x = dy.with_shape((*dy.shape[:2], *attributes.extent))
         if self.pooled(attributes, x) != dy:
-            raise ShapeError(f"the pool of {x} is {self.pooled(attributes, x)}, and dy is {dy}")
+            raise ShapeError(
+                f"dy must have the type of the pooled {x}, {self.pooled(attributes, x)}, got {dy}"
+            )
         return x
 
     def cost(self, node: Node) -> Cost:
@@ -121,7 +125,9 @@ class MaxPooling(Pooling):
     def check_places(self, place: TensorType, y: TensorType) -> None:
         """Raise `ShapeError` unless there is one byte per window."""
         if place != y.with_dtype(uint8):
-            raise ShapeError(f"place has one byte a window, {y.with_dtype(uint8)}, got {place}")
+            raise ShapeError(
+                f"place must have one byte per window, {y.with_dtype(uint8)}, got {place}"
+            )
 
 
 class MaxPool2d(MaxPooling):

@@ -49,7 +49,9 @@ def pool_windows(
     axes = as_value(where, x).type.rank - 2
     if axes not in allowed:
         numbers = " or ".join(map(str, allowed))
-        raise ShapeError(f"{where}: x is (batch, channels, and {numbers} more axes), got {x.type}")
+        raise ShapeError(
+            f"{where}: x must be (batch, channels, and {numbers} more axes), got {x.type}"
+        )
     is_ceil = truth(f"{where}: ceil_mode", ceil_mode)
     sizes = axis_numbers(f"{where}: window", window, axes, 1)
     steps = sizes if stride is None else axis_numbers(f"{where}: stride", stride, axes, 1)
@@ -268,7 +270,7 @@ def lp_pool(
     errors of `max_pool1d`.
     """
     if not isinstance(p, int | float) or not 0 < p < math.inf:
-        raise OptionError(f"lp_pool: p is a finite number above 0, got {p!r}")
+        raise OptionError(f"lp_pool: p must be a finite number above 0, got {p!r}")
     windows = pool_windows("lp_pool", (1, 2, 3), x, window, stride, padding, dilation, ceil_mode)
     powers = mul(x, x) if p == 2 else power(maximum(x, neg(x)), p)
     sums = mul(pooled(AveragePool2d, powers, windows), float(math.prod(n for n, _ in windows)))

@@ -74,7 +74,7 @@ class DropoutAttributes:
 def check_counters(seed: TensorType, step: TensorType) -> None:
     """Raise `ShapeError` unless these are the types of a program's seed and step counter."""
     if seed != TensorType((2,), int64) or step != TensorType((), int64):
-        raise ShapeError(f"seed is i64[2] and step i64[], got {seed} and {step}")
+        raise ShapeError(f"seed must be i64[2] and step i64[], got {seed} and {step}")
 
 
 class RandomOp(Op):
@@ -224,7 +224,7 @@ class Noise(RandomOp):
         check_counters(seed, step)
         y = TensorType(attributes.shape, as_dtype(attributes.dtype))
         for number in self.line(attributes):
-            number_of("what is drawn", number, y.dtype)
+            number_of("the random value", number, y.dtype)
         return y
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
@@ -290,7 +290,9 @@ class Uniform(Noise):
         self, attributes: UniformAttributes, seed: TensorType, step: TensorType
     ) -> TensorType:
         if attributes.high < attributes.low:
-            raise OptionError(f"high is at least low, got {attributes.low} to {attributes.high}")
+            raise OptionError(
+                f"high must be at least low, got {attributes.low} to {attributes.high}"
+            )
         return super().infer(attributes, seed, step)
 
     def standard(self, fractions: Array, unit: float, pair: Array, tile: Array) -> None:
@@ -334,7 +336,7 @@ def next_stream() -> int:
 def dropout_rate(what: str, rate: object) -> float:
     """Return the rate; raises `OptionError` unless 0 ≤ rate < 1."""
     if not isinstance(rate, int | float) or not 0 <= rate < 1:
-        raise OptionError(f"{what}: the rate lies in 0 to below 1, got {rate!r}")
+        raise OptionError(f"{what}: the rate must be at least 0 and below 1, got {rate!r}")
     return float(rate)
 
 

@@ -42,7 +42,7 @@ def _cell(gates: int, inputs: int, hidden: int, dtype: DType | str) -> CellParam
 def _check(where: str, cell: object) -> None:
     if not isinstance(cell, CellParameters):
         made = where.replace("cell", "parameters")
-        raise OptionError(f"{where}: cell is what graphc.{made} returns, got {cell!r}")
+        raise OptionError(f"{where}: cell must be a result of graphc.{made}, got {cell!r}")
 
 
 def lstm_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> CellParameters:

@@ -48,7 +48,7 @@ class Reduction(Op):
     def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
         axes = attributes.axes
         if [normalize_axis(a, x.rank, "axes") for a in axes] != sorted(set(axes)):
-            raise ShapeError(f"axes are ascending numbers from 0 to {x.rank - 1}, got {axes}")
+            raise ShapeError(f"axes must be ascending integers from 0 to {x.rank - 1}, got {axes}")
         return x.with_shape(kept_shape(x.shape, axes, attributes.keepdims))
 
     def cost(self, node: Node) -> Cost:
@@ -70,7 +70,7 @@ class Sum(Reduction):
 
     def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
         if x.dtype == bool_:
-            raise DTypeError("there is no sum of bool; convert with graphc.cast")
+            raise DTypeError("bool cannot be summed; convert with graphc.cast")
         return super().infer(attributes, x)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
@@ -286,7 +286,7 @@ def all(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fals
 
 def _truths(where: str, x: Value) -> Value:
     if as_value(where, x).type.dtype != bool_:
-        raise DTypeError(f"{where}: x is bool, got {x.type}; compare first")
+        raise DTypeError(f"{where}: x must be bool, got {x.type}; compare first")
     return x
 
 

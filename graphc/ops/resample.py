@@ -31,7 +31,7 @@ def _check_maps(x: TensorType) -> None:
     """Raise `ShapeError` or `DTypeError` unless x is a batch of float maps."""
     float_dtype(x)
     if x.rank != 4:
-        raise ShapeError(f"maps are (batch, channels, height, width), got {x}")
+        raise ShapeError(f"maps must be (batch, channels, height, width), got {x}")
 
 
 def _share(index: int, parts: int, extent: int) -> slice:
@@ -195,7 +195,7 @@ class UpsampleBilinear2dGradient(Op):
         _check_maps(dy)
         (n, c, height, width), factor = dy.shape, attributes.factor
         if height % factor or width % factor:
-            raise ShapeError(f"height and width are multiples of the factor {factor}, got {dy}")
+            raise ShapeError(f"height and width must be multiples of the factor {factor}, got {dy}")
         return dy.with_shape((n, c, height // factor, width // factor))
 
     def gradient(self, node: Node, ddx: Value) -> Value:
@@ -241,7 +241,7 @@ def upsample2d(x: Value, factor: int, form: str = "nearest") -> Value:
     ops = {"nearest": UpsampleNearest2d, "bilinear": UpsampleBilinear2d}
     if form not in ops or not isinstance(factor, int) or factor < 1:
         raise OptionError(
-            f"upsample2d: the form is one of {', '.join(ops)} and the factor a whole number from 1 "
-            f"up, got {form!r} and {factor!r}"
+            f"upsample2d: the form must be one of {', '.join(ops)} and the factor an integer of "
+            f"at least 1, got {form!r} and {factor!r}"
         )
     return apply(ops[form], x, attributes=UpsampleAttributes(factor)).output

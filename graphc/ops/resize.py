@@ -122,8 +122,7 @@ class ResizeAxis(AxisMap):
 
     name, attributes, partner = "resize_axis", ResizeAttributes, "resize_axis_gradient"
     cure = (
-        'resize it in parts, each by its region (coordinates="tf_crop_and_resize"), and join them '
-        "with graphc.concat"
+        'resize parts by region (coordinates="tf_crop_and_resize") and join them with graphc.concat'
     )
 
     def check(self, attributes: Any, x: TensorType, source: int, result: int) -> None:
@@ -133,7 +132,10 @@ class ResizeAxis(AxisMap):
             float_dtype(x)
         length = a.scale * source
         if not result - 0.5 <= length < result + 1:
-            raise ShapeError(f"an axis of {source} times {a.scale:g} has not {result} elements")
+            raise ShapeError(
+                f"an axis of {source} elements scaled by {a.scale:g} does not have {result} "
+                "elements"
+            )
 
     def taps(self, attributes: Any) -> int:
         return 1 if attributes.form == "nearest" else 2 * _reach(attributes)
@@ -206,7 +208,9 @@ def resize(
     if len(regions) != rank:
         raise ShapeError(f"resize: give a region for each of {rank} axes, got {region!r}")
     if form != "nearest" and x.type.dtype.kind != "float":
-        raise DTypeError(f"resize: the form {form!r} takes floats, got {x.type}; cast them first")
+        raise DTypeError(
+            f"resize: the form {form!r} needs floats, got {x.type}; convert with graphc.cast"
+        )
     if form == "nearest":
         antialias, exclude_outside, cubic = False, False, -0.75
     crops = coordinates == "tf_crop_and_resize"
@@ -226,7 +230,7 @@ def resize(
 
 def _bounds(given: object) -> tuple[float, float]:
     if not isinstance(given, Sequence) or len(given) != 2:
-        raise OptionError(f"resize: a region is (start, end), got {given!r}")
+        raise OptionError(f"resize: a region must be (start, end), got {given!r}")
     return given[0], given[1]
 
 
@@ -236,7 +240,7 @@ def _sizes(
     """Return the scale and the extent of each axis; raises `OptionError` or `ShapeError`."""
     given = scales if shape is None else shape
     if (shape is None) == (scales is None) or not isinstance(given, Sequence):
-        raise OptionError("resize: give either the shape or the scales, one number an axis")
+        raise OptionError("resize: give either the shape or the scales, with one number per axis")
     if len(given) != x.type.rank:
         raise ShapeError(f"resize: give a number for each of {x.type.rank} axes, got {given!r}")
     if shape is not None:
@@ -248,5 +252,5 @@ def _sizes(
         factors.append(float(factor))
     extents = tuple(math.floor(n * factor) for n, factor in zip(x.shape, factors, strict=True))
     if min(extents, default=1) < 1:
-        raise ShapeError(f"resize: scales {given!r} leave nothing of an axis of {x.type}")
+        raise ShapeError(f"resize: scales {given!r} remove all elements of an axis of {x.type}")
     return tuple(factors), extents

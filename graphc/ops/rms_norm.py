@@ -37,7 +37,9 @@ class RmsNorm(Op):
     ) -> tuple[TensorType, TensorType]:
         wide = check_dtypes(x, scale)
         if x.rank < 1 or scale.shape != x.shape[-1:]:
-            raise ShapeError(f"scale has one number an element of the last axis, got {x}, {scale}")
+            raise ShapeError(
+                f"scale must have one number per element of the last axis, got {scale} for x of {x}"
+            )
         return x, TensorType((*x.shape[:-1], 1), wide)
 
     def gradient_x(

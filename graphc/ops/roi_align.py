@@ -74,8 +74,8 @@ class Regions(Op):
         require_integers(batch, "batch")
         if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4 or batch.shape != rois.shape[:1]:
             raise ShapeError(
-                f"x is (batch, channels, height, width), rois (regions, 4) and batch (regions,), "
-                f"got {x}, {rois} and {batch}"
+                "x must be (batch, channels, height, width), rois (regions, 4) and batch "
+                f"(regions,), got {x}, {rois} and {batch}"
             )
         return x.with_shape((rois.shape[0], x.shape[1], *a.bins))
 
@@ -151,12 +151,12 @@ class RoiAlignGradient(Regions):
         batch: TensorType,
     ) -> TensorType:
         if dy.rank != 4:
-            raise ShapeError(f"dy is (regions, channels, rows, columns), got {dy}")
+            raise ShapeError(f"dy must be (regions, channels, rows, columns), got {dy}")
         n, height, width = attributes.maps
         dx = dy.with_shape((n, dy.shape[1], height, width))
         wanted = self.pooled(attributes, dx, rois, batch)
         if wanted != dy:
-            raise ShapeError(f"the bins of {rois} are {wanted}, and dy is {dy}")
+            raise ShapeError(f"dy must have the type of the bins of {rois}, {wanted}, got {dy}")
         return dx
 
     def maps(self, node: Node) -> tuple[int, ...]:
@@ -192,7 +192,7 @@ class RoiAlignMax(Regions):
     ) -> tuple[TensorType, TensorType, TensorType]:
         y = self.pooled(attributes, x, rois, batch)
         if x.shape[2] * x.shape[3] > COUNTED:
-            raise ShapeError(f"a map has at most {COUNTED} elements, got {x}")
+            raise ShapeError(f"a map must have at most {COUNTED} elements, got {x}")
         return y, y.with_dtype(int32), y
 
     def maps(self, node: Node) -> tuple[int, ...]:
@@ -252,8 +252,8 @@ class Chosen(Op):
         require_integers(batch, "batch")
         if y.rank != 4 or batch.shape != y.shape[:1] or weight != y or place != y.with_dtype(int32):
             raise ShapeError(
-                f"bins are (regions, channels, rows, columns), batch (regions,), and each bin has "
-                f"an int32 place and a weight, got {y}, {batch}, {place} and {weight}"
+                "bins must be (regions, channels, rows, columns) and batch (regions,), and each "
+                f"bin needs an int32 place and a weight; got {y}, {batch}, {place} and {weight}"
             )
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
@@ -328,8 +328,8 @@ class RoiAlignMaxSelect(Chosen):
         self.check(weight, batch, place, weight)
         if x.rank != 4 or x.shape[1] != weight.shape[1] or x.dtype != weight.dtype:
             raise ShapeError(
-                f"x is (batch, channels, height, width) with the channels and dtype of the bins, "
-                f"got {x} and {weight}"
+                "x must be (batch, channels, height, width) with the channels and dtype of the "
+                f"bins, got {x} and {weight}"
             )
         return weight
 

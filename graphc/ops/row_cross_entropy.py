@@ -26,7 +26,7 @@ Ignored = Annotated[tuple[int, ...], Whole(-(2**31), 2**31 - 1)]
 
 def _check_ignored(ignored: tuple[int, ...]) -> None:
     if len(ignored) > 1:
-        raise OptionError(f"at most one label is ignored, got {ignored}")
+        raise OptionError(f"at most one label can be ignored, got {ignored}")
 
 
 def _check_rows(
@@ -36,9 +36,9 @@ def _check_rows(
     require_integers(labels, "labels")
     _check_ignored(ignored)
     if table.rank != 2 or labels.shape != table.shape[:1]:
-        raise ShapeError(f"beside {table}, (rows, classes), labels are (rows,), got {labels}")
+        raise ShapeError(f"labels of {table}, (rows, classes), must be (rows,), got {labels}")
     if len(weights) > 1 or any(w.shape != table.shape[1:] for w in weights):
-        raise ShapeError(f"one weight a class of {table} may be given, got {weights}")
+        raise ShapeError(f"weights must have one number per class of {table}, got {weights}")
     float_dtype(table, *weights)
 
 
@@ -245,7 +245,9 @@ class CrossEntropyGradient(LabelOp):
         _check_rows(probabilities, labels, weights, attributes.ignored)
         float_dtype(probabilities, dlosses)
         if dlosses.shape != labels.shape:
-            raise ShapeError(f"dlosses has one number a row of {probabilities}, got {dlosses}")
+            raise ShapeError(
+                f"dlosses must have one number per row of {probabilities}, got {dlosses}"
+            )
         return probabilities
 
     def index_limit(self, node: Node) -> int:
@@ -349,7 +351,7 @@ class LabelWeight(LabelOp):
         require_integers(labels, "labels")
         _check_ignored(attributes.ignored)
         if weights.rank != 1:
-            raise ShapeError(f"weights are one a class, (classes,), got {weights}")
+            raise ShapeError(f"weights must have one number per class, (classes,), got {weights}")
         return labels.with_dtype(float_dtype(weights))
 
     def index_limit(self, node: Node) -> int:

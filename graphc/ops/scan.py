@@ -41,7 +41,7 @@ class Cumsum(Op):
 
     def infer(self, attributes: CumsumAttributes, x: TensorType) -> TensorType:
         if x.dtype == bool_:
-            raise DTypeError("there is no sum of bool; convert with graphc.cast")
+            raise DTypeError("bool cannot be summed; convert with graphc.cast")
         normalize_axis(attributes.axis, x.rank, "axis")
         return x
 

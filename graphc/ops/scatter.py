@@ -74,12 +74,15 @@ def lookups_of(attributes: TupleAttributes, x: TensorType, indices: TensorType) 
     batch = attributes.batch
     if indices.rank <= batch or x.shape[:batch] != indices.shape[:batch]:
         raise ShapeError(
-            f"x and indices have the first {batch} axes in common, and indices one more for the "
-            f"numbers of a tuple, got {x} and {indices}"
+            f"x and indices must have equal first {batch} axes, and indices one more axis for the "
+            f"index tuples; got {x} and {indices}"
         )
     width = indices.shape[-1]
     if batch + width > x.rank:
-        raise ShapeError(f"a tuple numbers the axes of x behind {batch}, got {x} and {indices}")
+        raise ShapeError(
+            f"an index tuple must not be longer than the axes of x after the first {batch}, got "
+            f"{x} and {indices}"
+        )
     numbered, rest = x.shape[batch : batch + width], x.shape[batch + width :]
     return Lookups(x.shape[:batch], numbered, rest, indices.shape[batch:-1])
 
@@ -144,10 +147,10 @@ class Scatter(Tuples):
         self, attributes: TupleAttributes, x: TensorType, indices: TensorType, updates: TensorType
     ) -> TensorType:
         if same_dtype(x, updates) == bool_ and self.ufunc is not None:
-            raise DTypeError("bool is only replaced; convert with graphc.cast")
+            raise DTypeError("bool supports only the reduction 'none'; convert with graphc.cast")
         wanted = lookups_of(attributes, x, indices).updates
         if updates.shape != wanted:
-            raise ShapeError(f"updates have the shape {list(wanted)}, got {updates}")
+            raise ShapeError(f"updates must have the shape {list(wanted)}, got {updates}")
         return x
 
     def cost(self, node: Node) -> Cost:

@@ -69,7 +69,7 @@ class Reshape(Op):
         y = x.with_shape(attributes.shape)
         if y.elements != x.elements:
             raise ShapeError(
-                f"shape {list(y.shape)} holds {y.elements} elements, the input {x.elements}"
+                f"shape {list(y.shape)} has {y.elements} elements, but the input has {x.elements}"
             )
         return y
 
@@ -127,7 +127,8 @@ class Transpose(Op):
     def infer(self, attributes: TransposeAttributes, x: TensorType) -> TensorType:
         if sorted(attributes.permutation) != list(range(x.rank)):
             raise ShapeError(
-                f"{attributes.permutation} does not name each of the {x.rank} axes once"
+                f"the permutation must contain each of the {x.rank} axes once, got "
+                f"{attributes.permutation}"
             )
         return x.with_shape([x.shape[axis] for axis in attributes.permutation])
 
@@ -192,7 +193,7 @@ class Slice(Op):
     def infer(self, attributes: SliceAttributes, x: TensorType) -> TensorType:
         a, extents = attributes, []
         if not len(a.starts) == len(a.stops) == len(a.steps) == x.rank:
-            raise ShapeError(f"{len(a.starts)} slices for a tensor of rank {x.rank}")
+            raise ShapeError(f"the number of slices must be the rank {x.rank}, got {len(a.starts)}")
         for start, stop, step, n in zip(a.starts, a.stops, a.steps, x.shape, strict=True):
             if not start < stop <= n or step > n:
                 raise ShapeError(f"slice {start}:{stop}:{step} of an axis of {n} is empty")
@@ -243,7 +244,7 @@ class PadSlice(Op):
         part = SliceAttributes(attributes.starts, attributes.stops, attributes.steps)
         filled = Slice().infer(part, y)
         if filled != x:
-            raise ShapeError(f"a slice of {filled} is to be filled, got {x}")
+            raise ShapeError(f"x must have the type of the slice, {filled}, got {x}")
         return y
 
     def gradient(self, node: Node, dy: Value) -> Value:
@@ -297,7 +298,7 @@ def reshape(x: Value, shape: Sequence[int]) -> Value:
     if target.count(-1) == 1:
         known = -int(np.prod(target))
         if known == 0 or x.type.elements % known:
-            raise ShapeError(f"reshape: {x.type} does not divide into {list(target)}")
+            raise ShapeError(f"reshape: {x.type} cannot be reshaped to {list(target)}")
         target = tuple(x.type.elements // known if n == -1 else n for n in target)
     if target == x.shape:
         return x

@@ -34,7 +34,9 @@ class AlongAxis(Op):
         float_dtype(*types)
         normalize_axis(attributes.axis, types[0].rank, "axis")
         if any(type.shape != types[0].shape for type in types):
-            raise ShapeError(f"operands have one shape, got {' and '.join(map(str, types))}")
+            raise ShapeError(
+                f"operands must have equal shapes, got {' and '.join(map(str, types))}"
+            )
         return types[0]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
@@ -121,7 +123,9 @@ class CausalSoftmax(Op):
     def infer(self, attributes: Any, x: TensorType) -> TensorType:
         float_dtype(x)
         if x.rank < 2 or x.shape[-2] > x.shape[-1]:
-            raise ShapeError(f"x is (..., rows, columns) with no more rows than columns, got {x}")
+            raise ShapeError(
+                f"x must be (..., rows, columns) with at least as many columns as rows, got {x}"
+            )
         return x
 
     def gradient(self, node: Node, dy: Value, y: Value) -> Value:
@@ -171,7 +175,7 @@ class MaskedSoftmax(AlongAxis):
     def infer(self, attributes: AxisAttributes, *types: TensorType) -> TensorType:
         x, mask = types
         if mask.dtype != bool_:
-            raise DTypeError(f"the mask is bool, true where an element counts, got {mask}")
+            raise DTypeError(f"the mask must be bool (true: the element counts), got {mask}")
         if broadcast_shapes(self.name, x.shape, mask.shape) != x.shape:
             raise ShapeError(f"the mask {mask} does not broadcast to {x}")
         return super().infer(attributes, x)

@@ -32,7 +32,7 @@ def var(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) ->
     count = math.prod(x.shape[axis] for axis in reduced)
     freedom = count - number_between("ddof", ddof, -math.inf, math.inf)
     if not 0 < freedom < math.inf:
-        raise OptionError(f"var: ddof is less than the {count} elements, got {quoted(ddof)}")
+        raise OptionError(f"var: ddof must be less than the {count} elements, got {quoted(ddof)}")
     centred = sub(x, mean(x, reduced, keepdims=True))
     return scale(sum(mul(centred, centred), reduced, keepdims), 1 / freedom)
 

@@ -67,8 +67,8 @@ def max_unpool(x: Value, indices: Value, extents: Sequence[int]) -> Value:
         x.type.rank < 3
     ):
         raise ShapeError(
-            f"max_unpool: x is (batch, channels, ...) and indices alike, got {x.type} and "
-            f"{indices.type}"
+            "max_unpool: x must be (batch, channels, ...) and indices must have its shape, got "
+            f"{x.type} and {indices.type}"
         )
     wanted = tuple(whole_number("max_unpool: an extent", n) for n in extents)
     lines = (*x.shape[:2], -1)

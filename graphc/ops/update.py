@@ -63,15 +63,15 @@ class Update(Elementwise):
         inputs = dict(zip(self.inputs, types, strict=False))
         guard = types[len(self.inputs) - 1 :]
         if len(guard) > 1 or any(type != TensorType((), bool_) for type in guard):
-            raise ShapeError(f"one bool scalar may say whether to update, got {guard}")
+            raise ShapeError(f"the guard of an update must be one bool scalar, got {guard}")
         for name, type in inputs.items():
             if name == self.inputs[-1]:
                 continue
             shape = () if name in self.scalars else types[0].shape
             if type.shape != shape:
-                raise ShapeError(f"{name} has the shape {list(shape)}, got {type}")
+                raise ShapeError(f"{name} must have the shape {list(shape)}, got {type}")
             if type.dtype.kind != self.kinds.get(name, "float"):
-                raise DTypeError(f"{name} is of {self.kinds.get(name, 'float')}s, got {type}")
+                raise DTypeError(f"{name} must be of {self.kinds.get(name, 'float')}s, got {type}")
         return tuple(inputs[self.must_overwrite[output]] for output in self.outputs)
 
 
@@ -189,8 +189,8 @@ class AdamCorrection(Op):
     ) -> tuple[TensorType, ...]:
         if learning_rate.dtype.kind != "float" or learning_rate.shape or not is_counter(step):
             raise ShapeError(
-                f"the learning rate is one float, and step one integer, got {learning_rate} and "
-                f"{step}"
+                "the learning rate must be a float scalar and step an integer scalar, got "
+                f"{learning_rate} and {step}"
             )
         return (learning_rate,) * 2
 

@@ -18,7 +18,7 @@ from graphc.ir.types import DType
 def given_weight(where: str, weight: Value, axes: str, trainable: bool = True) -> Value:
     """Return a weight with the axes of a form such as ``(outputs, inputs)``."""
     if as_value(f"{where}: weight", weight).type.rank != axes.count(",") + 1:
-        raise ShapeError(f"{where}: weight is {axes}, got {weight.type}")
+        raise ShapeError(f"{where}: weight must be {axes}, got {weight.type}")
     return frozen_alone(where, weight, trainable)
 
 
@@ -26,8 +26,8 @@ def frozen_alone(where: str, weight: Value, trainable: bool) -> Value:
     """Return a given weight; raises `OptionError` if it is combined with ``trainable=False``."""
     if not truth(f"{where}: trainable", trainable):
         raise OptionError(
-            f"{where}: trainable=False is for a weight that is made, and {weight!r} is given; make "
-            "that one with trainable=False"
+            f"{where}: trainable=False applies only to a weight that the layer creates, but "
+            f"{weight!r} is given; create that one with trainable=False"
         )
     return weight
 
@@ -37,8 +37,8 @@ def agree(where: str, weight: Value, sizes: Mapping[str, tuple[object, object]])
     for name, (stated, found) in sizes.items():
         if stated is not None and stated != found:
             raise ShapeError(
-                f"{where}: {name} is {quoted(stated)}, but the weight, {weight.type}, has {found}; "
-                "change one of the two, or leave out the size"
+                f"{where}: {name} is {quoted(stated)}, but the weight, {weight.type}, has "
+                f"{found}; change one of them, or omit the size"
             )
 
 
@@ -46,8 +46,8 @@ def not_given(where: str, **sizes: object) -> OptionError:
     """Return the error for a weight that is not given and cannot be created, as sizes are None."""
     missing = " and ".join(name for name, stated in sizes.items() if stated is None)
     return OptionError(
-        f"{where}: {missing} not given; state {' and '.join(sizes)} for a weight that is made, or "
-        "give one as weight="
+        f"{where}: {missing} not given; give {' and '.join(sizes)} to create a weight, or pass "
+        "one as weight="
     )
 
 
@@ -73,7 +73,9 @@ def bias_of(
     """
     if isinstance(bias, Value):
         if bias.shape != (length,):
-            raise ShapeError(f"{where}: bias has one number an output, ({length},), got {bias!r}")
+            raise ShapeError(
+                f"{where}: bias must have one number per output, ({length},), got {bias!r}"
+            )
         return bias
     is_wanted = bias is not None and truth(f"{where}: bias", bias, ", or a value")
     if not (is_wanted and is_made):

@@ -32,7 +32,9 @@ class Groups:
     def __post_init__(self) -> None:
         for pair in self.groups:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise OptionError(f"groups are pairs of a pattern and an optimizer, got {pair!r}")
+                raise OptionError(
+                    f"groups must be pairs of a pattern and an optimizer, got {pair!r}"
+                )
         for pattern, optimizer in (*self.groups, ("default", self.default)):
             _compiled(pattern)
             check_optimizer(f"the optimizer of {pattern!r}", optimizer)
@@ -56,7 +58,7 @@ def _compiled(pattern: object) -> re.Pattern[str]:
     try:
         return re.compile(pattern)  # type: ignore[call-overload, no-any-return]
     except (TypeError, re.error) as error:
-        raise OptionError(f"{pattern!r} is no regular expression: {error}") from None
+        raise OptionError(f"{pattern!r} is not a valid regular expression: {error}") from None
 
 
 @dataclass
@@ -89,7 +91,7 @@ class _GroupsUpdater:
         for group in self.groups:
             if not group.size:
                 raise OptionError(
-                    f"no parameter belongs to the group {group.pattern.pattern!r}: it is found in "
-                    f"no name, or in such as earlier groups have; the names are "
+                    f"no parameter belongs to the group {group.pattern.pattern!r}; the pattern "
+                    "matches no name, or earlier groups contain all matches; the names are "
                     f"{', '.join(self.names)}"
                 )

@@ -44,9 +44,9 @@ def check_elementwise(optimizer: Optimizer) -> None:
     """Raise `OptionError` for an optimizer whose states cannot be sharded."""
     if not getattr(optimizer, "is_elementwise", False):
         raise OptionError(
-            f"shard='states' updates parts of rows of parameters, and {optimizer!r} looks at a "
-            "whole parameter; take SGD, Adam, AdamW, Adagrad, RMSProp or Lion, or leave out shard. "
-            "An optimizer of your own whose updates are elementwise says is_elementwise = True"
+            f"shard='states' updates shards of parameters, but {optimizer!r} needs whole "
+            "parameters; choose SGD, Adam, AdamW, Adagrad, RMSProp or Lion, or omit shard. If "
+            "your own optimizer is elementwise, set is_elementwise = True"
         )
 
 

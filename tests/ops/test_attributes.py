@@ -71,7 +71,7 @@ def test_a_truth_is_nothing_but_true_or_false():
             changed = replace(node.attributes, **{attribute: value})
             with (
                 loops.case((name, attribute, value)),
-                pytest.raises(OptionError, match=f"{attribute} is True or False, got"),
+                pytest.raises(OptionError, match=f"{attribute} must be True or False, got"),
             ):
                 builder.create(node.op, node.inputs, changed, builder.Context())
 
@@ -297,7 +297,7 @@ def test_rules_hold_at_their_boundaries():
         for value in good:
             rule.check("x", value)
         for value in bad:
-            with pytest.raises(OptionError, match="x is a"):
+            with pytest.raises(OptionError, match="x must be a"):
                 rule.check("x", value)
 
 

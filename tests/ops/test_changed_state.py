@@ -75,7 +75,7 @@ def test_outside_of_training_nothing_changes():
 
 def test_impossible_changes_of_states_are_refused():
     x = g.input("x", (3,))
-    with pytest.raises(OptionError, match="w is trained"):
+    with pytest.raises(OptionError, match="w is trainable"):
         with_changes(x, [(g.parameter("w", (3,)), x)])
-    with pytest.raises(ShapeError, match="replaced by a value of its type"):
+    with pytest.raises(ShapeError, match="must have its type"):
         apply(WithChange, x, g.parameter("s", (4,), trainable=False), x)

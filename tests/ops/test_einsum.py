@@ -82,15 +82,15 @@ def test_gradients():
 @pytest.mark.parametrize(
     ("subscripts", "error", "message"),
     [
-        ("ij,jk->iz", OptionError, "has labels of the terms"),
-        ("ij,jk->ii", OptionError, "each once"),
-        ("i1,jk", OptionError, "no term"),
-        ("ij..,jk", OptionError, "no term"),
+        ("ij,jk->iz", OptionError, "must use labels of the terms"),
+        ("ij,jk->ii", OptionError, "each at most once"),
+        ("i1,jk", OptionError, "not a valid term"),
+        ("ij..,jk", OptionError, "not a valid term"),
         ("ij", OptionError, "1 terms for 2"),
-        ("ijk,jk", ShapeError, "a letter an axis"),
-        ("i,jk", ShapeError, "a letter an axis"),
+        ("ijk,jk", ShapeError, "one letter per axis"),
+        ("i,jk", ShapeError, "one letter per axis"),
         ("i...,jk->k", OptionError, "the ellipsis"),
-        ("ij,ik", ShapeError, "the extents 2 and 3"),
+        ("ij,ik", ShapeError, "two extents, 2 and 3"),
     ],
 )
 def test_malformed_notation_is_refused(subscripts, error, message):

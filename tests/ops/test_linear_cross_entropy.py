@@ -153,11 +153,15 @@ def test_it_has_no_second_derivative():
 @pytest.mark.parametrize(
     ("error", "message", "change"),
     [
-        (OptionError, "5 chunks do not divide 4 rows", {"chunks": 5}),
+        (OptionError, "a multiple of chunks, got 4 rows and 5 chunks", {"chunks": 5}),
         (OptionError, "chunks", {"chunks": 0}),
         (OptionError, "reduction", {"reduction": "none"}),
-        (DTypeError, "labels are integers", {"labels": g.input("t", (4,))}),
-        (ShapeError, r"labels of .* are \[4\]", {"labels": g.input("t", (5,), "int32")}),
+        (DTypeError, "labels must be integers", {"labels": g.input("t", (4,))}),
+        (
+            ShapeError,
+            r"labels of .* must have the shape \[4\]",
+            {"labels": g.input("t", (5,), "int32")},
+        ),
         (ShapeError, "affine", {"weight": g.parameter("v", (5, 4))}),
     ],
 )

@@ -156,7 +156,9 @@ def test_losses_of_rows_keep_the_probabilities_alone():
 def test_class_weights_that_are_trained_are_refused_and_stopped_ones_taken(loss):
     x, labels = g.parameter("x", (3, 5)), g.input("labels", (3,), "int32")
     weights = g.exp(g.parameter("w", (5,)))
-    with pytest.raises(GradientError, match=r"by its input .weights.*graphc\.stop_gradient"):
+    with pytest.raises(
+        GradientError, match=r"with respect to its input .weights.*graphc\.stop_gradient"
+    ):
         g.plan(loss(x, labels, weights=weights), optimizer=g.optim.SGD())
     stopped = loss(x, labels, weights=g.stop_gradient(weights))
     slopes = g.gradient(stopped, [x, weights])
@@ -170,7 +172,7 @@ def test_labels_out_of_range_are_refused_beside_the_ignored_one(label):
     program = g.compile(loss)
     feeds = {"logits": np.zeros((3, 5), np.float32)}
     assert program.step(feeds | {"labels": np.array([-1, 4, -1], np.int32)})["loss"] > 0
-    with pytest.raises(FeedError, match=r"must lie in \[0, 5\) or be -1"):
+    with pytest.raises(FeedError, match=r"must be in \[0, 5\) or be -1"):
         program.step(feeds | {"labels": np.array([-1, 4, label], np.int32)})
 
 
@@ -179,7 +181,7 @@ def test_computed_labels_are_refused_beside_the_ignored_one():
     program = g.compile(g.softmax_cross_entropy(logits, labels + labels, ignore_index=-2))
     feeds = {"logits": np.zeros((3, 5), np.float32)}
     assert program.step(feeds | {"labels": np.array([-1, 2, 0], np.int32)})["loss"] > 0
-    with pytest.raises(FeedError, match=r"must lie in \[0, 5\) or be -2"):
+    with pytest.raises(FeedError, match=r"must be in \[0, 5\) or be -2"):
         program.step(feeds | {"labels": np.array([-1, 3, 0], np.int32)})
 
 
@@ -188,7 +190,7 @@ def test_labels_that_one_loss_ignores_and_another_reads():
     both = g.softmax_cross_entropy(logits, labels, ignore_index=-1)
     both = both + g.softmax_cross_entropy(logits, labels)
     feeds = {"logits": np.zeros((3, 5), np.float32), "labels": np.array([-1, 4, 0], np.int32)}
-    with pytest.raises(FeedError, match=r"must lie in \[0, 5\);"):
+    with pytest.raises(FeedError, match=r"must be in \[0, 5\);"):
         g.compile(both).step(feeds)
 
 
@@ -289,11 +291,11 @@ ROWS = (g.input("logits", (3, 5)), g.input("labels", (3,), "int32"))
         (lambda: g.softmax_cross_entropy(*ROWS, ignore_index=0.5), OptionError, "ignore_index"),
         (
             lambda: g.softmax_cross_entropy(ROWS[0], ROWS[0], ignore_index=0),
-            OptionError, "no ignore_index",
+            OptionError, "ignore_index is not supported",
         ),
         (
             lambda: g.softmax_cross_entropy(*ROWS, weights=g.input("w", (4,))),
-            ShapeError, "one a class",
+            ShapeError, "one number per class",
         ),
         (
             lambda: g.softmax_cross_entropy(*ROWS, weights=g.input("w", (5,), "float64")),
@@ -306,12 +308,12 @@ ROWS = (g.input("logits", (3, 5)), g.input("labels", (3,), "int32"))
         (lambda: g.hinge(ROWS[0], ROWS[0], margin="a"), OptionError, "hinge: margin: .* 'a'"),
         (
             lambda: g.softmax_cross_entropy(*ROWS, axis=2),
-            ShapeError, "softmax_cross_entropy: axis 2 is outside",
+            ShapeError, "softmax_cross_entropy: axis 2 is out of range",
         ),
-        (lambda: g.nll_loss(*ROWS, axis=0), ShapeError, r"integers \[5\] .* `axis` says"),
+        (lambda: g.nll_loss(*ROWS, axis=0), ShapeError, r"integers \[5\] .* set `axis`"),
         (
             lambda: g.nll_loss(*ROWS, axis=1, weights=g.input("w", (3,))),
-            ShapeError, r"one a class of f32\[3,5\], \(5,\), got",
+            ShapeError, r"one number per class of f32\[3,5\], \(5,\), got",
         ),
         (lambda: g.smooth_l1(ROWS[0], ROWS[0], beta=-1), OptionError, "above 0"),
         (
@@ -334,9 +336,9 @@ LOSSES = [
 @pytest.mark.parametrize("loss", LOSSES)
 def test_operands_that_are_none_are_told_by_the_name_of_the_loss(loss):
     x, name = g.input("x", (2,)), loss.__name__
-    with pytest.raises(OptionError, match=f" {name}: an operand is a graphc value"):
+    with pytest.raises(OptionError, match=f" {name}: an operand must be a graphc value"):
         loss(None, x)
-    with pytest.raises(OptionError, match=rf" {name}(: \w+)?: an operand is a graphc value"):
+    with pytest.raises(OptionError, match=rf" {name}(: \w+)?: an operand must be a graphc value"):
         loss(x, None)
 
 

@@ -115,7 +115,7 @@ def test_masks(name, causal, form):
 def test_causal_rows_see_columns_by_their_offset(rows, columns, causal, form):
     feeds = drawn((1, 2), rows, columns)
     if rows > columns and causal != "first":
-        with pytest.raises(ShapeError, match="no more rows than columns"):
+        with pytest.raises(ShapeError, match="at least as many columns as rows"):
             run(form, feeds, causal)
         return
     check(run(form, feeds, causal), feeds, causal)
@@ -244,27 +244,27 @@ QKV = g.input("qkv", (2, 3, 12))
         ),
         (
             lambda: g.attention(X, X, X, mask=g.input("m", (3,), "int32")),
-            DTypeError, "mask is bool",
+            DTypeError, "mask must be bool",
         ),
         (
             lambda: g.attention(X, X, X, mask=g.input("m", (3,), "int32"), form="fused"),
-            DTypeError, "mask is bool",
+            DTypeError, "mask must be bool",
         ),
         (
-            lambda: g.attention(g.input("q", (5, 3, 4)), X, X), ShapeError, "equal shares",
+            lambda: g.attention(g.input("q", (5, 3, 4)), X, X), ShapeError, "equal heads",
         ),
-        (lambda: g.multi_head_attention(QKV, 4, key_heads=3), ShapeError, "do not divide"),
-        (lambda: g.multi_head_attention(QKV, 3, keys=X), OptionError, "given together"),
+        (lambda: g.multi_head_attention(QKV, 4, key_heads=3), ShapeError, "key_heads must divide"),
+        (lambda: g.multi_head_attention(QKV, 3, keys=X), OptionError, "both keys and values"),
         (
             lambda: g.multi_head_attention(QKV, 2, bias=g.input("b", (4,))), ShapeError, "bias",
         ),
         (
-            lambda: g.multi_head_attention(QKV, 3, keys=X, values=X), ShapeError, "keys are",
+            lambda: g.multi_head_attention(QKV, 3, keys=X, values=X), ShapeError, "keys must be",
         ),
-        (lambda: g.attention(X, X, None), OptionError, "attention: v: an operand is a graphc"),
+        (lambda: g.attention(X, X, None), OptionError, "attention: v: an operand must be a graphc"),
         (
             lambda: g.attention(X, X, X, mask=g.input("m", (3, 3), "float16")),
-            DTypeError, "attention: a mask is bool, or float32 as q is, got f16",
+            DTypeError, "attention: a mask must be bool or float32, the dtype of q, got f16",
         ),
     ],
 )  # fmt: skip

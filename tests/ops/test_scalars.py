@@ -235,14 +235,14 @@ def test_nan_and_infinity_are_found_and_go_through():
 @pytest.mark.parametrize("function", [g.bitwise_and, g.left_shift, g.right_shift])
 def test_floats_have_no_bits(function):
     x = g.input("x", (2,))
-    with pytest.raises(DTypeError, match="floats have no bits"):
+    with pytest.raises(DTypeError, match="bitwise operators need bool or integers"):
         function(x, x)
 
 
 def test_there_is_no_arithmetic_on_bools():
     x = g.input("x", (2,), "bool")
     for function in (g.abs, g.sign, lambda x: x // x, lambda x: x << x, lambda x: x**x):
-        with pytest.raises(DTypeError, match="no arithmetic on bool"):
+        with pytest.raises(DTypeError, match="bool has no arithmetic"):
             function(x)
 
 

@@ -240,11 +240,11 @@ def test_ranks_with_other_plans_refuse_to_start():
 
 
 def test_options_that_exclude_ranks_are_refused():
-    with pytest.raises(OptionError, match="ranks belong to training"):
+    with pytest.raises(OptionError, match="ranks applies only to training"):
         g.plan(outputs=[g.input("x", (3,))], ranks=2)
-    with pytest.raises(OptionError, match="leave out streams, or ranks"):
+    with pytest.raises(OptionError, match="omit streams or ranks"):
         g.plan(mlp(4), optimizer=g.optim.SGD(), ranks=2, streams=2)
-    with pytest.raises(RanksError, match="the plan is for 3 ranks, and this is rank 0 of 1"):
+    with pytest.raises(RanksError, match="the plan is for 3 ranks, but this is rank 0 of 1"):
         g.compile(mlp(4), optimizer=g.optim.SGD(), ranks=3)
 
 

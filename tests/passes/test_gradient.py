@@ -97,7 +97,9 @@ def test_an_op_without_gradient_is_named_with_its_scope():
     with g.scope("inner"):
         rate = g.input("rate", ())
         new = builder.apply(SgdUpdate, w, w * 2.0, rate, attributes=SgdAttributes(0.0)).output
-    with pytest.raises(GradientError, match="inner/sgd_update has no gradient by its input 'g'"):
+    with pytest.raises(
+        GradientError, match="inner/sgd_update has no gradient with respect to its input 'g'"
+    ):
         g.gradient(g.sum(new), [w])
 
 

@@ -277,12 +277,12 @@ def test_plans_with_shards_are_read_back(tmp_path):
 
 
 def test_options_that_exclude_shards_are_refused():
-    with pytest.raises(OptionError, match="shard belongs to training"):
+    with pytest.raises(OptionError, match="shard applies only to training"):
         g.plan(outputs=[g.input("x", (3,))], shard="states")
     for optimizer in (
         g.optim.LAMB(), g.optim.Muon(), g.optim.Groups([("bias", g.optim.LAMB())], g.optim.SGD())
     ):  # fmt: skip
-        with pytest.raises(OptionError, match=r"looks at a whole parameter; take SGD, Adam"):
+        with pytest.raises(OptionError, match=r"needs whole parameters; choose SGD, Adam"):
             g.plan(mlp(4), optimizer=optimizer, ranks=2, shard="states")
     groups = g.optim.Groups([("none such", g.optim.SGD())], g.optim.SGD())
     with pytest.raises(OptionError, match="no parameter belongs to the group 'none such'"):

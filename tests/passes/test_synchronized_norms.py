@@ -91,5 +91,5 @@ def test_one_rank_and_networks_without_norms_have_the_plan_without_it():
 
 
 def test_it_belongs_to_training():
-    with pytest.raises(OptionError, match="sync_norm belongs to training"):
+    with pytest.raises(OptionError, match="sync_norm applies only to training"):
         g.plan(outputs=[g.input("x", (3,))], sync_norm=True)

@@ -117,7 +117,7 @@ def test_a_constant_has_the_dtype_of_the_other_floats():
 @pytest.mark.parametrize("members", [("neg(0.5)",), ("less(x0, 0.5)", "where(m0, 0.5, 1.0)")])
 def test_a_constant_alone_is_refused(members):
     attributes = FusedAttributes(members, (len(members) - 1,))
-    with pytest.raises(GraphError, match="a constant stands beside an operand that is a float"):
+    with pytest.raises(GraphError, match="a constant needs a float operand"):
         apply(Fused, X, attributes=attributes)
 
 

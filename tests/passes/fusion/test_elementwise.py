@@ -226,7 +226,7 @@ def test_groups_are_for_all_but_numpys_kernels_unless_asked_for():
 
 
 def test_the_option_is_a_bool():
-    with pytest.raises(OptionError, match="fuse is True or False, or None, got 'yes'"):
+    with pytest.raises(OptionError, match="fuse must be True or False, or None, got 'yes'"):
         g.plan(g.sum(g.tanh(X)), fuse="yes")
 
 
