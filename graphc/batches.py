@@ -98,8 +98,8 @@ class _Search:
         smaller = [batch for batch in self.sizes if batch < fits]
         if fits >= MOST:
             raise OptionError(
-                f"a batch of {fits:,} fits into {format_bytes(self.memory)}; larger ones are not "
-                "looked for: give less memory, or a network that grows with its batch"
+                f"a batch of {fits:,} fits into {format_bytes(self.memory)}, and the search ends "
+                "there; give less memory, or a network whose memory grows with its batch"
             )
         if not smaller:
             # Other bytes than states may be constant, too, so this guess is often too small.
@@ -141,5 +141,5 @@ class _Search:
             return None
 
     def _doing(self, fits: int, over: int | None) -> str:
-        above = "" if over is None else f", {over:,} does not"
-        return f"the largest batch within {format_bytes(self.memory)}: {fits:,} fits{above}"
+        above = "" if over is None else f"; {over:,} does not fit"
+        return f"the largest batch within {format_bytes(self.memory)} is {fits:,}{above}"

@@ -29,7 +29,7 @@ class CompileOptions(RunOptions, PlanOptions):
     _: KW_ONLY
     device: str = option(
         "cpu",
-        "The device: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``, a GPU if there is one.",
+        "The device of steps: ``cpu``, ``cuda``, ``cuda:1`` or ``auto`` (a GPU if there is one).",
         flag=Flag(
             "cpu, cuda, cuda:1, or auto: a GPU if there is one (default: {default})", metavar="D"
         ),

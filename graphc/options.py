@@ -50,7 +50,8 @@ AUTO = "auto"
 def _check_part_of_flops(name: str, given: object) -> None:
     if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
         raise OptionError(
-            f"{name} is a part of a step's flops from 0 up, such as 0.33, got {given!r}"
+            f"{name} must be a fraction of a step's flops of at least 0, such as 0.33, got "
+            f"{given!r}"
         )
 
 
@@ -60,79 +61,74 @@ class PlacementOptions(Options):
 
     allocate: Allocate = option(
         "packed",
-        "How values share bytes, one of {choices}.",
+        "The allocation strategy, which determines how values share bytes; one of {choices}.",
         choices=ALLOCATE,
         flag=Flag("{choices} (default: {default})", metavar="A"),
     )
     alignment: int = option(
         ALIGNMENT,
-        "Offsets are multiples of so many bytes, a power of two from 16 up.",
+        "The alignment of all offsets in bytes, a power of two of at least 16.",
         check=lambda _, given: check_alignment(given),
     )
     costs: Costs | None = option(
         None,
-        "Times that `graphc profile` has measured, from which follows what a node costs in "
-        "seconds; without them it follows from flops, bytes and the device's peaks.",
-        flag=Flag("use op times measured by `graphc profile`", metavar="FILE"),
+        "Node times measured by `graphc profile`. Without them, the cost model uses flops, bytes "
+        "and the peak rates of the device.",
+        flag=Flag("plan with node times measured by `graphc profile`", metavar="FILE"),
     )
     roofline: str | None = option(
         None,
-        "The device whose peaks give times, one of {choices}; by default that of the plan.",
+        "The device whose peak rates the cost model uses, one of {choices}; by default the "
+        "device of the plan.",
         choices=tuple(DEVICES),
         check=lambda _, given: find_device(given),
-        flag=Flag(
-            "peak rates for modeled times: {choices} (default: the device's)", metavar="NAME"
-        ),
+        flag=Flag("peak rates of the cost model: {choices} (default: the device)", metavar="NAME"),
     )
     reorder: bool = option(
         True,
-        "Let nodes run in an order that lowers the arena and changes no bit; without it, and under "
-        "all strategies but ``packed``, they run in the order of the paper.",
+        "Reorder nodes to reduce the arena, without changing results. Without it, and for all "
+        "strategies except ``packed``, nodes run in the order of the paper.",
         flag=Flag(
-            "keep the given node order, even if another one has a lower peak",
+            "run nodes in the order of their creation, even if another order needs fewer bytes",
             action="store_false",
             name="--keep-order",
         ),
     )
     kernels: Kernels = option(
         "native",
-        "What runs nodes on a CPU, one of {choices}: ``native`` is machine code, ``numpy`` the "
-        "reference, which is slower and needs other scratch.",
+        "The kernels on a CPU, one of {choices}: ``native`` is machine code; ``numpy`` is the "
+        "reference, which is slower and needs different scratch.",
         choices=KERNELS,
-        flag=Flag("on a CPU: {choices} (default: {default})", metavar="K"),
+        flag=Flag("kernels on a CPU: {choices} (default: {default})", metavar="K"),
     )
     fuse: bool | None = option(
         None,
-        "Make groups of elementwise nodes one kernel each, which changes no bit; None does so "
-        "unless the kernels are NumPy's.",
+        "Fuse groups of elementwise nodes into one kernel each, without changing results. None "
+        "fuses unless the kernels are NumPy's.",
         check=true_false_or_none,
         flag=Flag(
-            "fuse elementwise nodes (default: unless kernels are NumPy's)",
+            "fuse elementwise nodes, one kernel per group (default: unless kernels are NumPy's)",
             action=argparse.BooleanOptionalAction,
         ),
     )
     streams: int = option(
         1,
-        "Nodes run on so many streams, side by side where none writes what another one touches; "
-        "on a CPU one after another all the same. Values that may be alive together lie apart as "
-        "far as ``budget`` has room; without a budget the arena takes no more bytes than on one "
-        "stream.",
+        "The number of streams. Nodes without dependences run concurrently on a GPU, and "
+        "sequentially on a CPU. Values that may be live concurrently get separate bytes within "
+        "``budget``; without a budget, the arena is no larger than for one stream.",
         check=partial(whole_number, most=MOST_STREAMS),
         flag=Flag(
-            "streams for concurrent nodes; --budget sets the bytes for it (default: {default})",
+            "number of concurrent streams; --budget limits their bytes (default: {default})",
             metavar="K",
             parse=int,
         ),
     )
     overlap_copies: bool = option(
         False,
-        "On a GPU give inputs a second slot in the arena, so that `Program.steps` copies the next "
-        "batch while a step runs; where no state changes outputs, too, which leave during the "
-        "next step.",
-        flag=Flag(
-            "on a GPU: copy feeds during the previous step, to slots of the arena",
-            action="store_true",
-        ),
+        "On a GPU, give inputs a second slot in the arena, so that `Program.steps` copies the "
+        "next batch during a step. If no state changes, outputs also get a slot and are copied "
+        "out during the next step.",
+        flag=Flag("on a GPU: arena slots to copy feeds during a step", action="store_true"),
     )
 
 
@@ -142,34 +138,33 @@ class RecomputeOptions(Options):
 
     recompute: Recompute | None = option(
         None,
-        "What is computed again instead of kept, one of {choices}, by default ``none``: "
-        "``mirror`` what `graphc.mirror` marks; ``cheap`` all but products; ``segments`` what "
-        "stays inside a `graphc.segment` (Alg. 1); ``sublinear`` (Alg. 3), about the square root "
-        "of the feature maps for one more forward pass; ``recursive``, about their logarithm for "
-        "several; "
-        "``optimal``, what one of the next three options asks for, each of which implies it, or "
-        "without any the knee of the curve of bytes against time.",
+        "The recomputation policy, one of {choices}, by default ``none``. ``mirror`` recomputes "
+        "nodes marked by `graphc.mirror`; ``cheap`` all except products; ``segments`` the inner "
+        "values of each `graphc.segment` (Alg. 1). ``sublinear`` (Alg. 3) saves about the square "
+        "root of the feature maps for one extra forward pass; ``recursive`` saves about their "
+        "logarithm for several. ``optimal`` meets one of the next three options, each of which "
+        "implies it; without them, it chooses the knee of the curve of bytes against time.",
         choices=RECOMPUTE,
         flag=Flag("{choices} (default: {default})", metavar="P", unset="none"),
     )
     budget: int | str | None = option(
         None,
-        'Bytes of the whole arena, a number or ``"7GiB"``: the least time within it.',
+        'The limit of the whole arena, in bytes or as ``"7GiB"``; minimizes the time within it.',
         check=parse_bytes,
-        flag=Flag("bytes of the whole arena, such as 7GiB: least time within it", metavar="B"),
+        flag=Flag("limit of the whole arena, such as 7GiB; minimizes time", metavar="B"),
     )
     feature_map_budget: int | str | None = option(
         None,
-        "Bytes of the paper's measure: the least time within it.",
+        "The limit of the paper's measure, in bytes; minimizes the time within it.",
         check=parse_bytes,
-        flag=Flag("the same for the paper's measure of bytes", metavar="B"),
+        flag=Flag("limit of the paper's measure of bytes; minimizes time", metavar="B"),
     )
     max_extra_flops: float | None = option(
         None,
-        "Part of a step's flops that may be computed again: the fewest bytes within it.",
+        "The limit of recomputed flops, as a fraction of a step; minimizes the bytes within it.",
         check=_check_part_of_flops,
         flag=Flag(
-            "fewest bytes with at most this fraction of extra flops, such as 0.33",
+            "limit of recomputed flops, such as 0.33 of a step; minimizes bytes",
             metavar="F",
             parse=float,
         ),
@@ -180,10 +175,13 @@ class RecomputeOptions(Options):
         super().check()
         given = self._given_goals
         if len(given) > 1:
-            raise OptionError(f"give one of {' and '.join(given)}, not both: each decides a plan")
+            raise OptionError(
+                f"give only one of {' and '.join(given)}; each of them determines the plan"
+            )
         if given and self.recompute not in (None, "optimal"):
             raise OptionError(
-                f"a budget decides what is recomputed; leave out {self.recompute!r}, or {given[0]}"
+                f"a budget determines what is recomputed; omit recompute={self.recompute!r} or "
+                f"{given[0]}"
             )
 
     @property
@@ -216,14 +214,14 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
     _: KW_ONLY
     device: str | Device = option(
         "cpu",
-        "The device of the plan: ``cpu``, ``cuda``, ``auto``, a GPU if there is one, or a device "
-        "profile or its name, one of {choices}. No GPU is needed to plan for one: ``cuda`` is the "
-        "GPU that `roofline` names, by default an H200.",
+        "The target device: ``cpu``, ``cuda``, ``auto`` (a GPU if there is one), or a device "
+        "profile or its name, one of {choices}. Planning for a GPU needs no GPU: ``cuda`` is the "
+        "GPU named by `roofline`, by default an H200.",
         choices=profiles(),
         check=lambda _, given: None,  # by `check` of all options, which knows the roofline
         flag=Flag(
-            "cpu, {choices}, cuda (the GPU that --roofline names, h200 if none), or auto: a GPU "
-            "where there is one (default: {default})",
+            "cpu, {choices}, cuda (the GPU named by --roofline, by default h200), or auto: a GPU "
+            "if there is one (default: {default})",
             metavar="D",
         ),
     )
@@ -232,38 +230,36 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
         """Check also the needs of training and, unless the device is ``auto``, its capabilities."""
         super().check()
         if self.optimizer is None and (self.clip_norm is not None or self.accumulate != 1):
-            raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
+            raise OptionError("clip_norm and accumulate apply only to training; give an optimizer")
         if self.optimizer is None and self.ranks != 1:
-            raise OptionError("ranks belong to training; give an optimizer")
+            raise OptionError("ranks applies only to training; give an optimizer")
         if self.optimizer is None and self.sync_norm:
-            raise OptionError("sync_norm belongs to training; give an optimizer")
+            raise OptionError("sync_norm applies only to training; give an optimizer")
         if self.shard != "none":
             if self.optimizer is None:
-                raise OptionError("shard belongs to training; give an optimizer")
+                raise OptionError("shard applies only to training; give an optimizer")
             check_elementwise(self.optimizer)
         if self.ranks > 1 and self.streams > 1:
             raise OptionError(
-                "a step of several ranks runs on one stream beside its communication; leave out "
-                "streams, or ranks"
+                "a step of several ranks supports only one stream besides communication; omit "
+                "streams or ranks"
             )
         if self.optimizer is None and self.chunk_losses:
-            raise OptionError("chunk_losses belongs to training; give an optimizer")
+            raise OptionError("chunk_losses applies only to training; give an optimizer")
         if self.device == AUTO:
             return
         if self.alignment % self.target.least_alignment:
             least = self.target.least_alignment
             raise OptionError(
-                f"on a GPU alignment is a multiple of {least}, as cuBLAS asks of its workspaces, "
-                f"got {self.alignment}"
+                f"alignment on a GPU must be a multiple of {least}, which cuBLAS requires of its "
+                f"workspaces, got {self.alignment}"
             )
         if self.planned_for.kind == "cuda" and self.kernels == "numpy":
-            raise OptionError("NumPy's kernels are for the CPU; leave out kernels='numpy'")
+            raise OptionError("NumPy kernels run only on the CPU; omit kernels='numpy'")
         if self.planned_for.kind == "cpu" and self.precision == "tf32":
-            raise OptionError("tf32 products are for GPUs; choose precision fp32 on the CPU")
+            raise OptionError("tf32 products require a GPU; choose precision='fp32' on the CPU")
         if self.planned_for.kind == "cpu" and self.overlap_copies:
-            raise OptionError(
-                "only a GPU has copies that overlap with a step; leave out overlap_copies"
-            )
+            raise OptionError("overlap_copies requires a GPU; omit it on the CPU")
         _ = self.cost_model  # reads its file
 
     @property
@@ -309,8 +305,8 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
         of = kernels if measured is None else measured.device.get("kernels", kernels)
         if of != kernels:
             raise OptionError(
-                f"the costs are of {of} kernels, and the plan is for {kernels} ones; measure them "
-                f"anew, or choose kernels={of!r}"
+                f"the costs were measured for {of} kernels, but the plan uses {kernels} kernels; "
+                f"measure again, or choose kernels={of!r}"
             )
         peaks = find_device(self.roofline) if self.roofline else self.planned_for
         return CostModel(peaks, measured, self.precision == "tf32")
@@ -345,8 +341,8 @@ class FrontierOptions(PlanningOptions):
         super().check()
         if self.streams > 1:
             raise OptionError(
-                "a frontier is that of one stream; leave out streams, and plan with a budget to "
-                "see what width takes"
+                "a frontier supports only one stream; omit streams, and plan with a budget to "
+                "see the bytes of more streams"
             )
 
 
@@ -357,13 +353,13 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
     _: KW_ONLY
     training: bool | None = option(
         None,
-        "Whether batch norm uses the batch's statistics and dropout drops; by default where there "
-        "is an optimizer, or a gradient among the outputs.",
+        "Use batch statistics in batch norm, and apply dropout. By default True if there is an "
+        "optimizer or a gradient among the outputs.",
         check=true_false_or_none,
     )
     dump: str | os.PathLike[str] | None = option(
         None,
-        "A folder for the graph after every pass.",
+        "A folder to which to write the graph after every pass.",
         flag=Flag("write the graph after every pass", metavar="DIR"),
     )
 
@@ -371,10 +367,10 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
         """Check all options, and that budgets and recomputation are used only for training."""
         super().check()
         if self.goal is not None and self.optimizer is None and not self._budget_is_for_width:
-            raise OptionError("budgets are for training steps; give an optimizer")
+            raise OptionError("budgets require a training step; give an optimizer")
         if self.policy != "none" and self.optimizer is None:
             raise OptionError(
-                f"only training steps compute anything again; give an optimizer, or leave out "
+                "recomputation requires a training step; give an optimizer, or omit "
                 f"recompute={self.policy!r}"
             )
 

@@ -136,7 +136,7 @@ class Compilation:
         except (OSError, ValueError) as error:
             raise GraphcError(
                 f"cannot dump into {str(folder)!r}: {getattr(error, 'strerror', None) or error}; "
-                "choose a folder that is writable"
+                "choose a writable folder"
             ) from None
         path = folder / f"{len(self.seconds) - 1:02d}-{name}.txt"
         write_atomically(path, text.encode(), GraphcError)
@@ -189,7 +189,9 @@ def traced(options: PlanningOptions) -> Graph:
         named = {f"output{index}": value for index, value in enumerate(values)}
     if options.loss is not None:
         if "loss" in named:
-            raise OptionError("'loss' is the name of the loss; give the other output another name")
+            raise OptionError(
+                "the output name 'loss' is reserved for the loss; rename the other output"
+            )
         named = {"loss": options.loss, **named}
     if not named:
         raise OptionError("compile needs a loss or outputs")

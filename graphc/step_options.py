@@ -25,8 +25,8 @@ MOST_MICRO_BATCHES = 1024
 def _micro_batches(name: str, given: object) -> None:
     if whole_number(name, given) > MOST_MICRO_BATCHES:
         raise OptionError(
-            f"{name} is at most {MOST_MICRO_BATCHES}, as each micro-batch has nodes of its own, "
-            f"got {quoted(given)}"
+            f"{name} must be at most {MOST_MICRO_BATCHES}, because each micro-batch adds nodes to "
+            f"the graph, got {quoted(given)}"
         )
 
 
@@ -38,17 +38,17 @@ true_false_or_none = partial(truth, beside=", or None")
 class NetworkOptions(Options):
     """The options of the computation of a step: loss, outputs and optimizer."""
 
-    loss: Value | None = option(None, "What is trained; an output named ``loss``.")
+    loss: Value | None = option(None, "The loss to minimize; an output named ``loss``.")
     _: KW_ONLY
     outputs: Sequence[Value] | Mapping[str, Value] = option(
         (),
-        "Other outputs, beside the loss or alone: a mapping, or a sequence that is named "
+        "Outputs other than the loss: a mapping, or a sequence, whose items are named "
         "``output0``, ``output1``, ...",
     )
     optimizer: Optimizer | None = option(
         None,
-        "With one a step trains: it computes the loss, its gradients and the updates of all "
-        "trainable parameters. Without one it only computes the outputs.",
+        "The optimizer of a training step, which computes the loss, its gradients and the "
+        "updates of all trainable parameters. Without one, a step only computes the outputs.",
         check=check_optimizer,
     )
 
@@ -59,10 +59,10 @@ class StepOptions(Options):
 
     clip_norm: float | None = option(
         None,
-        "All gradients are scaled down together where their norm is larger.",
+        "The maximum global norm of the gradients; larger gradients are scaled down together.",
         check=partial(number_between, low=SMALLEST_NORM, high=LARGEST_FLOAT32),
         flag=Flag(
-            "largest global norm of the gradients (default: {default})",
+            "maximum global norm of the gradients (default: {default})",
             metavar="C",
             unset="no limit",
             parse=float,
@@ -70,51 +70,51 @@ class StepOptions(Options):
     )
     accumulate: int = option(
         1,
-        "With k, a step adds the gradients of k micro-batches before it updates: inputs, and "
-        "outputs but the loss, get a first axis of k, and the loss is the average.",
+        "The number k of micro-batches whose gradients a step sums before the update. Inputs, "
+        "and outputs except the loss, get a first axis of extent k; the loss is the mean.",
         check=_micro_batches,
-        flag=Flag("micro-batches a step (default: {default})", metavar="K", parse=int),
+        flag=Flag("micro-batches per step (default: {default})", metavar="K", parse=int),
     )
     ranks: int = option(
         1,
-        "Number of data-parallel processes, each with its own batch: they add their gradients "
-        "up, and the loss is the mean of theirs. See docs/parallel.md.",
+        "The number of data-parallel ranks. Each process has its own batch; gradients are summed "
+        "and losses averaged. See docs/parallel.md.",
         check=partial(whole_number, most=MOST_RANKS),
         flag=Flag(
-            "data-parallel processes, each with its own batch (default: {default})",
+            "number of data-parallel ranks, each with its own batch (default: {default})",
             metavar="N",
             parse=int,
         ),
     )
     shard: Literal["none", "states"] = option(
         "none",
-        "One of {choices}: with ``states`` each of `ranks` holds and updates an N-th of parameters "
-        "and moments, and parameters are gathered before they are read. See docs/parallel.md.",
+        "One of {choices}. With ``states``, each of N `ranks` stores and updates 1/N of "
+        "parameters and moments, and parameters are gathered before use. See docs/parallel.md.",
         choices=("none", "states"),
         flag=Flag("what is sharded over ranks: {choices} (default: {default})", metavar="S"),
     )
     sync_norm: bool = option(
         False,
-        "Whether batch norms take the statistics of all `ranks` together, not each of its own.",
+        "Synchronize batch norm statistics over all `ranks`.",
         check=truth,
-        flag=Flag("batch norms over all ranks together", action="store_true"),
+        flag=Flag("synchronize batch norm statistics over all ranks", action="store_true"),
     )
     precision: Precision = option(
         "fp32",
-        "One of {choices}: ``bf16`` and ``fp16`` keep feature maps in 16 bits beside float32 "
-        "parameters; ``fp16`` scales the loss and skips the update of a step that overflows. "
-        "``tf32`` lets a GPU's float32 products round their operands to 10 bits.",
+        "One of {choices}. ``bf16`` and ``fp16`` store feature maps in 16 bits and parameters in "
+        "float32; ``fp16`` scales the loss and skips the update of a step that overflows. "
+        "``tf32`` lets float32 products on a GPU round their operands to 10 bits of mantissa.",
         choices=tuple(PRECISIONS),
-        flag=Flag("of feature maps: {choices} (default: {default})", metavar="P"),
+        flag=Flag("precision of feature maps: {choices} (default: {default})", metavar="P"),
     )
     chunk_losses: bool | None = option(
         None,
-        "Compute a cross entropy and the linear layer before it by parts of the rows where that "
-        "lowers the peak by a twentieth: losses and gradients are the same but for rounding, and "
+        "Compute a cross entropy and the linear layer before it in chunks of rows if that "
+        "reduces the peak by at least 5%. Losses and gradients are equal up to rounding, and "
         "have no second derivative. None does so on a GPU.",
         check=true_false_or_none,
         flag=Flag(
-            "compute the last layer and loss in chunks if that lowers the peak (default: on a GPU)",
+            "last layer and loss in chunks of rows if that reduces the peak (default: on a GPU)",
             action=argparse.BooleanOptionalAction,
         ),
     )

@@ -80,7 +80,7 @@ def _check_arguments(loss: Value, wrt: Sequence[Value]) -> None:
     for value in wrt:
         if value.type.dtype.kind != "float":
             raise GradientError(
-                f"{value!r} is not float, so it has no derivative; leave it out of wrt"
+                f"{value!r} is not float, so it has no derivative; omit it from wrt"
             )
 
 
@@ -190,8 +190,9 @@ class _Differentiation:
         if rule is None:
             cure = node.op.instead_of_gradient.get(name, "use another op")
             raise GradientError(
-                f"{node.label} has no gradient by its input {name!r}, but the loss depends on it "
-                f"through this node; leave what lies behind it out of wrt, or {cure}"
+                f"{node.label} has no gradient with respect to its input {name!r}, but the loss "
+                f"depends on that input; omit the values that {name!r} depends on from wrt, or "
+                f"{cure}"
             )
         return rule.method(node.op, node, **self.arguments(node, name, rule))
 
@@ -208,8 +209,8 @@ class _Differentiation:
             flows = flows and source not in node.op.independent.get(name, ())
             if flows and rule.reads and f"d{name}" not in rule.reads:
                 raise GradientError(
-                    f"{node.label} passes no gradient back from its output {name!r}; the loss may "
-                    "not depend on it"
+                    f"{node.label} has no gradient for its output {name!r}, so the loss must not "
+                    "depend on that output"
                 )
         named: dict[str, Any] = {}
         for name in rule.reads:

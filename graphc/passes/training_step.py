@@ -88,7 +88,7 @@ def _trained(forward: Graph) -> list[State]:
         raise OptionError("an optimizer needs a loss; pass it as the first argument of compile")
     trained = [state for state in forward.states if state.trainable]
     if not trained:
-        raise OptionError("an optimizer needs trainable parameters, and the loss depends on none")
+        raise OptionError("an optimizer needs trainable parameters, but the loss depends on none")
     return trained
 
 
@@ -169,7 +169,7 @@ def _guarded(node: Node, finite: Value) -> Node:
     """Return a copy of an update that only runs if all gradients are finite."""
     if not isinstance(node.op, Update):
         raise OptionError(
-            f"precision='fp16' skips steps that overflow, but {node.label} is no Update, so it "
+            f"precision='fp16' skips updates that overflow, but {node.label} is not an Update and "
             "cannot be skipped; derive its op from graphc.ops.update.Update, or use 'bf16'"
         )
     with builder.in_phase("update", node.scope):

@@ -40,7 +40,10 @@ def check_figures(plan: MemoryPlan) -> None:
 
 def _stated(what: str, given: object, found: object, culprits: Sequence[str] = ()) -> None:
     if given != found:
-        raise PlanError(f"{what} is stated as {given}, but is {found}; {CURE}", culprits)
+        raise PlanError(
+            f"the plan states {given} for {what}, but the correct value is {found}; {CURE}",
+            culprits,
+        )
 
 
 def _check_buffers(plan: MemoryPlan) -> None:
@@ -56,9 +59,9 @@ def _check_buffers(plan: MemoryPlan) -> None:
             continue
         values = plan.residents.get(buffer.index)
         if not values:
-            raise PlanError(f"buffer {buffer.index} holds no value; {CURE}")
+            raise PlanError(f"buffer {buffer.index} contains no value; {CURE}")
         who = [names[values[0]], f"buffer {buffer.index}"]
-        where = f"of buffer {buffer.index}, where {who[0]} lives,"
+        where = f"of buffer {buffer.index}, which contains {who[0]}"
         _stated(f"the kind {where}", buffer.kind, kind_of(values[0]), who)
         spans = [_span(plan.graph, value, outputs) for value in values]
         whole = Lifetime(min(s.first for s in spans), max(s.last for s in spans))
@@ -69,12 +72,14 @@ def _check_buffers(plan: MemoryPlan) -> None:
     used = {buffer.index for buffer in plan.workspaces.values()}
     for buffer in plan.buffers:
         if buffer.kind == "workspace" and buffer.index not in used:
-            raise PlanError(f"buffer {buffer.index} is the workspace of no node; {CURE}")
+            raise PlanError(
+                f"buffer {buffer.index} of the kind workspace belongs to no node; {CURE}"
+            )
     for value, placement in plan.placements.items():
         kind = plan.buffers[placement.buffer].kind
         if kind in ("workspace", "slot"):
             who = [names[value], f"buffer {placement.buffer}"]
-            raise PlanError(f"value {who[0]} lives in a {kind}, {who[1]}; {CURE}", who)
+            raise PlanError(f"value {who[0]} is placed in {who[1]} of the kind {kind}; {CURE}", who)
     _check_slots(plan)
 
 
@@ -89,7 +94,7 @@ def _check_slots(plan: MemoryPlan) -> None:
         return
     outputs = () if plan.graph.effects else dict.fromkeys(plan.graph.outputs.values())
     expected = [*((v, "in") for v in plan.graph.inputs), *((v, "out") for v in outputs)]
-    _stated("what has slots", [(s.value, s.way) for s in plan.slots], expected)
+    _stated("the values with slots", [(s.value, s.way) for s in plan.slots], expected)
     for slot in plan.slots:
         name, placement = plan.graph.names[slot.value], plan.placements[slot.value]
         size = _end(slot.value, placement) - placement.offset
@@ -130,7 +135,7 @@ def _check_origins(plan: MemoryPlan) -> None:
         _stated(f"the origin of {name}", placement.how, expected, [name])
         stated = None if placement.over is None else plan.graph.names[placement.over]
         found = None if over is None else plan.graph.names[over]
-        _stated(f"what {name} lies over", stated, found, [name])
+        _stated(f"the value that {name} overwrites", stated, found, [name])
 
 
 def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | None]:
@@ -191,25 +196,25 @@ def _check_sizes(plan: MemoryPlan) -> None:
         _stated(f"the workspace of {node.label}", buffer.bytes, needed, [node.label])
     sizes = plan.strategy_bytes
     if plan.streams is None:
-        _stated(f"the arena under {plan.allocate!r}", sizes[plan.allocate], plan.arena_bytes)
+        _stated(f"the arena with {plan.allocate!r}", sizes[plan.allocate], plan.arena_bytes)
     for name, size in sizes.items():
         if size < plan.state_bytes:
             raise PlanError(
-                f"the arena under {name!r} is stated as {size}, below the {plan.state_bytes} bytes "
-                f"of the states; {CURE}"
+                f"the plan states {size} bytes for the arena with {name!r}, below the "
+                f"{plan.state_bytes} bytes of the states; {CURE}"
             )
     maps = _feature_maps(plan)
     total = sum(align(buffer.bytes, plan.alignment) for buffer in maps)
     least = total if plan.allocate in ("none", "inplace") else _most_live(plan, maps)
     if not least <= plan.feature_map_bytes <= total:
         raise PlanError(
-            f"the bytes of feature maps are stated as {plan.feature_map_bytes}, but lie between "
-            f"{least} and {total}; {CURE}"
+            f"the plan states {plan.feature_map_bytes} bytes of feature maps, but the correct "
+            f"value is between {least} and {total}; {CURE}"
         )
     if plan.bound_bytes is not None and plan.bound_bytes > plan.live_bytes:
         raise PlanError(
-            f"the proven bound is stated as {plan.bound_bytes}, above the {plan.live_bytes} bytes "
-            f"that this plan needs; {CURE}"
+            f"the plan states a proven bound of {plan.bound_bytes} bytes, above the "
+            f"{plan.live_bytes} bytes that it needs; {CURE}"
         )
 
 
@@ -242,14 +247,14 @@ def _check_streams(plan: MemoryPlan, streams: Streams) -> None:
     own = plan.arena_bytes, streams.seconds
     if own not in pairs or any(b[0] <= a[0] or b[1] >= a[1] for a, b in itertools.pairwise(pairs)):
         raise PlanError(
-            f"the choices of streams are stated as {pairs}; they have rising bytes, falling "
-            f"seconds, and the plan's own {own} among them; {CURE}"
+            f"the plan states the stream choices {pairs}; they must have rising bytes and falling "
+            f"seconds, and include the plan's own {own}; {CURE}"
         )
     most = streams.count * streams.seconds
     if not streams.seconds <= streams.one_stream_seconds * SLACK <= most * SLACK**2:
         raise PlanError(
-            f"a step is stated to take {streams.seconds} s on {streams.count} streams and "
-            f"{streams.one_stream_seconds} s on one, which is more than so many gain; {CURE}"
+            f"the plan states {streams.seconds} s for a step on {streams.count} streams and "
+            f"{streams.one_stream_seconds} s on one stream, a larger speedup than possible; {CURE}"
         )
     if plan.settings.get("streams", streams.count) != streams.count:
         _stated("the number of streams", plan.settings["streams"], streams.count)
@@ -258,7 +263,7 @@ def _check_streams(plan: MemoryPlan, streams: Streams) -> None:
 def _check_recomputation(plan: MemoryPlan) -> None:
     stated = plan.recomputation
     copies = sum(node.phase == "mirror" for node in plan.graph.nodes)
-    _stated("the number of nodes computed again", stated.nodes, copies)
+    _stated("the number of recomputed nodes", stated.nodes, copies)
     if not copies:
-        _stated("what recomputation adds in flops", stated.extra_flops_fraction, 0.0)
-        _stated("what recomputation adds in time", stated.extra_time_fraction, 0.0)
+        _stated("the extra flops of recomputation", stated.extra_flops_fraction, 0.0)
+        _stated("the extra time of recomputation", stated.extra_time_fraction, 0.0)

@@ -89,7 +89,7 @@ class PlacedValues:
         self.names = self.graph.names
         for value in self.graph.values:
             if value not in plan.placements:
-                raise PlanError(f"value {self.names[value]} has no place", [self.names[value]])
+                raise PlanError(f"value {self.names[value]} has no placement", [self.names[value]])
         self.spans = {value: self.span(value) for value in self.graph.values}
         self.scattered = {
             plan.placements[value].buffer
@@ -131,7 +131,7 @@ class PlacedValues:
         if placement.offset < 0 or placement.offset + size > buffer.bytes:
             name = self.names[value]
             raise PlanError(
-                f"value {name} of {size} bytes at {placement.offset} leaves its buffer "
+                f"value {name} of {size} bytes at {placement.offset} exceeds its buffer "
                 f"{buffer.index} of {buffer.bytes} bytes",
                 [name, f"buffer {buffer.index}"],
             )
@@ -251,8 +251,8 @@ class PlacedValues:
             if stated.offset != offset or any(n > 1 and a != b for n, a, b in steps):
                 names = [self.names[value], self.names[source]]
                 raise PlanError(
-                    f"view {names[0]} is stated at {stated.offset} with strides {has}, but lies at "
-                    f"{offset} with strides {part.strides} in {names[1]}",
+                    f"the plan places view {names[0]} at {stated.offset} with strides {has}, but "
+                    f"its location in {names[1]} is {offset} with strides {part.strides}",
                     names,
                 )
 

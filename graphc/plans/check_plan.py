@@ -103,7 +103,9 @@ class _Replay:
             who = f"buffer {buffer.index}"
             if buffer.offset % self.plan.alignment:
                 raise PlanError(
-                    f"{who} starts at {buffer.offset}, no multiple of {self.plan.alignment}", [who]
+                    f"{who} starts at {buffer.offset}, which is not a multiple of "
+                    f"{self.plan.alignment}",
+                    [who],
                 )
             if buffer.offset < 0 or buffer.offset + buffer.bytes > self.plan.arena_bytes:
                 raise PlanError(
@@ -132,7 +134,7 @@ class _Replay:
             has, needed = slot.buffer.bytes, int(np.diff(self.places.spans[slot.value])[0])
             if has < needed:
                 raise PlanError(
-                    f"the slot of {name} has {has} bytes, and the value takes {needed}", [name]
+                    f"the slot of {name} has {has} bytes, but the value needs {needed}", [name]
                 )
             over = [who for low, high, who in spans if low < first + has and first < high]
             if len(over) > 1:
@@ -156,8 +158,8 @@ class _Replay:
         if first < lifetime.first or last > lifetime.last:
             name = self.names[value]
             raise PlanError(
-                f"value {name} is used by {who}, outside its stated lifetime "
-                f"[{lifetime.first}, {lifetime.last})",
+                f"value {name} is used by {who}, outside its recorded lifetime [{lifetime.first}, "
+                f"{lifetime.last})",
                 [name, who],
             )
 
@@ -232,7 +234,9 @@ class _Replay:
                     raise PlanError(f"state {names[0]} is updated twice in one step", names)
                 if self.places.spans[value] != self.places.spans[state]:
                     names = [self.names[state], self.names[value]]
-                    raise PlanError(f"the update of {names[0]} is placed elsewhere", names)
+                    raise PlanError(
+                        f"the update of {names[0]} has another placement than the state", names
+                    )
                 updated[state] = self.names[value]
                 self.root[value] = state
             self.write(value, f"step {step} ({node.label})")
@@ -243,14 +247,15 @@ class _Replay:
         placement, name = self.plan.placements[value], self.names[value]
         if placement.how == "view" or not self.places.is_writable(value):
             raise PlanError(
-                f"value {name} is placed as a view, with the strides {placement.strides}, but is "
-                f"no view of what lies in buffer {placement.buffer}, and cannot be computed so",
+                f"value {name} is placed as a view with the strides {placement.strides}, but it "
+                f"is not a view of a value in buffer {placement.buffer}, and its op cannot write "
+                "those strides",
                 [name, f"buffer {placement.buffer}"],
             )
         if self.places.spans[value][0] % value.type.dtype.itemsize:
             raise PlanError(
-                f"value {name} starts at {self.places.spans[value][0]}, no multiple of its "
-                f"elements' {value.type.dtype.itemsize} bytes",
+                f"value {name} starts at {self.places.spans[value][0]}, which is not a multiple "
+                f"of its element size of {value.type.dtype.itemsize} bytes",
                 [name],
             )
 
@@ -261,8 +266,8 @@ class _Replay:
         has = 0 if scratch is None else scratch.bytes
         if has < needed:
             raise PlanError(
-                f"{node.label} needs a workspace of {needed} bytes and has {has}{self.near(node)}; "
-                "plan again if this version of graphc did not make the plan",
+                f"{node.label} needs a workspace of {needed} bytes, but has "
+                f"{has}{self.near(node)}; plan again if another version of graphc wrote the plan",
                 [node.label],
             )
 
@@ -314,8 +319,8 @@ class _Replay:
                         continue
                     names = [self.names[operand], self.names[value]]
                     raise PlanError(
-                        f"{node.label} reads {names[0]} and writes {names[1]} over it, which the "
-                        f"op does not allow{self.near(node)}",
+                        f"{node.label} reads {names[0]} and overwrites it with {names[1]}, which "
+                        f"the op does not allow{self.near(node)}",
                         names,
                     )
         for other in outputs - {value}:

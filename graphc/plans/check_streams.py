@@ -61,7 +61,7 @@ class _Clocks:
         """Return the number of streams, which must be one that programs support."""
         if not 1 <= self.streams.count <= MOST_STREAMS:
             raise PlanError(
-                f"a plan runs on 1 to {MOST_STREAMS} streams, got {self.streams.count}", []
+                f"a plan must have 1 to {MOST_STREAMS} streams, got {self.streams.count}", []
             )
         return self.streams.count
 
@@ -71,7 +71,7 @@ class _Clocks:
             slot = self.streams.slots.get(node)
             if self.places.viewed(node) is not None:
                 if slot is not None:
-                    self.fail(node, "is a view, for which a step does nothing, and has a stream")
+                    self.fail(node, "is a view, which executes nothing, but has a stream")
                 continue
             if slot is None:
                 self.fail(node, "has no stream")
@@ -80,7 +80,7 @@ class _Clocks:
             clock = self.ahead[slot.stream]
             for other in slot.waits:
                 if other not in self.behind:
-                    self.fail(node, f"waits for node {other}, which does not run before it")
+                    self.fail(node, f"waits for node {other}, which is not an earlier node")
                 if self.stream_of[other] == slot.stream:
                     self.fail(node, f"waits for node {other}, which is on its own stream")
                 clock = np.maximum(clock, self.behind[other])
@@ -127,8 +127,8 @@ class _Clocks:
             other = self.nodes[int(late[0])]
             self.fail(
                 node,
-                f"touches bytes that node {late[0]} ({other.label}) {verb}, and does not wait for "
-                "it",
+                f"accesses bytes that node {late[0]} ({other.label}) {verb}, but does not wait "
+                "for it",
             )
 
     def fail(self, node: Node, what: str) -> NoReturn:

@@ -26,7 +26,7 @@ from graphc.json_fields import JsonReader
 
 FORMAT = 1
 
-CURE = "`graphc profile MODEL --output FILE` writes such a file"
+CURE = "create one with `graphc profile MODEL --output FILE`"
 
 READER = JsonReader(OptionError, CURE)
 
@@ -88,7 +88,7 @@ def load_costs(given: Costs) -> MeasuredCosts:
         return parse_costs(dict(given))
     if isinstance(given, str | os.PathLike):
         return read_costs(given)
-    raise OptionError(f"costs are a path or measured costs, got {given!r}; {CURE}")
+    raise OptionError(f"costs must be a path or measured costs, got {given!r}; {CURE}")
 
 
 def read_costs(path: str | os.PathLike[str]) -> MeasuredCosts:
@@ -105,7 +105,7 @@ def parse_costs(given: object, where: str = "costs") -> MeasuredCosts:
     """Return measured costs from the JSON object of a file; raises `OptionError`."""
     found = READER.objects(given, where, ("format", "device", "measured"))
     if found["format"] != FORMAT:
-        READER.fail(f"{where}, format", f"{FORMAT} is expected", found["format"])
+        READER.fail(f"{where}, format", f"expected {FORMAT}", found["format"])
     device = READER.objects(found["device"], f"{where}, device", ("name",))
     READER.text_of(device["name"], f"{where}, device.name")
     measured: dict[str, Measurement] = {}
@@ -113,7 +113,7 @@ def parse_costs(given: object, where: str = "costs") -> MeasuredCosts:
         place = f"{where}, measured[{position}]"
         measurement = _measurement(entry, place)
         if measurement.key in measured:
-            READER.fail(place, "a key stands once", measurement.key)
+            READER.fail(place, "each key must be unique", measurement.key)
         measured[measurement.key] = measurement
     described = {str(name): str(value) for name, value in device.items()}
     return MeasuredCosts(described, tuple(measured.values()))

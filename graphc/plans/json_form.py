@@ -42,7 +42,7 @@ FORMAT = "graphc.plan"
 VERSION = 1
 """The version of the schema; a reader accepts no other."""
 
-CURE = "`graphc plan MODEL --output FILE` writes a file that can be read"
+CURE = "create a plan file with `graphc plan MODEL --output FILE`"
 
 READER = JsonReader(PlanFileError, CURE)
 
@@ -201,19 +201,19 @@ def read_plan_json(text: str | bytes) -> PlanFile:
 
 def _check_version(found: dict[str, Any]) -> None:
     if found.get("format") != FORMAT:
-        READER.fail("format", f"{FORMAT!r} marks the file of a plan", found.get("format"))
+        READER.fail("format", f"expected {FORMAT!r}, the format of plan files", found.get("format"))
     given = found.get("version")
     if type(given) is not int or given != VERSION:
         raise PlanFileError(
-            f"version: this graphc reads version {VERSION} of the format, got {given!r}; read it "
-            f"with the graphc that wrote it, or plan again: {CURE}"
+            f"version: this version of graphc reads version {VERSION} of the format, got "
+            f"{given!r}; use the version of graphc that wrote the file, or plan again: {CURE}"
         )
 
 
 def _graph(lines: list[Any]) -> Graph:
     for at, line in enumerate(lines):
         if len(READER.text_of(line, f"graph[{at}]").splitlines()) != 1:
-            READER.fail(f"graph[{at}]", "one line is expected", line)
+            READER.fail(f"graph[{at}]", "expected one line", line)
     try:
         graph = parse_graph("\n".join(lines))
     except GraphcError as error:
@@ -269,7 +269,7 @@ def _device(given: object) -> Device:
     )
     for name in ("flops_per_second", "bytes_per_second"):
         if not getattr(device, name):
-            READER.fail(f"device.{name}", "a number above 0 is expected", found[name])
+            READER.fail(f"device.{name}", "expected a number above 0", found[name])
     profile = DEVICES.get(device.name)
     if profile is None:
         return device
@@ -312,7 +312,7 @@ def _buffers(entries: list[Any], steps: int) -> Iterator[Buffer]:
         found = READER.record(entry, BUFFER_KEYS, where)
         lifetime = READER.listed(found["lifetime"], f"{where}.lifetime")
         if len(lifetime) != 2:
-            READER.fail(f"{where}.lifetime", "the first step and the one behind the last", lifetime)
+            READER.fail(f"{where}.lifetime", "expected [first step, last step + 1]", lifetime)
         first = READER.whole(lifetime[0], f"{where}.lifetime[0]", below=steps + 1)
         last = READER.whole(lifetime[1], f"{where}.lifetime[1]", first + 1, steps + 2)
         yield Buffer(
@@ -328,10 +328,12 @@ def _placements(entries: dict[str, Any], graph: Graph, buffers: int) -> dict[Val
     named = {name: value for value, name in graph.names.items()}
     for name in named.keys() - entries.keys():
         READER.fail(
-            "placements", f"a place for the value {name!r} is missing", f"{len(entries)} places"
+            "placements",
+            f"the placement of the value {name!r} is missing",
+            f"{len(entries)} placements",
         )
     for name in entries.keys() - named.keys():
-        READER.fail("placements", "the values are those of the graph", name)
+        READER.fail("placements", "expected only values of the graph", name)
     placements = {}
     for value in graph.values:
         name = graph.names[value]
@@ -339,7 +341,7 @@ def _placements(entries: dict[str, Any], graph: Graph, buffers: int) -> dict[Val
         found = READER.record(entries[name], PLACEMENT_KEYS, where)
         over = found["over"]
         if over is not None and READER.text_of(over, f"{where}.over") not in named:
-            READER.fail(f"{where}.over", "the name of a value in the graph, or null", over)
+            READER.fail(f"{where}.over", "expected the name of a value in the graph, or null", over)
         placements[value] = Placement(
             READER.whole(found["buffer"], f"{where}.buffer", below=buffers),
             READER.whole(found["offset"], f"{where}.offset"),
@@ -355,7 +357,7 @@ def _strides(given: object, value: Value, where: str) -> tuple[int, ...] | None:
         return None
     strides = READER.listed(given, where)
     if len(strides) != value.type.rank:
-        READER.fail(where, f"one number for each of the {value.type.rank} axes", given)
+        READER.fail(where, f"expected one number for each of the {value.type.rank} axes", given)
     return tuple(READER.whole(stride, f"{where}[{axis}]") for axis, stride in enumerate(strides))
 
 
@@ -383,11 +385,17 @@ def _workspaces(entries: list[Any], buffers: tuple[Buffer, ...]) -> Iterator[tup
         step = READER.whole(found["step"], f"{where}.step")
         if buffers[index].kind != "workspace" or index in taken:
             READER.fail(
-                f"{where}.buffer", "a buffer of the kind 'workspace' that no other has", index
+                f"{where}.buffer",
+                "expected a buffer of the kind 'workspace' that no other node uses",
+                index,
             )
         lifetime = buffers[index].lifetime
         if lifetime != Lifetime(step, step + 1) or step in steps:
-            READER.fail(f"{where}.step", f"the one step in the buffer's lifetime, {lifetime}", step)
+            READER.fail(
+                f"{where}.step",
+                f"expected the only step in the buffer's lifetime, {lifetime}",
+                step,
+            )
         steps.add(step)
         taken.add(index)
         yield step, index

@@ -38,7 +38,9 @@ def read_streams(reader: JsonReader, given: object, graph: Graph) -> Streams | N
     found = reader.record(given, STREAM_KEYS, STREAMS)
     nodes = reader.listed(found["nodes"], f"{STREAMS}.nodes")
     if len(nodes) != len(graph.nodes):
-        reader.fail(f"{STREAMS}.nodes", f"one entry for each of {len(graph.nodes)} nodes", nodes)
+        reader.fail(
+            f"{STREAMS}.nodes", f"expected one entry for each of {len(graph.nodes)} nodes", nodes
+        )
     slots = {}
     for step, (node, entry) in enumerate(zip(graph.nodes, nodes, strict=True)):
         if entry is not None:
@@ -58,12 +60,12 @@ def _slot(reader: JsonReader, given: object, where: str) -> list[int]:
     """Return a stream and the nodes that are waited for."""
     listed = reader.listed(given, where)
     if not listed:
-        reader.fail(where, "a stream, and the nodes that are waited for", given)
+        reader.fail(where, "expected a stream and the nodes that it waits for", given)
     return [reader.whole(number, f"{where}[{at}]") for at, number in enumerate(listed)]
 
 
 def _choice(reader: JsonReader, given: object, where: str) -> StreamChoice:
     pair = reader.listed(given, where)
     if len(pair) != 2:
-        reader.fail(where, "bytes and seconds", given)
+        reader.fail(where, "expected [bytes, seconds]", given)
     return StreamChoice(reader.whole(pair[0], where), reader.number(pair[1], where))

@@ -57,7 +57,7 @@ PRECISIONS: dict[Precision, str] = {
 def check_alignment(alignment: object) -> int:
     """Return a power of two from 16 up; raises `OptionError` for anything else."""
     if not isinstance(alignment, int) or alignment < 16 or alignment & (alignment - 1):
-        raise OptionError(f"alignment must be a power of two from 16 up, got {alignment!r}")
+        raise OptionError(f"alignment must be a power of two of at least 16, got {alignment!r}")
     return alignment
 
 

@@ -31,7 +31,7 @@ def load_plan(path: str | os.PathLike[str]) -> MemoryPlan:
     try:
         content = Path(path).read_bytes()
     except TypeError:
-        raise PlanFileError(f"a path is a string or path object, got {path!r}") from None
+        raise PlanFileError(f"a path must be a string or path object, got {path!r}") from None
     except FileNotFoundError:
         raise PlanFileError(f"there is no file {os.fspath(path)!r}; {CURE}") from None
     except (OSError, ValueError) as error:
@@ -57,7 +57,7 @@ def checked_plan(text: str | bytes) -> MemoryPlan:
     sealed = checksum(plan_object(found.plan))
     if sealed != found.sha256:
         raise PlanFileError(
-            f"sha256: what the file holds gives {sealed}, got {found.sha256[:80]!r}; the file was "
-            f"changed after it was written. {CURE}"
+            f"sha256: the content of the file has the checksum {sealed}, but the file records "
+            f"{found.sha256[:80]!r}; the file was changed after writing. {CURE}"
         )
     return found.plan

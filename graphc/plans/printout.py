@@ -46,7 +46,7 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
     rows = [
         ("nodes", f"{len(graph.nodes):,} ({forward:,} forward)"),
         ("arena", exact_bytes(plan.arena_bytes)),
-        ("most bytes live", f"{format_bytes(plan.live_bytes)} (gap {gap:.2%})"),
+        ("peak live bytes", f"{format_bytes(plan.live_bytes)} (gap {gap:.2%})"),
         ("paper's measure", format_bytes(plan.feature_map_bytes)),
     ]
     if plan.device.kind == "cuda":
@@ -63,7 +63,7 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
         rows.append(
             (
                 "",
-                f"extra time {again.extra_time_fraction:.1%}, within these bytes at least "
+                f"extra time {again.extra_time_fraction:.1%}; lower bound within these bytes "
                 f"{proven.extra_time_bound:.1%}",
             )
         )
@@ -71,19 +71,19 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
     if exchanges.exchanges:
         rows.append(
             (
-                "exchanges",
+                "collectives",
                 f"{exchanges.exchanges}, {format_bytes(exchanges.sent_bytes)} sent, "
                 f"{exchanges.exchange_seconds * 1e3:.3f} ms by the cost model, "
-                f"{exchanges.hidden:.0%} of it beside other nodes",
+                f"{exchanges.hidden:.0%} hidden by other nodes",
             )
         )
     if exchanges.room_bytes:
-        figure = f"{exact_bytes(exchanges.room_bytes)}, in which sums over ranks are made"
-        rows.append(("beside the arena", figure))
+        figure = f"{exact_bytes(exchanges.room_bytes)} of buffers for sums over ranks"
+        rows.append(("outside the arena", figure))
     if again.nodes:
         rows.append(
             (
-                "computed again",
+                "recomputed",
                 f"{again.nodes} nodes, {again.extra_flops_fraction:+.1%} flops, "
                 f"{again.extra_time_fraction:+.1%} time by the cost model",
             )
@@ -104,7 +104,7 @@ def _streams(plan: MemoryPlan) -> Iterator[list[str]]:
         return
     title = f"{streams.count} streams, by the cost model without launches"
     if plan.device.kind == "cpu":
-        title += ", if the CPU ran them side by side"
+        title += ", if the CPU ran them concurrently"
     lines = [title, f"  {'bytes':>15}{'arena':>14}{'a step':>14}{'faster':>10}"]
     for choice in streams.choices:
         faster = streams.one_stream_seconds / choice.seconds if choice.seconds else 1.0

@@ -35,7 +35,9 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
     rewriter = Rewriter(graph)
     for step in sequence:
         if not 0 <= step < len(graph.nodes):
-            raise GraphError(f"the sequence names step {step} of {len(graph.nodes)}")
+            raise GraphError(
+                f"the sequence contains step {step}, but the graph has {len(graph.nodes)} nodes"
+            )
         node = graph.nodes[step]
         for value in node.inputs:
             # Any earlier occurrence will do: the stand-in is the latest one, which is a[v].
@@ -55,7 +57,7 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
         count[step] += 1
     missing = [node.label for step, node in enumerate(graph.nodes) if step not in first]
     if missing:
-        raise GraphError(f"the sequence leaves out {', '.join(missing[:3])}")
+        raise GraphError(f"the sequence omits {', '.join(missing[:3])}")
     for step, node in first.items():  # outputs of the graph come from first occurrences
         rewriter.stand(graph.nodes[step].outputs, node.outputs)
     return rewriter.result()

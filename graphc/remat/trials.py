@@ -66,13 +66,14 @@ def does_not_fit(
     ][:NAMED]
     measured = "feature maps fit" if maps_only else "arena fits"
     listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
-    packed = "" if least.allocate == "packed" else "allocate packed, which needs less, "
+    packed = (
+        "" if least.allocate == "packed" else "use allocate='packed', which needs fewer bytes, "
+    )
     return BudgetError(
-        f"no plan found whose {measured} into {exact_bytes(budget)}; the "
-        f"least found is {exact_bytes(least_bytes)}, and none can be below "
-        f"{exact_bytes(bound_bytes)}. At its peak, {node}, the largest values are: {listed}. "
-        f"Raise the budget, {packed}or make the batch smaller (accumulate=k keeps the step's "
-        "batch)",
+        f"no plan found whose {measured} into {exact_bytes(budget)}; the smallest plan found "
+        f"needs {exact_bytes(least_bytes)}, and the lower bound is {exact_bytes(bound_bytes)}. "
+        f"The largest values at its peak, {node}, are: {listed}. Raise the budget, {packed}or "
+        "reduce the batch (accumulate=k preserves the batch of a step)",
         least_bytes,
         bound_bytes,
         node,

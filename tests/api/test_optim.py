@@ -219,7 +219,7 @@ def test_nothing_to_train():
     ],
 )
 def test_settings_out_of_range(make):
-    with pytest.raises(OptionError, match="must lie between"):
+    with pytest.raises(OptionError, match="must be between"):
         make()
 
 

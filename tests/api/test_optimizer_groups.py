@@ -70,8 +70,14 @@ def test_groups_are_found_in_plans_files(tmp_path):
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: g.optim.Groups([("(", g.optim.SGD())], g.optim.SGD()), "no regular expression"),
-        (lambda: g.optim.Groups([(3, g.optim.SGD())], g.optim.SGD()), "no regular expression"),
+        (
+            lambda: g.optim.Groups([("(", g.optim.SGD())], g.optim.SGD()),
+            "not a valid regular expression",
+        ),
+        (
+            lambda: g.optim.Groups([(3, g.optim.SGD())], g.optim.SGD()),
+            "not a valid regular expression",
+        ),
         (lambda: g.optim.Groups([g.optim.SGD()], g.optim.SGD()), "pairs"),
         (lambda: g.optim.Groups([("w", 0.1)], g.optim.SGD()), "must be an object such as"),
         (lambda: g.optim.Groups([], g.optim.SGD), "must be an object such as"),

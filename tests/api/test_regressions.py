@@ -73,10 +73,10 @@ def test_16_bit_parameters_have_float32_moments():
 
 def test_the_loss_keeps_its_name():
     x = g.input("x", (2,))
-    with pytest.raises(OptionError, match="'loss' is the name of the loss"):
+    with pytest.raises(OptionError, match="the output name 'loss' is reserved"):
         g.compile(g.sum(x), outputs={"loss": g.mean(x)})
     for name in ("my out", "", 3):
-        with pytest.raises(OptionError, match="cannot be a name"):
+        with pytest.raises(OptionError, match="is not a valid name"):
             g.compile(outputs={name: x})
 
 
@@ -220,14 +220,14 @@ def test_mistakes_are_told(mistake):
 
 def test_an_arena_that_does_not_fit_this_machine():
     y = g.relu(g.matmul(g.input("x", (2**22, 2**14)), g.parameter("w", (2**14, 2**22))))
-    with pytest.raises(ArenaError, match="without allocating"):
+    with pytest.raises(ArenaError, match="which allocates nothing"):
         g.compile(outputs=[y])
 
 
 def test_outputs_that_do_not_fit_this_machine_are_told_before_a_step():
     y = g.broadcast_to(g.input("x", (3, 4), "float64"), (10**12, 3, 4))
     assert g.plan(outputs=[y]).arena_bytes < 2**10
-    with pytest.raises(ArenaError, match=r"outputs of a step take 96000000000000 bytes \(87"):
+    with pytest.raises(ArenaError, match=r"outputs of a step need 96000000000000 bytes \(87"):
         g.compile(outputs=[y])
 
 
@@ -297,7 +297,7 @@ def test_a_run_is_not_lost_to_a_folder_that_is_not_there(capsys):
 
 def test_a_wrong_axis_and_shape_still_name_the_rule():
     x = g.input("x", (2, 3))
-    with pytest.raises(ShapeError, match="outside axis 0 of extent 2"):
+    with pytest.raises(ShapeError, match="out of range for axis 0 of extent 2"):
         x[5]
     with pytest.raises(FeedError, match="mapping"):
         g.compile(g.sum(x)).step(3)

@@ -34,7 +34,7 @@ def test_accepts_the_plan(plan):
 
 def test_misalignment(plan):
     buffer = some(plan, "feature map")
-    with pytest.raises(PlanError, match="no multiple of 256"):
+    with pytest.raises(PlanError, match="not a multiple of 256"):
         check_plan(broken(plan, buffer.index, offset=buffer.offset + 4))
 
 
@@ -45,7 +45,7 @@ def test_outside_the_arena(plan):
 
 def test_a_value_larger_than_its_buffer(plan):
     buffer = some(plan, "feature map")
-    with pytest.raises(PlanError, match="leaves its buffer"):
+    with pytest.raises(PlanError, match="exceeds its buffer"):
         check_plan(broken(plan, buffer.index, bytes=buffer.bytes - 4))
 
 
@@ -150,7 +150,7 @@ def test_an_update_placed_elsewhere(plan):
 def test_a_value_without_a_place(plan):
     placements = dict(plan.placements)
     value = placements.popitem()[0]
-    with pytest.raises(PlanError, match="has no place"):
+    with pytest.raises(PlanError, match="has no placement"):
         check_plan(replace(plan, placements=placements))
     assert value not in placements
 

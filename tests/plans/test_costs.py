@@ -75,29 +75,32 @@ def changed(*path, to):
 
 
 BROKEN = [
-    ([], "an object is expected"),
-    (changed("measured", to={}), "measured: a list is expected"),
-    (changed("format", to=2), "format: 1 is expected, got 2; `graphc profile"),
-    (changed("device", to="cpu"), "device: an object is expected, got 'cpu'"),
-    (changed("device", "name", to=1), "device.name: a text is expected, got 1"),
-    (changed("measured", 1, to=3), r"measured\[1\]: an object is expected, got 3"),
-    (changed("measured", 1, "key", to=None), r"measured\[1\].key: a text is expected, got None"),
+    ([], "expected an object"),
+    (changed("measured", to={}), "measured: expected a list"),
+    (changed("format", to=2), "format: expected 1, got 2; .*`graphc profile"),
+    (changed("device", to="cpu"), "device: expected an object, got 'cpu'"),
+    (changed("device", "name", to=1), "device.name: expected a string, got 1"),
+    (changed("measured", 1, to=3), r"measured\[1\]: expected an object, got 3"),
+    (changed("measured", 1, "key", to=None), r"measured\[1\].key: expected a string, got None"),
     (
         changed("measured", 0, "seconds", to=-1),
-        r"\[0\].seconds: a number from 0 up is expected, got -1",
+        r"\[0\].seconds: expected a number of at least 0, got -1",
     ),
-    (changed("measured", 0, "seconds", to="1"), "seconds: a number from 0 up is expected, got '1'"),
+    (
+        changed("measured", 0, "seconds", to="1"),
+        "seconds: expected a number of at least 0, got '1'",
+    ),
     (changed("measured", 0, "seconds", to=float("nan")), "a number.*, got (NaN|nan|'NaN')"),
-    (changed("measured", 0, "seconds", to=10**400), "seconds: a number from 0 up is expected"),
+    (changed("measured", 0, "seconds", to=10**400), "seconds: expected a number of at least 0"),
     (
         changed("measured", 0, "count", to=1.5),
-        "count: a whole number from 0 up is expected, got 1.5",
+        "count: expected an integer of at least 0, got 1.5",
     ),
     (
         changed("measured", 0, "flops", to=True),
-        "flops: a whole number from 0 up is expected, got True",
+        "flops: expected an integer of at least 0, got True",
     ),
-    (changed("measured", 1, "key", to="tanh(f32[2]) -> f32[2]"), r"\[1\]: a key stands once"),
+    (changed("measured", 1, "key", to="tanh(f32[2]) -> f32[2]"), r"\[1\]: each key must be unique"),
 ]
 
 
@@ -116,7 +119,9 @@ def test_files_that_are_not_well_formed(tmp_path, given, message):
 def test_files_that_cannot_be_read_or_written(tmp_path):
     for name, content in (("text", b"{"), ("binary", b"\xff\xfe"), ("deep", b"[" * 100_000)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(OptionError, match=rf"costs '.*{name}' is not JSON.*graphc profile"):
+        with pytest.raises(
+            OptionError, match=rf"costs '.*{name}' is not valid JSON.*graphc profile"
+        ):
             load_costs(tmp_path / name)
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(OptionError, match=r"cannot read the costs.*graphc profile"):

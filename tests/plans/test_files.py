@@ -10,7 +10,7 @@ from graphc.errors import PlanError, PlanFileError
 
 DAMAGED = {
     "empty": b"",
-    "not JSON": b"graph {\n}\n",
+    "not valid JSON": b"graph {\n}\n",
     "binary": bytes(range(256)) * 20,
     "a pickle": b"\x80\x04\x95\x1a\x00\x00\x00\x00\x00\x00\x00\x8c\x08builtins\x94.",
     "deep lists": b"[" * 200_000,
@@ -36,7 +36,7 @@ def test_a_file_that_is_cut_short(text, tmp_path):
     path = tmp_path / "plan.json"
     for part in (0.1, 0.5, 0.9, 0.999):
         path.write_text(text[: int(len(text) * part)])
-        with pytest.raises(PlanFileError, match="cut short"):
+        with pytest.raises(PlanFileError, match="truncated"):
             g.load_plan(path)
 
 
@@ -46,9 +46,9 @@ def test_paths_that_cannot_be(plan, tmp_path):
     with pytest.raises(PlanFileError, match="cannot read"):
         g.load_plan(tmp_path)
     for path in (3, None):
-        with pytest.raises(PlanFileError, match="a path is"):
+        with pytest.raises(PlanFileError, match="a path must be"):
             g.load_plan(path)
-        with pytest.raises(PlanFileError, match="a path is"):
+        with pytest.raises(PlanFileError, match="a path must be"):
             g.save_plan(plan, path)
     for path in (tmp_path / "no" / "folder.json", tmp_path, "nul\0byte"):
         with pytest.raises(PlanFileError, match="nothing was written"):

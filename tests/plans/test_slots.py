@@ -75,7 +75,7 @@ def test_a_budget_has_room_for_slots():
 
 
 def test_a_cpu_has_none():
-    with pytest.raises(OptionError, match="leave out overlap_copies"):
+    with pytest.raises(OptionError, match="overlap_copies requires a GPU"):
         planned(device="cpu")
     with pytest.raises(OptionError, match="True or False"):
         planned(overlap_copies=2)
@@ -101,7 +101,7 @@ def test_a_slot_on_anything_else_is_found():
 
 
 def test_a_slot_that_is_too_small_is_found():
-    with pytest.raises(PlanError, match=r"slot of %x has 136 bytes, and the value takes 140"):
+    with pytest.raises(PlanError, match=r"slot of %x has 136 bytes, but the value needs 140"):
         check_plan(with_slot(planned(), 0, bytes=136))
 
 

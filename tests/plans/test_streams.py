@@ -216,7 +216,7 @@ def test_slots_that_are_no_schedule_are_refused():
 def test_figures_of_streams_are_checked(change):
     plan = plan_of("branches", streams=3)
     check_figures(plan)
-    with pytest.raises(PlanError, match="stated"):
+    with pytest.raises(PlanError, match="the plan states"):
         check_figures(replace(plan, streams=replace(plan.streams, **change)))
 
 
@@ -299,10 +299,10 @@ def test_inference_buys_width_and_keeps_a_budget():
     full = g.plan(outputs=[loss], device="h200", streams=2, budget="1GiB")
     assert same.arena_bytes <= plain.arena_bytes < full.arena_bytes
     assert full.streams.seconds < same.streams.seconds
-    with pytest.raises(BudgetError, match="on 2 streams") as caught:
+    with pytest.raises(BudgetError, match="for 2 streams") as caught:
         g.plan(outputs=[loss], device="h200", streams=2, budget=1000)
     assert caught.value.least_bytes <= plain.arena_bytes
-    with pytest.raises(OptionError, match="budgets are for training"):
+    with pytest.raises(OptionError, match="budgets require a training step"):
         g.plan(outputs=[loss], budget="1GiB")
 
 
@@ -320,7 +320,7 @@ def test_small_updates_share_a_launch_on_streams():
 
 
 def test_a_frontier_is_that_of_one_stream():
-    with pytest.raises(OptionError, match="frontier is that of one stream"):
+    with pytest.raises(OptionError, match="frontier supports only one stream"):
         g.frontier(NETWORKS["mlp"](), optimizer=g.optim.SGD(0.1), streams=2)
 
 

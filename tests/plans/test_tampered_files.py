@@ -98,7 +98,7 @@ def test_the_checksum_covers_fields_without_a_check(text):
     ):
         content = json.loads(text)
         change(content)
-        with pytest.raises(PlanFileError, match="changed after it was written"):
+        with pytest.raises(PlanFileError, match="changed after writing"):
             checked_plan(json.dumps(content))
 
 
@@ -114,8 +114,8 @@ STRUCTURE = {
     "placements['%0'].over": lambda c: c["placements"]["%0"].update(over="%gone"),
     "placements['%0'].strides": lambda c: c["placements"]["%0"].update(strides=[4]),
     "placements['%0'].how": lambda c: c["placements"]["%0"].update(how=["new"]),
-    "placements: a place for the value '%0'": lambda c: c["placements"].pop("%0"),
-    "placements: the values are": lambda c: c["placements"].update({"%z": {}}),
+    "placements: the placement of the value '%0'": lambda c: c["placements"].pop("%0"),
+    "placements: expected only values": lambda c: c["placements"].update({"%z": {}}),
     "arena_bytes": lambda c: c.update(arena_bytes=2**80),
     "feature_map_bytes": lambda c: c.update(feature_map_bytes=-1),
     "strategy_bytes": lambda c: c["strategy_bytes"].pop("none"),
@@ -123,7 +123,7 @@ STRUCTURE = {
     "recompute": lambda c: c.update(recompute="all"),
     "allocate": lambda c: c.update(allocate=None),
     "device.flops_per_second": lambda c: c["device"].update(flops_per_second=0),
-    "device: the keys are": lambda c: c["device"].update(cores=2),
+    "device: expected only the keys": lambda c: c["device"].update(cores=2),
     "settings.optimizer": lambda c: c["settings"].update(optimizer=[]),
     "certificate": lambda c: c.update(certificate=[]),
     "recomputation.extra_time_fraction": lambda c: c["recomputation"].update(
@@ -132,10 +132,10 @@ STRUCTURE = {
     "planning_seconds": lambda c: c.update(planning_seconds=None),
     "workspaces[0].buffer": lambda c: c["workspaces"][0].update(buffer=0),
     "workspaces[0].step": lambda c: c["workspaces"][0].update(step=10**6),
-    "graph[2]: one line": lambda c: c["graph"].__setitem__(2, "a\nb"),
-    "graph[2]: a text": lambda c: c["graph"].__setitem__(2, 7),
+    "graph[2]: expected one line": lambda c: c["graph"].__setitem__(2, "a\nb"),
+    "graph[2]: expected a string": lambda c: c["graph"].__setitem__(2, 7),
     "graph: line 4: expected": lambda c: c["graph"].__setitem__(3, "import os"),
-    "the file: the keys are": lambda c: c.update(pickle="gASV"),
+    "the file: expected only the keys": lambda c: c.update(pickle="gASV"),
     "the file: the key 'graph'": lambda c: c.pop("graph"),
     "format": lambda c: c.update(format="pickle"),
 }

@@ -100,9 +100,9 @@ def test_illegal_sequences():
     update = next(step for step, node in enumerate(base.nodes) if node.op.has_effect)
     for sequence, message in (
         (whole[1:], "before"),
-        (whole[:-1], "leaves out"),
+        (whole[:-1], "omits"),
         ([*whole, update], "twice"),
-        ([*whole, len(whole)], "names step"),
+        ([*whole, len(whole)], "contains step"),
     ):
         with pytest.raises(GraphError, match=message):
             materialise(base, sequence)

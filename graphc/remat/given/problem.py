@@ -187,7 +187,7 @@ def parse_problem(given: Any) -> Problem:
     found = READER.objects(given, "a problem", ("nodes",))
     nodes = READER.listed(found["nodes"], "nodes")
     if not nodes:
-        READER.fail("nodes", "a problem has at least one node", nodes)
+        READER.fail("nodes", "a problem needs at least one node", nodes)
     return _Nodes(nodes).problem(found)
 
 
@@ -204,7 +204,7 @@ class _Nodes:
             where = f"nodes[{position}]"
             node = READER.objects(entry, where, ("id", "cost", "bytes"))
             if READER.whole(node["id"], f"{where}.id", below=LARGEST + 1) in self.position:
-                READER.fail(f"{where}.id", "ids differ", node["id"])
+                READER.fail(f"{where}.id", "ids must be unique", node["id"])
             READER.number(node["cost"], f"{where}.cost", LARGEST)
             self.position[node["id"]] = position
             self.entries.append(node)
@@ -221,7 +221,7 @@ class _Nodes:
             for position, node in enumerate(self.entries)
         )
         if (total := sum(self.bytes) + sum(workspaces)) >= MOST_BYTES:
-            READER.fail("nodes", f"all their bytes together are below {MOST_BYTES}", total)
+            READER.fail("nodes", f"the sum of all bytes must be below {MOST_BYTES}", total)
         budget, boundary = given.get("budget"), given.get("boundary")
         found = Problem(
             ids=tuple(node["id"] for node in self.entries),
@@ -239,7 +239,7 @@ class _Nodes:
             boundary=None if boundary is None else self.find("boundary", boundary),
         )
         if not found.needed:
-            READER.fail("nodes", "an output or a pinned node is expected", self.entries[0])
+            READER.fail("nodes", "expected at least one output or pinned node", self.entries[0])
         return found
 
     def pinned(self) -> Iterator[int]:
@@ -268,7 +268,7 @@ class _Nodes:
             name, other = self.entries[position]["id"], self.entries[first]["id"]
             raise ProblemError(
                 f"{where}: node {name} {verb} node {other}, which is not listed before it; list "
-                "nodes in a topological order, which rules out cycles"
+                "nodes in topological order, without cycles"
             )
 
     def overwrites(self, position: int, inputs: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -276,12 +276,12 @@ class _Nodes:
         pairs = []
         for entry in READER.listed(self.entries[position].get("overwrites", []), where):
             if not isinstance(entry, list) or len(entry) != 2:
-                READER.fail(where, "pairs [output, input] are expected", entry)
+                READER.fail(where, "expected pairs [output, input]", entry)
             output = READER.whole(entry[0], where, below=len(self.values[position]))
             operand = READER.whole(entry[1], where, below=len(inputs))
             pair = self.values[position][output], inputs[operand]
             if self.bytes[pair[0]] != self.bytes[pair[1]]:
-                READER.fail(where, "an output overwrites an input of equal bytes", entry)
+                READER.fail(where, "an output can overwrite only an input of equal size", entry)
             pairs.append(pair)
         return tuple(pairs)
 
@@ -300,13 +300,13 @@ class _Nodes:
             return values[READER.whole(given[1], where, below=len(values))]
         values = self.values[self.find(where, given)]
         if len(values) != 1:
-            count = f"node {given} has {len(values)} outputs; name one as [{given}, 0]"
+            count = f"node {given} has {len(values)} outputs; select one, as in [{given}, 0]"
             READER.fail(where, count, given)
         return values[0]
 
     def find(self, where: str, given: Any) -> int:
         if isinstance(given, bool) or not isinstance(given, int) or given not in self.position:
-            READER.fail(where, "the id of a node is expected", given)
+            READER.fail(where, "expected the id of a node", given)
         return self.position[given]
 
 

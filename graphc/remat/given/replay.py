@@ -77,16 +77,16 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
                 )
         if node in problem.once and node in done:
             kind = "pinned node" if node in problem.pinned else "backward node"
-            raise ProblemError(f"step {step} computes the {kind} {name} again")
+            raise ProblemError(f"step {step} recomputes the {kind} {name}, which may run only once")
         done.add(node)
         for value in problem.values[node]:
             last_made[value] = step
             ends[step, value] = step
     for node in sorted(problem.pinned - done):
-        raise ProblemError(f"node {problem.ids[node]} is pinned, but not computed")
+        raise ProblemError(f"the sequence does not compute the pinned node {problem.ids[node]}")
     for value in sorted(problem.live_out):
         if value not in last_made:
-            raise ProblemError(f"node {problem.name(value)} is an output, but not computed")
+            raise ProblemError(f"the sequence does not compute the output {problem.name(value)}")
         ends[last_made[value], value] = len(sequence)
     return ends
 

@@ -78,9 +78,9 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
     started = time.perf_counter()
     limit = problem.budget if budget is None else budget
     if limit is not None and limit < 0:
-        raise ProblemError(f"a budget is a number of bytes from 0 up, got {limit}")
+        raise ProblemError(f"a budget must be a number of bytes of at least 0, got {limit}")
     if not 0 <= seconds < math.inf:
-        raise ProblemError(f"seconds is a number from 0 up, got {seconds}")
+        raise ProblemError(f"seconds must be a number of at least 0, got {seconds}")
     no_recompute = list(problem.needed)
     if limit is None or replay(problem, no_recompute).peak_bytes <= limit:
         return _solution(problem, no_recompute, sum(problem.cost[n] for n in no_recompute), started)
@@ -200,9 +200,9 @@ def _does_not_fit(problem: Problem, budget: int, fewest: list[int]) -> BudgetErr
     values = [(problem.name(value), problem.bytes[value]) for value in largest]
     listed = ", ".join(f"{name} {size}" for name, size in values)
     return BudgetError(
-        f"no plan within {budget} bytes was found; the least found is {measured.peak_bytes} bytes, "
-        f"and none can be below {problem.bound_bytes}. At its peak, node {problem.ids[node]}, the "
-        f"largest values are of nodes: {listed}. Raise the budget",
+        f"no plan within {budget} bytes was found; the smallest plan found needs "
+        f"{measured.peak_bytes} bytes, and the lower bound is {problem.bound_bytes}. The largest "
+        f"values at its peak, node {problem.ids[node]}, are of nodes: {listed}. Raise the budget",
         measured.peak_bytes,
         problem.bound_bytes,
         str(problem.ids[node]),

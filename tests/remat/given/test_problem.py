@@ -18,39 +18,39 @@ def nodes(*changes):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "a problem: an object is expected"),
-        ({"nodes": {}}, "nodes: a list is expected"),
+        ([], "a problem: expected an object"),
+        ({"nodes": {}}, "nodes: expected a list"),
         ({"nodes": []}, "at least one node"),
-        ({"nodes": [3]}, r"nodes\[0\]: an object is expected, got 3"),
+        ({"nodes": [3]}, r"nodes\[0\]: expected an object, got 3"),
         ({"nodes": [{"id": 1}]}, r"nodes\[0\]: the key 'cost' is missing"),
         (
             nodes({"cost": -1}),
-            r"nodes\[0\].cost: a number from 0 to 70368744177664 is expected, got -1",
+            r"nodes\[0\].cost: expected a number from 0 to 70368744177664, got -1",
         ),
-        (nodes({"cost": float("nan")}), "a number from 0"),
-        (nodes({"cost": "1"}), "a number from 0"),
+        (nodes({"cost": float("nan")}), "expected a number"),
+        (nodes({"cost": "1"}), "expected a number"),
         (nodes({"bytes": -4}), r"nodes\[0\].bytes"),
-        (nodes({"bytes": 1.5}), "whole number"),
-        (nodes({"bytes": True}), "whole number"),
+        (nodes({"bytes": 1.5}), "expected an integer"),
+        (nodes({"bytes": True}), "expected an integer"),
         (nodes({"workspace": -1}), "workspace"),
-        (nodes(*[{"bytes": 2**46}] * 2**14), "nodes: all their bytes together are below"),
+        (nodes(*[{"bytes": 2**46}] * 2**14), "nodes: the sum of all bytes must be below"),
         (nodes({"pinned": 1}), "true or false"),
-        (nodes({}, {"id": 0}), "ids differ"),
-        (nodes({"inputs": 3}), "a list is expected, got 3"),
-        (nodes({"inputs": [9]}), "the id of a node is expected, got 9"),
+        (nodes({}, {"id": 0}), "ids must be unique"),
+        (nodes({"inputs": 3}), "expected a list, got 3"),
+        (nodes({"inputs": [9]}), "expected the id of a node, got 9"),
         (nodes({"inputs": [0]}), "node 0 reads node 0, which is not listed before it"),
-        (nodes({"inputs": [1]}, {"inputs": [0]}), "which rules out cycles"),
-        ({**nodes({}), "outputs": [7]}, "outputs: the id of a node is expected"),
-        ({**nodes({}), "outputs": 0}, "a list is expected"),
+        (nodes({"inputs": [1]}, {"inputs": [0]}), "without cycles"),
+        ({**nodes({}), "outputs": [7]}, "outputs: expected the id of a node"),
+        ({**nodes({}), "outputs": 0}, "expected a list"),
         (nodes({"bytes": [4, -1]}), r"nodes\[0\].bytes"),
-        (nodes({"bytes": [4, 4]}, {"inputs": [0]}), r"has 2 outputs; name one as \[0, 0\]"),
+        (nodes({"bytes": [4, 4]}, {"inputs": [0]}), r"has 2 outputs; select one, as in \[0, 0\]"),
         (nodes({"bytes": [4, 4]}, {"inputs": [[0, 2]]}), r"nodes\[1\].inputs: .* got 2"),
         (nodes({}, {"inputs": [0], "overwrites": [0]}), r"pairs \[output, input\]"),
         (nodes({}, {"inputs": [0], "overwrites": [[1, 0]]}), r"nodes\[1\].overwrites: .* got 1"),
         (nodes({}, {"inputs": [0], "overwrites": [[0, 1]]}), r"nodes\[1\].overwrites: .* got 1"),
-        (nodes({"bytes": 5}, {"inputs": [0], "overwrites": [[0, 0]]}), "input of equal bytes"),
+        (nodes({"bytes": 5}, {"inputs": [0], "overwrites": [[0, 0]]}), "input of equal size"),
         (nodes({"after": [1]}, {}), "node 0 runs after node 1, which is not listed before it"),
-        ({**nodes({}), "boundary": 3}, "boundary: the id of a node is expected"),
+        ({**nodes({}), "boundary": 3}, "boundary: expected the id of a node"),
         ({**nodes({}), "budget": -5}, "budget"),
         ({**nodes({}), "fixed_bytes": 0.5}, "fixed_bytes"),
     ],
@@ -65,10 +65,10 @@ def test_malformed_files(tmp_path):
     with pytest.raises(ProblemError, match="cannot read"):
         read_problem(str(path))
     path.write_text('{"nodes": [\n  {"id": 0,,}]}')
-    with pytest.raises(ProblemError, match=r"problem.json' is not JSON.*line 2 column"):
+    with pytest.raises(ProblemError, match=r"problem.json' is not valid JSON.*line 2 column"):
         read_problem(str(path))
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ProblemError, match="is not JSON, or cut short"):
+    with pytest.raises(ProblemError, match="is not valid JSON, or is truncated"):
         read_problem(str(path))
     path.write_text(json.dumps(nodes({}, {"inputs": [0]})))
     assert read_problem(str(path)).inputs == ((), (0,))
