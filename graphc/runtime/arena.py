@@ -32,8 +32,8 @@ def check_outputs(plan: MemoryPlan) -> None:
         np.empty(size, np.uint8)
     except (MemoryError, ValueError):
         raise ArenaError(
-            f"the outputs of a step take {size} bytes ({format_bytes(size)}) beside the arena, "
-            "which do not fit into this machine's memory; return what is not broadcast, or a sum"
+            f"the outputs of a step need {size} bytes ({format_bytes(size)}) besides the arena, "
+            "more than this machine can allocate; return a sum, or values before broadcasting"
         ) from None
 
 
@@ -46,9 +46,9 @@ class Arena:
             self.bytes = aligned_bytes(plan.arena_bytes, plan.alignment)
         except (MemoryError, ValueError):
             raise ArenaError(
-                f"an arena of {plan.arena_bytes} bytes ({format_bytes(plan.arena_bytes)}) does not "
-                "fit into this machine's memory; graphc.plan shows what makes it large without "
-                "allocating it"
+                f"this machine cannot allocate an arena of {plan.arena_bytes} bytes "
+                f"({format_bytes(plan.arena_bytes)}); print graphc.plan(...), which allocates "
+                "nothing, to see the largest values"
             ) from None
 
     def view(self, type: TensorType, offset: int, strides: tuple[int, ...] | None = None) -> Array:
@@ -57,6 +57,6 @@ class Arena:
         end = offset + span_bytes(type, layout)
         if offset < 0 or end > self.bytes.size:
             raise PlanError(
-                f"{type} at {offset} to {end} leaves the arena of {self.bytes.size} bytes"
+                f"{type} at {offset} to {end} exceeds the arena of {self.bytes.size} bytes"
             )
         return np.ndarray(type.shape, type.dtype.numpy, self.bytes.data, offset, layout.strides)

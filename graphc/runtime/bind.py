@@ -43,19 +43,17 @@ def _check_streams(name: str, given: object) -> None:
 class BindOptions(RunOptions):
     """The options of `bind`."""
 
-    plan: MemoryPlan = field(
-        metadata=required("A plan, such as one that `graphc.load_plan` has read.")
-    )
+    plan: MemoryPlan = field(metadata=required("A plan, such as the result of `graphc.load_plan`."))
     device: str | None = option(
         None,
-        "Where steps run, by default what the plan was made for: ``cpu``, or ``cuda``. A plan for "
-        "one GPU runs on any.",
+        "The device of steps, ``cpu`` or ``cuda``; by default the device of the plan. A plan for "
+        "one GPU runs on any GPU.",
     )
     _: KW_ONLY
     streams: int | None = option(
         None,
-        "Spread the nodes over so many streams, whatever the plan says: those that touch different "
-        "bytes may run at the same time; None: as the plan says.",
+        "The number of streams, instead of that of the plan. Nodes that access different bytes "
+        "may run concurrently. None uses the streams of the plan.",
         check=_check_streams,
     )
 
@@ -77,17 +75,17 @@ def bind(options: BindOptions) -> Program:
         gpu = find(kind if device in (None, AUTO) else device)
     if (gpu is not None) != (kind == "cuda"):
         raise OptionError(
-            f"the plan was made for {plan.device.name} and cannot run on {device}; plan again with "
+            f"the plan is for {plan.device.name} and cannot run on {device}; plan again with "
             f"device={device!r}"
         )
     if gpu is not None:
         if options.threads is not None:
-            raise OptionError("threads are for native kernels on the CPU; leave them out on a GPU")
+            raise OptionError("threads applies only to native kernels on the CPU; omit it on a GPU")
         return _on_gpu(plan, gpu, options)
     if options.cudnn or options.tuning is not None:
-        raise OptionError("cudnn and tuning are for GPUs; leave them out on the CPU")
+        raise OptionError("cudnn and tuning apply only to GPUs; omit them on the CPU")
     if options.threads is not None and plan.device.kernels == "numpy":
-        raise OptionError("threads run native kernels; leave them out with kernels='numpy'")
+        raise OptionError("threads applies only to native kernels; omit it with kernels='numpy'")
     return Program(
         plan, seed=options.seed, poison=options.poison, check_finite=options.check_finite,
         threads=options.threads, lane=_lane(plan, options),
@@ -115,12 +113,15 @@ def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
     cudnn = options.cudnn
     if gpu.architecture < BFLOAT16_ARCHITECTURE and _uses_bfloat16(plan):
         raise OptionError(
-            f"{gpu.name} is sm_{gpu.architecture}, which has no bfloat16; choose precision fp16"
+            f"{gpu.name} is sm_{gpu.architecture}, which does not support bfloat16; choose "
+            "precision='fp16'"
         )
     tuning = options.tuning
     kept = None if cudnn is None or isinstance(cudnn, bool) else cudnn
     if tuning is not None and kept is not None and Path(tuning) == Path(kept):
-        raise OptionError(f"cudnn and tuning are two files, got {os.fspath(tuning)!r} for both")
+        raise OptionError(
+            f"cudnn and tuning must be different files, got {os.fspath(tuning)!r} for both"
+        )
     chosen = None if tuning is None else read_record(tuning, "algorithms", CublasError)
     connect, lane = None, _lane(plan, options)
     if lane is not None:

@@ -40,7 +40,7 @@ DTYPES = {
 """The dtypes of safetensors that states can have → their names in NumPy."""
 
 TAKE_A_PART = (
-    "to take all that it has from the file: saved = safetensors.numpy.load_file(path); "
+    "to load only matching states from the file: saved = safetensors.numpy.load_file(path); "
     "program.states.update({name: saved[name] for name in program.states})"
 )
 
@@ -62,15 +62,15 @@ def save_states(
     metadata = {**MARK, **_metadata(notes)}
     if "__metadata__" in states:
         raise CheckpointError(
-            "no state can be saved as '__metadata__', the name that safetensors files keep their "
-            "notes under; give the parameter another name"
+            "a state cannot be named '__metadata__', because safetensors files reserve that name "
+            "for notes; rename the parameter"
         )
     try:
         content = save(dict(states), metadata)
     except (SafetensorError, UnicodeError) as error:
         raise CheckpointError(
-            f"the states cannot be saved to {str(path)!r}: {error}; names and notes are text in "
-            "Unicode of at most 100 MB together. Nothing was written"
+            f"the states cannot be saved to {str(path)!r}: {error}; names and notes must be "
+            "Unicode text of at most 100 MB in total. Nothing was written"
         ) from None
     write_atomically(path, content, CheckpointError)
 
@@ -101,10 +101,10 @@ def read_notes(path: str | os.PathLike[str]) -> dict[str, str]:
 
 def _metadata(notes: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(notes, Mapping):
-        raise CheckpointError(f"notes are a mapping from names to strings, got {notes!r}")
+        raise CheckpointError(f"notes must map names to strings, got {notes!r}")
     for name, note in notes.items():
         if not isinstance(name, str) or not isinstance(note, str):
-            raise CheckpointError(f"notes are strings by name, got {name!r}: {note!r}")
+            raise CheckpointError(f"notes must map names to strings, got {name!r}: {note!r}")
     return {
         f"note:{name}" if RESERVED.fullmatch(name) else name: note for name, note in notes.items()
     }
@@ -116,7 +116,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     try:
         name = str(Path(path))
     except TypeError:
-        raise CheckpointError(f"a path is a string or path object, got {path!r}") from None
+        raise CheckpointError(f"a path must be a string or path object, got {path!r}") from None
     try:
         _check_readable(name)
         with safe_open(name, framework="numpy") as file:
@@ -130,8 +130,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         ) from None
     except SafetensorError as error:
         raise CheckpointError(
-            f"{name!r} cannot be read as a safetensors file: {error}; it may be cut short or "
-            "of another format. The program is unchanged"
+            f"{name!r} cannot be read as a safetensors file: {error}; it may be truncated or have "
+            "another format. The program is unchanged"
         ) from None
 
 
@@ -149,7 +149,7 @@ def _check_readable(path: str) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def _check_fit(path: str, found: Mapping[str, _Header], states: Mapping[str, TensorType]) -> None:
@@ -160,7 +160,7 @@ def _check_fit(path: str, found: Mapping[str, _Header], states: Mapping[str, Ten
     for name in (name for name in states if name in found):
         want = _Header(states[name].dtype.name, list(states[name].shape))
         if found[name] != want:
-            problems.append(f"{name} is {found[name]}, this network has {want}")
+            problems.append(f"{name} is {found[name]} in the file, but {want} in this network")
     if problems:
         # For example, the states of a training run for an inference program.
         is_enough = len(problems) == 1 and extra

@@ -77,8 +77,8 @@ def _learning_rates(graph: Graph) -> frozenset[Input]:
 def _check_rate(source: Input, given: float) -> None:
     if not 0 <= given <= LARGEST:
         raise FeedError(
-            f"input {source.name!r} is a learning rate, which must lie between 0 and {LARGEST:g}, "
-            f"got {quoted(given)}; feed a number in that range, or leave it out for "
+            f"input {source.name!r} is a learning rate, which must be between 0 and {LARGEST:g}, "
+            f"got {quoted(given)}; feed a number in that range, or omit it to use "
             f"{source.default:g}"
         )
 
@@ -90,21 +90,21 @@ def _as_array(source: Input, given: Any) -> Array:
     if isinstance(given, np.generic):
         given = np.asarray(given)
     if not isinstance(given, np.ndarray):
-        raise FeedError(f"input {source.name!r} is {source.type}, got {_what(source, given)}")
+        raise FeedError(f"input {source.name!r} must be {source.type}, got {_what(source, given)}")
     if isinstance(given, np.ma.MaskedArray):
         raise FeedError(
-            f"input {source.name!r} is {source.type}, in which every element counts, got a masked "
-            "array; say what masked elements are with .filled(number)"
+            f"input {source.name!r} must be {source.type}, got a masked array; replace masked "
+            "elements with .filled(number)"
         )
     if given.dtype != source.type.dtype.numpy:
         raise FeedError(
-            f"input {source.name!r} is {source.type}, got the dtype {given.dtype}; "
+            f"input {source.name!r} must be {source.type}, got the dtype {given.dtype}; "
             + _conversion(source, given)
         )
     if given.shape != source.shape:
         raise FeedError(
-            f"input {source.name!r} is {source.type}, got the shape {list(given.shape)}; "
-            "shapes are fixed when a program is compiled"
+            f"input {source.name!r} must be {source.type}, got the shape {list(given.shape)}; "
+            "shapes are fixed at compile time"
         )
     return given
 
@@ -115,7 +115,7 @@ def _number(source: Input, given: float) -> Array:
     try:
         number = number_of(f"input {source.name!r}", given, dtype)
     except GraphcError as error:
-        raise FeedError(f"{error}; feed a number that {dtype.name} holds") from None
+        raise FeedError(f"{error}; feed a number that {dtype.name} can represent") from None
     return np.asarray(number).astype(dtype.numpy)
 
 
@@ -129,8 +129,8 @@ def _what(source: Input, given: object) -> str:
             np.asarray(given, source.type.dtype.numpy)
         except (ValueError, TypeError, OverflowError) as error:
             return (
-                f"{type(given).__name__} that is no array of {dtype} ({error}); feed rows of one "
-                "length, filled up with numbers"
+                f"{type(given).__name__} that cannot be converted to an array of {dtype} "
+                f"({error}); feed rows of equal length, padded if necessary"
             )
     return f"{type(given).__name__}; feed a NumPy array, for example numpy.asarray(..., {dtype!r})"
 
@@ -139,9 +139,9 @@ def _conversion(source: Input, given: Array) -> str:
     """Describe how to convert an array of another dtype to the dtype of the input."""
     name = source.type.dtype.name
     if given.dtype.kind == "c":
-        return f"choose a part of it: .real.astype({name!r})"
+        return f"take the real part: .real.astype({name!r})"
     if given.dtype.kind in "OSUV":
-        return f"make numbers of it, in rows of one length: numpy.asarray(..., {name!r})"
+        return f"convert it to numbers in rows of equal length: numpy.asarray(..., {name!r})"
     return f"convert it with .astype({name!r})"
 
 
@@ -152,8 +152,8 @@ def _require_finite(source: Input, given: Array) -> None:
     if bad.size:
         where = tuple(int(i) for i in np.unravel_index(bad[0], given.shape))
         raise NonFiniteError(
-            f"input {source.name!r} holds {given[where]} at {list(where)}, "
-            f"{bad.size} such elements in all"
+            f"input {source.name!r} contains {given[where]} at {list(where)}; {bad.size} elements "
+            "are not finite"
         )
 
 

@@ -94,9 +94,9 @@ class FedRange:
         if broken is not None:
             kind = "input" if isinstance(source, Input) else "constant"
             raise FeedError(
-                f"{kind} {source.name!r} holds numbers from {broken}; {self.reader.label} "
-                f"reads them as rows or classes, which must lie in {self.range.bounds}; give "
-                "numbers in that range"
+                f"{kind} {source.name!r} contains numbers from {broken}, but {self.reader.label} "
+                f"uses them as indices, which must be in {self.range.bounds}; give numbers in "
+                "that range"
             )
 
 
@@ -117,9 +117,9 @@ class ComputedRange:
         broken = self.range.broken_by(_part(array, self.part))
         if broken is not None:
             raise FeedError(
-                f"{name}, which the graph computes, holds numbers from {broken}; "
-                f"{self.reader.label} reads them as rows or classes, which must lie in "
-                f"{self.range.bounds}; check what they are computed from"
+                f"the computed value {name} contains numbers from {broken}, but "
+                f"{self.reader.label} uses them as indices, which must be in {self.range.bounds}; "
+                "check the inputs of the computation"
             )
 
 

@@ -31,7 +31,7 @@ def _check_cudnn(name: str, given: object) -> None:
 
 def _path_or_none(name: str, given: object) -> None:
     if given is not None and not (isinstance(given, str | os.PathLike) and os.fspath(given)):
-        raise OptionError(f"{name} is the path of a file, or None, got {quoted(given)}")
+        raise OptionError(f"{name} must be the path of a file, or None, got {quoted(given)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,32 +41,32 @@ class RunOptions(Options):
     cuda_graph: bool = option(True, "On a GPU, capture a step as a CUDA graph and replay it.")
     cudnn: bool | str | os.PathLike[str] | None = option(
         None,
-        "On a GPU, let cuDNN do convolutions and 16-bit attention; None does so where it is "
-        "installed. A path names a file that keeps which engines it chose, so that a later run has "
+        "On a GPU, use cuDNN for convolutions and 16-bit attention; None does so if it is "
+        "installed. A path names a file that records the chosen engines, so that later runs use "
         "the same ones.",
         check=_check_cudnn,
     )
     deterministic: bool = option(
         True,
-        "On a GPU, let cuDNN use only engines that sum in one order. False allows others, which "
-        "may be faster or need less workspace; bits then differ from run to run.",
+        "On a GPU, let cuDNN use only deterministic engines. False also allows others, which may "
+        "be faster or need less workspace, but whose results differ between runs.",
     )
     tuning: str | os.PathLike[str] | None = option(
         None,
-        "On a GPU, a file that keeps which algorithms cuBLASLt chose for products, so that a later "
-        "run has the same ones, and their bits.",
+        "On a GPU, a file that records the algorithms that cuBLASLt chose for products, so that "
+        "later runs give identical results.",
         check=_path_or_none,
     )
     threads: int | None = option(
         None,
-        "On a CPU, how many threads run native kernels; None takes one for each processor.",
+        "The number of threads of native kernels on a CPU; None uses one per processor.",
         check=partial(whole_number, most=MOST_THREADS),
         flag=Flag("threads of native kernels (default: {default})", unset="all", parse=int),
     )
     rank_timeout: float = option(
         RANK_TIMEOUT,
-        "How many seconds a rank waits for the others before it raises `RanksError`; on a GPU, for "
-        "a step to end.",
+        "The seconds that a rank waits for the others before it raises `RanksError`; on a GPU, "
+        "the seconds that a step may take.",
         check=partial(number_between, low=SHORTEST_TIMEOUT, high=LONGEST_TIMEOUT),
         flag=Flag(
             "seconds that a rank waits for the others (default: {default})",
@@ -76,16 +76,16 @@ class RunOptions(Options):
     )
     seed: int = option(
         0,
-        "Fixes the initial parameters, and what random ops draw.",
+        "The seed of initial parameters and random ops.",
         check=lambda _, given: check_seed(given),
-        flag=Flag("parameters, order and masks", parse=int),
+        flag=Flag("seed of parameters, batch order and random ops", parse=int),
     )
     poison: bool = option(
         False,
-        "For debugging: every byte is NaN while no value lives there, so that a wrong plan shows.",
+        "For debugging: fills bytes without a live value with NaN, which exposes a wrong plan.",
     )
     check_finite: bool = option(
         False,
-        "For debugging: a step that meets NaN or infinity raises `NonFiniteError` and leaves all "
-        "states as they were.",
+        "For debugging: a step that computes NaN or infinity raises `NonFiniteError` and leaves "
+        "all states unchanged.",
     )

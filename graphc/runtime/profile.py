@@ -68,8 +68,8 @@ def step_times(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> StepTim
     repeat, seed = whole_number("repeat", repeat), check_seed(seed)
     if plan.device.kind != "cpu":
         raise OptionError(
-            f"nodes are timed on the CPU, and the plan is for {plan.device.name}; plan it with "
-            "device='cpu'"
+            "timing of nodes requires a plan for the CPU, but the plan is for "
+            f"{plan.device.name}; plan with device='cpu'"
         )
     graph, lane = plan.graph, lane_of(plan, seed, None)
     arena = Arena(plan)

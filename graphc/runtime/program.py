@@ -73,8 +73,8 @@ class Program:
         on_gpu = plan.device.kind == "cuda"
         if on_gpu and backend is None:
             raise OptionError(
-                f"the plan was made for {plan.device.name}, a GPU; graphc.bind runs it where there "
-                "is one, a plan with device='cpu' runs here"
+                f"the plan is for {plan.device.name}, a GPU; run it with graphc.bind on a machine "
+                "with a GPU, or plan with device='cpu'"
             )
         self._lane = lane_of(plan, seed, lane)
         ranges = IndexRanges(plan.graph)
@@ -179,8 +179,8 @@ class Program:
         if unnamed or not isinstance(feeds, Mapping | None):
             given = ", ".join(f"{source.name}=..." for source in self.graph.inputs)
             raise FeedError(
-                f"inputs are given by name, program.step({given}), or as a mapping from names to "
-                f"arrays; got {quoted(feeds)}{' and more' if unnamed else ''}"
+                f"inputs must be given by name, as in program.step({given}), or as a mapping from "
+                f"names to arrays; got {quoted(feeds)}{' and more' if unnamed else ''}"
             )
         return self._turns.take(self._step, {**(feeds or {}), **named})
 
@@ -201,7 +201,7 @@ class Program:
         try:
             return self._run(iter(batches))
         except TypeError:
-            raise FeedError(f"batches are mappings one after another, got {batches!r}") from None
+            raise FeedError(f"batches must be an iterable of mappings, got {batches!r}") from None
 
     def _run(self, batches: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
         ready = self._next(batches)
@@ -317,8 +317,8 @@ class Program:
     def _require_whole(self) -> None:
         if self._backend.is_torn:
             raise TornError(
-                "a step or a load was stopped while it replaced states, so some are new and some "
-                "are old; program.load(path) or program.reset() makes them whole again"
+                "a step or a load was interrupted while it replaced states, so some states are "
+                "new and some are old; restore them with program.load(path) or program.reset()"
             )
 
 
@@ -328,7 +328,7 @@ def _raise(error: Exception) -> NoReturn:
 
 def _mapping(feeds: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if feeds is not None and not isinstance(feeds, Mapping):
-        raise FeedError(f"feeds are a mapping from names to arrays, got {feeds!r}")
+        raise FeedError(f"feeds must map names to arrays, got {feeds!r}")
     return feeds or {}
 
 
@@ -393,8 +393,8 @@ class _States(MutableMapping[str, Array]):
 
     def _require(self, name: str) -> None:
         if name not in self._states:
-            some = f"some that there are: {', '.join(list(self._states)[:6])}"
+            some = f"some of the states are {', '.join(list(self._states)[:6])}"
             cure = did_you_mean(name, self._states) or some
             if name in self._constants:
-                cure = "it is a constant, whose numbers are the plan's and never change"
+                cure = "it is a constant, which is part of the plan and never changes"
             raise UnknownNameError(f"there is no {name!r}; {cure}")

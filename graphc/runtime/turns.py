@@ -33,9 +33,9 @@ class Turns:
         with turn.lock:
             if turn.is_taken:
                 raise ProgramBusy(
-                    "the program is in the middle of a step or a copy that this thread has begun; "
-                    "call it when that is over, not from a signal's handler, a feed's or an op's "
-                    "own code"
+                    "this thread is already running a step or a copy of the program; call the "
+                    "program after it ends, not from a signal handler, a feed or the code of an "
+                    "op"
                 )
             turn.is_taken = True
             try:
@@ -51,9 +51,9 @@ class Turns:
         process = os.getpid()
         if self._on_gpu and process != self._process:
             raise GpuUnavailable(
-                "this process was forked from the one that made the program, and CUDA does not "
-                "work in such a process",
-                "make the program in the process that uses it, and start that one anew, with "
+                "this process was forked after the program was created, and CUDA does not "
+                "support forked processes",
+                "create the program in the process that uses it, and start that process with "
                 "multiprocessing.get_context('spawn')",
             )
         # `setdefault` is atomic, so all threads of a child get the same lock.

@@ -80,7 +80,7 @@ def test_a_wrong_version_is_reported_and_the_rest_runs(tmp_path):
     assert problems
     for problem in problems:
         assert problem.startswith("library: ")
-        assert "nvidia-cudnn-frontend is 1.10.0, 1.32 is needed" in problem
+        assert "nvidia-cudnn-frontend must be 1.32 or later, got 1.10.0" in problem
 
 
 @pytest.mark.slow

@@ -140,7 +140,9 @@ def test_a_record_of_another_gpu_is_refused(lt):
     record = lt.record
     record["algorithms"] = dict.fromkeys(record["algorithms"], "00" * 64)
     again = StandIn(record)
-    with pytest.raises(CublasError, match=r"epilogue bias\) is not to be had; is this another GPU"):
+    with pytest.raises(
+        CublasError, match=r"epilogue bias\) is not available; the record may come from another GPU"
+    ):
         run(again, node, arrays)
     again.close()
 
@@ -160,7 +162,7 @@ def test_the_room_is_the_same_however_products_are_cut():
 def test_a_record_that_holds_no_algorithm_is_refused(kept):
     record = {"cublaslt": "13.14.15", "algorithms": {"NN 1x1x1": kept}}
     with pytest.raises(
-        CublasError, match=r"for 'NN 1x1x1', which is no algorithm; drop the record"
+        CublasError, match=r"for 'NN 1x1x1', which is not an algorithm; delete the record"
     ):
         StandIn(record)
 

@@ -61,6 +61,6 @@ def test_an_arena_is_one_allocation(driver):
 
 def test_a_plan_beyond_the_memory_is_refused_before_allocation(driver):
     before = driver.free_bytes()
-    with pytest.raises(g.GraphcError, match="a plan within budget="):
+    with pytest.raises(g.GraphcError, match="plan with budget="):
         driver.allocate(2 * driver.gpu.memory_bytes)
     assert driver.free_bytes() == before

@@ -62,7 +62,7 @@ def test_a_plan_in_a_file_holds_its_constants(tmp_path):
     at = text.index("base64='") + 20
     other = "A" if text[at] != "A" else "B"
     (tmp_path / "plan.json").write_text(text[:at] + other + text[at + 1 :])
-    with pytest.raises(PlanFileError, match="changed after they were written"):
+    with pytest.raises(PlanFileError, match="changed after writing"):
         g.load_plan(tmp_path / "plan.json")
 
 

@@ -87,7 +87,7 @@ def test_integers_are_drawn_where_they_are_looked_up():
 def test_options_are_checked():
     plan = g.plan(g.mean(g.input("x", (2,))))
     for repeat in (0, 1.5, True):
-        with pytest.raises(OptionError, match="repeat is a whole number from 1 up"):
+        with pytest.raises(OptionError, match="repeat must be an integer of at least 1"):
             g.profile(plan, repeat)
     with pytest.raises(OptionError, match="seed must be"):
         g.profile(plan, seed=-1)

@@ -115,7 +115,7 @@ def test_a_program_that_is_called_from_its_own_step_says_that_it_is_busy(device)
         program.reset,
     ):
         stage, program._backend.stage = program._backend.stage, lambda _, use=use: use()
-        with pytest.raises(ProgramBusy, match=r"in the middle of a step.*call it when"):
+        with pytest.raises(ProgramBusy, match=r"already running a step.*call the program after"):
             program.step(feeds())
         program._backend.stage = stage
     assert not os.path.exists(path)

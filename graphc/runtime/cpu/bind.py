@@ -232,5 +232,5 @@ def _poisoned(arena: Arena, span: Range) -> Call:
 def _require_finite(node: Node, graph: Graph, value: Value, array: Array) -> None:
     if array.dtype.kind not in "biu" and not np.isfinite(array.astype(np.float64)).all():
         raise NonFiniteError(
-            f"{graph.names[value]} {value.type}, computed by {node.label}, holds NaN or infinity"
+            f"{graph.names[value]} {value.type}, computed by {node.label}, contains NaN or infinity"
         )

@@ -84,7 +84,7 @@ def _compiled(text: str) -> bytes:
         module = llvm.parse_assembly(text)
         module.verify()
     except RuntimeError as error:
-        raise GraphcError(f"a kernel does not compile: {error}") from None
+        raise GraphcError(f"a generated kernel does not compile: {error}") from None
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     code: bytes = machine.emit_object(module)

@@ -300,7 +300,7 @@ class SideBySide:
         called(_loop(), ctypes.addressof(stretch), pool.parallel, pool.threads)
         if stretch.failed:
             row = (stretch.failed - self._rows.ctypes.data) // ROW.itemsize
-            raise GraphcError(f"oneDNN refused to run call {row} of the step")
+            raise GraphcError(f"oneDNN failed to execute call {row} of the step")
 
 
 def side_by_side(

@@ -339,7 +339,7 @@ class StepTable:
         table, pool = self.table.ctypes.data, ctypes.addressof(self.pool)
         reached = called(_loop(), table, first, end, pool, self.execute)
         if reached != end:
-            raise GraphcError(f"oneDNN refused to run call {reached} of the step")
+            raise GraphcError(f"oneDNN failed to execute call {reached} of the step")
 
 
 class _Forked:

@@ -226,7 +226,9 @@ def _bound(
     for epilogues in (True, False):
         found = calls_of(node, own, tf32, epilogues)
         if found.scratch != workspace.scratch:
-            raise PlanError(f"{node.label}: its kernels need other scratch than was planned")
+            raise PlanError(
+                f"{node.label}: its kernels need another workspace than the plan has; plan again"
+            )
         bound = [_with_addresses(call, addresses, *library) for call in found.calls]
         declined = [c for c in bound if isinstance(c, BoundGemm) and not serves(c)]
         if not any(call.gemm.epilogue != "none" for call in declined):
@@ -297,7 +299,7 @@ def workspace_starts(
         end = start + size
         start += align(size, plan.alignment)
     if buffer is None or end > address + buffer.offset + buffer.bytes:
-        raise PlanError(f"{node.label}: its workspace is smaller than what its kernels need")
+        raise PlanError(f"{node.label}: its workspace is smaller than its kernels need; plan again")
     return starts, end
 
 

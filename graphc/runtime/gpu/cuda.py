@@ -97,10 +97,10 @@ class CudaDevice:
     def _does_not_fit(self, size: int, free: int) -> ArenaError:
         scratch = max(0, free - LIBRARY_BYTES) // 2**20
         return ArenaError(
-            f"the plan's arena is {size} bytes ({format_bytes(size)}), and cuda:{self.gpu.number} "
-            f"({self.gpu.name}) has {format_bytes(free)} free of "
-            f"{format_bytes(self.gpu.memory_bytes)}, of which {format_bytes(LIBRARY_BYTES)} stay "
-            f"with CUDA and its libraries; a plan within budget='{scratch}MiB' fits"
+            f"the plan needs an arena of {size} bytes ({format_bytes(size)}), but "
+            f"cuda:{self.gpu.number} ({self.gpu.name}) has {format_bytes(free)} of "
+            f"{format_bytes(self.gpu.memory_bytes)} free, including {format_bytes(LIBRARY_BYTES)} "
+            f"for CUDA and its libraries; plan with budget='{scratch}MiB'"
         )
 
     def pinned(self, size: int) -> Bytes:

@@ -75,11 +75,13 @@ def load_cudnn() -> Any:
         library.backend_version()
         found = tuple(int(part) for part in library.__version__.split(".")[:2])
         if found < OLDEST:
-            raise ImportError(f"nvidia-cudnn-frontend is {library.__version__}, 1.32 is needed")
+            raise ImportError(
+                f"nvidia-cudnn-frontend must be 1.32 or later, got {library.__version__}"
+            )
     except (ImportError, RuntimeError, OSError, AttributeError, ValueError) as error:
         cure = to_install("nvidia-cudnn-frontend nvidia-cudnn-cu13 cuda-bindings", "cudnn")
         raise DependencyError(
-            f"cuDNN cannot be used ({error}); {cure}; or let the generated kernels do its work"
+            f"cuDNN cannot be used ({error}); {cure}; or pass cudnn=False to use generated kernels"
         ) from None
     return library
 
@@ -164,8 +166,9 @@ class Cudnn:
         plan = self._with(request, found, workspace_bytes)
         if plan is None and is_known and key in self._given:
             raise CudnnError(
-                f"engine {found['engine']} of the record is not to be had for "
-                f"{signature(request, workspace_bytes)}; is this another GPU? drop the record"
+                f"the recorded engine {found['engine']} is not available for "
+                f"{signature(request, workspace_bytes)}; the record may come from another GPU; "
+                "delete the record"
             )
         return plan
 
@@ -177,14 +180,16 @@ class Cudnn:
         """
         roles = _numbers(plan.request)
         if addresses.keys() != roles.keys():
-            raise CudnnError(f"addresses are of {sorted(roles)}, got {sorted(addresses)}")
+            raise CudnnError(
+                f"addresses must be given for {sorted(roles)}, got {sorted(addresses)}"
+            )
         self._library.set_stream(self._handle, stream)
         pack = {number: addresses[role] for role, number in roles.items()}
         try:
             plan.graph.execute(pack, workspace=workspace, handle=self._handle)
         except Exception as error:
             key = signature(plan.request, plan.workspace_bytes)
-            raise CudnnError(f"engine {plan.engine} does not run {key}: {error}") from None
+            raise CudnnError(f"engine {plan.engine} failed to run {key}: {error}") from None
 
     def close(self) -> None:
         """Destroy the handle. This also happens when the object is garbage-collected."""

@@ -57,8 +57,8 @@ def _cure(driver: int, runtime: int) -> str:
     A driver supports all minor versions of its major version.
     """
     if driver // 1000 >= runtime // 1000:
-        return "the driver is recent enough: see nvidia-smi, and CUDA_VISIBLE_DEVICES"
-    what = "install" if driver == 0 else "replace it by"
+        return "the driver is recent enough; check nvidia-smi and CUDA_VISIBLE_DEVICES"
+    what = "install" if driver == 0 else "replace it with"
     return f"{what} NVIDIA's driver for CUDA {runtime // 1000} or later"
 
 
@@ -75,12 +75,12 @@ def find_gpu(number: int) -> Gpu:
     count = cupy.cuda.runtime.getDeviceCount()
     if number >= count:
         listed = ", ".join(f"cuda:{each}" for each in range(count))
-        raise GpuUnavailable(f"this machine has no cuda:{number}", f"it has {listed}")
+        raise GpuUnavailable(f"this machine has no cuda:{number}", f"choose one of {listed}")
     gpu = _gpu(cupy, number)
     if gpu.architecture < OLDEST_ARCHITECTURE:
         raise GpuUnavailable(
             f"{gpu.name} is sm_{gpu.architecture}",
-            f"CUDA 13 compiles for sm_{OLDEST_ARCHITECTURE} and later; {USE_CPU}",
+            f"CUDA 13 requires sm_{OLDEST_ARCHITECTURE} or later; {USE_CPU}",
         )
     return gpu
 

@@ -39,10 +39,7 @@ SPINS = 1000
 NAP = 5e-5
 """Seconds of such a sleep."""
 
-CURE = (
-    "NCCL's own account is printed under NCCL_DEBUG=INFO; start all ranks again from the last "
-    "checkpoint"
-)
+CURE = "set NCCL_DEBUG=INFO to print NCCL's log; restart all ranks from the last checkpoint"
 
 CHAR = 0
 """`ncclInt8`: data that is only moved is moved as bytes."""
@@ -160,11 +157,13 @@ class Communicator:
         while not is_done():
             error = self._nccl.error_of(self._handle)
             if error:
-                self._give_up(f"rank {self.rank} lost the others on GPUs: {error}. {CURE}")
+                self._give_up(
+                    f"rank {self.rank} lost its connection to the other GPUs: {error}. {CURE}"
+                )
             if time.monotonic() > until:
                 self._give_up(
                     f"rank {self.rank} waited {self.time_limit:g} s for a step on GPUs; another "
-                    f"rank has ended or hangs, or a step needs longer than rank_timeout. {CURE}"
+                    f"rank has exited or hangs, or a step takes longer than rank_timeout. {CURE}"
                 )
             time.sleep(NAP)
 
@@ -202,4 +201,4 @@ def load_nccl() -> Nccl:
         return Nccl(ctypes.CDLL(str(load_nvidia_dynamic_lib("nccl").abs_path)))
     except (ImportError, RuntimeError, OSError):
         cure = to_install("nvidia-nccl-cu13 cuda-pathfinder", "gpu")
-        raise DependencyError(f"NCCL was not found, which connects GPUs; {cure}") from None
+        raise DependencyError(f"NCCL, which connects GPUs, was not found; {cure}") from None

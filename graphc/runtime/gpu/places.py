@@ -23,10 +23,11 @@ def places_of_plan(plan: MemoryPlan, address: int = 0) -> dict[Value, Place]:
     """
     if plan.alignment % ARENA_ALIGNMENT:
         raise PlanError(
-            f"on a GPU alignment is a multiple of {ARENA_ALIGNMENT}, the plan's is {plan.alignment}"
+            f"alignment on a GPU must be a multiple of {ARENA_ALIGNMENT}, but the plan has "
+            f"{plan.alignment}"
         )
     if address % ARENA_ALIGNMENT:
-        raise PlanError(f"an arena starts at a multiple of {ARENA_ALIGNMENT}, got {address:#x}")
+        raise PlanError(f"an arena must start at a multiple of {ARENA_ALIGNMENT}, got {address:#x}")
     places = {}
     for value, placement in plan.placements.items():
         first = plan.address(value)
@@ -34,7 +35,7 @@ def places_of_plan(plan: MemoryPlan, address: int = 0) -> dict[Value, Place]:
         end = first + span_bytes(value.type, Layout(0, strides))
         if first < 0 or end > plan.arena_bytes:
             raise PlanError(
-                f"{value.type} at {first} to {end} leaves the arena of {plan.arena_bytes} bytes"
+                f"{value.type} at {first} to {end} exceeds the arena of {plan.arena_bytes} bytes"
             )
         places[value] = Place(address + first, strides)
     return places

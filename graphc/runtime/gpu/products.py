@@ -52,8 +52,8 @@ class Products:
         for key, kept in self._algorithms.items():
             if not (kept is None or (isinstance(kept, str) and ALGORITHM.fullmatch(kept))):
                 raise CublasError(
-                    f"the record of algorithms has {kept!r} for {key!r}, which is no algorithm; "
-                    "drop the record"
+                    f"the record of algorithms has {kept!r} for {key!r}, which is not an "
+                    "algorithm; delete the record"
                 )
         self._given = frozenset(self._algorithms)
         self._handle = ctypes.c_void_p()
@@ -115,8 +115,8 @@ class Products:
                 return algorithm
             if algorithm is not None and key in self._given:
                 raise CublasError(
-                    f"the algorithm that is recorded for {shown(call)} is not to be had; is this "
-                    "another GPU? drop the record"
+                    f"the recorded algorithm for {shown(call)} is not available; the record may "
+                    "come from another GPU; delete the record"
                 )
         raise NoAlgorithm(
             f"cuBLASLt has no algorithm for {shown(call)} within a workspace of "

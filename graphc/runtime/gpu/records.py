@@ -24,9 +24,9 @@ def read_record(
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as fault:
-        raise error(f"{os.fspath(path)!r} is no record of {kind}: {fault}") from None
+        raise error(f"{os.fspath(path)!r} is not a record of {kind}: {fault}") from None
     if not isinstance(found, dict) or not isinstance(found.get(kind), dict):
-        raise error(f"{os.fspath(path)!r} is no record of {kind}; give another file")
+        raise error(f"{os.fspath(path)!r} is not a record of {kind}; pass another file")
     return found
 
 
@@ -42,8 +42,8 @@ def recorded(
         return {}
     if record.get(library.lower()) != version:
         raise error(
-            f"the record of {kind} is of {library} {record.get(library.lower())}, this is "
-            f"{version}; install that version, or drop the record"
+            f"the record of {kind} was written by {library} {record.get(library.lower())}, but "
+            f"version {version} is installed; install the recorded version, or delete the record"
         )
     return dict(record[kind])
 

@@ -87,5 +87,7 @@ def _named(call: BoundCall) -> str:
 def _backend(program: Program) -> GpuBackend:
     backend = program.backend
     if not isinstance(backend, GpuBackend):
-        raise OptionError("launches are timed on a GPU; compile the program with device='cuda'")
+        raise OptionError(
+            "timing of launches requires a GPU; compile the program with device='cuda'"
+        )
     return backend

@@ -56,7 +56,7 @@ def held_by_name(graph: Graph) -> dict[str, Held]:
 def whole_row(lane: Lane, state: State, part: Array) -> Array:
     """Gather a sharded row from the parts of all ranks; a collective of all ranks."""
     row = np.empty(lane.wire.size * part.size, part.dtype)
-    lane.run(f"the gathering of {state.name}", sums.all_gather(lane.wire, part, row))
+    lane.run(f"the all-gather of {state.name}", sums.all_gather(lane.wire, part, row))
     return row
 
 

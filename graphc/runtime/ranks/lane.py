@@ -53,8 +53,8 @@ class Lane:
         ranks = node.attributes.ranks
         if ranks != self.wire.size:
             raise RanksError(
-                f"{node.label} is between {ranks} ranks, and this program runs on "
-                f"{self.wire.size}; plan with ranks={self.wire.size}, or start {ranks} processes"
+                f"{node.label} needs {ranks} ranks, but this program runs on {self.wire.size}; "
+                f"plan with ranks={self.wire.size}, or start {ranks} processes"
             )
         work = self._work(node, x, y)
         ticket = self._tickets[node] = _Ticket(node.label, node)
@@ -97,9 +97,9 @@ class Lane:
         """
         if not self._broken and any(ticket.is_open for ticket in self._tickets.values()):
             self._broken = (
-                f"a step of rank {self.wire.rank} of {self.wire.size} was stopped amid its "
-                "exchanges with the others, which may have gone on without it. Start all again "
-                "from the last checkpoint"
+                f"a step of rank {self.wire.rank} of {self.wire.size} was interrupted during its "
+                "collectives, and the other ranks may have continued. Restart all ranks from the "
+                "last checkpoint"
             )
 
     def _work(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
@@ -152,14 +152,14 @@ class Lane:
         except queue.Empty:
             self._broken = (
                 f"rank {wire.rank} of {wire.size} waited {self.time_limit:g} s for the others in "
-                f"{ticket.what}; one of them has ended or hangs, or needs longer than "
-                "rank_timeout. Start all again from the last checkpoint"
+                f"{ticket.what}; another rank has exited or hangs, or takes longer than "
+                "rank_timeout. Restart all ranks from the last checkpoint"
             )
             raise RanksError(self._broken) from None
         if error is not None:
             self._broken = (
-                f"rank {wire.rank} of {wire.size} lost the others in {ticket.what}: {error}. "
-                "Start all again from the last checkpoint"
+                f"rank {wire.rank} of {wire.size} lost its connection to the others in "
+                f"{ticket.what}: {error}. Restart all ranks from the last checkpoint"
             )
             raise RanksError(self._broken) from error
         ticket.is_open = False

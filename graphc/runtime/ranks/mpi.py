@@ -28,8 +28,8 @@ class MpiWire:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             raise DependencyError(
-                f"several ranks on CPUs need mpi4py and an MPI ({error}); "
-                "pip install 'graphc-compiler[mpi]'"
+                f"several ranks on CPUs require mpi4py and an MPI library ({error}); run pip "
+                "install 'graphc-compiler[mpi]'"
             ) from error
         self._mpi = MPI
         # A separate communicator, so that messages of user code do not interfere.

@@ -40,8 +40,8 @@ def ranks_of(plan: MemoryPlan) -> int:
     if len(found) > 1:
         (one, label), (other, other_label), *_ = sorted(found.items())
         raise RanksError(
-            f"{label} is between {one} ranks and {other_label} between {other}; the collectives of "
-            "a plan are between all ranks of a program, so give them the same number"
+            f"{label} has {one} ranks, but {other_label} has {other}; all collectives of a plan "
+            "must have the same number of ranks"
         )
     return next(iter(found), 1)
 
@@ -58,9 +58,9 @@ def lane_of(plan: MemoryPlan, seed: int, lane: Lane | None) -> Lane:
     lane = lane or world_lane()
     if lane.wire.size != ranks:
         raise RanksError(
-            f"the plan is for {ranks} ranks, and this is rank {lane.wire.rank} of "
-            f"{lane.wire.size}; start {ranks} processes, as mpirun -n {ranks} does, or plan with "
-            f"ranks={lane.wire.size}"
+            f"the plan is for {ranks} ranks, but this is rank {lane.wire.rank} of "
+            f"{lane.wire.size}; start {ranks} processes, for example with mpirun -n {ranks}, or "
+            f"plan with ranks={lane.wire.size}"
         )
     _check_same(lane, plan, seed)
     return lane
@@ -74,7 +74,7 @@ def _check_same(lane: Lane, plan: MemoryPlan, seed: int) -> None:
     if others:
         raise RanksError(
             f"ranks {', '.join(map(str, others))} have another plan, seed or rank_timeout than "
-            "rank 0; start all with the same network, options and version of graphc"
+            "rank 0; start all ranks with the same network, options and version of graphc"
         )
 
 
@@ -106,7 +106,7 @@ def by_rank_0(lane: Lane, work: Callable[[], object]) -> None:
     while told == UNDER_WAY:
         told = lane.run("writing a file", partial(lane.wire.tell, b""))[0]
     if told != DONE:
-        raise RanksError(f"rank 0 could not do its part: {told.decode()}")
+        raise RanksError(f"rank 0 failed: {told.decode()}")
 
 
 def _told_meanwhile(lane: Lane, work: Callable[[], object]) -> None:
@@ -149,8 +149,7 @@ def connected_gpus(
     for number, each in enumerate(told):
         if first.setdefault(each, number) != number:
             raise RanksError(
-                f"ranks {first[each]} and {number} have the same GPU; start as many ranks on a "
-                "machine as it has GPUs"
+                f"ranks {first[each]} and {number} use the same GPU; start at most one rank per GPU"
             )
 
     def connected() -> Communicator:
@@ -158,4 +157,4 @@ def connected_gpus(
         with active():
             return nccl.connected(identity, rank, size, lane.time_limit)
 
-    return lane.run("the meeting of GPUs", connected)
+    return lane.run("connecting GPUs", connected)

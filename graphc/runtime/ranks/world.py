@@ -67,8 +67,8 @@ def _gloo() -> Wire:
         gloo = importlib.import_module("graphc.torch.gloo")
     except ImportError as error:
         raise DependencyError(
-            f"torchrun's ranks talk by PyTorch, which cannot be imported ({error}); "
-            + to_install("torch", "torch")
+            "ranks started by torchrun communicate through PyTorch, which cannot be imported "
+            f"({error}); " + to_install("torch", "torch")
         ) from None
     wire: Wire = gloo.GlooWire()
     return wire
@@ -83,7 +83,8 @@ def world_lane() -> Lane:
     wire: Wire = _gloo() if world.launcher == "torchrun" else MpiWire()
     if wire.size != world.size:
         raise RanksError(
-            f"{world.launcher} started {world.size} processes, but MPI knows {wire.size}: it does "
-            "not belong to that launcher. Start them with the mpirun of the MPI that mpi4py uses"
+            f"{world.launcher} started {world.size} processes, but MPI reports {wire.size}, so "
+            "this MPI belongs to another launcher. Use the mpirun of the MPI library that mpi4py "
+            "uses"
         )
     return Lane(wire)

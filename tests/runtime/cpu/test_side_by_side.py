@@ -166,7 +166,7 @@ def test_a_primitive_that_fails_is_told_and_ends_the_call():
     (call,) = side_by_side({node: calls.add(1) for node in slots}, order_of(slots), slots)
     for _ in range(2):
         seen.clear()
-        with pytest.raises(GraphcError, match="refused to run call 2 of the step"):
+        with pytest.raises(GraphcError, match="failed to execute call 2 of the step"):
             call()
         assert {0, 2} <= {*seen} <= {0, 1, 2}
 

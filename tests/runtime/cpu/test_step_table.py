@@ -123,7 +123,7 @@ def test_a_primitive_that_fails_is_told_and_ends_the_run(scaled):
     for primitive in (1, 4):
         table.add_primitive(Execution(address, primitive, 5, arguments, 2, 1, (function,)))
     table.add_kernel(scaled, [y.ctypes.data], [100], 3, 3)
-    with pytest.raises(GraphcError, match="refused to run call 2 of the step"):
+    with pytest.raises(GraphcError, match="failed to execute call 2 of the step"):
         table.run(0, len(table))
     assert calls == [(primitive, 5, 2, ctypes.addressof(arguments)) for primitive in (1, 4)]
     np.testing.assert_array_equal(y, 2.0 + np.arange(3))

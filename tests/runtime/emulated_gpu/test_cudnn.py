@@ -222,5 +222,5 @@ def test_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "cudnn", fake_cudnn)
     assert load_cudnn() is fake_cudnn
     monkeypatch.setattr(fake_cudnn, "__version__", "1.14.0")
-    with pytest.raises(DependencyError, match=r"frontend is 1\.14\.0, 1\.32 is needed"):
+    with pytest.raises(DependencyError, match=r"frontend must be 1\.32 or later, got 1\.14\.0"):
         load_cudnn()

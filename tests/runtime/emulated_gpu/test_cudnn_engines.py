@@ -117,7 +117,7 @@ def test_a_record_of_another_cudnn_is_refused(cudnn, monkeypatch):
     cudnn.build(call.request, WORKSPACE_BYTES)
     record = cudnn.record
     monkeypatch.setattr(fake_cudnn, "VERSION", [91_200])
-    with pytest.raises(CudnnError, match=r"cuDNN 91100, this is 91200.*drop the record"):
+    with pytest.raises(CudnnError, match=r"cuDNN 91100, but version 91200.*delete the record"):
         Cudnn(fake_cudnn, record)
 
 
@@ -127,7 +127,7 @@ def test_a_recorded_engine_that_is_gone_is_an_error(cudnn, monkeypatch):
     cudnn.build(call.request, WORKSPACE_BYTES)
     monkeypatch.setattr(fake_cudnn, "ENGINES", [e for e in fake_cudnn.ENGINES if e.number != 7])
     again = Cudnn(fake_cudnn, cudnn.record)
-    with pytest.raises(CudnnError, match=r"engine 7 of the record.*another GPU"):
+    with pytest.raises(CudnnError, match=r"recorded engine 7.*another GPU"):
         again.build(call.request, WORKSPACE_BYTES)
     again.close()
 

@@ -253,7 +253,7 @@ def test_a_file_keeps_the_engines(monkeypatch, tmp_path):
         program.step(fed(program.plan))
     assert bits(one) == bits(other)
     file.write_text("[]")
-    with pytest.raises(CudnnError, match="no record of engines"):
+    with pytest.raises(CudnnError, match="not a record of engines"):
         g.compile(convolutions("float32"), cudnn=file, **options)
 
 

@@ -41,8 +41,8 @@ def test_without_a_device(monkeypatch):
     ("driver", "cure"),
     [
         (12_090, "driver 12.9; replace it by NVIDIA's driver for CUDA 13 or later"),
-        (13_000, "driver 13.0; the driver is recent enough: see nvidia-smi"),
-        (14_010, "driver 14.1; the driver is recent enough: see nvidia-smi"),
+        (13_000, "driver 13.0; the driver is recent enough; check nvidia-smi"),
+        (14_010, "driver 14.1; the driver is recent enough; check nvidia-smi"),
     ],
 )
 def test_a_driver_that_finds_nothing(monkeypatch, driver, cure):
@@ -81,13 +81,13 @@ def test_the_command_says_why_there_is_none(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "cupy", None)
     code, out, _ = run(capsys, "devices")
     assert code == 0
-    assert "cuda    no GPU can be used: CuPy cannot be imported" in out
+    assert "cuda    no GPU is usable: CuPy cannot be imported" in out
     code, out, _ = run(capsys, "devices", "--json")
     found = json.loads(out)
     assert code == 0
     assert found["gpus"] == []
     assert found["cpu"]["memory_bytes"] > 2**20
-    assert found["gpu_unavailable"].startswith("no GPU can be used")
+    assert found["gpu_unavailable"].startswith("no GPU is usable")
 
 
 def asked(monkeypatch, capsys):

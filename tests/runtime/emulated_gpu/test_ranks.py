@@ -101,7 +101,7 @@ def test_refusals_of_the_library_are_errors():
 
 def test_two_ranks_have_two_gpus():
     def work(wire):
-        with pytest.raises(RanksError, match="ranks 0 and 1 have the same GPU; start as many"):
+        with pytest.raises(RanksError, match="ranks 0 and 1 use the same GPU; start at most one"):
             connected(Lane(wire, 2.0), FakeLibrary(wire), "the only one")
 
     on_ranks(2, work)
@@ -129,10 +129,10 @@ def test_a_step_whose_others_are_gone_is_given_up():
         with pytest.raises(RanksError, match=r"waited 0\.05 s for a step on GPUs; .*rank_timeout"):
             late.wait(lambda: False)
         library.error = REMOTE_ERROR
-        with pytest.raises(RanksError, match="lost the others on GPUs: remote error"):
+        with pytest.raises(RanksError, match="lost its connection to the other GPUs: remote error"):
             lost.wait(lambda: False)
         for communicator in (late, lost):
-            with pytest.raises(RanksError, match="start all ranks again from the last checkpoint"):
+            with pytest.raises(RanksError, match="restart all ranks from the last checkpoint"):
                 communicator.run(None, 0)
         del communicator, late, lost
         assert not library.aborts.acquire(timeout=0.01)

@@ -84,8 +84,8 @@ def test_a_plan_says_what_its_program_has_beside_the_arena(device):
     plans = [
         g.plan(build(), optimizer=g.optim.SGD(), ranks=ranks, device=device) for ranks in (1, 3)
     ]
-    assert "beside the arena" not in str(plans[0])
-    told = re.search(r"beside the arena +([\d,]+) bytes = ", str(plans[1]))
+    assert "outside the arena" not in str(plans[0])
+    told = re.search(r"outside the arena +([\d,]+) bytes = ", str(plans[1]))
     if device != "cpu":
         assert told is None  # NCCL's bytes show once it is connected
         return
@@ -185,9 +185,7 @@ def test_an_interrupt_amid_a_file_is_told_to_all():
         lane = Lane(wire)
         with pytest.raises(KeyboardInterrupt if wire.rank == 0 else RanksError) as error:
             by_rank_0(lane, interrupted)
-        assert wire.rank == 0 or "rank 0 could not do its part: KeyboardInterrupt" in str(
-            error.value
-        )
+        assert wire.rank == 0 or "rank 0 failed: KeyboardInterrupt" in str(error.value)
         return lane.run("what comes next", lambda: wire.tell(b"%d" % wire.rank))
 
     assert on_ranks(2, work) == [[b"0", b"1"]] * 2
@@ -241,18 +239,18 @@ def test_a_step_that_stops_amid_its_exchanges_is_the_last(bad, monkeypatch):
         program = Program(plan, lane=Lane(wire, 2.0), check_finite=True)
         with pytest.raises(NonFiniteError if wire.rank in bad else RanksError):
             program.step({"x": np.zeros((4, 8))} if wire.rank in bad else batch)
-        with pytest.raises(RanksError, match="Start all again") as error:
+        with pytest.raises(RanksError, match="Restart all ranks") as error:
             program.step(batch)
         return str(error.value)
 
     for rank, told in enumerate(on_ranks(2, work)):
-        assert ("was stopped amid its exchanges" in told) == (rank in bad)
+        assert ("was interrupted during its collectives" in told) == (rank in bad)
 
 
 def test_a_program_has_as_many_ranks_as_its_plan():
     plan = g.plan(outputs=[g.all_reduce(g.input("x", (4,)), 2)])
     with pytest.raises(
-        RanksError, match="the plan is for 2 ranks, and this is rank 0 of 1; start 2"
+        RanksError, match="the plan is for 2 ranks, but this is rank 0 of 1; start 2"
     ):
         Program(plan)
 
@@ -274,7 +272,9 @@ def test_only_an_arrival_reads_bytes_in_flight():
     begun = re.search(r"(%\S+)\b[^\n]* all_reduce", text)[1]
     line = re.search(r"[^\n]*arrival[^\n]*\n", text)[0]
     arrived = re.search(r"%\w+", line)[0]
-    with pytest.raises(GraphError, match="output 'y' is what all_reduce has under way; give out"):
+    with pytest.raises(
+        GraphError, match="output 'y' is the unfinished result of all_reduce; return"
+    ):
         g.parse_graph(text.replace(line, "").replace(arrived, begun))
 
 

@@ -40,7 +40,10 @@ class ThreadWire:
         def take() -> None:
             for other, (given, begin, length) in enumerate(self._table.given):
                 if length[self.rank] != own:
-                    raise RanksError(f"rank {other} sends {length[self.rank]} bytes, not {own}")
+                    raise RanksError(
+                        f"rank {other} sends {length[self.rank]} bytes, but rank {self.rank} "
+                        f"expects {own}"
+                    )
                 first = begin[self.rank]
                 np.copyto(received[other * own : (other + 1) * own], given[first : first + own])
 
@@ -76,7 +79,7 @@ class ThreadWire:
             found = take()
             self._table.barrier.wait()
         except threading.BrokenBarrierError:
-            raise RanksError("a rank has ended before the others") from None
+            raise RanksError("a rank has exited before the others") from None
         return found
 
 
