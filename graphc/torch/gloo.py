@@ -30,7 +30,7 @@ class GlooWire:
             # A separate group, so that messages of the user cannot interfere.
             self._group = distributed.new_group(backend="gloo", timeout=to_talk)
         except (RuntimeError, ValueError) as error:
-            raise RanksError(f"the processes of torchrun did not meet: {error}") from None
+            raise RanksError(f"the processes of torchrun could not connect: {error}") from None
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
 
     def exchange(

@@ -16,12 +16,11 @@ def require_torch() -> None:
     try:
         from torch import __version__ as found
     except ImportError:
-        raise DependencyError(f"graphc.torch needs the package torch; {cure}") from None
+        raise DependencyError(f"graphc.torch requires the package torch; {cure}") from None
     if not LOWEST <= _release(str(found)) < BEYOND:
         lowest, beyond = (".".join(map(str, each)) for each in (LOWEST, BEYOND))
         raise DependencyError(
-            f"graphc.torch works with torch from {lowest} to below {beyond}, and this is {found}; "
-            f"install another: {cure}"
+            f"graphc.torch requires torch from {lowest} to below {beyond}, got {found}; {cure}"
         )
 
 

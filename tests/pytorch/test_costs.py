@@ -143,7 +143,7 @@ def test_what_is_estimated_is_in_the_report():
     (name,) = step.report.estimated
     assert name.startswith("picky")
     assert step.report.json["estimated"] == [name]
-    assert f"not measured\n  {name}: as copying, no workspace" in str(step.report)
+    assert f"not measured\n  {name}: estimated as a copy, without workspace" in str(step.report)
     found = step.verify()
     assert found.same_bits
     assert found.held

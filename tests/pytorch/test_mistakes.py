@@ -15,20 +15,30 @@ MSE = torch.nn.MSELoss()
 @pytest.mark.parametrize(
     ("module", "args", "options", "told"),
     [
-        (LAYER, X, {}, r"args is a tuple .* such as \(x,\) or \(x, labels\), got Tensor"),
-        (LAYER, None, {}, "args is a tuple .* got NoneType"),
+        (LAYER, X, {}, r"args must be a tuple .* such as \(x,\) or \(x, labels\), got Tensor"),
+        (LAYER, None, {}, "args must be a tuple .* got NoneType"),
         (LAYER, (X,), {"kwargs": [1]}, "kwargs maps names .* got list"),
-        (None, (X,), {}, "module is a torch.nn.Module, got NoneType"),
-        (LAYER, (X,), {"loss_fn": "mse"}, "loss_fn is a function of output and target, got 'mse'"),
-        (LAYER, (), {"loss_fn": MSE}, "the last of args is its target"),
+        (None, (X,), {}, "module must be a torch.nn.Module, got NoneType"),
+        (
+            LAYER,
+            (X,),
+            {"loss_fn": "mse"},
+            "loss_fn must be a function of output and target, got 'mse'",
+        ),
+        (LAYER, (), {"loss_fn": MSE}, "the last of args must be the target"),
         (LAYER, (), {}, r"test_mistakes\.py:\d+: Linear cannot be called .* argument: 'input'$"),
         (LAYER, (X,), {"loss_fn": MSE}, "argument: 'input'; .* the last of args is the target"),
         (LAYER, (X, X), {"loss_fn": lambda y: y}, "the module's output and the target: too many"),
-        (LAYER, (X.to("meta"),), {}, r"args\[0\] is on meta, and the module on cpu; bring"),
-        (torch.jit.ScriptModule(), (X,), {}, "is a ScriptModule, which torch.compile does not"),
-        (LAYER, (X,), {"accumulate": "no"}, "accumulate is True or False, got 'no'"),
-        (LAYER, (X,), {"max_extra_time": True}, "max_extra_time is a number from 0 up, got True"),
-        (LAYER, (X,), {"budget": 1, "max_extra_time": 0.1}, "a budget or max_extra_time"),
+        (LAYER, (X.to("meta"),), {}, r"args\[0\] is on meta, but the module is on cpu; move"),
+        (torch.jit.ScriptModule(), (X,), {}, "is a ScriptModule, which torch.compile cannot"),
+        (LAYER, (X,), {"accumulate": "no"}, "accumulate must be True or False, got 'no'"),
+        (
+            LAYER,
+            (X,),
+            {"max_extra_time": True},
+            "max_extra_time must be a number of at least 0, got True",
+        ),
+        (LAYER, (X,), {"budget": 1, "max_extra_time": 0.1}, "either budget or max_extra_time"),
     ],
 )
 def test_what_is_wrong_is_told(module, args, options, told):
@@ -58,7 +68,7 @@ def test_what_a_module_raises_that_is_given_other_arguments_by_its_hook(error):
 def test_what_is_planned_already_is_not_planned_again():
     step = graphc.torch.plan(LAYER, (X,))
     for module, place in (step, "module"), (torch.nn.Sequential(step), "'0' of the module"):
-        with pytest.raises(graphc.errors.OptionError, match=f"{place} is planned already; give"):
+        with pytest.raises(graphc.errors.OptionError, match=f"{place} is already planned; pass"):
             graphc.torch.plan(module, (X,))
 
 
@@ -70,7 +80,7 @@ def test_shapes_that_do_not_fit_are_told_with_the_op_s_reason():
 
 
 def test_tensors_without_numbers_are_refused():
-    with pytest.raises(graphc.errors.TorchError, match="parameter weight is on the device meta"):
+    with pytest.raises(graphc.errors.TorchError, match="parameter weight is on the meta device"):
         graphc.torch.plan(torch.nn.Linear(4, 4, device="meta"), (X.to("meta"),))
 
 

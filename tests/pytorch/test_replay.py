@@ -163,14 +163,14 @@ def test_a_saved_tensor_that_is_missing(plan):
 
 def test_a_saved_tensor_that_is_another(plan):
     changed_output(plan.forward, swapped(*alike(plan.forward, plan.forward_outputs)))
-    refused(plan, "nothing that the module computes")
+    refused(plan, "not a value of the module")
 
 
 def test_a_read_of_a_value_that_is_not_there(plan):
     (made, *_) = of(plan.forward, aten.addmm.default)
     (reader, *_) = of(plan.backward, aten.native_batch_norm_backward.default)
     reader.update_arg(1, made)
-    refused(plan, f"at {reader.name}, {made.name} is read, which is not there")
+    refused(plan, f"at {reader.name}, {made.name} is read, but was not saved")
 
 
 def test_a_read_of_a_value_that_is_overwritten(plan):
@@ -179,9 +179,9 @@ def test_a_read_of_a_value_that_is_overwritten(plan):
     with plan.forward.inserting_before(square):
         written = plan.forward.call_function(aten.relu_.default, (x,))
     written.meta = dict(x.meta)
-    refused(plan, "nothing that the module computes")
+    refused(plan, "not a value of the module")
     written.target = aten.tanh_.default  # an op that the module has, of another value
-    refused(plan, "nothing that the module computes")
+    refused(plan, "not a value of the module")
     written.target = aten.add_.Tensor
     (made,) = (node for node in of(plan.forward, aten.add.Tensor) if node is x)
     made.prepend(written)
@@ -192,7 +192,7 @@ def test_a_read_of_a_value_that_is_overwritten(plan):
 def test_a_repeated_random_op_without_its_state(plan):
     node = of(plan.backward, run_with_rng_state)[0]
     node.target, node.args = node.args[1], node.args[2:]
-    refused(plan, f"at {node.name}, other random numbers")
+    refused(plan, f"at {node.name}, the random numbers differ")
 
 
 def test_random_ops_in_another_order(plan):
@@ -200,7 +200,7 @@ def test_random_ops_in_another_order(plan):
     one = of(plan.forward, aten.native_dropout.default)[0]
     extra = plan.forward.node_copy(one)
     one.prepend(extra)
-    refused(plan, "other random numbers")
+    refused(plan, "the random numbers differ")
 
 
 def test_a_read_of_a_source_that_has_changed_after_the_turn(plan):
@@ -220,12 +220,12 @@ def test_a_read_of_a_source_that_has_changed_after_the_turn(plan):
         again = plan.backward.call_function(aten.clone.default, (given,))
     again.meta = dict(kept.meta)
     reader.replace_input_with(given, again)
-    refused(plan, f"{given.name} is read, which {write.name} has written over")
+    refused(plan, f"{given.name} is read after {write.name} has overwritten it")
 
 
 def test_gradients_in_another_order(plan):
     changed_output(plan.backward, swapped(*alike(plan.backward, 0)))
-    refused(plan, "the backward graph returns as output")
+    refused(plan, "of the backward graph differs")
 
 
 def test_a_gradient_that_is_missing(plan):
@@ -289,7 +289,7 @@ def test_what_is_made_ready_to_be_planned_is_held_to_what_was_traced(
     monkeypatch.setattr(costs, "_run", lambda keys, _: dict.fromkeys(keys, NOT_MEASURED))
     graphc.torch.plan(module, (x,), max_extra_time=0.0)
     monkeypatch.setattr(joint, name, fault)
-    with pytest.raises(TorchError, match="what is computed is nothing that the module computes"):
+    with pytest.raises(TorchError, match="what is computed is not a value of the module"):
         graphc.torch.plan(module, (x,), max_extra_time=0.0)
 
 
@@ -298,7 +298,7 @@ def test_what_the_caller_has_is_not_overwritten(plan):
     (tangent,) = (node for node in plan.backward.nodes if str(node.target).startswith("tangents"))
     (output,) = (node for node in plan.backward.nodes if node.op == "output")
     parameter = next(n for n in plan.backward.nodes if str(n.target).startswith("primals_3"))
-    for node, told in (tangent, "gradient that was given"), (parameter, "is left with other"):
+    for node, told in (tangent, "gradient of the caller"), (parameter, "has another final content"):
         with plan.backward.inserting_before(output):
             write = plan.backward.call_function(aten.neg_.default, (node,))
         write.meta = dict(node.meta)

@@ -195,5 +195,5 @@ def test_the_frontier_as_a_table_and_a_picture(step, tmp_path):
     points.plot(tmp_path / "frontier.png")
     assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
     for path in tmp_path / "frontier.svg", None:
-        with pytest.raises(OptionError, match=r"end its name in \.png"):
+        with pytest.raises(OptionError, match=r"ends in \.png"):
             points.plot(path)

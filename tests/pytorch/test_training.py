@@ -186,7 +186,7 @@ def test_an_optimizer_is_reserved_for_before_its_first_step(name):
 
 def test_an_optimizer_that_cannot_be_rehearsed_is_told():
     optimizer = torch.optim.LBFGS(parts.layers(1).parameters())
-    with pytest.raises(OptionError, match=r"LBFGS .* give reserve as a size"):
+    with pytest.raises(OptionError, match=r"LBFGS .* pass reserve as a size"):
         graphc.torch.plan(parts.layers(1), (torch.randn(2, 64),), reserve=optimizer)
 
 

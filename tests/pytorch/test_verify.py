@@ -172,7 +172,7 @@ def test_arguments_are_those_of_the_plan_while_they_are_there():
     module, args = module_and_args()
     step = graphc.torch.plan(module, args)
     del args
-    with pytest.raises(OptionError, match=r"are gone; give verify\(\) others"):
+    with pytest.raises(OptionError, match=r"no longer exist; pass arguments to verify\(\)"):
         step.verify()
     assert step.verify(torch.randn(32, 64)).same_bits  # another shape, planned as it comes
     assert len(step.plans) == 2

@@ -94,7 +94,7 @@ def why_copied(returned: Sequence[fx.Node | None], place: int, variable: fx.Node
     node = returned[place]
     assert node is not None
     if node.op != "call_function":
-        return f"what the graph was given is returned as the gradient of {variable.name}"
+        return f"an input of the graph is returned as the gradient of {variable.name}"
     if sum(each is node for each in returned) > 1:
         return f"the gradient of {variable.name} is returned twice"
     gradient, kept = node.meta["val"], variable.meta["val"]

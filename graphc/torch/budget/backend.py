@@ -90,6 +90,6 @@ def _made_since(begin: int, found: Any) -> set[Any]:
 def _refuse_create_graph(_: Any) -> None:
     if torch.is_grad_enabled():
         raise TorchError(
-            "create_graph=True asks for derivatives of the backward pass, and a planned step has "
-            "first derivatives alone; call the module itself where you need second ones"
+            "create_graph=True needs derivatives of the backward pass, but a planned step has "
+            "only first derivatives; call the module itself for second derivatives"
         )

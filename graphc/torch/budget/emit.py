@@ -261,7 +261,7 @@ class _Emission:
         found = self.env.get(node)
         if found is None:
             if node in self.joint.step_of or node.op != "call_function":
-                raise TorchError(f"the plan reads {node.name} where it does not have it")
+                raise TorchError(f"the plan reads {node.name} at a step where it is not available")
             operands = {each: self._tensor(graph, each) for each in node.all_input_nodes}
             found = self.env[node] = _copied(graph, node, operands)
         return found

@@ -37,7 +37,7 @@ PLAIN = (
 
 def gone() -> Given:
     """Raise `OptionError`, because the arguments no longer exist."""
-    raise OptionError("the arguments that the step was planned with are gone; give verify() others")
+    raise OptionError("the arguments used for planning no longer exist; pass arguments to verify()")
 
 
 def weakly(given: Given) -> Callable[[], Given]:

@@ -92,7 +92,7 @@ def reserve_bytes(reserve: torch.optim.Optimizer | int | str | None) -> int:
         return parse_bytes("reserve", reserve)
     except OptionError:
         raise OptionError(
-            f"reserve is an optimizer, or a size such as 2GiB, got {type(reserve).__name__}"
+            f"reserve must be an optimizer, or a size such as 2GiB, got {type(reserve).__name__}"
         ) from None
 
 
@@ -121,8 +121,8 @@ def _rehearsed(optimizer: torch.optim.Optimizer) -> int:
         if optimizer.state:
             return 0  # `_there` counts the existing state
         raise OptionError(
-            f"what {type(optimizer).__name__} will keep cannot be told before its first step "
-            f"({error}); give reserve as a size, or after a step"
+            f"the state size of {type(optimizer).__name__} is unknown before its first step "
+            f"({error}); pass reserve as a size, or plan after a step"
         ) from None
 
 

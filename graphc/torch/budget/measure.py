@@ -117,8 +117,8 @@ def recording() -> Iterator[Recording]:
     """
     if torch.autograd._profiler_enabled():
         raise TorchError(
-            "bytes are measured by torch's profiler, and one is running here; plan and verify "
-            "before it begins, and profile the steps alone"
+            "graphc measures bytes with torch's profiler, but a profiler is already running; "
+            "plan and verify before it starts, and profile only the steps"
         )
     found = Recording()
     # A recording of several ranges needs the accumulated events of all of them.
@@ -136,7 +136,7 @@ def recording() -> Iterator[Recording]:
     signed = [found.most(name) for name in ("begin", "end") if name in found.ranges]
     if signed != [SIGNED, SIGNED]:
         raise IncompleteError(
-            "torch's profiler, which measures bytes, has lost a part of what it saw; try again"
+            "torch's profiler, which measures bytes, has lost some events; try again"
         )
     del found.ranges["begin"], found.ranges["end"]
 

@@ -29,13 +29,15 @@ class Goal:
 
     def __init__(self, budget: int | str | None, max_extra_time: float | None) -> None:
         if budget is not None and max_extra_time is not None:
-            raise OptionError("give a budget or max_extra_time, not both")
+            raise OptionError("give either budget or max_extra_time, not both")
         if max_extra_time is not None and not (
             isinstance(max_extra_time, int | float)
             and not isinstance(max_extra_time, bool)
             and max_extra_time >= 0
         ):
-            raise OptionError(f"max_extra_time is a number from 0 up, got {max_extra_time!r}")
+            raise OptionError(
+                f"max_extra_time must be a number of at least 0, got {max_extra_time!r}"
+            )
         self.budget = None if budget is None else parse_bytes("budget", budget)
         self.max_extra_time = max_extra_time
 

@@ -84,11 +84,12 @@ def _arguments(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[str,
     """Return the arguments of a call as a tuple and a dict; raises `OptionError`."""
     if not isinstance(args, tuple | list):
         raise OptionError(
-            "args is a tuple of the module's arguments, such as (x,) or (x, labels), got "
+            "args must be a tuple of the module's arguments, such as (x,) or (x, labels), got "
             f"{type(args).__name__}"
         )
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise OptionError(
-            f"kwargs maps names of the module's arguments to them, got {type(kwargs).__name__}"
+            "kwargs must map names of arguments of the module to values, got "
+            f"{type(kwargs).__name__}"
         )
     return tuple(args), dict(kwargs or {})

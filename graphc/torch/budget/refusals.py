@@ -39,22 +39,23 @@ def refuse_node(node: fx.Node) -> None:
     place = f" in {module_path(node)}" if module_path(node) else ""
     if getattr(node.target, "namespace", "") in COLLECTIVES:
         raise TorchError(
-            f"{node.target}{place} waits for other processes, which a plan of one cannot hold; "
-            "keep collectives outside the module, as DistributedDataParallel around it does"
+            f"{node.target}{place} communicates with other processes, which a plan of one process "
+            "does not support; move collectives out of the module, for example with "
+            "DistributedDataParallel around it"
         )
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         _refuse_higher_order(node, place)
     for leaf in tree_leaves(node.meta.get("val")):
         if any(isinstance(size, SYMBOLS) for size in _sizes(leaf)):
             raise TorchError(
-                f"{node.name}{place} has a size that is not known before the step ({leaf}); a plan "
-                "is made for one shape, so give a shape that does not depend on data, and mark no "
+                f"{node.name}{place} has a size that is unknown before the step ({leaf}); a plan "
+                "needs static shapes, so use shapes that do not depend on data, and mark no "
                 "dimension as dynamic"
             )
         if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided:
             raise TorchError(
-                f"{node.name}{place} is {leaf.layout}; only strided tensors can be planned, so "
-                "keep it outside the module"
+                f"{node.name}{place} is {leaf.layout}, but only strided tensors can be planned; "
+                "move it out of the module"
             )
 
 
@@ -71,12 +72,12 @@ def _refuse_higher_order(node: fx.Node, place: str) -> None:
         return
     if node.target is with_effects:
         raise TorchError(
-            f"{called}{place} is registered as having effects, and a plan measures an op and "
-            "may repeat it; call it outside the module, or take the effect away"
+            f"{called}{place} is registered with side effects, but a plan measures ops and may "
+            "recompute them; call it outside the module, or remove the effect"
         )
     raise TorchError(
-        f"{node.target}{place} runs a graph of its own, into which a plan does not see; write that "
-        "part without it, or keep it outside the module"
+        f"{node.target}{place} runs a nested graph, which cannot be planned; rewrite that part "
+        "without it, or move it out of the module"
     )
 
 
@@ -97,26 +98,25 @@ def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
         name = own_name if kind == "input" else f"{kind} {own_name}"
         if is_traceable_wrapper_subclass(tensor):
             raise TorchError(
-                f"{name} is a {type(tensor).__name__}, whose bytes lie in tensors of its own; a "
-                "plan counts plain tensors alone, so give plain ones"
+                f"{name} is a {type(tensor).__name__}, which wraps other tensors, but a plan "
+                "supports only plain tensors; pass plain tensors"
             )
         if isinstance(tensor, torch.Tensor) and tensor.layout != torch.strided:
             raise TorchError(
-                f"{name} is {tensor.layout}, and a plan counts strided tensors alone; give it as "
-                "one, or keep it outside the module and its arguments"
+                f"{name} is {tensor.layout}, but a plan supports only strided tensors; convert "
+                "it, or remove it from the module and its arguments"
             )
         if getattr(getattr(tensor, "device", None), "type", "") == "meta":
             raise TorchError(
-                f"{name} is on the device meta, where nothing can be measured; make it on the "
-                "device of the steps first, as module.to_empty(device=...) does"
+                f"{name} is on the meta device, where nothing can be measured; move it to the "
+                "device of the steps, for example with module.to_empty(device=...)"
             )
         if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
             gpus.setdefault(tensor.device, name)
     if len(gpus) > 1:
         places = " and ".join(f"{name} on {device}" for device, name in gpus.items())
         raise TorchError(
-            f"there is {places}, and a plan counts the bytes of one GPU; keep the module and its "
-            "arguments on one"
+            f"a plan supports one GPU, got {places}; move the module and its arguments to one GPU"
         )
 
 
@@ -138,15 +138,15 @@ def _wrong_arguments(
     own = args if loss_fn is None else args[:-1]
     fault = _unfit(module, own, kwargs)
     if fault:
-        rule = "; with loss_fn, the last of args is the target, and the module takes the others"
+        rule = "; with loss_fn, the last of args is the target, and the module gets the others"
         return OptionError(
-            f"{type(module).__name__} cannot be called with the arguments that are given: {fault}"
-            f"{rule if loss_fn is not None else ''}"
+            f"{type(module).__name__} cannot be called with the given arguments: "
+            f"{fault}{rule if loss_fn is not None else ''}"
         )
     fault = _unfit(loss_fn, (None, None), {}) if loss_fn is not None else ""
     if fault:
         return OptionError(
-            f"loss_fn is called with two arguments, the module's output and the target: {fault}"
+            f"loss_fn must accept two arguments, the module's output and the target: {fault}"
         )
     return None
 
@@ -157,8 +157,8 @@ def _wrong_devices(module: nn.Module, given: tuple[Any, Any]) -> OptionError | N
     for name, each in arguments_of(given):
         if isinstance(each, torch.Tensor) and there and str(each.device) not in there:
             return OptionError(
-                f"{name} is on {each.device}, and the module on {', '.join(sorted(there))}; "
-                "bring them to one device"
+                f"{name} is on {each.device}, but the module is on {', '.join(sorted(there))}; "
+                "move them to one device"
             )
     return None
 
@@ -199,30 +199,30 @@ def _untraceable(error: BaseException) -> TorchError:
     place, innermost = _user_line(error), _innermost(error)
     if is_refused_recompile(error):
         return TorchError(
-            "torch.compiler.set_stance('fail_on_recompile') is in force, and there is no plan for "
-            "this call; plan before that stance, and call the step once with each shape"
+            "torch.compiler.set_stance('fail_on_recompile') is set, but this call has no plan; "
+            "plan before setting that stance, and call the step once with each shape"
         )
     if isinstance(error, torch._dynamo.exc.FailOnRecompileLimitHit):
         return TorchError(
-            f"the step has been planned {TRACING['recompile_limit']} times, and no more plans are "
-            f"kept; now it would be again, since no longer {last_guard()}. Call it with fewer "
-            "shapes, and see that nothing else that the module reads changes from call to call"
+            f"the step has been planned {TRACING['recompile_limit']} times, which is the limit; "
+            f"this call needs another plan, because this guard failed: {last_guard()}. Use fewer "
+            "shapes, and keep other values that the module reads constant"
         )
     lines = str(innermost).strip().splitlines() or [type(innermost).__name__]
     if isinstance(innermost, torch._dynamo.exc.TorchRuntimeError):
         return TorchError(
-            f"an op of the module cannot take what it is given{place}: {_said(lines)}; see what "
-            "torch says above"
+            f"an op of the module does not accept its operands{place}: {_said(lines)}; see the "
+            "error of torch above"
         )
     if isinstance(innermost, torch._dynamo.exc.ObservedException):
         raised = lines[0].removeprefix("raised exception ")
         return TorchError(
-            f"the module raises an exception where torch.compile traces it{place}: {raised}; see "
-            "what torch says above"
+            f"the module raises an exception while torch.compile traces it{place}: {raised}; see "
+            "the error of torch above"
         )
     return TorchError(
-        f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; "
-        "see what torch says above, and keep what it cannot trace outside the module"
+        f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; see the error of "
+        "torch above, and move untraceable code out of the module"
     )
 
 

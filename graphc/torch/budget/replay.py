@@ -77,9 +77,9 @@ def check(plan: Plan, claimed_bytes: int) -> Replay:
     found = replay(plan)
     if found.peak.bytes > claimed_bytes:
         raise _wrong(
-            found.peak.node or "the turn",
-            f"{exact_bytes(found.peak.bytes)} live there, and the plan says "
-            f"{exact_bytes(claimed_bytes)} at most",
+            found.peak.node or "the forward/backward boundary",
+            f"{exact_bytes(found.peak.bytes)} are live, but the plan claims at most "
+            f"{exact_bytes(claimed_bytes)}",
         )
     return found
 
@@ -92,7 +92,7 @@ def replay(plan: Plan) -> Replay:
 
 def _wrong(where: fx.Node | str, what: str) -> TorchError:
     name = where if isinstance(where, str) else where.name
-    return TorchError(f"this plan is wrong, which is a fault of graphc: at {name}, {what}")
+    return TorchError(f"this plan is wrong because of a bug in graphc: at {name}, {what}")
 
 
 def kind_of_copy(node: fx.Node) -> Hashable:
@@ -177,7 +177,8 @@ class _Emitted:
         if len(sources) != len(self.joint.sources):
             raise _wrong(
                 "the forward graph",
-                f"{len(sources)} values are taken, and the module gives {len(self.joint.sources)}",
+                f"the graph has {len(sources)} inputs, but the module has "
+                f"{len(self.joint.sources)}",
             )
         self.sources = [
             self.walk.outside(node, "source", place) for place, node in enumerate(sources)
@@ -197,7 +198,8 @@ class _Emitted:
         if len(taken) != len(given):
             raise _wrong(
                 "the backward graph",
-                f"{len(taken)} values are taken, and {len(given)} are saved or come as gradients",
+                f"the graph has {len(taken)} inputs, but {len(given)} values are saved or are "
+                "gradients",
             )
         self.walk.env = dict(zip(taken, given, strict=True))
         self._through(self.plan.backward, may_copy=True)
@@ -241,7 +243,7 @@ class _Emitted:
 
     def _there(self, node: fx.Node, reader: fx.Node | str = "the return") -> Tree:
         if node not in self.walk.env:
-            raise _wrong(reader, f"{node.name} is read, which is not there: it was not saved")
+            raise _wrong(reader, f"{node.name} is read, but was not saved")
         return self.walk.env[node]
 
     def _touch(self, tree: Tree) -> None:
@@ -262,13 +264,15 @@ class _Emitted:
                 if tensor.version != tensor.storage.version
             )
             raise _wrong(
-                done.node, f"{done.overwritten.name} is read, which {writer} has written over"
+                done.node, f"{done.overwritten.name} is read after {writer} has overwritten it"
             )
         if done.draws is not None and done.draws in self.joint.draws:
             raise _wrong(
-                done.node, "other random numbers are drawn: not from the state of the first draw"
+                done.node,
+                "the random numbers differ, because they do not start from the state of the "
+                "first draw",
             )
-        raise _wrong(done.node, "what is computed is nothing that the module computes")
+        raise _wrong(done.node, "the computed value is not a value of the module")
 
     def _note(self, done: Done, original: fx.Node | None) -> None:
         """Add a moment for a node that computes; views take neither time nor bytes."""
@@ -314,18 +318,20 @@ class _Emitted:
         Outputs with an index in `kept` may be copies.
         """
         if len(returned) != len(wanted):
-            raise _wrong(where, f"{len(returned)} values are returned, and {len(wanted)} are due")
+            raise _wrong(
+                where, f"{len(returned)} values are returned, but {len(wanted)} are expected"
+            )
         for place, (node, content) in enumerate(zip(returned, wanted, strict=True)):
             if node is None and content is None:
                 continue
             if node is None or content is None:
                 found = "nothing" if node is None else node.name
-                raise _wrong(where, f"output {place} is {found}, and the module's is not")
+                raise _wrong(where, f"output {place} is {found}, unlike that of the module")
             self._there(node, where)
             seen, elements = self.walk.seen(node), self.walk.numbers.elements
             is_copy = place in kept and elements(seen) == elements(content)
             if seen != content and not is_copy:
-                raise _wrong(node, f"{where} returns as output {place} what the module does not")
+                raise _wrong(node, f"output {place} of {where} differs from that of the module")
 
     def _expect_kept(self, tangents: Sequence[Tree]) -> None:
         """Raise `TorchError` if outputs, tangents or sources of the caller are overwritten.
@@ -337,13 +343,13 @@ class _Emitted:
                 raise _wrong(tensor.storage.writer, "an output of the forward pass is overwritten")
         for tensor in tensors_in(tuple(tangents)):
             if tensor.storage.version:
-                raise _wrong(tensor.storage.writer, "a gradient that was given is overwritten")
+                raise _wrong(tensor.storage.writer, "a gradient of the caller is overwritten")
         for tree, wanted in zip(self.sources, self.joint.left, strict=True):
             if _written(tree) != wanted:
                 (tensor,) = tensors_in(tree)
                 raise _wrong(
                     tensor.storage.writer or "the forward graph",
-                    f"{tensor.storage.name} is left with other contents than the module leaves",
+                    f"{tensor.storage.name} has another final content than after the module",
                 )
 
     def replay(self) -> Replay:

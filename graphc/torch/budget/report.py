@@ -160,12 +160,12 @@ class Report:
 
     def _summary(self) -> list[tuple[str, str]]:
         held = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in asdict(self.held).items() if n)
-        extra = f"{self.extra_time:.1%} of a step, proven least {self.bound_time:.1%}"
+        extra = f"{self.extra_time:.1%} of a step, lower bound {self.bound_time:.1%}"
         return [
             ("planned peak", f"{exact_bytes(self.peak_bytes)}, at {self.at_peak}"),
-            ("without plan", exact_bytes(self.plain_bytes)),
-            ("least found", exact_bytes(self.least_bytes)),
-            ("proven least", exact_bytes(self.bound_bytes)),
+            ("without a plan", exact_bytes(self.plain_bytes)),
+            ("smallest found", exact_bytes(self.least_bytes)),
+            ("lower bound", exact_bytes(self.bound_bytes)),
             ("extra time", extra),
             ("held", held),
         ]
@@ -176,7 +176,7 @@ class Report:
         lines += _table("at the peak", [(e.module, format_bytes(e.bytes)) for e in self.live])
         repeats = [(e.module, f"{e.times} times, {e.seconds * 1e3:.2f} ms") for e in self.repeated]
         lines += _table("repeated", repeats)
-        rows = [(name, "as copying, no workspace") for name in self.estimated]
+        rows = [(name, "estimated as a copy, without workspace") for name in self.estimated]
         return "\n".join([*lines, *_table("not measured", rows)])
 
 
@@ -218,7 +218,7 @@ def at_peak(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[str, list
 
 def _told(node: fx.Node | None) -> str:
     if node is None:
-        return "the turn"
+        return "the forward/backward boundary"
     path = module_path(node)
     return f"{node.name} of {path}" if path else node.name
 
@@ -245,10 +245,11 @@ def does_not_fit(torch_steps: TorchSteps, planner: TorchPlanner, budget: int) ->
     listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
     fixed = torch_steps.steps.fixed_bytes
     return BudgetError(
-        f"no plan within {exact_bytes(budget)} was found; the least found is "
-        f"{exact_bytes(least.peak_bytes)}, and none can be below {exact_bytes(planner.bound_bytes)}"
-        f", of which {format_bytes(fixed)} are there before the step. At its peak, {node}, live "
-        f"besides: {listed}. Raise the budget, or take a smaller batch",
+        f"no plan within {exact_bytes(budget)} was found; the smallest plan found needs "
+        f"{exact_bytes(least.peak_bytes)}, and the lower bound is "
+        f"{exact_bytes(planner.bound_bytes)}, of which {format_bytes(fixed)} are allocated before "
+        f"the step. The other live values at its peak, {node}, are: {listed}. Raise the budget, "
+        "or reduce the batch",
         least.peak_bytes,
         planner.bound_bytes,
         node,

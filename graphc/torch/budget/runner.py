@@ -56,8 +56,8 @@ def drawing_on_its_device(target: Callable[..., Any]) -> Callable[..., Any]:
             return target(*args, **kwargs)
         if torch.cuda.is_current_stream_capturing():
             raise TorchError(
-                "the plan draws random numbers again from a state that it has saved, which a "
-                "CUDA graph cannot capture; run the step without a graph, or plan with more bytes"
+                "the plan recomputes random numbers from a saved generator state, which a CUDA "
+                "graph cannot capture; run the step without a CUDA graph, or raise the budget"
             )
         with torch.cuda.device(gpus[0]):
             return target(*args, **kwargs)

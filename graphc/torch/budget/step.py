@@ -127,14 +127,15 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
 
     def __reduce_ex__(self, _: Any) -> Any:
         raise TorchError(
-            "a planned step is not pickled, nor copied by copy.copy: its plans are functions of "
-            "this process; save step.module.state_dict() and plan again, or use copy.deepcopy"
+            "a planned step cannot be pickled or copied with copy.copy, because its plans "
+            "contain compiled functions; save step.module.state_dict() and plan again, or use "
+            "copy.deepcopy"
         )
 
     def _replicate_for_data_parallel(self) -> Any:
         raise TorchError(
-            "torch.nn.DataParallel runs copies that share a module's attributes, and a plan is for "
-            "the parameters of one module; put DistributedDataParallel around the step"
+            "torch.nn.DataParallel runs replicas of a module, but a plan supports the parameters "
+            "of one module only; wrap the step in DistributedDataParallel"
         )
 
     @partial(torch.compiler.disable, reason=CALLED_BESIDE)
@@ -182,9 +183,9 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         self._times[shapes] += 1
         if self._times[shapes] == OFTEN:
             warnings.warn(
-                f"this step has been planned {OFTEN} times more for the same shapes, at last since "
-                f"no longer {last_guard()}; a plan holds for the Python values that the module "
-                "reads, so keep what changes from call to call in a tensor, such as a buffer, or "
+                f"this step has been replanned {OFTEN} times for the same shapes; the last guard "
+                f"that failed is {last_guard()}. A plan is specialized for the Python values that "
+                "the module reads; store changing values in a tensor, such as a buffer, or "
                 "outside the module",
                 stacklevel=level_of_caller(),
             )
@@ -193,15 +194,15 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
     def report(self) -> Report:
         """The report of the most recent plan."""
         if not self.plans:
-            raise TorchError("nothing is planned yet; a copy of a step is, when it is called")
+            raise TorchError("nothing is planned yet; a copied step is planned at its first call")
         return self.plans[-1].report
 
     def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Plan the shapes of these arguments without running the step."""
         if torch.is_inference_mode_enabled():
             raise TorchError(
-                "nothing can be differentiated under torch.inference_mode, so there is no step to "
-                "plan; plan outside of it"
+                "torch.inference_mode disables gradients, so there is no step to plan; plan "
+                "outside of it"
             )
         # The step keeps only weak references: the budget does not count stored arguments.
         self._example = weakly((tuple(args), dict(kwargs)))
@@ -214,7 +215,10 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         finally:
             self._call.plans_only = False
         if not self.plans:
-            raise TorchError("nothing of the module is differentiated, so there is no step to plan")
+            raise TorchError(
+                "no parameter or argument of the module requires gradients, so there is no step "
+                "to plan"
+            )
 
     def verify(self, *args: Any, **kwargs: Any) -> Verified:
         """Run one step of the plan and one with ``backend="aot_eager"``, and compare them.
@@ -242,7 +246,7 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
     def ran(self) -> Ran:
         """The last step that this thread watched."""
         if self._call.ran is None:
-            raise TorchError("no step of a plan has run: nothing of it needed gradients")
+            raise TorchError("no planned step has run, because no value required gradients")
         return self._call.ran
 
     def unplanned(self, *args: Any, **kwargs: Any) -> Any:
@@ -338,9 +342,9 @@ def planned(
     """Return a planned step; implements `graphc.torch.plan`."""
     refuse_module(module)
     if loss_fn is not None and not callable(loss_fn):
-        raise OptionError(f"loss_fn is a function of output and target, got {quoted(loss_fn)}")
+        raise OptionError(f"loss_fn must be a function of output and target, got {quoted(loss_fn)}")
     if loss_fn is not None and not args:
-        raise OptionError("with loss_fn, the last of args is its target, got no args")
+        raise OptionError("with loss_fn, the last of args must be the target, got no args")
     accumulate, kept = truth("accumulate", accumulate), reserve_bytes(reserve)
     step = PlannedStep(module, Goal(budget, max_extra_time), loss_fn, kept, accumulate)
     step.plan(args, kwargs)
@@ -350,16 +354,16 @@ def planned(
 def refuse_module(module: object) -> None:
     """Raise `OptionError` if the object is not a module that can be planned."""
     if not isinstance(module, nn.Module):
-        raise OptionError(f"module is a torch.nn.Module, got {type(module).__name__}")
+        raise OptionError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     if isinstance(module, torch.jit.ScriptModule):
         raise OptionError(
-            f"module is a {type(module).__name__}, which torch.compile does not trace; give the "
-            "module that it was made of"
+            f"module is a {type(module).__name__}, which torch.compile cannot trace; pass the "
+            "original module"
         )
     for path, each in module.named_modules():
         if isinstance(each, PlannedStep):
             place = f"{path!r} of the module" if path else "module"
-            raise OptionError(f"{place} is planned already; give the module that it was planned of")
+            raise OptionError(f"{place} is already planned; pass the original module")
 
 
 def frontier(

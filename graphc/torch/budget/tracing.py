@@ -17,7 +17,9 @@ from graphc.torch.budget.names import expression_of_user
 TRACING = {"recompile_limit": 256, "allow_rnn": True, "optimize_ddp": False}
 """Settings of Dynamo: the number of shapes kept, tracing of nn.LSTM, one graph under DDP."""
 
-CALLED_BESIDE = "a planned step is compiled by itself; call it outside of what torch.compile traces"
+CALLED_BESIDE = (
+    "a planned step cannot be traced by another torch.compile; call it outside of compiled code"
+)
 """The reason that torch.compile prints if it traces code that calls a step."""
 
 
@@ -33,8 +35,8 @@ def refuse_stance() -> None:
     if stance.stance not in ("default", "fail_on_recompile") or stance.backend is not None:
         told = "" if stance.backend is None else f", force_backend={stance.backend!r}"
         raise TorchError(
-            f"torch.compiler.set_stance({stance.stance!r}{told}) is in force, under which the step "
-            "would not keep to its plan; leave that stance, or call the module itself"
+            f"torch.compiler.set_stance({stance.stance!r}{told}) is set, so the step would not "
+            "follow its plan; reset that stance, or call the module itself"
         )
 
 
@@ -48,9 +50,9 @@ def refuse_untraced() -> None:
     """Raise `TorchError` if a function runs that torch.compile should have traced."""
     if not torch.compiler.is_compiling():
         raise TorchError(
-            "torch.compile is switched off, by torch._dynamo.config.disable, TORCHDYNAMO_DISABLE "
-            "or TORCH_COMPILE_DISABLE, and the step would not keep to its plan; switch it on, or "
-            "call the module itself"
+            "torch.compile is disabled by torch._dynamo.config.disable, TORCHDYNAMO_DISABLE or "
+            "TORCH_COMPILE_DISABLE, so the step would not follow its plan; enable it, or call "
+            "the module itself"
         )
 
 

@@ -73,7 +73,7 @@ class Frontier(Sequence[Point]):
         from graphc.view.picture import frontier_picture
 
         if not str(path).endswith(".png"):
-            raise OptionError(f"the picture is a PNG; end its name in .png, got {str(path)!r}")
+            raise OptionError(f"the picture must be a file that ends in .png, got {str(path)!r}")
         drawn = [_Drawn(point.peak_bytes, point.extra_time) for point in self.points]
         labels = ("peak of a step", "extra time, %")
         picture = frontier_picture(drawn, {}, self.bound_bytes, "peak against extra time", labels)

@@ -108,7 +108,7 @@ class Verified:
                 more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
                 listed = f"{', '.join(names[:SHOWN])}{more}"
                 lines.append(f"other bits     {kind.replace('_', ' ')}: {listed}")
-        worst = "every node allocates what was planned" if self.worst is None else str(self.worst)
+        worst = "every node allocates as planned" if self.worst is None else str(self.worst)
         return "\n".join([*lines, f"worst node     {worst}"])
 
 

@@ -42,11 +42,11 @@ def type_of(tensor: torch.Tensor) -> TensorType:
     for unsupported dtypes such as complex64.
     """
     if any(not isinstance(extent, int) for extent in tensor.shape):
-        raise UnsupportedError(
-            f"extents are numbers known before a step, got {[str(n) for n in tensor.shape]}"
-        )
+        raise UnsupportedError(f"extents must be constant, got {[str(n) for n in tensor.shape]}")
     if not all(tensor.shape):
-        raise UnsupportedError(f"a tensor has elements, got the shape {list(tensor.shape)}")
+        raise UnsupportedError(
+            f"empty tensors are not supported, got the shape {list(tensor.shape)}"
+        )
     return TensorType(tuple(tensor.shape), dtype_of(tensor.dtype))
 
 

@@ -29,7 +29,7 @@ def exported(
     """Return the functional program of a module, an exported program or a file."""
     with _quiet():
         program = _program(module, args, kwargs)
-        with _told("torch.export cannot make the module functional"):
+        with _told("torch.export failed to functionalize the module"):
             program = program.run_decompositions({})
             for _ in range(ROUNDS):
                 lacking = _compositions(program)
@@ -43,17 +43,17 @@ def _program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None)
     if isinstance(module, torch.nn.Module):
         if isinstance(args, torch.Tensor) or not isinstance(args, Sequence):
             raise OptionError(
-                f"args is a tuple of the module's arguments, got {quoted(type(args))}"
+                f"args must be a tuple of the module's arguments, got {quoted(type(args))}"
             )
-        with _told("torch.export cannot take the module"):
+        with _told("torch.export failed to export the module"):
             return torch.export.export(module, *_apart((tuple(args), dict(kwargs or {}))))
     if args or kwargs:
-        raise OptionError("a module that is exported has its arguments; leave out args and kwargs")
+        raise OptionError("an exported module already has its arguments; omit args and kwargs")
     if isinstance(module, ExportedProgram):
         return module
     if not isinstance(module, str | os.PathLike):
         raise OptionError(
-            "load takes a torch.nn.Module, an ExportedProgram, or the path of a .pt2, got "
+            "load needs a torch.nn.Module, an ExportedProgram, or the path of a .pt2, got "
             f"{quoted(type(module))}"
         )
     with _told(f"{os.fspath(module)!r} cannot be read"):

@@ -121,7 +121,7 @@ class Importer:
             return example  # a number or None, which is part of the graph
         try:
             if kind != InputKind.USER_INPUT:
-                raise TorchError(f"what is a {kind.name} is not supported")
+                raise TorchError(f"arguments of the kind {kind.name} are not supported")
             type = type_of(example)
             name = self._input_names.unique(node.name)
             self._inputs[node.name] = found = graph_input(name, type.shape, type.dtype)
@@ -150,7 +150,7 @@ class Importer:
                     changes.append((self._states[held], self.as_value(value)))
             else:
                 kind = spec.kind.name.lower().replace("_", " ")
-                error = TorchError(f"{kind} is not supported: a call leaves its arguments alone")
+                error = TorchError(f"{kind} is not supported; a call must not modify its arguments")
                 self.problems.add("output", str(spec.target), error)
         return outputs, changes
 
@@ -219,7 +219,7 @@ class Importer:
             return self._inlined(*inner)
         leaves = pytree.tree_leaves((args, kwargs))
         if any(isinstance(leaf, Moved) for leaf in leaves):
-            raise UnsupportedError("running statistics are read behind the norm that moves them")
+            raise UnsupportedError("running statistics are read after the norm that updates them")
         if not any(isinstance(leaf, Value) for leaf in leaves):
             known = folded(node, args, kwargs)
             if known is not None:
@@ -254,7 +254,7 @@ class Importer:
             dtype = "bool" if isinstance(operand, bool) else "int64"
             return full((), operand, "float32" if isinstance(operand, float) else dtype)
         if not isinstance(operand, torch.Tensor):
-            raise UnsupportedError(f"a tensor is expected, got {type(operand).__name__}")
+            raise UnsupportedError(f"expected a tensor, got {type(operand).__name__}")
         found = self._constants.get(id(operand))
         if found is None:
             type_of(operand)
@@ -299,7 +299,9 @@ def _check(node: torch.fx.Node, found: Any) -> None:
             continue
         type = type_of(wanted)
         if given.type != type:
-            raise UnsupportedError(f"torch computes {type}, and the rule {given.type}")
+            raise UnsupportedError(
+                f"torch computes {type}, but the import rule computes {given.type}"
+            )
 
 
 def _output_names(program: ExportedProgram) -> list[str]:

@@ -85,7 +85,7 @@ class _Readers:
         nodes = [self.placeholders[spec.arg.name] for spec in specs]
         users = [user for node in nodes for user in node.users]
         if not users:
-            return Role("constant", "read by no operator", False)
+            return Role("constant", "used by no operator", False)
         if any(spec.kind == InputKind.PARAMETER for spec in specs):
             learns = tensor.requires_grad
             reason = "requires a gradient" if learns else "requires no gradient"
@@ -96,7 +96,7 @@ class _Readers:
         if not changes:
             return Role("constant", "a buffer", False)
         if not tensor.is_floating_point() and users == changes and _counts(changes[0]):
-            return Role("constant", "a count that no other node reads", False)
+            return Role("constant", "a counter that no other node reads", False)
         return Role("statistic", "a buffer that a call changes", False)
 
 

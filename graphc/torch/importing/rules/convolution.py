@@ -31,7 +31,7 @@ def _convolved(call: TorchCall, is_transposed: bool) -> Value:
     x, weight = call.value("input"), call.value("weight")
     axes = weight.type.rank - 2
     if axes not in CONVOLUTIONS:
-        raise UnsupportedError(f"convolutions run over one to three axes, got {x.type}")
+        raise UnsupportedError(f"convolutions must have one to three spatial axes, got {x.type}")
     is_single = x.type.rank == axes + 1
     maps = graphc.reshape(x, (1, *x.shape)) if is_single else x
     bias = call.optional("bias")

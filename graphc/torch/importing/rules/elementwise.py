@@ -44,7 +44,7 @@ UNARY: Mapping[str, Unary] = {
 def unary(call: TorchCall) -> Value:
     """Return a unary function; integers become floats if torch's result is a float."""
     if call.get("decimals"):
-        raise UnsupportedError("numbers are rounded to whole ones, not to decimals")
+        raise UnsupportedError("rounding to decimals is not supported")
     return UNARY[call.operator](graphc.cast(call.value("self"), call.dtype))
 
 

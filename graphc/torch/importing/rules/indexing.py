@@ -69,8 +69,8 @@ def _entries(call: TorchCall) -> list[tuple[int, Value]]:
         numbers = call.as_value(given)
         if numbers.type.dtype == bool_:
             raise UnsupportedError(
-                "a mask that a step computes takes as many elements as it holds, which is known "
-                "only then; choose by where instead"
+                "a computed mask selects a number of elements that is unknown before the step; "
+                "use where instead"
             )
         entries.append((axis, numbers))
         axis += 1
@@ -181,7 +181,9 @@ def scatter(call: TorchCall) -> Value:
     if given is None:
         return graphc.scatter_elements(x, indices, updates, axis)
     if given not in REDUCTIONS:
-        raise UnsupportedError(f"the reduction is one of {', '.join(REDUCTIONS)}, got {given!r}")
+        raise UnsupportedError(
+            f"the reduction must be one of {', '.join(REDUCTIONS)}, got {given!r}"
+        )
     reduction = REDUCTIONS[given]
     if call.get("include_self", True) is False:
         neutral = graphc.full(indices.shape, NEUTRAL[reduction], x.type.dtype)

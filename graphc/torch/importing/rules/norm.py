@@ -57,8 +57,8 @@ def _training(call: TorchCall, x: Value, scale: Value, bias: Value, epsilon: flo
     mean, variance = call["running_mean"], call["running_var"]
     if not isinstance(mean, State) or not isinstance(variance, State):
         raise UnsupportedError(
-            "running statistics are buffers that one norm moves, once a step; give each call of "
-            "it a norm of its own, or track_running_stats=False"
+            "running statistics must be buffers that one norm updates, once per step; use a "
+            "separate norm for each call, or set track_running_stats=False"
         )
     attributes = BatchNormAttributes(epsilon, float(call["momentum"]))
     y = apply(BatchNorm, x, scale, bias, mean, variance, attributes=attributes).outputs[0]
@@ -68,7 +68,7 @@ def _training(call: TorchCall, x: Value, scale: Value, bias: Value, epsilon: flo
 def _alone(call: TorchCall, y: Value) -> Sequence[Value | None]:
     """Return the result without batch statistics, which have no use in a functional graph."""
     if call.wants(1) or call.wants(2):
-        raise UnsupportedError("the batch's statistics are no outputs here")
+        raise UnsupportedError("batch statistics are not supported as outputs")
     return (y, None, None)
 
 
@@ -98,7 +98,7 @@ def rms_norm(call: TorchCall) -> Result:
     if call.operator == "rms_norm":
         return y
     if call.wants(1):
-        raise UnsupportedError("the norm's own factor is no output here")
+        raise UnsupportedError("the normalization factor is not supported as an output")
     return (y, None)
 
 
@@ -122,7 +122,7 @@ def instance_norm(call: TorchCall) -> Value:
         running = (call.value("running_mean"), call.value("running_var"))
         return by_statistics(x, scale, bias, *running, epsilon)
     if call.has("running_mean"):
-        raise UnsupportedError("instance norm has no running statistics here")
+        raise UnsupportedError("running statistics are not supported for instance norm")
     return _by_groups(x, x.shape[1], epsilon, scale, bias)
 
 

@@ -57,7 +57,7 @@ def _largest(x: Value, axes: int, frame: tuple[object, ...]) -> Value:
         return graphc.max(x, list(range(2, x.type.rank)), True)
     if math.prod(window) > MaxPooling.most_places:
         raise UnsupportedError(
-            f"a window has at most {MaxPooling.most_places} places, got {window}"
+            f"a window must have at most {MaxPooling.most_places} elements, got {window}"
         )
     return MAX_POOLS[axes](x, *frame)
 
@@ -95,7 +95,7 @@ def adaptive_average(call: TorchCall) -> Value:
 
 def _equal_parts(x: Value, extents: tuple[int, ...]) -> tuple[int, ...]:
     if any(n % m for n, m in zip(x.shape[2:], extents, strict=True)):
-        raise UnsupportedError(f"parts of {x.type} for the extents {list(extents)} are not equal")
+        raise UnsupportedError(f"the extents {list(extents)} must divide those of {x.type}")
     return tuple(n // m for n, m in zip(x.shape[2:], extents, strict=True))
 
 

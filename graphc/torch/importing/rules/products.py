@@ -28,14 +28,14 @@ def matmul(call: TorchCall) -> Value:
     names = ("other", "mat2", "tensor", "vec")
     other = next(name for name in names if name in call.arguments)
     if call.operator == "inner" and call.value(other).type.rank > 1:
-        raise UnsupportedError("inner products are of vectors")
+        raise UnsupportedError("inner products are supported only for vectors")
     return product(call.value("self"), call.value(other))
 
 
 def product(a: Value, b: Value) -> Value:
     """Return a product by NumPy's rules; a shared matrix is multiplied by all rows at once."""
     if a.type.dtype.kind != "float":
-        raise UnsupportedError(f"products are of floats, got {a.type}")
+        raise UnsupportedError(f"products must be of floats, got {a.type}")
     left = graphc.reshape(a, (1, *a.shape)) if a.type.rank == 1 else a
     right = graphc.reshape(b, (*b.shape, 1)) if b.type.rank == 1 else b
     if left.type.rank > 2 and right.type.rank == 2:

@@ -18,7 +18,7 @@ def dropout(call: TorchCall) -> Result:
     if call.operator == "dropout":
         return y
     if call.wants(1):
-        raise UnsupportedError("the mask of dropout is no output here")
+        raise UnsupportedError("the dropout mask is not supported as an output")
     return (y, None)
 
 

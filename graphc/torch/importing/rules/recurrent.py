@@ -69,7 +69,9 @@ CELLS: Mapping[str, Cell] = {
 def recurrent(call: TorchCall) -> Sequence[Value]:
     """Return layers over a sequence, in one direction or both."""
     if "input" not in call.arguments:
-        raise UnsupportedError("packed sequences are not supported; pad them, and mask the loss")
+        raise UnsupportedError(
+            "packed sequences are not supported; pad the sequences and mask the loss"
+        )
     x, is_batch_first = call.value("input"), bool(call["batch_first"])
     if is_batch_first:
         x = graphc.transpose(x, (1, 0, 2))

@@ -23,7 +23,7 @@ from graphc.torch.importing.calls import TorchCall, rule
 def reshape(call: TorchCall) -> Value:
     """Reshape to the shape that torch inferred."""
     if call.operator == "view" and "dtype" in call.arguments:
-        raise UnsupportedError("bytes under another dtype are not supported")
+        raise UnsupportedError("reinterpreting bytes as another dtype is not supported")
     return graphc.reshape(call.value("self"), call.shape)
 
 
@@ -99,7 +99,7 @@ def repeat_each(call: TorchCall) -> Value:
         counts = times.expand(x.shape[axis]).numpy()
         return graphc.take(x, graphc.constant(np.arange(x.shape[axis]).repeat(counts)), axis)
     if not isinstance(times, int):
-        raise UnsupportedError("repeats are known before a step")
+        raise UnsupportedError("repeats must be constant")
     before, after = x.shape[: axis + 1], x.shape[axis + 1 :]
     each = graphc.reshape(x, (*before, 1, *after))
     return graphc.reshape(graphc.broadcast_to(each, (*before, times, *after)), call.shape)
@@ -130,7 +130,7 @@ def split(call: TorchCall) -> Sequence[Value]:
     x, axis = call.value("self"), call.axis()
     extents = [part.shape[axis] for part in call.node.meta["val"]]
     if not all(extents):
-        raise UnsupportedError(f"parts have elements, got the extents {extents}")
+        raise UnsupportedError(f"empty parts are not supported, got the extents {extents}")
     return (x,) if len(extents) == 1 else graphc.split(x, extents, axis)
 
 
