@@ -79,7 +79,7 @@ def load_digits() -> Digits:
         from sklearn import datasets
     except ImportError:
         cure = to_install("scikit-learn", "demo")
-        raise DependencyError(f"the digits data set comes with scikit-learn; {cure}") from None
+        raise DependencyError(f"the digits data set requires scikit-learn; {cure}") from None
     x, labels = datasets.load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(x))
     x, labels = (x[order] / 16).astype(np.float32), labels[order].astype(np.int32)
@@ -107,7 +107,7 @@ class DigitsTraining(TrainingRun):
         self.step_images = batch * recipe.accumulate * recipe.ranks
         if not self.step_images <= len(self.data.train_x):
             raise OptionError(
-                "batch times accumulate times ranks must lie between 1 and the number of training "
+                "batch times accumulate times ranks must be between 1 and the number of training "
                 f"images, {len(self.data.train_x)}; got batch={batch}, "
                 f"accumulate={recipe.accumulate}, ranks={recipe.ranks}"
             )

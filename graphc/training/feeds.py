@@ -45,27 +45,27 @@ class ArrayFeeds:
         wanted = ", ".join(f"{x.name} {x.type}" for x in inputs)
         if not inputs or any(not x.shape or x.shape[0] != inputs[0].shape[0] for x in inputs):
             raise OptionError(
-                f"rows of {path!r} go to inputs of one batch, and the network has: {wanted}; give "
-                "feeds by a function, file.py:function"
+                f"rows of {path!r} require inputs with equal batch extents, but the network has "
+                f"{wanted}; pass a function that yields feeds, as file.py:function"
             )
         for x in inputs:
             if x.name not in arrays:
                 near = did_you_mean(x.name, arrays, before="; ")
                 raise OptionError(
-                    f"{path!r} has no array {x.name!r}; the network is fed {wanted}, the file has "
-                    f"{', '.join(arrays) or 'none'}{near}"
+                    f"{path!r} has no array {x.name!r}; the network needs {wanted}, but the file "
+                    f"has {', '.join(arrays) or 'none'}{near}"
                 )
             found = arrays[x.name]
             if found.shape[1:] != x.shape[1:] or not _fits(found.dtype, x):
                 raise OptionError(
-                    f"{path!r}: {x.name!r} is {found.dtype}{list(found.shape)}, and a step takes "
+                    f"{path!r}: {x.name!r} is {found.dtype}{list(found.shape)}, but a step needs "
                     f"rows of {x.type}"
                 )
         counts = {len(arrays[x.name]) for x in inputs}
         if len(counts) > 1 or min(counts) < inputs[0].shape[0]:
             raise OptionError(
-                f"{path!r} has arrays of {', '.join(map(str, sorted(counts)))} rows; all have the "
-                f"same number, {inputs[0].shape[0]} or more"
+                f"all arrays of {path!r} must have the same number of rows, at least "
+                f"{inputs[0].shape[0]}; got {', '.join(map(str, sorted(counts)))}"
             )
 
 
@@ -79,7 +79,9 @@ def _read(path: str) -> tuple[dict[str, Array], str]:
     try:
         with np.load(path, allow_pickle=False) as found:
             if not isinstance(found, np.lib.npyio.NpzFile):
-                raise OptionError(f"{path!r} holds one array; write several by np.savez")
+                raise OptionError(
+                    f"{path!r} contains only one array without a name; write the file with np.savez"
+                )
             arrays = {name: found[name] for name in found.files}
         with open(path, "rb") as file:
             return arrays, hashlib.file_digest(file, "sha256").hexdigest()
@@ -110,13 +112,16 @@ class FunctionFeeds:
             feeds, is_empty = self.function(), True
             if isinstance(feeds, Mapping) or not isinstance(feeds, Iterable):
                 raise OptionError(
-                    f"{self.name} returns feeds one after another, mappings from names to arrays; "
-                    f"it returned {type(feeds).__name__}"
+                    f"{self.name} must return an iterable of feeds, which map names to arrays; "
+                    f"got {type(feeds).__name__}"
                 )
             for each in feeds:
                 if not isinstance(each, Mapping):
-                    raise FeedError(f"{self.name} gave {type(each).__name__}, no mapping of feeds")
+                    raise FeedError(
+                        f"{self.name} must yield mappings from names to arrays, got "
+                        f"{type(each).__name__}"
+                    )
                 is_empty = False
                 yield {key: array for key, array in each.items() if key not in self.unread}
             if is_empty:
-                raise OptionError(f"{self.name} gave no feeds")
+                raise OptionError(f"{self.name} yielded no feeds")

@@ -30,10 +30,10 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
     )
     learning_rate: float | None = option(
         None,
-        "The largest learning rate; by default the optimizer's own.",
+        "The maximum learning rate; by default that of the optimizer.",
         check=partial(number_between, low=0, high=LARGEST),
         flag=Flag(
-            "largest learning rate (default: {default})",
+            "maximum learning rate (default: {default})",
             metavar="R",
             unset="the optimizer's",
             parse=float,
@@ -41,17 +41,17 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
     )
     schedule: str = option(
         "constant",
-        "One of {choices}; others than ``constant`` end at 0, or at a hundredth of the rate where "
-        "they are exponential.",
+        "The learning rate schedule, one of {choices}. All except ``constant`` decay to 0, and "
+        "``exponential`` to 1% of the rate.",
         choices=LEARNING_RATE_FORMS,
         flag=Flag("{choices} (default: {default})", metavar="S"),
     )
     warmup: int = option(
         0,
-        "Steps in which the rate rises.",
+        "The number of warmup steps, in which the rate rises.",
         check=partial(whole_number, least=0),
         flag=Flag(
-            "warm-up steps (default: {default})",
+            "number of warmup steps, in which the rate rises (default: {default})",
             metavar="N",
             unset="none",
             parse=int,
@@ -59,7 +59,7 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
     )
     weight_decay: float | None = option(
         None,
-        "By default the optimizer's own.",
+        "The weight decay; by default that of the optimizer.",
         flag=Flag("default: the optimizer's", metavar="D", parse=float),
     )
     device: str = same(CompileOptions, "device")

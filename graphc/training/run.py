@@ -51,8 +51,8 @@ class TrainingRun:
         self.done += 1
         if not math.isfinite(loss) and self.recipe.precision != "fp16":
             raise NonFiniteError(
-                f"the loss of step {self.done} is {loss}; a smaller --learning-rate, --warmup "
-                "or --clip-norm keeps it finite"
+                f"the loss of step {self.done} is {loss}; try a smaller --learning-rate, a longer "
+                "--warmup, or --clip-norm"
             )
         return loss
 
@@ -77,8 +77,8 @@ def steps_done(path: str, notes: Mapping[str, str], steps: int) -> int:
     found = read_notes(path)
     if "settings" not in found or not found.get("steps_done", "").isdigit():
         raise CheckpointError(
-            f"{path!r} does not say how far its run came; --resume takes a file that graphc train "
-            "--save has written"
+            f"{path!r} does not record the progress of its run; --resume needs a file written by "
+            "graphc train --save"
         )
     then, now = json.loads(found["settings"]), json.loads(notes["settings"])
     changed = [
@@ -88,10 +88,13 @@ def steps_done(path: str, notes: Mapping[str, str], steps: int) -> int:
     ]
     if changed:
         raise CheckpointError(
-            f"{path!r} is from a run with other settings: {'; '.join(changed)}; give the same ones "
-            "to go on with it"
+            f"{path!r} is from a run with other settings: {'; '.join(changed)}; use the same "
+            "settings to resume it"
         )
     done = int(found["steps_done"])
     if done >= steps:
-        raise OptionError(f"{path!r} has done {done} steps, and the whole run is to have {steps}")
+        raise OptionError(
+            f"{path!r} has completed {done} steps, but the run has only {steps}; increase the "
+            "number of steps"
+        )
     return done

@@ -55,7 +55,7 @@ def read_text(path: str | None) -> Array:
     ]
     content = b"\n".join(source.read_bytes() for source in sources)
     if not content:
-        raise OptionError("the standard library's sources are not on this machine; give --file")
+        raise OptionError("this machine has no sources of the standard library; pass --file")
     return np.frombuffer(content, np.uint8)
 
 
@@ -81,8 +81,8 @@ class TextTraining(TrainingRun):
         cut = int(len(text) * (1 - HELD_OUT))
         if len(text) - cut <= seq_len + 1:
             raise OptionError(
-                f"the text has {len(text)} bytes; its last {HELD_OUT:.0%} is for testing and must "
-                f"be longer than seq_len={seq_len}"
+                f"the text has {len(text)} bytes, but its last {HELD_OUT:.0%}, used for testing, "
+                f"must be longer than seq_len={seq_len}; pass a longer text"
             )
         self.text, self.held_out = text[:cut], text[cut:]
         self.seq_len, self.batch = seq_len, batch
@@ -155,7 +155,9 @@ class TextTraining(TrainingRun):
             tokens[0, : len(seen)] = seen
             logits = self.continuing.step(tokens=tokens)["logits"][0, len(seen) - 1]
             if not np.isfinite(logits).all():
-                raise NonFiniteError("the network gives no finite logits, so there is no sample")
+                raise NonFiniteError(
+                    "the network returns no finite logits, so it cannot sample text"
+                )
             scores = (logits.astype(np.float64) - logits.max()) / temperature
             chances = np.exp(scores) / np.exp(scores).sum()
             written.append(int(drawn.choice(BYTES, p=chances)))

@@ -24,12 +24,12 @@ def differences(before: MemoryPlan, after: MemoryPlan) -> list[str]:
     told = [
         *_other_networks(matched, len(both)),
         _change("the arena", before.arena_bytes, after.arena_bytes),
-        _change("the most live bytes", before.live_bytes, after.live_bytes),
+        _change("peak live bytes", before.live_bytes, after.live_bytes),
         _peaks(before, after),
         *_by_kind(before, after),
         *_by_stage(before, after),
-        *_copies("computed again only in the second", after, [b for a, b in matched if a is None]),
-        *_copies("computed again only in the first", before, [a for a, b in matched if b is None]),
+        *_copies("recomputed only in the second", after, [b for a, b in matched if a is None]),
+        *_copies("recomputed only in the first", before, [a for a, b in matched if b is None]),
         *_ended(before, after, both),
         *_moved(before, after, both),
     ]
@@ -46,7 +46,7 @@ def differences(before: MemoryPlan, after: MemoryPlan) -> list[str]:
 def _other_networks(matched: Sequence[object], both: int) -> list[str]:
     if 2 * both >= len(matched):
         return []
-    return [f"these are plans of different networks: of {len(matched)} values {both} are in both"]
+    return [f"the plans are of different networks; {both} of {len(matched)} values are in both"]
 
 
 def _change(what: str, before: int, after: int) -> str:
@@ -85,7 +85,7 @@ def _by_stage(before: MemoryPlan, after: MemoryPlan) -> list[str]:
         if first != second:
             nodes, seconds, live = map(_both, first, second)
             told.append(
-                f"{phase}: {nodes} nodes, {seconds} seconds by the cost model, at most {live} live"
+                f"{phase}: {nodes} nodes, {seconds} seconds by the cost model, peak {live} live"
             )
     return told
 
@@ -114,7 +114,7 @@ def _copies(what: str, plan: MemoryPlan, alone: Sequence[Value | None]) -> list[
     total = format_bytes(sum(value.type.bytes for value in found))
     largest = sorted(found, key=lambda value: -value.type.bytes)[:LARGEST]
     listed = ", ".join(f"{called(plan, v)} ({format_bytes(v.type.bytes)})" for v in largest)
-    return [f"{what}: {count(len(found), 'value')} of {total} together, the largest {listed}"]
+    return [f"{what}: {count(len(found), 'value')} of {total} in total, the largest {listed}"]
 
 
 def _has_own_bytes(plan: MemoryPlan, value: Value) -> bool:
@@ -146,8 +146,8 @@ def _ended(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Va
             total = format_bytes(sum(size for size, _ in values))
             largest = ", ".join(text for _, text in values[:LARGEST])
             told.append(
-                f"read for the last time in {which} part of the step: "
-                f"{count(len(values), 'value')} of {total}, {largest}"
+                f"last use in {which} part of the step: {count(len(values), 'value')} of {total}, "
+                f"{largest}"
             )
     return told
 

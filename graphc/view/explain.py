@@ -61,10 +61,10 @@ def value_facts(plan: MemoryPlan, value: Value) -> dict[str, Any]:
 def _what(plan: MemoryPlan, value: Value) -> str:
     name, size = plan.graph.names[value], format_bytes(value.type.bytes)
     if isinstance(value, State):
-        life = "never changes" if value.role == "constant" else "lives across steps"
+        life = "never changes" if value.role == "constant" else "persists across steps"
         made = f"a {value.role}, which {life}"
     elif isinstance(value, Input):
-        made = "an input, fed anew at every step"
+        made = "an input, fed at every step"
     else:
         made = f"computed by {node_of(plan, value.producer)} in the {_pass_of(value.producer)}"
     return f"{name} is {value.type}, {size}, {made}."
@@ -78,32 +78,32 @@ def _pass_of(node: Node) -> str:
 def _why_kept(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel) -> Iterator[str]:
     graph = plan.graph
     if isinstance(value, State):
-        yield "A state has its bytes in every step and between steps; nothing else may have them."
+        yield "A state owns its bytes in and between all steps; they are never reused."
         return
     if value.node is not None and value.node.op.has_effect:
-        yield "It is a state's new content, and lies where the state lies, for the next step."
+        yield "It is the new content of a state, at the address of that state."
         return
     if value in graph.kept:
-        yield "It is never dropped: the program says `graphc.keep`."
+        yield "It is never evicted, because the program marks it with `graphc.keep`."
     readers = aliases.readers(value)
     yield from _copies(plan, value, aliases, costs)
     backward = [reader for reader in readers if graph.nodes[reader.step].phase in BEHIND]
     if is_forward(value) and backward:
         what = "it" if all(reader.value is value for reader in backward) else "its bytes"
         yield (
-            f"It is kept from the forward pass because {count(len(backward), 'node')} of the "
-            f"gradient and recomputation {'reads' if len(backward) == 1 else 'read'} {what}: the "
+            f"It is saved for the backward pass because {count(len(backward), 'node')} of the "
+            f"gradient and recomputation {'reads' if len(backward) == 1 else 'read'} {what}; the "
             f"first is {node_at(plan, backward[0].step)}{_through(plan, value, backward[0])}."
         )
     elif is_forward(value) and not _copies_of(plan, value):
-        yield "No gradient reads it, so it need not be kept for one."
+        yield "No gradient reads it, so it is not saved."
     outputs = aliases.output_names(value)
     if outputs:
-        yield f"It is kept to the end of the step: it is the output {outputs[0]!r}."
+        yield f"It is live until the end of the step, because it is the output {outputs[0]!r}."
     elif readers:
         last = readers[-1]
         how = _through(plan, value, last) or _operand(graph.nodes[last.step], value)
-        yield f"It lives until {node_at(plan, last.step)}, its last reader{how}."
+        yield f"It is live until its last use by {node_at(plan, last.step)}{how}."
     else:
         yield "No node reads it, so its bytes are free after the node that writes it."
 
@@ -114,7 +114,7 @@ def _through(plan: MemoryPlan, value: Value, reader: Reader) -> str:
         return ""
     other = called(plan, reader.value)
     is_whole = reader.value.type.bytes > value.type.bytes
-    return f", by {other}, of which it is a part" if is_whole else f", by {other}, a view"
+    return f", through {other}, which contains it" if is_whole else f", through the view {other}"
 
 
 def _operand(node: Node, value: Value) -> str:
@@ -146,16 +146,19 @@ def _copies(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel) 
     first, readers = copies[0].producer, aliases.readers(value)
     times = "once" if len(copies) == 1 else f"{len(copies)} times"
     if aliases.output_names(value):
-        yield f"Its node runs again, {times}, first by {node_of(plan, first)}; it is kept as well."
+        yield (
+            f"Its node is recomputed {times}, first by {node_of(plan, first)}, but the value is "
+            "also kept."
+        )
     elif not readers or readers[-1].step < position[first]:
         yield (
-            f"It is not kept but computed again, {times}, first by {node_of(plan, first)}: what "
-            "reads it from there on reads the copy."
+            f"It is not kept but recomputed {times}, first by {node_of(plan, first)}; later nodes "
+            "read the copy."
         )
     else:
         yield (
-            f"Its node runs again, {times}, first by {node_of(plan, first)}, but the value itself "
-            "is still read after that."
+            f"Its node is recomputed {times}, first by {node_of(plan, first)}, but later nodes "
+            "still read the value itself."
         )
 
 
@@ -165,7 +168,7 @@ def _why_computed_again(
     position, original = plan.graph.position, copied.outputs[value.index]
     # If nothing reads the original, a graph may contain only the copy.
     if copied not in position:
-        yield "It is computed again; the graph no longer holds the first one."
+        yield "It is recomputed; the graph no longer contains the original."
         return
     begin = position[value.producer]
     earlier = [v for v in (original, *_copies_of(plan, original)) if position[v.producer] < begin]
@@ -177,18 +180,17 @@ def _why_computed_again(
     seconds = f"Its node takes {costs.seconds(value.producer):.2g} seconds by the cost model."
     outputs = aliases.output_names(original)
     if outputs:
-        yield f"{name}, which is kept as well, as it is the output {outputs[0]!r}. {seconds}"
+        yield f"{name}, which is also kept, because it is the output {outputs[0]!r}. {seconds}"
     elif not aliases.readers(value):
-        yield f"{name} that nothing reads: its node runs again for what else it gives. {seconds}"
+        yield f"{name} that no node reads; its node is recomputed for its other outputs. {seconds}"
     elif end < begin:
         source = "" if before is original else f", as {called(plan, before)},"
         yield (
-            f"{name}, computed again so that those {format_bytes(original.type.bytes)} need not be "
-            f"kept{source} from node {end} to node {begin}: recomputation is {plan.recompute}. "
-            f"{seconds}"
+            f"{name}, recomputed so that {format_bytes(original.type.bytes)} need not be "
+            f"kept{source} from node {end} to node {begin} (recompute={plan.recompute}). {seconds}"
         )
     else:
-        yield f"{name}; {called(plan, before)} is still read after it, by node {end}. {seconds}"
+        yield f"{name}; node {end} still reads {called(plan, before)} after it. {seconds}"
 
 
 def _readers(plan: MemoryPlan, value: Value) -> Iterator[str]:
@@ -206,19 +208,19 @@ def _place(plan: MemoryPlan, value: Value) -> Iterator[str]:
     buffer = plan.buffers[placement.buffer]
     over = "" if placement.over is None else called(plan, placement.over)
     how = {
-        "new": "in a place that nothing used before",
-        "reuse": "in a place whose earlier tenants are dead",
-        "over": f"over {over}, which its node reads for the last time",
+        "new": "in bytes that no value used before",
+        "reuse": "in bytes whose earlier values are dead",
+        "over": f"in place of {over}, whose last use is its node",
         "view": f"as a view of {over}, without bytes of its own",
-        "part": f"as a part of {over}, computed straight into its place",
-        "state": f"where the state {over} lies" if over else "in the region of states",
+        "part": f"as a part of {over}, computed in place",
+        "state": f"at the address of the state {over}" if over else "in the region of states",
     }[placement.how]
     begin = plan.address(value)
     yield (
-        f"Its bytes begin at {begin:#x} of the arena, {how}. They are in a buffer of "
-        f"{format_bytes(buffer.bytes)} that lives from node {buffer.lifetime.first} to node "
+        f"Its bytes begin at {begin:#x} of the arena, {how}. Its buffer of "
+        f"{format_bytes(buffer.bytes)} is live from node {buffer.lifetime.first} to node "
         f"{plan.lifetime_end(buffer) - 1}."
     )
     others = [called(plan, v) for v in plan.residents[buffer.index] if v is not value]
     if others:
-        yield f"The buffer also holds {listed(others, READERS)}."
+        yield f"The buffer also contains {listed(others, READERS)}."

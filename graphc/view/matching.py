@@ -141,8 +141,8 @@ def find_value(plan: MemoryPlan, text: str) -> Value:
         alike = get_close_matches(text, known, LISTED)
         raise OptionError(
             f"the plan has no value {text!r}; "
-            + (f"close to it are {', '.join(alike)}" if alike else "none is called alike")
-            + "; `graphc plan --text` prints all, by name and by scope and op"
+            + (f"similar names are {', '.join(alike)}" if alike else "no name is similar")
+            + "; `graphc plan --text` prints all values with name, scope and op"
         )
     fitting = listed([called(plan, value) for value in near], LISTED)
-    raise OptionError(f"{text!r} fits {len(near)} values; choose one of: {fitting}")
+    raise OptionError(f"{text!r} matches {len(near)} values; choose one of: {fitting}")

@@ -124,10 +124,10 @@ def explain_kept(plan: MemoryPlan) -> list[str]:
     kept = kept_of(plan)
     total, most = format_bytes(kept.bytes), format_bytes(kept.most_bytes_at_once)
     is_whole = kept.most_bytes_at_once == kept.bytes
-    together = f"{total} together" if is_whole else f"{total}, at most {most} of it at one time"
+    together = f"{total} in total" if is_whole else f"{total}, at most {most} at a time"
     told = [
-        f"The forward pass keeps {count(len(kept.values), 'value')}, {together}, for the "
-        f"gradient and recomputation; recomputation is {plan.recompute}."
+        f"The forward pass saves {count(len(kept.values), 'value')}, {together}, for the "
+        f"gradient and recomputation (recompute={plan.recompute})."
     ]
     for value in kept.values[:KEPT]:
         first, last = (node_at(plan, step) for step in (value.first_node, value.last_node))
@@ -175,8 +175,8 @@ def explain_peak(plan: MemoryPlan, costs: CostModel | None = None) -> list[str]:
         for kind, size in peak.bytes_by_kind.items()
     )
     return [
-        f"Most bytes are live at {node_at(plan, peak.node)} of {len(plan.graph.nodes)}: "
-        f"{format_bytes(peak.live_bytes)}. The arena is {format_bytes(peak.arena_bytes)}.",
+        f"The peak is at {node_at(plan, peak.node)} of {len(plan.graph.nodes)}: "
+        f"{format_bytes(peak.live_bytes)} are live. The arena is {format_bytes(peak.arena_bytes)}.",
         f"They are {shares}." if shares else "Nothing is live there.",
         *(f"  {line}" for line in _largest(peak)),
         *_ops_told(peak),
@@ -198,7 +198,7 @@ def _ops_told(peak: Peak) -> list[str]:
         "seconds"
         for each in peak.ops[:OPS]
     ]
-    first = "Values of the forward pass there by op, and what they cost to compute again:"
+    first = "Values of the forward pass at the peak, by op, with the cost of recomputing them:"
     return [first, *lines] if lines else []
 
 
@@ -210,16 +210,16 @@ def _held(plan: MemoryPlan, buffer: int, step: int, value: Value) -> str:
     written = [v for v in plan.residents[buffer] if born(plan, v) <= step]
     outputs = [name for name, v in plan.graph.outputs.items() if v in written]
     if outputs:
-        return f"held to the end, as the output {outputs[0]!r}"
+        return f"live until the end, as the output {outputs[0]!r}"
     reads = [(plan.graph.uses[v][-1], v) for v in written if plan.graph.uses[v]]
     last, holder = max(reads, key=lambda read: read[0], default=(-1, value))
     if last < step:
         end = plan.lifetime_end(plan.buffers[buffer]) - 1
-        return f"its buffer is held until {node_at(plan, end)}"
+        return f"its buffer is live until {node_at(plan, end)}"
     if last == step:
         return "read by the node itself"
     through = "" if holder is value else f", which reads {called(plan, holder)} there"
-    return f"held for {node_at(plan, last)}{through}"
+    return f"live until {node_at(plan, last)}{through}"
 
 
 def _makers(plan: MemoryPlan, buffer: Buffer, step: int) -> Iterator[tuple[Node, int]]:

@@ -18,7 +18,7 @@ except ImportError as error:
     from graphc.errors import DependencyError, to_install
 
     cure = to_install("matplotlib", "view")
-    raise DependencyError(f"pictures need matplotlib; {cure}") from error
+    raise DependencyError(f"pictures require matplotlib; {cure}") from error
 
 from graphc.ir.types import format_bytes
 from graphc.plans.html_form import COLOURS

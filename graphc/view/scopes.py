@@ -78,7 +78,7 @@ def explain_scopes(plan: MemoryPlan) -> list[str]:
     root = scopes_at(plan, step)
     total = format_bytes(root.bytes)
     return [
-        f"Of the {total} that are live at {node_at(plan, step)}, the peak, are of each scope:",
+        f"Bytes by scope, of the {total} live at the peak, {node_at(plan, step)}:",
         *_lines(root, root.bytes, 1),
     ]
 

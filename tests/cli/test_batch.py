@@ -160,7 +160,7 @@ def test_a_function_in_a_file_that_takes_a_batch(capsys, tmp_path):
     for arguments, said in (
         ([f"{tmp_path}/net.py:fixed"], "has no argument `batch`"),
         ([f"{tmp_path}/net.py:build", "batch=3"], "leave out batch=..."),
-        (["mlp", "--budget", "lots"], "budget is a size such as 7GiB"),
+        (["mlp", "--budget", "lots"], "budget must be a size such as 7GiB"),
         (["mlp", "layers=x"], "whole number"),
     ):
         code, _, err = run(capsys, "batch", *arguments)

@@ -70,7 +70,7 @@ def test_the_shape_of_an_input_is_enough_for_others_of_the_same_extents(tmp_path
         (["batch=2"], "0 outputs of one number; give --loss cross_entropy, mse"),
         (["batch=2", "--loss", "logit"], "did you mean logits"),
         (["batch=2", "rows=2", "--loss", "mse"], "no extent or input 'rows'"),
-        (["batch=two", "--loss", "mse"], "'batch' is whole numbers"),
+        (["batch=two", "--loss", "mse"], "'batch' must be integers"),
         (["batch=2", "--loss", "mse", "--trainable", "none"], "matches 'none'"),
     ],
 )
@@ -166,11 +166,11 @@ def test_mistakes_about_data(file, capsys, tmp_path, monkeypatch):
     np.savez("wide.npz", x=np.zeros((9, 4)), labels=np.zeros(9, int))
     for data, told in (
         ("missing.npz", "No such file"),
-        ("few.npz", "8 or more"),
+        ("few.npz", "at least 8"),
         ("wide.npz", "takes rows of f32[8,3]"),
         ("one.npy", "file.py:function"),
-        ("feeds.py:one", "it returned dict"),
-        ("feeds.py:none", "gave no feeds"),
+        ("feeds.py:one", "got dict"),
+        ("feeds.py:none", "yielded no feeds"),
         ("feeds.py:some", "has no function 'some'"),
     ):
         options = ["batch=8", "--loss=cross_entropy", "--data", data]

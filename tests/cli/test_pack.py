@@ -92,9 +92,9 @@ def test_pins_that_overlap_are_told_by_their_ids(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["--effort", "-1"], "--effort is a whole number from 0 up, got -1"),
-        (["--alignment", "0"], "--alignment is a whole number from 1 up, got 0"),
-        (["--capacity", "much"], "--capacity is a size such as 7GiB"),
+        (["--effort", "-1"], "--effort must be an integer of at least 0, got -1"),
+        (["--alignment", "0"], "--alignment must be an integer of at least 1, got 0"),
+        (["--capacity", "much"], "--capacity must be a size such as 7GiB"),
         (["-o", "missing/out.csv"], "cannot save to 'missing/out.csv'"),
     ],
 )

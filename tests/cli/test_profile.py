@@ -84,10 +84,10 @@ def test_train_takes_the_file_and_computes_the_same(capsys, costs, tmp_path):
     ("arguments", "message"),
     [
         (["plan", "mlp", "--costs", "gone.json"], "cannot read the costs 'gone.json'"),
-        (["compare", "mlp", "--costs", __file__], "is not JSON"),
+        (["compare", "mlp", "--costs", __file__], "is not valid JSON"),
         (["train", "digits", "--costs", "gone.json"], "cannot read the costs"),
         (["plan", "mlp", "--roofline", "gpu"], "unknown device profile 'gpu'; choose one of: cpu"),
-        (["profile", "mlp", "--repeat", "0"], "--repeat is a whole number from 1 up, got 0"),
+        (["profile", "mlp", "--repeat", "0"], "--repeat must be an integer of at least 1, got 0"),
         (["profile", "mlp", "--output", "gone/costs.json"], "cannot save to 'gone/costs.json'"),
         (["profile", "nothing"], "unknown model 'nothing'"),
     ],

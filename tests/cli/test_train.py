@@ -110,7 +110,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(capsys, tmp_path, task):
         assert message in err
     code, _, err = train(counts[0], "--resume", files[1])
     assert code == 2
-    assert "has done" in err
+    assert "has completed" in err
 
 
 def test_a_file_without_notes_cannot_be_resumed(capsys, tmp_path):
@@ -118,7 +118,7 @@ def test_a_file_without_notes_cannot_be_resumed(capsys, tmp_path):
     g.compile(mlp(batch=2), optimizer=g.optim.SGD()).save(path)
     code, _, err = run(capsys, "train", "digits", "--resume", path)
     assert code == 2
-    assert "does not say how far its run came" in err
+    assert "does not record the progress of its run" in err
 
 
 def test_text_is_learned_and_continued(capsys, tmp_path):

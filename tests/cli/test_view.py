@@ -84,8 +84,8 @@ def test_measured_times_are_clocks_of_their_own(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("given", "told"), [
-    (["--measure", "0"], "--measure is a whole number from 1 up, got 0"),
-    (["--measure", "1", "--device", "cuda", "--roofline", "h100"], "nodes are timed on the CPU"),
+    (["--measure", "0"], "--measure must be an integer of at least 1, got 0"),
+    (["--measure", "1", "--device", "cuda", "--roofline", "h100"], "requires a plan for the CPU"),
 ])  # fmt: skip
 def test_steps_that_cannot_be_measured(capsys, tmp_path, given, told):
     path = tmp_path / "plan.trace.json"
@@ -100,7 +100,7 @@ def test_the_difference_of_two_plans(capsys, tmp_path):
         run(capsys, "plan", "mlp", *SMALL, "--recompute", policy, "--output", path)
     code, out, _ = run(capsys, "view", "--diff", *paths)
     assert code == 0
-    assert "computed again only in the second" in out
+    assert "recomputed only in the second" in out
     page = tmp_path / "diff.html"
     code, told, _ = run(capsys, "view", "--diff", *paths, "-o", str(page))
     assert told == out + f"written to {page}\n"
@@ -174,7 +174,7 @@ def test_explain_takes_its_value_behind_options(capsys):
 def test_explain_what_is_kept(capsys):
     code, out, _ = run(capsys, "explain", "mlp", *SMALL, "--kept")
     assert code == 0
-    assert out.splitlines()[1].startswith("The forward pass keeps 6 values")
+    assert out.splitlines()[1].startswith("The forward pass saves 6 values")
 
 
 def lowering(capsys, *arguments):

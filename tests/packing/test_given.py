@@ -35,7 +35,7 @@ def test_malformed_buffers(arguments, parts):
 @pytest.mark.parametrize(
     ("options", "error", "part"),
     [
-        ({"alignment": 0}, OptionError, "alignment is a whole number from 1 up, got 0"),
+        ({"alignment": 0}, OptionError, "alignment must be an integer of at least 1, got 0"),
         ({"effort": -1}, OptionError, "effort"),
         ({"capacity": 1.5}, OptionError, "capacity"),
         ({"pinned": {2: 0}}, PackingError, "buffers are 0 to 1"),

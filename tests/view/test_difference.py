@@ -59,7 +59,7 @@ def test_plans_without_nodes_and_of_other_networks():
     assert any("start" in sentence for sentence in differences(empty, one))
     assert any("start" in sentence for sentence in differences(one, empty))
     first = differences(planned("mlp"), planned("lstm"))[0]
-    assert first.startswith("these are plans of different networks")
+    assert first.startswith("the plans are of different networks")
 
 
 def test_kinds_at_the_peak():
@@ -98,7 +98,7 @@ def test_stages_are_compared_by_nodes_seconds_and_live_bytes(network, policy):
         assert len(lines) == (facts[0] != facts[1])
         if not lines:
             continue
-        pattern = r"(.*) nodes, (.*) seconds by the cost model, at most (.*) live"
+        pattern = r"(.*) nodes, (.*) seconds by the cost model, peak (.*) live"
         for entry, *pair in zip(
             re.fullmatch(rf"{phase}: {pattern}", lines[0]).groups(), *facts, strict=True
         ):

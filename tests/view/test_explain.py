@@ -47,7 +47,7 @@ def check_explanation(plan, value):
         assert f"node {step} ({graph.nodes[step].label})" in text
     buffer = plan.buffers[plan.placements[value].buffer]
     end = min(buffer.lifetime.last, len(graph.nodes)) - 1
-    assert f"lives from node {buffer.lifetime.first} to node {end}." in text
+    assert f"is live from node {buffer.lifetime.first} to node {end}." in text
     is_state = isinstance(value, State) or (value.node is not None and value.node.op.has_effect)
     if is_state:
         return
@@ -57,11 +57,13 @@ def check_explanation(plan, value):
     is_forward = value.node is None or value.node.phase == "forward"
     is_output = not shared.isdisjoint(graph.outputs.values())
     assert ("is the output" in text) == is_output
-    assert ("kept from the forward pass" in text) == bool(is_forward and behind)
+    assert ("saved for the backward pass" in text) == bool(is_forward and behind)
     if is_forward and behind:
-        assert f": the first is node {behind[0]} (" in text
+        assert f"; the first is node {behind[0]} (" in text
     if not is_output:
-        assert (f"It lives until node {readers[-1] if readers else ''}" in text) == bool(readers)
+        assert (
+            f"It is live until its last use by node {readers[-1] if readers else ''}" in text
+        ) == bool(readers)
         assert ("No node reads it" in text) == (not readers)
 
 
@@ -97,7 +99,7 @@ def test_recomputed_values_are_dead_in_between(name):
             step for step, node in enumerate(graph.nodes)
             if not shared.isdisjoint(node.inputs) or not shared.isdisjoint(node.outputs)
         ]  # fmt: skip
-        told = re.search(r"need not be kept.* from node (\d+) to node (\d+):", text)
+        told = re.search(r"need not be kept.* from node (\d+) to node (\d+) \(", text)
         is_read = any(not sharing_bytes(plan, copy).isdisjoint(node.inputs) for node in graph.nodes)
         if told:
             begin, end = map(int, told.groups())
@@ -105,10 +107,10 @@ def test_recomputed_values_are_dead_in_between(name):
             assert is_read
             assert [step for step in touching if begin <= step <= end] == [begin, end]
             seen += 1
-        elif "that nothing reads" in text:
+        elif "that no node reads" in text:
             assert not is_read
         else:
-            last = int(re.search(r"is still read after it, by node (\d+)", text).group(1))
+            last = int(re.search(r"node (\d+) still reads", text).group(1))
             assert last in touching
             assert last >= graph.position[copy.node]
     assert seen > 3
@@ -124,12 +126,12 @@ def test_a_recomputed_value_and_its_copy():
     original = copy.node.copy_of.outputs[copy.index]
     names, position = plan.graph.names, plan.graph.position
     text = "\n".join(explain_value(plan, original))
-    assert f"computed again, once, first by node {position[copy.node]}" in text
-    assert "kept from the forward pass" not in text
+    assert f"recomputed once, first by node {position[copy.node]}" in text
+    assert "saved for the backward pass" not in text
     text = "\n".join(explain_value(plan, copy))
     last = plan.graph.uses[original][-1]
     assert f"It is a copy of {names[original]}" in text
-    assert f"from node {last} to node {position[copy.node]}: recomputation is sublinear" in text
+    assert f"from node {last} to node {position[copy.node]} (recompute=sublinear)" in text
 
 
 def test_a_kept_value():
@@ -139,7 +141,7 @@ def test_a_kept_value():
     g.keep(h)
     plan = g.plan(g.mean(h), optimizer=g.optim.SGD())
     text = "\n".join(explain_value(plan, find_value(plan, "layer/relu")))
-    assert "It is never dropped" in text
+    assert "It is never evicted" in text
     assert "as its operand y." in text
 
 
@@ -161,6 +163,6 @@ def test_a_copy_of_what_is_an_output(policy):
         original = copy.node.copy_of.outputs[copy.index]
         for value in (copy, original):
             text = "\n".join(explain_value(plan, value))
-            assert "kept as well" in text
+            assert "also kept" in text
             assert "not kept" not in text
             assert "need not" not in text

@@ -70,9 +70,9 @@ def check_kept(plan):
     total = format_bytes(sum(int(union.sum()) for union, _ in kept.values()))
     most = format_bytes(most_at_once(plan, kept))
     if most == total:
-        assert f", {total} together, " in first
+        assert f", {total} in total, " in first
     else:
-        assert f", {total}, at most {most} of it at one time, " in first
+        assert f", {total}, at most {most} at a time, " in first
     everything = sorted(step for _, steps in kept.values() for step in steps)
     told = [[int(step) for step in re.findall(r"node (\d+)", line)] for line in lines[:40]]
     spans = [each for each in told if each]
@@ -97,7 +97,7 @@ def test_saved_values_that_share_bytes_are_listed(name):
 def check_peak(plan):
     graph, step, lines = plan.graph, plan.peak_step, explain_peak(plan)
     held = replayed(plan)
-    assert lines[0].startswith(f"Most bytes are live at node {step} ({graph.nodes[step].label}) of")
+    assert lines[0].startswith(f"The peak is at node {step} ({graph.nodes[step].label}) of")
     assert format_bytes(plan.live_bytes) in lines[0]
     for kind in KINDS:
         size = live_of_kind(plan, kind, step, held)
@@ -106,7 +106,7 @@ def check_peak(plan):
     alive = [buffer for buffer in plan.live_at(step) if buffer.kind != "state"]
     for buffer, line in zip(alive[:10], lines[2:], strict=False):
         name, kind = held[step, buffer.index]
-        assert line.split(": held")[0].startswith(f"  {format_bytes(buffer.bytes)}, {kind}, {name}")
+        assert line.split(": live")[0].startswith(f"  {format_bytes(buffer.bytes)}, {kind}, {name}")
         value = held_at(plan, buffer, step)
         assert ("workspace" in line) == (value is None)
         if value is None:
@@ -117,13 +117,13 @@ def check_peak(plan):
         ]  # fmt: skip
         last = max((s for v in there for s in graph.uses[v]), default=-1)
         if not set(there).isdisjoint(graph.outputs.values()):
-            assert "held to the end, as the output" in line
+            assert "live until the end, as the output" in line
         elif last > step:
-            assert f"held for node {last} ({graph.nodes[last].label})" in line
+            assert f"live until node {last} ({graph.nodes[last].label})" in line
         elif last == step:
             assert "read by the node itself" in line
         else:
-            assert "its buffer is held until node" in line
+            assert "its buffer is live until node" in line
 
 
 @pytest.mark.parametrize("name", SMALL_PLANS)

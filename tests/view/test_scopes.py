@@ -84,7 +84,7 @@ def test_moments_are_of_the_layer_that_they_train():
 def test_sentences_on_scopes_are_true_and_those_of_the_first_level_add_up(name):
     plan = planned(name)
     first, *lines = explain_scopes(plan)
-    assert f"{format_bytes(plan.live_bytes)} that are live at node {plan.peak_step} (" in first
+    assert f"{format_bytes(plan.live_bytes)} live at the peak, node {plan.peak_step} (" in first
     sizes, parts, level = wanted(plan, plan.peak_step), 0, ()
     for line in lines:
         indent, told, share, what = re.fullmatch(r"( +)(\S+ \w+) \((\d+)%\)  (.*)", line).groups()
