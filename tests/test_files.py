@@ -122,7 +122,7 @@ def full(tmp_path):
     return path
 
 
-def test_a_device_is_written_into_or_refused_with_the_cause(tmp_path, full):
+def test_writes_to_a_device_succeed_or_name_the_cause(tmp_path, full):
     (tmp_path / "link").symlink_to(full)
     for path in (full, tmp_path / "link"):
         with pytest.raises(CheckpointError, match=r"No space left on device.*not a regular file"):
@@ -370,7 +370,7 @@ def test_regular_files_are_recognized(tmp_path):
 
 
 @pytest.mark.skipif(not files.ON_UNIX, reason="there are no locks")
-def test_who_wants_a_lock_that_is_held_waits(tmp_path):
+def test_a_caller_waits_for_a_held_lock(tmp_path):
     """Both write to the same file, the second one behind the first one's last line."""
     lock, lines, waits = tmp_path / "lock", [], threading.Event()
 

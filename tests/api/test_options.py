@@ -103,7 +103,7 @@ def test_the_public_keywords():
     assert declared(PlanOptions).keys() - declared(FrontierOptions).keys() == removed
 
 
-def test_an_unknown_keyword_names_those_near_to_it():
+def test_an_unknown_keyword_suggests_similar_ones():
     with pytest.raises(OptionError, match=r"plan has no option 'budgt'; did you mean budget\?"):
         g.plan(loss(), budgt="7GiB")
     with pytest.raises(

@@ -213,7 +213,7 @@ X = np.ones((2, 3), np.float32)
         lambda x: g.compile(outputs=[g.input("n", (), "int32") * 1]).step(n=2**40),
     ],
 )
-def test_mistakes_are_told(mistake):
+def test_mistakes_are_reported(mistake):
     with pytest.raises(GraphcError):
         mistake(g.input("x", (2, 3)))
 
@@ -224,7 +224,7 @@ def test_an_arena_that_does_not_fit_this_machine():
         g.compile(outputs=[y])
 
 
-def test_outputs_that_do_not_fit_this_machine_are_told_before_a_step():
+def test_outputs_beyond_memory_are_refused_before_a_step():
     y = g.broadcast_to(g.input("x", (3, 4), "float64"), (10**12, 3, 4))
     assert g.plan(outputs=[y]).arena_bytes < 2**10
     with pytest.raises(ArenaError, match=r"outputs of a step need 96000000000000 bytes \(87"):
@@ -253,7 +253,7 @@ BAD_TEXT = [
 
 
 @pytest.mark.parametrize("line", BAD_TEXT)
-def test_text_that_is_no_graph(line):
+def test_invalid_graph_text_is_refused(line):
     text = f"graph {{\n  %x: f32[2,3] = input()\n  {line}\n  output y = %0\n}}\n"
     with pytest.raises(GraphcError):
         verify(g.parse_graph(text))

@@ -36,7 +36,7 @@ def test_an_optimizer_that_is_misspelt():
     assert "did you mean Schedule?" in error_of(lambda: g.optim.schedule, AttributeError)
 
 
-def test_a_setting_of_an_optimizer_that_there_is_not():
+def test_unknown_optimizer_settings_are_refused():
     assert "Adam has no option 'weight_decai'; did you mean weight_decay?" in error_of(
         lambda: g.optim.Adam(1e-3, weight_decai=0.1), OptionError
     )

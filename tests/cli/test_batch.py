@@ -68,7 +68,7 @@ def test_no_other_batch_up_to_the_answer_is_over():
     assert every == list(range(1, found.batch + 1))
 
 
-def test_where_not_even_one_example_fits_there_is_no_answer():
+def test_a_batch_of_one_that_does_not_fit_is_an_error():
     assert g.largest_batch(make, 1000, optimizer=g.optim.SGD()) is None
 
 

@@ -72,7 +72,7 @@ def test_an_object_of_a_plan_from_a_file_has_what_the_file_knows(capsys, tmp_pat
     assert found["model"] == path
 
 
-def test_arguments_that_json_does_not_know_are_told_as_text(capsys):
+def test_arguments_unknown_to_json_are_printed_as_text(capsys):
     found = found_by(capsys, "plan", "resnet", "units=(1,1,1,1)", "batch=1", "image=32")
     assert found["arguments"]["units"] == [1, 1, 1, 1]
     assert set(inspect.signature(resnet).parameters) == set(found["arguments"])
@@ -113,7 +113,7 @@ def test_a_frontier_and_batches_have_all_that_their_plans_are_made_by(capsys):
     assert (found["model"], found["budget_bytes"]) == ("mlp", 50 * 1024)
 
 
-def test_the_device_auto_is_told_by_the_one_that_it_stands_for(capsys):
+def test_errors_name_the_device_that_auto_selects(capsys):
     here = g.plan(outputs=[g.input("x", (4,))], device="auto").device.name
     code, out, _ = run(
         capsys, "plan", "mlp", *SMALL, "--device", "auto", "--budget", "1KiB", "--json"

@@ -69,7 +69,7 @@ def complaint(capsys, *arguments, expected=2):
     ],
     ids=lambda given: re.sub(r"(.)\1{40,}", r"\1...", str(given))[:80],
 )
-def test_one_line_says_what_is_wrong(capsys, arguments, message):
+def test_mistakes_are_one_line_errors(capsys, arguments, message):
     error = complaint(capsys, *arguments)
     assert re.search(message, error)
     assert len(error) < 1000
@@ -121,7 +121,7 @@ def test_remat_names_its_file_where_nothing_fits(capsys, tmp_path):
     assert "finite" in complaint(capsys, "remat", str(path), "--seconds", "inf")
 
 
-def test_too_little_memory_and_too_deep_recursion_are_told_in_a_line(capsys, tmp_path):
+def test_out_of_memory_and_deep_recursion_are_one_line_errors(capsys, tmp_path):
     path = tmp_path / "nets.py"
     path.write_text("def large(): raise MemoryError('9 TiB')\n")
     assert "9 TiB" in complaint(capsys, "plan", f"{path}:large")

@@ -80,7 +80,7 @@ def test_a_capacity_that_is_too_small(capsys, tmp_path, example):
     assert not out.exists()
 
 
-def test_pins_that_overlap_are_told_by_their_ids(capsys, tmp_path):
+def test_errors_name_overlapping_pins(capsys, tmp_path):
     file = tmp_path / "in.csv"
     file.write_text("id,lower,upper,size,offset\nfirst,0,2,4,0\nsecond,1,3,4,2\n")
     code, _, error = run(capsys, "pack", str(file))

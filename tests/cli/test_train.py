@@ -135,7 +135,7 @@ def test_text_is_learned_and_continued(capsys, tmp_path):
     assert run(capsys, "train", "text", "--file", str(path))[0] == 2
 
 
-def test_settings_may_stand_behind_options_and_short_runs_warm_up_shortly(capsys, tmp_path):
+def test_settings_may_follow_options_and_short_runs_warm_up_briefly(capsys, tmp_path):
     arguments = ["train", "text", "--steps", "3", *SMALL_TEXT, "--file", __file__, "drop=0.1"]
     code, out, err = run(capsys, *arguments, "--json")
     assert code == 0, err

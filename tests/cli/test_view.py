@@ -165,7 +165,7 @@ def test_explain_the_peak_and_what_lowers_it(capsys):
     assert told.split()[0] == f"{packed / 2**20:.2f}"
 
 
-def test_explain_takes_its_value_behind_options(capsys):
+def test_explain_accepts_its_value_after_options(capsys):
     before = run(capsys, "explain", "mlp", *SMALL, "%1", "--recompute", "cheap")
     assert before[0] == 0
     assert run(capsys, "explain", "mlp", "--recompute", "cheap", "%1", *SMALL) == before
@@ -207,7 +207,7 @@ def test_the_batch_is_the_models_own(capsys):
 
 
 @pytest.mark.slow
-def test_only_what_was_tried_is_told(capsys):
+def test_only_tried_options_are_printed(capsys):
     wide = ["mlp", "layers=6", "hidden=16", "inputs=8", "batch=256"]
     found, _ = lowering(capsys, *wide)
     assert {"--recompute sublinear", "batch=128, half of it"} <= set(found)

@@ -147,7 +147,7 @@ def test_a_record_of_another_gpu_is_refused(lt):
     again.close()
 
 
-def test_the_room_is_the_same_however_products_are_cut():
+def test_the_workspace_does_not_depend_on_splits():
     """Attention heads side by side are products in a loop; the choice depends on the room."""
     a, b = (np.zeros((2, 3, 8, 8), np.float32) for _ in range(2))
     rooms = set()

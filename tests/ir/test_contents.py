@@ -142,7 +142,7 @@ def test_changed_contents_are_refused(text, old, new, match):
         g.parse_graph(text.replace(old, new, 1))
 
 
-def test_a_float_beyond_its_dtype_and_a_byte_that_is_no_truth_are_refused():
+def test_overflowing_floats_and_invalid_bool_bytes_are_refused():
     text = g.format_graph(trace({"y": g.constant(np.float16([1.0]), name="c")}))
     with pytest.raises(TextError, match="values must be of float16"):
         g.parse_graph(text.replace("(1.0,)", "(1e9,)"))

@@ -133,7 +133,7 @@ def test_an_error_about_a_node_at_compile_names_the_call_and_the_scope_of_the_no
     )
 
 
-def test_the_rule_of_a_users_own_op_is_told_at_the_line_that_applies_it():
+def test_errors_of_custom_ops_name_the_line_that_applies_them():
     class Refuses(Op):
         name, inputs = "refuses_in_tests", ("x",)
 

@@ -86,7 +86,7 @@ def test_a_missing_attribute_asks_for_the_nearest():
         (lambda: X @ x, r"constant\(array\)"),
     ],
 )
-def test_numpys_functions_name_those_of_graphc(call, match):
+def test_errors_of_numpy_functions_name_graphc_equivalents(call, match):
     with pytest.raises(GraphcError, match=match):
         call()
 
@@ -142,7 +142,7 @@ def test_functions_of_one_axis_name_it(call):
         call([x] if call is g.concat else x, axis=True)
 
 
-def test_a_truth_is_no_axis():
+def test_a_bool_is_not_an_axis():
     labels = g.input("labels", (2, 4), "int32")
     for call in (lambda: g.softmax_cross_entropy(x, labels, axis=True), lambda: x.sum(True)):
         with pytest.raises(ShapeError, match="an axis must be an integer, got True"):

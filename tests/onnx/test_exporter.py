@@ -323,7 +323,7 @@ def test_large_states_go_beside_the_file(monkeypatch, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_nothing_is_left_of_a_file_that_cannot_be_written(monkeypatch, tmp_path):
+def test_failed_writes_leave_no_file(monkeypatch, tmp_path):
     from graphc.onnx import exporter
 
     path = tmp_path / "net.onnx"

@@ -118,12 +118,12 @@ def test_malformed_groups_are_refused(members, results, error, message):
         group(members, results, [g.input("a", (3, 4)), g.input("b", (4,))])
 
 
-def test_integers_are_no_group():
+def test_groups_of_integers_are_refused():
     with pytest.raises(DTypeError, match="must use one float dtype"):
         group(("neg(x0)",), (0,), [g.input("x", (3,), "int32")])
 
 
-def test_there_is_no_gradient():
+def test_missing_gradients_are_refused():
     x = g.input("x", (3,))
     y = group(("neg(x0)", "exp(m0)"), (1,), [x]).output
     with pytest.raises(

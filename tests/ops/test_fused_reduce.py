@@ -107,7 +107,7 @@ def test_impossible_epilogues_of_a_reduction_are_refused(after, error, message):
         reduced((), "sum", (0,), False, (0, 1), [g.input("a", (3, 4))], after)
 
 
-def test_there_is_no_gradient():
+def test_missing_gradients_are_refused():
     x = g.input("x", (3,))
     y = reduced(("neg(x0)", "exp(m0)"), "sum", (0,), False, (0,), [x]).output
     with pytest.raises(

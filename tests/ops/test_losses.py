@@ -166,7 +166,7 @@ def test_class_weights_that_are_trained_are_refused_and_stopped_ones_taken(loss)
 
 
 @pytest.mark.parametrize("label", [-2, 5, 6])
-def test_labels_out_of_range_are_refused_beside_the_ignored_one(label):
+def test_labels_out_of_range_are_refused_with_an_ignored_label(label):
     logits, labels = g.input("logits", (3, 5)), g.input("labels", (3,), "int32")
     loss = g.softmax_cross_entropy(logits, labels, ignore_index=-1)
     program = g.compile(loss)
@@ -176,7 +176,7 @@ def test_labels_out_of_range_are_refused_beside_the_ignored_one(label):
         program.step(feeds | {"labels": np.array([-1, 4, label], np.int32)})
 
 
-def test_computed_labels_are_refused_beside_the_ignored_one():
+def test_computed_labels_are_refused_with_an_ignored_label():
     logits, labels = g.input("logits", (3, 5)), g.input("labels", (3,), "int32")
     program = g.compile(g.softmax_cross_entropy(logits, labels + labels, ignore_index=-2))
     feeds = {"logits": np.zeros((3, 5), np.float32)}
@@ -334,7 +334,7 @@ LOSSES = [
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_operands_that_are_none_are_told_by_the_name_of_the_loss(loss):
+def test_errors_of_missing_operands_name_the_loss(loss):
     x, name = g.input("x", (2,)), loss.__name__
     with pytest.raises(OptionError, match=f" {name}: an operand must be a graphc value"):
         loss(None, x)
@@ -343,7 +343,7 @@ def test_operands_that_are_none_are_told_by_the_name_of_the_loss(loss):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_operands_that_are_not_floats_are_told_by_the_name_of_the_loss(loss):
+def test_errors_of_non_float_operands_name_the_loss(loss):
     whole = g.input("whole", (2, 3), "int32")
     with pytest.raises(DTypeError, match=f" {loss.__name__}: .*floats"):
         loss(whole, whole if loss in LOSSES[:-2] else g.input("labels", (2,), "int32"))

@@ -239,13 +239,13 @@ def test_floats_have_no_bits(function):
         function(x, x)
 
 
-def test_there_is_no_arithmetic_on_bools():
+def test_arithmetic_on_bools_is_refused():
     x = g.input("x", (2,), "bool")
     for function in (g.abs, g.sign, lambda x: x // x, lambda x: x << x, lambda x: x**x):
         with pytest.raises(DTypeError, match="bool has no arithmetic"):
             function(x)
 
 
-def test_numbers_alone_are_no_operands():
+def test_calls_with_only_numbers_are_refused():
     with pytest.raises(OptionError, match="one operand must be a graphc value"):
         g.power(2.0, 3.0)

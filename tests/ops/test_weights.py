@@ -181,7 +181,7 @@ MAP, ROW = g.input("x", (2, 4, 6, 6)), g.input("x", (3, 4))
          "running_mean must have one number per channel"),
     ],
 )  # fmt: skip
-def test_contradictions_name_both(call, error, match):
+def test_contradiction_errors_name_both_values(call, error, match):
     with pytest.raises(GraphcError, match=match) as caught:
         call()
     assert isinstance(caught.value, error)

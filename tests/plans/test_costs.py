@@ -116,7 +116,7 @@ def test_files_that_are_not_well_formed(tmp_path, given, message):
             g.plan(g.mean(x(2)), costs=given)
 
 
-def test_files_that_cannot_be_read_or_written(tmp_path):
+def test_unreadable_and_unwritable_files_are_errors(tmp_path):
     for name, content in (("text", b"{"), ("binary", b"\xff\xfe"), ("deep", b"[" * 100_000)):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(

@@ -32,7 +32,7 @@ def test_other_files_are_clean_errors(tmp_path, name):
         g.load_plan(path)
 
 
-def test_a_file_that_is_cut_short(text, tmp_path):
+def test_truncated_files_are_refused(text, tmp_path):
     path = tmp_path / "plan.json"
     for part in (0.1, 0.5, 0.9, 0.999):
         path.write_text(text[: int(len(text) * part)])
@@ -40,7 +40,7 @@ def test_a_file_that_is_cut_short(text, tmp_path):
             g.load_plan(path)
 
 
-def test_paths_that_cannot_be(plan, tmp_path):
+def test_invalid_paths_are_refused(plan, tmp_path):
     with pytest.raises(PlanFileError, match="there is no file"):
         g.load_plan(tmp_path / "gone.json")
     with pytest.raises(PlanFileError, match="cannot read"):

@@ -50,7 +50,7 @@ def test_a_view_op_of_a_user_is_planned_and_run():
     np.testing.assert_array_equal(found["output1"], fed[-2:] * 2 + 1)
 
 
-def test_a_view_that_is_none_is_found():
+def test_a_false_view_is_found():
     wrong = reversed_op(numpy_views=lambda self, node, x: (x[:2],))
     with pytest.raises(PlanError, match="at 36 with strides"):
         g.plan(outputs=[apply(wrong, g.input("x", (5, 3)) * 2.0).output])

@@ -176,7 +176,7 @@ def changed(plan, node, **fields):
     return replace(plan, streams=replace(plan.streams, slots=slots))
 
 
-def test_slots_that_are_no_schedule_are_refused():
+def test_slots_without_a_valid_schedule_are_refused():
     plan = plan_of("two_tower", streams=2)
     slots, places = plan.streams.slots, Addresses.of(plan)
     *_, node = (node for node, slot in slots.items() if slot.waits)
@@ -349,7 +349,7 @@ def test_another_strategy_pays_nothing_for_width():
 
 
 @pytest.mark.parametrize("given", [0, -1, 1.5, "2", 65, True])
-def test_numbers_of_streams_that_are_none(given):
+def test_invalid_stream_counts_are_refused(given):
     with pytest.raises(OptionError, match="streams"):
         plan_of("branches", streams=given)
 

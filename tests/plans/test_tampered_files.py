@@ -84,7 +84,7 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_layout_and_figures_that_lie_are_caught(text, name):
+def test_false_layouts_and_figures_are_caught(text, name):
     with pytest.raises(PlanError):
         checked_plan(tampered(text, FIGURES[name]))
 

@@ -128,7 +128,7 @@ MEMORY = {
 
 
 @pytest.mark.parametrize("where", MEMORY)
-def test_too_little_memory_to_measure_is_no_refusal_of_numbers(where):
+def test_out_of_memory_while_measuring_is_not_a_refusal(where):
     def failing(_):
         raise MEMORY[where]
 

@@ -41,7 +41,7 @@ MSE = torch.nn.MSELoss()
         (LAYER, (X,), {"budget": 1, "max_extra_time": 0.1}, "either budget or max_extra_time"),
     ],
 )
-def test_what_is_wrong_is_told(module, args, options, told):
+def test_errors_name_the_fault(module, args, options, told):
     with pytest.raises(graphc.errors.OptionError, match=told):
         graphc.torch.plan(module, args, **options)
 
@@ -65,14 +65,14 @@ def test_what_a_module_raises_that_is_given_other_arguments_by_its_hook(error):
         graphc.torch.plan(Hooked(error), (X,))
 
 
-def test_what_is_planned_already_is_not_planned_again():
+def test_planned_modules_are_not_planned_again():
     step = graphc.torch.plan(LAYER, (X,))
     for module, place in (step, "module"), (torch.nn.Sequential(step), "'0' of the module"):
         with pytest.raises(graphc.errors.OptionError, match=f"{place} is already planned; pass"):
             graphc.torch.plan(module, (X,))
 
 
-def test_shapes_that_do_not_fit_are_told_with_the_op_s_reason():
+def test_shape_errors_include_the_reason_of_the_op():
     step, told = graphc.torch.plan(LAYER, (X,)), r"cannot take .* reduction dim.* got \[2, 3\] X"
     for call in (step, step.verify):
         with pytest.raises(graphc.errors.TorchError, match=told):

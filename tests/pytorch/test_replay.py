@@ -278,9 +278,7 @@ class Recurrent(nn.LSTM):
         (Recurrent, (3, 4, 8), "_keep_recurrent_workspaces", lambda _: None),
     ],
 )
-def test_what_is_made_ready_to_be_planned_is_held_to_what_was_traced(
-    make, shape, name, fault, monkeypatch
-):
+def test_a_prepared_step_follows_its_trace(make, shape, name, fault, monkeypatch):
     """Statistics that a norm reads are taken from it; a layer's workspace is not kept.
 
     Nothing is measured, since torch does not check what such ops are given.

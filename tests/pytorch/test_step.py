@@ -83,7 +83,7 @@ class Counts(nn.Module):
         return self.inner(x)
 
 
-def test_plans_again_and_again_are_told_with_the_guard():
+def test_repeated_replanning_warns_with_the_guard():
     step = graphc.torch.plan(Counts(), (X,))
     for _ in range(4):
         step(X)
@@ -131,7 +131,7 @@ def test_a_stance_under_which_no_plan_holds_is_refused(stance):
     assert module.runs == []
 
 
-def test_where_nothing_is_to_be_traced_anew_there_are_the_plans_that_are_made():
+def test_existing_plans_serve_calls_without_retracing():
     with (
         torch.compiler.set_stance("fail_on_recompile"),
         pytest.raises(TorchError, match=r"this call has no plan; plan before setting that stance"),
@@ -235,7 +235,7 @@ def test_no_argument_stays_behind_a_plan_or_its_error():
         gc.enable()
 
 
-def test_what_is_no_object_with_tensors_is_an_argument_that_stays():
+def test_objects_without_tensors_stay_arguments():
     class Scaled(nn.Linear):
         def forward(self, x, *, scale, dtype, name):
             return super().forward(x).to(dtype) * scale

@@ -120,7 +120,7 @@ class Views(nn.Module):
 
 
 @pytest.mark.parametrize("place", [1, 2])
-def test_second_derivatives_are_refused_when_they_are_asked_for(place):
+def test_requested_second_derivatives_are_refused(place):
     module, x = Views(), torch.randn(4, 64, requires_grad=True)
     step = graphc.torch.plan(module, (x,), max_extra_time=0.0)
     with pytest.raises(TorchError, match=r"create_graph=True .* call the module itself"):
@@ -130,7 +130,7 @@ def test_second_derivatives_are_refused_when_they_are_asked_for(place):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # Dynamo looks at it
-def test_second_derivatives_of_what_a_step_is_given_are_no_step_s():
+def test_second_derivatives_of_arguments_are_not_planned():
     module, first = Views(), torch.randn(4, 64, requires_grad=True)
     given = first.sin()
     step = graphc.torch.plan(module, (given,), max_extra_time=0.0)

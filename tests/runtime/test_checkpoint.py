@@ -137,7 +137,7 @@ def test_a_file_that_does_not_fit_changes_nothing(tmp_path, kind, message):
         (6, "unknown extra0, extra1, extra2 and 3 more. The"),
     ],
 )
-def test_three_names_that_do_not_fit_are_told_and_how_many_more_there_are(tmp_path, count, told):
+def test_an_error_lists_three_names_and_counts_the_rest(tmp_path, count, told):
     path, run = tmp_path / "run.safetensors", program()
     run.save(path)
     save_file({**load_file(path), **{f"extra{i}": np.zeros(3) for i in range(count)}}, path)
@@ -146,7 +146,7 @@ def test_three_names_that_do_not_fit_are_told_and_how_many_more_there_are(tmp_pa
     assert told in str(error.value)
 
 
-def test_a_file_of_a_training_run_tells_a_program_that_infers_how_to_take_its_part(tmp_path):
+def test_errors_explain_how_inference_loads_a_training_checkpoint(tmp_path):
     x = g.input("x", (2, 3))
     y = g.linear(x, 4, name="out")
     trained = g.compile(g.mean(y * y), optimizer=g.optim.Adam(0.1))
@@ -212,7 +212,7 @@ def test_a_file_that_this_user_may_not_read_is_refused_with_the_cause(tmp_path, 
             read(tmp_path / "run.safetensors")
 
 
-def test_too_many_open_files_are_the_cause_that_is_told(tmp_path):
+def test_too_many_open_files_are_named_as_the_cause(tmp_path):
     target, path = program(), tmp_path / "run.safetensors"
     target.save(path)
     content = path.read_bytes()

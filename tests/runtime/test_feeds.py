@@ -167,7 +167,7 @@ def test_a_file_of_numbers_mapped_into_memory_may_be_fed(tmp_path):
 
 
 @pytest.mark.parametrize("batches", [None, 5, "ab", {"x": X}, [None], [X]])
-def test_batches_that_are_no_feeds_are_refused(batches):
+def test_invalid_batches_are_refused(batches):
     with pytest.raises(FeedError, match=r"must map|mappings|'x' is missing"):
         next(training().steps(batches))
 
@@ -207,7 +207,7 @@ VIEWS = [name for name, _ in through_views(g.input("x", (2, 4), "int32"))]
 
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_labels_behind_a_view_keep_their_range_check(name, device):
+def test_labels_after_a_view_keep_their_range_check(name, device):
     """Every element of what is fed, one at a time: refused if and only if the loss reads it."""
     x = g.input("labels", (2, 4), "int32")
     labels = dict(through_views(x))[name]
@@ -298,7 +298,7 @@ def test_recomputed_integers_are_checked_once():
     assert program._backend._kept == []
 
 
-def test_integers_that_a_cast_cuts_are_checked_behind_it():
+def test_integers_are_checked_after_a_narrowing_cast():
     """257 is 1 in eight bits, which is a class; 5 is none, cut or not."""
     labels = g.cast(g.input("t", (2,), "int64"), "uint8")
     program = g.compile(outputs={"y": g.one_hot(labels, 3)})

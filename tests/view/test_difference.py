@@ -75,7 +75,7 @@ def test_kinds_at_the_peak():
             assert f": {format_bytes(sizes[0])} → {format_bytes(sizes[1])}" in sentence[0]
 
 
-def test_sizes_that_round_alike_are_told_in_bytes_with_separators():
+def test_sizes_that_round_equally_are_printed_in_bytes():
     assert _change("the arena", 2**20, 2**20 + 256) == "the arena: 1,048,576 → 1,048,832 bytes"
     assert _change("the arena", 2**20, 2**20) == "the arena: 1.00 MiB in both"
 

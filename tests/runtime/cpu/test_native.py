@@ -95,7 +95,7 @@ def test_the_devices_tell_that_onednn_is_missing(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("threads", [0, 1025, 2**63, True, "2"])
-def test_threads_that_cannot_be(threads):
+def test_invalid_thread_counts_are_refused(threads):
     with pytest.raises(OptionError, match=r"threads must be an integer from 1 to 1024, got "):
         g.compile(tokens(), threads=threads)
 

@@ -77,7 +77,7 @@ def test_the_command_names_each_device(monkeypatch, capsys):
     assert "docs/gpu-status.md" in out
 
 
-def test_the_command_says_why_there_is_none(monkeypatch, capsys):
+def test_the_command_prints_why_there_is_none(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "cupy", None)
     code, out, _ = run(capsys, "devices")
     assert code == 0
@@ -119,7 +119,7 @@ def test_the_command_names_what_cudnn_declines(monkeypatch, capsys):
     assert ("cuDNN declines in" in served) is bool(none)
 
 
-def test_the_command_says_why_cudnn_cannot_be_asked(monkeypatch, capsys):
+def test_the_command_prints_why_cudnn_is_unavailable(monkeypatch, capsys):
     def no_handle():
         raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")
 

@@ -72,14 +72,14 @@ def test_parts_are_scattered_and_gathered(ranks):
         assert root.tobytes() == values[-1].tobytes()
 
 
-def test_the_room_is_as_large_as_it_is_said_to_be():
+def test_scratch_has_the_stated_size():
     for ranks in (2, 3, 7, 64, 1000):
         scratch = sums.Scratch(ranks)
         assert scratch.arrived.nbytes + scratch.wide.nbytes == scratch.bytes == room_bytes(ranks)
 
 
 @pytest.mark.parametrize("device", ["cpu", "h200"])
-def test_a_plan_says_what_its_program_has_beside_the_arena(device):
+def test_a_plan_prints_bytes_outside_the_arena(device):
     build = lambda: g.mean(g.linear(g.input("x", (4, 8)), 2))  # noqa: E731
     plans = [
         g.plan(build(), optimizer=g.optim.SGD(), ranks=ranks, device=device) for ranks in (1, 3)
@@ -224,7 +224,7 @@ def test_errors_of_collectives_are_reported():
 
 
 @pytest.mark.parametrize("bad", [(0, 1), (1,)], ids=["all", "one"])
-def test_a_step_that_stops_amid_its_exchanges_is_the_last(bad, monkeypatch):
+def test_a_step_interrupted_during_collectives_is_the_last(bad, monkeypatch):
     """Else the next one would take the results of exchanges that it has not begun."""
     monkeypatch.setattr(DataParallel, "_bucket_bytes", lambda *_: 1.0)
     h = g.input("x", (4, 8), "float64")
