@@ -167,7 +167,7 @@ def test_mistakes_about_data(file, capsys, tmp_path, monkeypatch):
     for data, told in (
         ("missing.npz", "No such file"),
         ("few.npz", "at least 8"),
-        ("wide.npz", "takes rows of f32[8,3]"),
+        ("wide.npz", "needs rows of f32[8,3]"),
         ("one.npy", "file.py:function"),
         ("feeds.py:one", "got dict"),
         ("feeds.py:none", "yielded no feeds"),

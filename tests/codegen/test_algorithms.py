@@ -168,7 +168,9 @@ def test_a_record_that_holds_no_algorithm_is_refused(kept):
 
 
 def test_a_record_of_another_version_is_refused():
-    with pytest.raises(CublasError, match=r"is of cuBLASLt 12.1.3, this is 13.14.15; install"):
+    with pytest.raises(
+        CublasError, match=r"by cuBLASLt 12.1.3, but version 13.14.15 is installed; install"
+    ):
         StandIn({"cublaslt": "12.1.3", "algorithms": {}})
 
 

@@ -78,7 +78,7 @@ def test_known_numbers_that_are_not_the_inputs_are_refused(known, told):
 def test_known_numbers_of_another_shape_than_dims_says_are_refused():
     known = {"a": array((4, 3))}
     for dims in ({"a": (5, 3)}, {"n": 5}):
-        with pytest.raises(OptionError, match=r"5.*\(4, 3\).*give one"):
+        with pytest.raises(OptionError, match=r"5.*\(4, 3\).*(give one|use one number)"):
             graphc.onnx.load(both(), dims={**dims, "m": 2}, known=known)
     assert graphc.onnx.load(both(), {"a": (4, 3), "m": 2}, known=known).inputs["b"].shape == (4, 2)
 

@@ -95,7 +95,7 @@ def write_with_dtype(path, dtype):
     [
         (
             "another network",
-            r"layer0/weight is float32\[13, 16\] in the file, but  float32\[12, 16\]",
+            r"layer0/weight is float32\[13, 16\] in the file, but float32\[12, 16\]",
         ),
         ("another optimizer", "missing .*adam"),
         ("extra", "unknown more"),
@@ -107,8 +107,8 @@ def write_with_dtype(path, dtype):
         ("empty", "cannot be read as a safetensors file"),
         ("symlink to itself", "cannot be read: Too many levels of symbolic links"),
         ("pipe", "cannot be read: it is not a regular file"),
-        ("F8_E4M3", r"layer0/bias is F8_E4M3\[12\] in the file, but  float32\[12\]"),
-        ("F8_E5M2", r"layer0/bias is F8_E5M2\[12\] in the file, but  float32\[12\]"),
+        ("F8_E4M3", r"layer0/bias is F8_E4M3\[12\] in the file, but float32\[12\]"),
+        ("F8_E5M2", r"layer0/bias is F8_E5M2\[12\] in the file, but float32\[12\]"),
         ("F8_E8M0", r"layer0/bias is F8_E8M0\[12\]"),
         ("F4", r"layer0/bias is F4\[12\]"),
         ("F6_E2M3", r"layer0/bias is F6_E2M3\[12\]"),

@@ -243,7 +243,7 @@ def test_parts_of_an_input_have_limits_of_their_own():
     for column, limit, reader in ((0, 2, "softmax_cross_entropy"), (1, 10, "gather")):
         bad = good.copy()
         bad[2, column] = limit
-        with pytest.raises(FeedError, match=rf"{reader} reads.*\[0, {limit}\)"):
+        with pytest.raises(FeedError, match=rf"{reader} uses.*\[0, {limit}\)"):
             program.step(others, x=bad)
 
 

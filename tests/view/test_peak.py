@@ -78,7 +78,7 @@ def check_kept(plan):
     spans = [each for each in told if each]
     assert all(step in everything for each in spans for step in each)
     if len(lines) <= 40:
-        assert int(re.search(r"keeps (\d+) value", first).group(1)) == len(lines)
+        assert int(re.search(r"saves (\d+) value", first).group(1)) == len(lines)
         assert min(each[0] for each in spans) == everything[0]
         assert max(each[-1] for each in spans) == everything[-1]
 

@@ -157,4 +157,4 @@ def connected_gpus(
         with active():
             return nccl.connected(identity, rank, size, lane.time_limit)
 
-    return lane.run("connecting GPUs", connected)
+    return lane.run("the connection of GPUs", connected)

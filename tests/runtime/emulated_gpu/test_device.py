@@ -40,7 +40,7 @@ def test_without_a_device(monkeypatch):
 @pytest.mark.parametrize(
     ("driver", "cure"),
     [
-        (12_090, "driver 12.9; replace it by NVIDIA's driver for CUDA 13 or later"),
+        (12_090, "driver 12.9; replace it with NVIDIA's driver for CUDA 13 or later"),
         (13_000, "driver 13.0; the driver is recent enough; check nvidia-smi"),
         (14_010, "driver 14.1; the driver is recent enough; check nvidia-smi"),
     ],

@@ -285,7 +285,7 @@ def test_labels_are_checked_before_they_are_fed():
     program, device = on_gpu(plan)
     feeds = fed(plan)
     feeds["t"][2] = 5
-    with pytest.raises(FeedError, match=r"'t' holds numbers from . to 5.*\[0, 5\)"):
+    with pytest.raises(FeedError, match=r"'t' contains numbers from . to 5.*\[0, 5\)"):
         program.step(feeds)
     assert device.counts["calls"] == 0
 

@@ -111,7 +111,9 @@ def test_ranks_that_do_not_come_to_meet_are_waited_for_so_long():
     def work(wire):
         library, lane = FakeLibrary(wire), Lane(wire, 2.0)
         library.ncclCommInitRank.work = lambda *_: time.sleep(4)
-        with pytest.raises(RanksError, match=r"waited 2 s for the others in the meeting of GPUs"):
+        with pytest.raises(
+            RanksError, match=r"waited 2 s for the others in the connection of GPUs"
+        ):
             connected(lane, library)
 
     on_ranks(2, work)
