@@ -100,7 +100,7 @@ def test_rows_that_a_table_does_not_have_are_refused_before_any_step():
         return g.compile(outputs=[g.gather(table, g.constant(rows)[1:])])
 
     program([9, 3, 0])
-    with pytest.raises(FeedError, match=r"constant 'constant/\w+' holds numbers from 4 to 4"):
+    with pytest.raises(FeedError, match=r"constant 'constant/\w+' contains numbers from 4 to 4"):
         program([0, 4])
 
 
