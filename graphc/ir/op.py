@@ -141,6 +141,8 @@ class Op:
     """Inputs that `index_limit` applies to; if none is named, all integer inputs."""
     counts_from_end: ClassVar[bool] = False
     """True if such an input may also hold negative indices down to minus its limit."""
+    limited: ClassVar[tuple[str, ...]] = ()
+    """Outputs that `output_limit` applies to; if none is named, all integer outputs."""
     learning_rates: ClassVar[tuple[str, ...]] = ()
     """Inputs that are learning rates: users may feed finite numbers from 0 up."""
 

@@ -111,6 +111,7 @@ class TopK(Op):
 
     name, inputs, outputs = "top_k", ("x",), ("y", "places")
     attributes = TopKAttributes
+    limited = ("places",)
     needs_contiguous = ("x",)
     any_strides = True
 

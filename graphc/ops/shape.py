@@ -46,6 +46,10 @@ class Full(Op):
         number_of("value", attributes.value, dtype)
         return TensorType(attributes.shape, dtype)
 
+    def output_limit(self, node: Node) -> int | None:
+        value: float = node.attributes.value
+        return int(value) + 1 if node.output.type.dtype.kind == "int" and value >= 0 else None
+
     def kernel(self, record: Recorder, node: Node, *, y: Array) -> None:
         record(y.fill, node.attributes.value)
 

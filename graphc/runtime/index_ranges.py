@@ -161,11 +161,13 @@ def _part(array: Array, part: int) -> Array:
 
 def _known(value: Value) -> list[Bounds]:
     """Return the bounds that the producer of a value guarantees, through views and copies."""
-    node = value.node
-    while node is not None and (_shows_numbers(node) or _keeps_numbers(node)):
-        node = node.inputs[0].node
-    limit = None if node is None else node.op.output_limit(node)
-    return [] if limit is None else [Bounds(0, limit)]
+    while (node := value.node) is not None and (_shows_numbers(node) or _keeps_numbers(node)):
+        value = node.inputs[0]
+    if node is None or value.type.dtype.kind != "int":
+        return []
+    limit, limited = node.op.output_limit(node), node.op.limited
+    is_limited = not limited or node.op.output_name(value.index) in limited
+    return [Bounds(0, limit)] if limit is not None and is_limited else []
 
 
 def _ranges_of(node: Node) -> list[tuple[Value, int, Bounds]]:
@@ -219,8 +221,9 @@ def _fed_positions(graph: Graph) -> dict[Value, tuple[Input | State, Array]]:
 
 def _shows_numbers(node: Node) -> bool:
     """Return True if the outputs are views of the first input, with its dtype."""
-    same = all(v.type.dtype == node.inputs[0].type.dtype for v in node.outputs)
-    return node.op.views is not None and same
+    return node.op.views is not None and all(
+        value.type.dtype == node.inputs[0].type.dtype for value in node.outputs
+    )
 
 
 def _keeps_numbers(node: Node) -> bool:
@@ -228,7 +231,7 @@ def _keeps_numbers(node: Node) -> bool:
     if not isinstance(node.op, Copy | Cast):
         return False
     given, kept = node.inputs[0].type.dtype, node.output.type.dtype
-    return kept.kind == "int" and kept.itemsize >= given.itemsize
+    return given.kind == kept.kind == "int" and kept.itemsize >= given.itemsize
 
 
 Readers = dict[Bounds, list[tuple[Node, Array]]]

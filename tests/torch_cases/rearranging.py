@@ -201,6 +201,33 @@ INDEXING = {
         [A, 9 * distinct(2, 4), FIRST],
     ),
     "one hot": (lambda i: F.one_hot(i, 7), [PLACES]),
+    "filled indices": (
+        lambda x, i: (
+            F.embedding(torch.zeros_like(i), x),
+            x[torch.full((2,), 3)],
+            x[x.new_zeros(2, dtype=torch.long)],
+            x[torch.tensor(0)],
+            x.index_select(0, torch.arange(1)),
+            x.gather(1, torch.zeros(7, 2, dtype=torch.long)),
+        ),
+        [TABLE, PLACES],
+    ),
+    "updates at filled indices": (
+        lambda x, y: (
+            x.index_add(0, torch.zeros(3, dtype=torch.long), y),
+            x.index_put((torch.tensor([2, 2, 2]),), y, accumulate=True),
+            x.scatter_add(0, torch.zeros(3, 4, dtype=torch.long), y),
+        ),
+        [TABLE, randn(3, 4)],
+    ),
+    "losses of filled labels": (
+        lambda x: (
+            F.cross_entropy(x, torch.zeros(7, dtype=torch.long)),
+            F.nll_loss(x, x.new_zeros(7, dtype=torch.long)),
+            F.one_hot(torch.full((3,), 2), 4),
+        ),
+        [TABLE],
+    ),
     "select scatter": (lambda x, y: torch.select_scatter(x, y[0], 0, 1), [X, Y]),
     "bucket of a table": (lambda i, w: w[i].sum(1), [PLACES, TABLE]),
     "isin": (lambda i: torch.isin(i, torch.tensor([1, 4])), [PLACES]),
