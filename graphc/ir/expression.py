@@ -39,6 +39,20 @@ PREDICATES = (
 LOGIC = ("bitwise_and", "bitwise_or", "bitwise_xor", "invert")
 """Bitwise functions of integers; their results are bool if their operands are."""
 
+OPERANDS = {
+    **dict.fromkeys(FUNCTIONS, 1),
+    **dict.fromkeys(
+        (
+            "add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "floor_divide",
+            "remainder", "fmod", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift",
+            "right_shift", "less", "less_equal", "greater", "greater_equal", "equal", "not_equal",
+        ),
+        2,
+    ),
+    "where": 3,
+}  # fmt: skip
+"""The number of operands of each function."""
+
 _BINARY = {
     ast.Add: "add",
     ast.Sub: "subtract",
@@ -165,6 +179,8 @@ def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand
 def parse(source: str) -> Expression:
     """Return the parsed expression; raises `GraphError` that shows what the grammar does not
     have."""
+    if not isinstance(source, str):
+        raise GraphError(f"an expression is text, such as 'exp(x)', got {source!r}")
     try:
         tree = expression_tree(source)
     except SyntaxError as error:
@@ -194,7 +210,12 @@ def parse(source: str) -> Expression:
             case ast.Compare(ops=[op]) if type(op) in _COMPARE:
                 left, right = lower(node.left), lower(node.comparators[0])
                 return emit(_COMPARE[type(op)], left, right)
-            case ast.Call(func=ast.Name(id=function)) if function in FUNCTIONS:
+            case ast.Call(func=ast.Name(id=function), keywords=[]) if function in FUNCTIONS:
+                if len(node.args) != OPERANDS[function]:
+                    raise GraphError(
+                        f"expression {source!r}: {ast.unparse(node)!r} has {len(node.args)} "
+                        f"operands; give {function} {OPERANDS[function]}"
+                    )
                 return emit(function, *(lower(argument) for argument in node.args))
         known = ", ".join(sorted(FUNCTIONS))
         raise GraphError(

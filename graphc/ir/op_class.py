@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from graphc.errors import GraphError
 
@@ -21,7 +21,8 @@ class GradientRule:
     reads: tuple[str, ...]
 
 
-def _fail(cls: type[Op], rule: str) -> None:
+def fail(cls: type[Op], rule: str) -> NoReturn:
+    """Raise `GraphError` for a rule that an op class breaks."""
     raise GraphError(f"op {cls.name!r} ({cls.__qualname__}): {rule}")
 
 
@@ -30,48 +31,57 @@ def check_class(cls: type[Op], base: type[Op], known: Mapping[str, Op]) -> None:
 
     `base` is the class of all ops, and `known` has those created before, by name.
     """
+    check_declared(cls)
     if cls.name in known:
-        _fail(cls, f"{type(known[cls.name]).__qualname__} already has this name")
-    if not is_dataclass(cls.attributes) or not cls.attributes.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        _fail(cls, "`attributes` must be a frozen dataclass")
+        fail(cls, f"{type(known[cls.name]).__qualname__} already has this name")
     if not hasattr(cls, "infer"):
-        _fail(cls, "it has no `infer`")
+        fail(cls, "it has no `infer`")
     names = [name.lstrip("*") for name in cls.inputs + cls.outputs]
     if len(set(names)) != len(names):
-        _fail(cls, f"inputs and outputs must have different names, got {names}")
+        fail(cls, f"inputs and outputs must have different names, got {names}")
     inputs = {name.lstrip("*") for name in cls.inputs}
     outputs = {name.lstrip("*") for name in cls.outputs}
     for relation in ("views", "gathers"):
         if (source := getattr(cls, relation)) is not None and source not in inputs:
-            _fail(cls, f"`{relation}` names {source!r}, which is not an input")
+            fail(cls, f"`{relation}` names {source!r}, which is not an input")
     for relation, oracle in (("views", "numpy_views"), ("gathers", "numpy_parts")):
         if getattr(cls, relation) is not None and getattr(cls, oracle) is getattr(base, oracle):
-            _fail(cls, f"it has `{relation}` but no `{oracle}`, which the plan checker needs")
+            fail(cls, f"it has `{relation}` but no `{oracle}`, which the plan checker needs")
     if unknown := set(cls.strided_axes) - {*inputs, *outputs}:
-        _fail(cls, f"`strided_axes` names {sorted(unknown)}, which are neither inputs nor outputs")
+        fail(cls, f"`strided_axes` names {sorted(unknown)}, which are neither inputs nor outputs")
     relations = [(o, i) for o, taken in cls.may_overwrite.items() for i in taken]
     for output, source in relations + list(cls.must_overwrite.items()):
         if output not in outputs or source not in inputs:
-            _fail(
+            fail(
                 cls,
                 f"a buffer relation must map an output to an input, got {output!r} over {source!r}",
             )
     for output, sources in cls.independent.items():
         if output not in outputs or not inputs.issuperset(sources):
-            _fail(cls, f"`independent` must map an output to inputs, got {output!r}: {sources}")
+            fail(cls, f"`independent` must map an output to inputs, got {output!r}: {sources}")
     single = {cls.views, *cls.must_overwrite, *cls.must_overwrite.values()}
     if several := sorted(f"*{name}" for name in single if f"*{name}" in cls.inputs + cls.outputs):
-        _fail(
+        fail(
             cls, f"{several} cannot be viewed or replaced, because it accepts any number of values"
         )
     _check_kernel(cls)
+
+
+def check_declared(cls: type[Op]) -> None:
+    """Raise `GraphError` unless an op class has tuples of names, and attributes of a valid kind."""
+    for kind in ("inputs", "outputs"):
+        names: object = getattr(cls, kind, None)
+        if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+            fail(cls, f"`{kind}` is a tuple of names, such as ('x',), got {names!r}")
+    if not is_dataclass(cls.attributes) or not cls.attributes.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        fail(cls, "`attributes` must be a frozen dataclass")
 
 
 def check_cures(cls: type[Op]) -> None:
     """Raise `GraphError` unless the inputs in `instead_of_gradient` have no gradient rule."""
     without = {name.lstrip("*") for name in cls.inputs} - set(cls.gradients)
     if wrong := sorted(set(cls.instead_of_gradient) - without):
-        _fail(cls, f"`instead_of_gradient` must name inputs without a gradient rule, got {wrong}")
+        fail(cls, f"`instead_of_gradient` must name inputs without a gradient rule, got {wrong}")
 
 
 def _check_kernel(cls: type[Op]) -> None:
@@ -79,16 +89,16 @@ def _check_kernel(cls: type[Op]) -> None:
     kernel = getattr(cls, "kernel", None)
     if kernel is None:
         if cls.views is None:
-            _fail(cls, "it has no `kernel`; only an op that is always a view may omit it")
+            fail(cls, "it has no `kernel`; only an op that is always a view may omit it")
         return
-    parameters = list(inspect.signature(kernel).parameters.values())[3:]
+    parameters = list(_signature(cls, "kernel", kernel, ("record", "node")).values())
     kinds = {parameter.kind for parameter in parameters}
     if inspect.Parameter.VAR_KEYWORD in kinds:
         return  # a family's kernel, generated from the expression
     given = [("*" if p.kind is p.VAR_POSITIONAL else "") + p.name for p in parameters]
     expected = list(cls.inputs) + [name.lstrip("*") for name in cls.outputs]
     if given != expected:
-        _fail(cls, f"`kernel` takes {given} after `record, node`, but the op declares {expected}")
+        fail(cls, f"`kernel` takes {given} after `record, node`, but the op declares {expected}")
 
 
 def gradient_rules(cls: type[Op]) -> dict[str, GradientRule]:
@@ -100,24 +110,52 @@ def gradient_rules(cls: type[Op]) -> dict[str, GradientRule]:
     for attribute in dir(cls):
         if attribute == "gradient":
             if len(inputs) != 1:
-                _fail(
-                    cls, "`gradient` is for ops with one input; write one `gradient_<input>` each"
-                )
+                fail(cls, "`gradient` is for ops with one input; write one `gradient_<input>` each")
             target = inputs[0]
         elif attribute.startswith("gradient_"):
             target = attribute.removeprefix("gradient_")
             if target not in inputs:
-                _fail(cls, f"`{attribute}` does not belong to an input; inputs are {inputs}")
+                fail(cls, f"`{attribute}` does not belong to an input; inputs are {inputs}")
         else:
             continue
         method = getattr(cls, attribute)
-        reads = tuple(list(inspect.signature(method).parameters)[2:])
-        for name in reads:
+        parameters = _signature(cls, attribute, method, ("node",))
+        for name, parameter in parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                fail(
+                    cls, f"`{attribute}` has the parameter `{parameter}`; name each value it reads"
+                )
             if name not in known:
-                _fail(
+                fail(
                     cls,
                     f"`{attribute}` reads {name!r}, which is not an input {inputs}, "
                     f"an output {outputs} or the gradient of an output",
                 )
+        reads = tuple(parameters)
+        incoming = [f"d{output}" for output in outputs]
+        if reads and not set(reads) & set(incoming):
+            fail(
+                cls,
+                f"`{attribute}` reads {list(reads)} but no gradient of an output; add "
+                f"{' or '.join(incoming)} to its parameters, or take only `node` and return None "
+                "for a gradient of 0",
+            )
         rules[target] = GradientRule(method, reads)
     return rules
+
+
+def _signature(
+    cls: type[Op], name: str, method: Any, first: tuple[str, ...]
+) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a method that follow self and `first`.
+
+    Raises `GraphError` unless the method starts with these.
+    """
+    if not callable(method):
+        fail(cls, f"`{name}` is a method, got {method!r}")
+    parameters = dict(inspect.signature(method).parameters)
+    given, start = list(parameters), 1 + len(first)
+    if given[1:start] != list(first):
+        after = ", ".join(first)
+        fail(cls, f"`{name}` takes {given}; write `def {name}(self, {after}, ...)`")
+    return {key: parameters[key] for key in given[start:]}

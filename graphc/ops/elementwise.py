@@ -7,8 +7,8 @@ sums it over the axes along which an input was broadcast.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar
 
 from graphc.errors import DTypeError, GraphError, OptionError
@@ -18,6 +18,7 @@ from graphc.ir.device import Device
 from graphc.ir.expression import Expression, ScalarProgram, parse
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder, attribute_items
+from graphc.ir.op_class import check_declared, fail
 from graphc.ir.operators import operator
 from graphc.ir.types import DType, TensorType, bool_, broadcast_shapes, compute_dtype
 from graphc.ops.cpu.numpy_expression import Lowering, evaluate, lower, registers_type
@@ -44,7 +45,8 @@ class Elementwise(Op):
         if "expression" in cls.__dict__:
             cls.expressions = {cls.outputs[0]: cls.expression}
         if "name" in cls.__dict__:
-            cls.parsed = {output: parse(source) for output, source in cls.expressions.items()}
+            check_declared(cls)
+            cls.parsed = parsed_expressions(cls)
             if cls.may_overwrite is Op.may_overwrite and not cls.must_overwrite:
                 cls.may_overwrite = {cls.outputs[0]: cls.inputs}
             cls._check_order()
@@ -102,6 +104,36 @@ class Elementwise(Op):
     def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:
         arrays = list(outputs.values())
         record(evaluate(self.lowering(node), inputs, arrays, record.scratch))
+
+
+def parsed_expressions(cls: type[Elementwise]) -> dict[str, Expression]:
+    """Return the expressions of a class by output; raises `GraphError` for a name they lack."""
+    if not hasattr(cls, "expressions"):
+        fail(cls, 'it has no `expression`; write one of its inputs, such as "exp(x)"')
+    known = {name.lstrip("*") for name in cls.inputs} | attribute_names(cls)
+    parsed = {}
+    for output, source in cls.expressions.items():
+        parsed[output] = expression_of(cls, output, source, known)
+        known.add(output)
+    return parsed
+
+
+def expression_of(
+    cls: type[Elementwise], what: str, source: str, known: Collection[str]
+) -> Expression:
+    """Return a parsed expression; raises `GraphError` if it reads names that are not known."""
+    try:
+        parsed = parse(source)
+    except GraphError as error:
+        fail(cls, f"{what}: {error}")
+    if unknown := sorted(parsed.names.difference(known)):
+        fail(cls, f"{what} = {source!r} reads {unknown}; it may read {sorted(known)}")
+    return parsed
+
+
+def attribute_names(cls: type[Elementwise]) -> set[str]:
+    """Return the names of the attributes of an elementwise class."""
+    return {field.name for field in fields(cls.attributes)}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -13,12 +13,15 @@ from graphc.ir.builder import apply
 from graphc.ir.expression import Expression, Result, parse
 from graphc.ir.expression import Operand as Part
 from graphc.ir.graph import Node, Value
-from graphc.ir.op import attribute_items, find_op
+from graphc.ir.op import REGISTRY, attribute_items, find_op
+from graphc.ir.op_class import check_declared, fail
 from graphc.ops.elementwise import (
     FloatElementwise,
     Operand,
     add,
+    attribute_names,
     div,
+    expression_of,
     mul,
     neg,
     sub,
@@ -44,7 +47,7 @@ class Unary(FloatElementwise):
         if "name" not in cls.__dict__:
             super().__init_subclass__()
             return
-        (kept,) = parse(cls.backward).names & {"x", "y"}
+        kept = _saved(cls)
         cls.gradient = _by_x if kept == "x" else _by_y  # type: ignore[attr-defined]
         super().__init_subclass__()
         bases = {"x": OfOperand, "y": OfResult}
@@ -59,6 +62,31 @@ class Unary(FloatElementwise):
         if not cls.bend:
             members[f"gradient_{kept}"] = _nothing
         cls.derivative = type(f"{cls.__name__}Gradient", (bases[kept],), members)
+
+
+def _saved(cls: type[Unary]) -> str:
+    """Return the operand that the gradient saves, x or y.
+
+    Raises `GraphError`, with the fix, for a `backward` or `bend` that is not valid.
+    """
+    check_declared(cls)
+    if not hasattr(cls, "backward"):
+        fail(cls, 'it has no `backward`; write dx by dy and either x or y, such as "dy * y"')
+    if (name := f"{cls.name}_gradient") in REGISTRY:
+        fail(cls, f"the name of its gradient, {name!r}, is taken; give it another `name`")
+    constants = attribute_names(cls)
+    names = expression_of(cls, "backward", cls.backward, {"dy", "x", "y", *constants}).names
+    written = f"backward = {cls.backward!r}"
+    if "dy" not in names:
+        fail(cls, f"{written} does not read dy; multiply dy by the derivative")
+    if {"x", "y"} <= names:
+        fail(cls, f"{written} reads x and y; write it by one of them, which is saved")
+    if not names & {"x", "y"}:
+        fail(cls, f"{written} reads neither x nor y; derive from Elementwise and write `gradient`")
+    kept = "x" if "x" in names else "y"
+    if cls.bend:
+        expression_of(cls, "bend", cls.bend, {kept, *constants})
+    return kept
 
 
 def _by_x(self: Unary, node: Node, dy: Value, x: Value) -> Value:

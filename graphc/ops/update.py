@@ -13,6 +13,7 @@ from graphc.ir.attributes import Between
 from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node
 from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.op_class import check_declared, fail
 from graphc.ir.types import Kind, TensorType, bool_
 from graphc.ops.elementwise import Elementwise
 
@@ -44,6 +45,11 @@ class Update(Elementwise):
 
     def __init_subclass__(cls) -> None:
         if "name" in cls.__dict__:
+            check_declared(cls)
+            if missing := sorted(set(cls.outputs) - set(cls.must_overwrite)):
+                fail(
+                    cls, f"`must_overwrite` lacks {missing}; an update names the state it replaces"
+                )
             cls.inputs = (*cls.inputs, "*ok")
         super().__init_subclass__()
         plain = {output: s.replace(DECAYED, "g") for output, s in cls.expressions.items()}

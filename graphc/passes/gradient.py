@@ -160,8 +160,16 @@ class _Differentiation:
         """
         if node.inputs[index] not in self.active:
             return False
-        rule = node.op.gradients.get(node.op.input_name(index))
-        return rule is None or bool(rule.reads)
+        name = node.op.input_name(index)
+        rule = node.op.gradients.get(name)
+        if rule is None or rule.reads:
+            return True
+        if rule.method(node.op, node) is not None:
+            raise GradientError(
+                f"the gradient of {node.label} by {name!r} reads no gradient and is not None; add "
+                f"{' or '.join(f'd{output}' for output in node.op.outputs)} to its parameters"
+            )
+        return False
 
     def differentiate(self, node: Node) -> None:
         """Add this node's contributions to the gradients of its active inputs.

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
-from graphc.errors import GraphError, OptionError
+import graphc
+from graphc.errors import GradientError, GraphError, OptionError
+from graphc.ir.builder import apply
 from graphc.ir.op import REGISTRY, Op, find_op
 
 
@@ -57,6 +60,15 @@ def test_a_sane_op_is_registered_with_its_reads():
         ({"kernel": lambda self, record, node, z, *, y: None}, r"takes \['z', 'y'\]"),
         ({"gradient": lambda self, node, dy, z: dy}, "reads 'z', which is not an input"),
         ({"gradient_z": lambda self, node, dy: dy}, "does not belong to an input"),
+        ({"gradient": lambda self, dy: dy}, r"write `def gradient\(self, node, ...\)"),
+        ({"gradient": lambda self, node, y: y}, r"reads \['y'\] but no gradient.*add dy"),
+        ({"gradient": lambda self, node, *dy: dy}, r"parameter `\*dy`; name each"),
+        ({"gradient": staticmethod(lambda node, dy: dy)}, r"write `def gradient\(self,"),
+        ({"gradient": "dy"}, "`gradient` is a method, got 'dy'"),
+        ({"inputs": None}, r"`inputs` is a tuple of names, such as \('x',\), got None"),
+        ({"inputs": "x"}, "got 'x'"),
+        ({"outputs": [1]}, r"`outputs` is a tuple of names, .* got \[1\]"),
+        ({"kernel": lambda self, node, x, *, y: None}, r"write `def kernel\(self, record, node"),
         ({"inputs": ("a", "b"), "kernel": lambda self, record, node, a, b, *, y: None},
          "one `gradient_<input>` each"),
     ],
@@ -75,6 +87,85 @@ def test_an_expression_may_not_read_what_it_has_overwritten():
             "must_overwrite": {"v_new": "v", "w_new": "w"},
             "expressions": {"v_new": "v + g", "w_new": "w - v"},
         })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"backward": None}, "no `backward`; write dx by dy"),
+        ({"expression": None}, "no `expression`; write one"),
+        ({"backward": "dy * x * y"}, "reads x and y; write it by one"),
+        ({"backward": "2 * dy"}, "neither x nor y; derive from Elementwise"),
+        ({"backward": "2 * y"}, "does not read dy; multiply dy"),
+        ({"backward": "dy * z"}, r"reads \['z'\]; it may read \['dy', 'slope', 'x', 'y'\]"),
+        ({"bend": "x"}, r"bend = 'x' reads \['x'\]; it may read \['slope', 'y'\]"),
+        ({"expression": "x * z"}, r"reads \['z'\]; it may read \['slope', 'x'\]"),
+        ({"expression": "exp(x"}, "y: expression 'exp.x' is not valid"),
+        ({"expression": "gamma(x)"}, "'gamma.x.' is not in the grammar"),
+        ({"expression": "maximum(x)"}, "has 1 operands; give maximum 2"),
+        ({"expression": "exp(x, out=x)"}, "not in the grammar"),
+        ({"expression": 2.0}, "an expression is text, .* got 2.0"),
+        ({"name": "leaky_relu", "backward": "dy * y"}, "is taken"),
+        ({"attributes": dict}, "frozen dataclass"),
+        ({"inputs": "x"}, "`inputs` is a tuple of names"),
+    ],
+)
+def test_each_check_of_unary_functions_fires(members, message):
+    from graphc.ops.activation import LeakyRelu
+    from graphc.ops.unary import Unary
+
+    body = {"name": "made", "attributes": LeakyRelu.attributes} | {
+        "expression": "exp(slope * x)", "backward": "dy * slope * y", "bend": "slope + 0 * y"
+    }  # fmt: skip
+    before = dict(REGISTRY)
+    body = {key: value for key, value in (body | members).items() if value is not None}
+    with pytest.raises(GraphError, match=rf" op '\w+' \(Made\): .*{message}"):
+        type("Made", (Unary,), body)
+    assert before == REGISTRY
+
+
+def test_an_update_names_the_states_that_it_replaces():
+    from graphc.ops.update import Update
+
+    with pytest.raises(GraphError, match=r"`must_overwrite` lacks \['w_new'\]"):
+        type("Bad", (Update,), {
+            "name": "bad", "inputs": ("w", "g"), "outputs": ("w_new",),
+            "expressions": {"w_new": "w - g"},
+        })  # fmt: skip
+
+
+def test_a_gradient_that_reads_no_gradient_is_none():
+    """Another result would be dropped without a word."""
+    x = graphc.parameter("x", (3,))
+    op = make(gradient=lambda self, node: x)
+    with pytest.raises(GradientError, match="'x' reads no gradient and is not None; add dy"):
+        graphc.gradient(graphc.sum(apply(op, x * 2.0).output), [x])
+
+
+def at_once(self, record, node, x, *, y):
+    y[...] = x[::-1] * 2 if x.ndim else x * 2
+
+
+def partly(self, record, node, x, *, y):
+    np.multiply(x, 2, out=y)
+    record(np.negative, y, y)
+
+
+@pytest.mark.parametrize("over", [{}, {"y": ("x",)}], ids=["apart", "in place"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+@pytest.mark.parametrize("shape", [(3, 4), (1, 3, 1), ()])
+@pytest.mark.parametrize("kernel", [at_once, partly])
+def test_a_kernel_that_computes_while_it_is_bound_is_refused(kernel, shape, dtype, over):
+    op = make(kernel=kernel, may_overwrite=over, native_16_bit=True)
+    x = graphc.input("x", shape, dtype) + 1
+    with pytest.raises(GraphError, match=r"computes while.*record\(np.copyto, y, x\)"):
+        graphc.compile(outputs={"y": apply(op, x).output})
+
+
+def test_a_kernel_that_records_nothing_is_refused():
+    op = make(kernel=lambda self, record, node, x, *, y: x[..., ::-1])
+    with pytest.raises(GraphError, match=r"records no call.*record\(np.copyto, y, x\)"):
+        graphc.compile(outputs={"y": apply(op, graphc.input("x", (3, 4))).output})
 
 
 def test_unknown_op_points_to_the_list():

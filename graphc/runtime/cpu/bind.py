@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import NonFiniteError
+from graphc.errors import GraphError, NonFiniteError
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.op import Lane, Strided, is_16_bit
 from graphc.ir.types import align
@@ -78,6 +78,12 @@ def bind_node(
     return [*loads, *_record(node, operands, scratch, lane), *stores]
 
 
+ADVICE = (
+    "it runs once, when a program is bound: pass each computation of a step to `record`, such as "
+    "record(np.copyto, y, x)"
+)
+
+
 def _record(
     node: Node, arrays: Mapping[Value, Array], scratch: tuple[Array, ...], lane: Lane
 ) -> list[Call]:
@@ -87,8 +93,33 @@ def _record(
         for name, value in node.named_outputs().items()
     }
     kernel = getattr(node.op, "kernel")  # noqa: B009 - declared by subclasses
-    kernel(recording, node, *(arrays[value] for value in node.inputs), **outputs)
+    inputs = [arrays[value] for value in node.inputs]
+    written = [arrays[value] for value in node.outputs if value.type.elements]
+    with _unwritten(node, written):
+        kernel(recording, node, *inputs, **outputs)
+    in_place = any(np.may_share_memory(x, y) for x in inputs for y in written)
+    if written and not recording.calls and not in_place:
+        raise GraphError(f"the kernel of {node.label} records no call; {ADVICE}")
     return recording.calls
+
+
+@contextmanager
+def _unwritten(node: Node, outputs: Sequence[Array]) -> Iterator[None]:
+    """Raise `GraphError` if the kernel of a node writes its outputs while it is bound.
+
+    Some elements of each output hold different numbers meanwhile.
+    """
+    corners = [_corner(y) for y in outputs]
+    before = [corner.copy() for corner in corners]
+    for corner in corners:
+        corner[...] = np.arange(1, corner.size + 1).reshape(corner.shape)
+    marks = [corner.copy() for corner in corners]
+    yield
+    unchanged = all(map(np.array_equal, corners, marks))
+    for corner, numbers in zip(corners, before, strict=True):
+        corner[...] = numbers
+    if not unchanged:
+        raise GraphError(f"the kernel of {node.label} computes while it is bound; {ADVICE}")
 
 
 @dataclass(slots=True)
@@ -211,6 +242,13 @@ def numpy_calls(
     calls = [functools.partial(np.copyto, operands[value], arrays[value]) for value in copies]
     own = len(node.op.workspace(node, plan.device, rest))  # followed by workspace for libraries
     return [*calls, *bind_node(node, operands, workspace[len(copies) :][:own], rest, lane)]
+
+
+def _corner(array: Array) -> Array:
+    """Return a view of the first elements, at most two along each axis."""
+    index: Any = (..., *(slice(2),) * array.ndim)
+    corner: Array = array[index]
+    return corner
 
 
 def _workspace(plan: MemoryPlan, arena: Arena, node: Node) -> list[Array]:
