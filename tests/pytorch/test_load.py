@@ -170,9 +170,25 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Sized(nn.Module):
+    """Calls a function whose result has a size that numbers of x decide."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x) * 2
+
+
 @pytest.mark.parametrize(
     ("module", "told"),
     [
+        (Sized(torch.nonzero), "nonzero: .* depends on numbers that a step computes; use a mask"),
+        (Sized(torch.unique), "_unique2: .* depends on numbers that a step computes; use a mask"),
+        (Sized(lambda x: torch.bincount(x.long())), "bincount: .* depends on numbers"),
+        (Sized(lambda x: x * x.sum().item()), r"not known before it; leave out item\(\)"),
+        (Sized(lambda x: x.narrow(0, torch.tensor(9).item(), 1)), "cannot compute it|cannot take"),
         (Writing(), "user input mutation is not supported"),
         (Choosing(), "a computed mask"),
         (Branching(), "torch.export failed to export the module"),

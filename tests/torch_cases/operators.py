@@ -5,7 +5,7 @@ import zlib
 
 import torch
 from torch import nn
-from torch_cases import arithmetic, layers, rearranging
+from torch_cases import arithmetic, layers, rearranging, sizes
 
 FAMILIES = {
     "elementwise": arithmetic.ELEMENTWISE,
@@ -13,6 +13,7 @@ FAMILIES = {
     "shape": rearranging.SHAPES,
     "reduce": rearranging.REDUCTIONS,
     "indexing": rearranging.INDEXING,
+    "sizes": sizes.SIZES,
     "products": layers.PRODUCTS,
     "convolution": layers.CONVOLUTIONS,
     "pooling": layers.POOLS,

@@ -34,6 +34,7 @@ from graphc.torch.importing.export import exported
 from graphc.torch.importing.folding import folded
 from graphc.torch.importing.inner import inner_graph
 from graphc.torch.importing.states import ModuleTensor, held_tensors
+from graphc.torch.importing.symbols import Symbols
 from graphc.torch.importing.tensors import known_weight
 
 Environment = dict[torch.fx.Node, Any]
@@ -65,6 +66,7 @@ class Importer:
         self._initial: dict[str, Weight] = {}
         self._inputs: dict[str, Input] = {}
         self._constants: dict[int, tuple[torch.Tensor, Value]] = {}
+        self._symbols = Symbols()
         for each in dict.fromkeys(held.values()):
             if each.role.kind != "constant":
                 self._make_state(each, reads_weights)
@@ -186,7 +188,9 @@ class Importer:
             if node.op == "get_attr":
                 environment[node] = operator.attrgetter(str(node.target))(module)
             elif node.op == "call_function":
+                node.meta["val"] = self._symbols.concrete(node.meta.get("val"))
                 environment[node] = self._made(node, environment)
+                self._symbols.bind(node.meta["val"], environment[node])
         raise TorchError("the module's graph has no outputs")
 
     def _made(self, node: torch.fx.Node, environment: Environment) -> Any:
@@ -229,6 +233,8 @@ class Importer:
         if rule is None:
             return self.problems.operator(name, Place(node.name, module_of(node)))
         found = rule(TorchCall(name, _by_name(node, args, kwargs), self.as_value, node))
+        self._symbols.bind(node.meta["val"], found)
+        node.meta["val"] = self._symbols.concrete(node.meta["val"])
         _check(node, found)
         return found
 
