@@ -8,6 +8,7 @@ only the probabilities, which may overwrite the logits.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import DType, TensorType, int64, normalize_axis
+from graphc.ops.batch_total import batch_count
 from graphc.ops.choice import cast, equal, greater, where
 from graphc.ops.elementwise import add, div, float_dtype, mul, neg, scale, shift, sub
 from graphc.ops.embedding import one_hot, require_integers
@@ -203,7 +205,7 @@ def softmax_cross_entropy(
     - `label_smoothing`, from 0 to 1, is the part of each label that is spread over all classes.
     - `reduction` is "mean", "sum", or "none" for losses (...). The mean divides by the weights of
       the labels that are not ignored. If all are ignored, it and its gradients are 0 (torch returns
-      NaN).
+      NaN). With `accumulate` or `ranks`, the mean or sum is that of all batches of a step.
 
     `labels` may also be floats like the logits, as class probabilities. Then the mean divides by
     the number of distributions, and no label is ignored. Raises `ShapeError` if shapes do not fit,
@@ -342,7 +344,11 @@ def _mean_of_counted(
 def counted(
     labels: Value, classes: int, weights: tuple[Value, ...], ignored: tuple[int, ...], dtype: DType
 ) -> Value:
-    """Return the divisor of a mean: the weights of labels that are not ignored, or 1 if all are."""
+    """Return the divisor of a mean: the weights of labels that are not ignored.
+
+    If that is 0, so are the losses, and 1 divides them. With class weights, smoothing adds losses
+    of other classes, so infinity divides them.
+    """
     each = weights[0] if weights else full((classes,), 1.0, dtype)
-    total = sum(label_weight(labels, each, ignored))
-    return where(greater(total, 0.0), total, 1.0)
+    total = batch_count(sum(label_weight(labels, each, ignored)))
+    return where(greater(total, 0.0), total, math.inf if weights else 1.0)

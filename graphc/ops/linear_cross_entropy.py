@@ -15,6 +15,7 @@ from graphc.errors import DTypeError, OptionError, ShapeError, choose, number_be
 from graphc.ir.builder import apply, as_value, keep
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import TensorType
+from graphc.ops.batch_total import batch_sum
 from graphc.ops.changed_state import Carrier
 from graphc.ops.choice import cast
 from graphc.ops.concat import concat, split
@@ -106,7 +107,7 @@ def linear_cross_entropy(
     attributes = CrossEntropyAttributes(smoothing, ignored)
     total = sum_of_losses(rows, weight, bias, flat, attributes, chunks)
     if reduction == "sum":
-        return total
+        return batch_sum(total)
     if ignored:
         return div(total, counted(flat, weight.shape[0], (), ignored, total.type.dtype))
     return scale(total, 1 / rows.shape[0])

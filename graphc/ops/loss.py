@@ -12,6 +12,7 @@ from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.graph import Node, Value
 from graphc.ops.activation import relu, sigmoid
+from graphc.ops.batch_total import batch_sum
 from graphc.ops.choice import greater, less_equal, maximum, where
 from graphc.ops.elementwise import (
     FloatElementwise,
@@ -102,7 +103,7 @@ def reduced(name: str, losses: Value, reduction: str, kinds: Sequence[str] = RED
         case "mean":
             return mean(losses)
         case "sum":
-            return sum(losses)
+            return batch_sum(sum(losses))
         case "batchmean":
             return scale(sum(losses), 1 / losses.shape[0])
     return losses

@@ -1,13 +1,23 @@
-"""Gradient accumulation: one copy of the forward graph per micro-batch."""
+"""Gradient accumulation: one copy of the forward graph per micro-batch.
+
+The loss of a step is the mean of the losses of all its batches: micro-batches, and those of other
+ranks. Losses mark their sums over the batch (`graphc.ops.batch_total`), and the copies combine
+them, so that the mean equals the loss of the joint batch. Counts are computed before the first
+copy, since every copy divides by all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.ir import builder
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph, Node, Value, ancestors
 from graphc.ir.rewrite import Rewriter
+from graphc.ops.batch_total import BatchCount, BatchSum, BatchTotal
+from graphc.ops.collective import all_reduce
+from graphc.ops.elementwise import add, scale
 from graphc.ops.indexing import slice_
 from graphc.ops.random import RandomOp
 
@@ -20,38 +30,91 @@ class MicroBatch:
     nodes: dict[Node, Node]
 
 
-def micro_batches(graph: Graph, count: int) -> Iterator[MicroBatch]:
+def micro_batches(graph: Graph, count: int, ranks: int = 1) -> Iterator[MicroBatch]:
     """Yield `count` copies of a forward graph on slices of its inputs; states are shared.
 
     Inputs get a new first axis of `count`; those with a default stay as they are. Random ops of
     each copy draw from separate streams. A copy is created when the caller requests it, so nodes
-    created between two copies run between them.
+    created between two copies run between them. Marked sums are combined over the copies of all
+    `ranks`.
     """
-    if count == 1:
+    batches = count * ranks
+    if batches == 1 or (count == 1 and not _has_totals(graph)):
         yield MicroBatch(graph, {node: node for node in graph.nodes})
         return
-    whole = {
+    whole: dict[Value, Value] = {
         source: builder.input(source.name, (count, *source.shape), source.type.dtype)
         for source in graph.inputs
-        if source.default is None
+        if source.default is None and count > 1
     }
     streams = 1 + max(
         (node.attributes.stream for node in graph.nodes if isinstance(node.op, RandomOp)), default=0
     )
-    for number in range(count):
+    copies: Iterable[_Copy] = (
+        _Copy(graph, whole, number, batches, streams * number) for number in range(count)
+    )
+    counts = [node for node in graph.nodes if isinstance(node.op, BatchCount)]
+    if counts:
+        copies = list(copies)
+        _join(counts, copies, ranks)
+    for copy in copies:
+        copy.add_copies(graph.nodes)
+        yield MicroBatch(copy.result(), {node: copy.stand_ins[node] for node in graph.nodes})
+
+
+def _has_totals(graph: Graph) -> bool:
+    return any(isinstance(node.op, BatchTotal) for node in graph.nodes)
+
+
+def _join(counts: Sequence[Node], copies: Sequence[_Copy], ranks: int) -> None:
+    """Give all copies the mean of each count over all copies and ranks."""
+    for node in counts:
+        for copy in copies:
+            copy.add_copies(ancestors(node.inputs))
+        with builder.in_phase("forward", node.scope):
+            total = functools.reduce(add, (copy.value(node.inputs[0]) for copy in copies))
+            if ranks > 1:
+                total = all_reduce(total, ranks)
+            mean = scale(total, 1 / (len(copies) * ranks))
+        for copy in copies:
+            copy.counts[node] = mean
+
+
+class _Copy(Rewriter):
+    """A copy of a forward graph on one of all `batches`; `counts` has the joint counts."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        whole: Mapping[Value, Value],
+        number: int,
+        batches: int,
+        first_stream: int,
+    ) -> None:
         with builder.in_phase("forward"):
-            slices: dict[Value, Value] = {
-                source: slice_(batches, number) for source, batches in whole.items()
-            }
-        yield _copy(graph, slices, streams * number)
+            slices = {source: slice_(given, number) for source, given in whole.items()}
+        super().__init__(graph, slices)
+        self.batches = batches
+        self.first_stream = first_stream
+        self.counts: dict[Node, Value] = {}
 
+    def add_copies(self, nodes: Iterable[Node]) -> None:
+        """Append copies of those nodes that have none yet."""
+        for node in nodes:
+            if node in self.stand_ins:
+                continue
+            attributes = node.attributes
+            if isinstance(node.op, RandomOp):
+                attributes = replace(attributes, stream=attributes.stream + self.first_stream)
+            inputs, original = self.operands(node), self.original(node)
+            self.put(node, builder.copy(node, inputs, attributes=attributes, copy_of=original))
 
-def _copy(graph: Graph, slices: Mapping[Value, Value], first_stream: int) -> MicroBatch:
-    rewriter = Rewriter(graph, slices)
-    for node in graph.nodes:
-        attributes = node.attributes
-        if isinstance(node.op, RandomOp):
-            attributes = replace(attributes, stream=attributes.stream + first_stream)
-        inputs, original = rewriter.values(node.inputs), rewriter.original(node)
-        rewriter.put(node, builder.copy(node, inputs, attributes=attributes, copy_of=original))
-    return MicroBatch(rewriter.result(), rewriter.stand_ins)
+    def operands(self, node: Node) -> tuple[Value, ...]:
+        """Return the operands of a node's copy; marked sums read those of all batches."""
+        inputs = self.values(node.inputs)
+        if node in self.counts:
+            return (self.counts[node],)
+        if isinstance(node.op, BatchSum):
+            with builder.in_phase(node.phase, node.scope):
+                return (scale(inputs[0], self.batches),)
+        return inputs

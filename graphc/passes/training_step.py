@@ -105,7 +105,7 @@ def _accumulated(
     """
     batches: list[MicroBatch] = []
     totals: list[Value] = []
-    for batch in micro_batches(forward, accumulate):
+    for batch in micro_batches(forward, accumulate, parallel.ranks):
         with builder.in_phase("gradient"):
             loss = parallel.share_of(batch.graph.outputs["loss"], accumulate)
             if scaling is not None:

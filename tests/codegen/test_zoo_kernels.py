@@ -17,8 +17,8 @@ from graphc.runtime.gpu.places import places_of_plan
 
 ADDRESS = 0x7F00_0000_0000
 VIEWS = {
-    "bitcast", "broadcast_to", "slice", "split", "stop_gradient", "transpose", "with_change",
-    "with_gradient",
+    "batch_count", "batch_sum", "bitcast", "broadcast_to", "slice", "split", "stop_gradient",
+    "transpose", "with_change", "with_gradient",
 }  # fmt: skip
 
 

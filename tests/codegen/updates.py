@@ -4,6 +4,7 @@ from ops.samples import Sample, direct
 
 from graphc.ops import (
     batch_norm,
+    batch_total,
     changed_state,
     learning_rate,
     linear_cross_entropy,
@@ -100,6 +101,8 @@ UPDATES = [
     ),
     sample("", update.Increment, None, ((),), ("int64",)),
     sample("", changed_state.Replacement, None, (SHAPE, SHAPE)),
+    sample("", batch_total.BatchCount, None, ((),)),
+    sample("", batch_total.BatchSum, None, ((),)),
     sample("", changed_state.WithChange, None, (SHAPE, (7,), (7,))),
     sample("", linear_cross_entropy.WithGradient, None, ((), SHAPE, SHAPE)),
 ]  # fmt: skip

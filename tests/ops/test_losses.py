@@ -355,3 +355,14 @@ def test_a_target_may_be_a_number(loss):
     number, filled = loss(x, 2.0), loss(x, g.full((3,), 2.0, "float64"))
     found = g.compile(outputs=[number, filled]).step(x=np.array([-1.0, 0.5, 4.0]))
     np.testing.assert_array_equal(*found.values())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_labels_whose_class_weights_are_all_0_give_no_loss_and_no_gradient(smoothing):
+    weights = g.constant(np.array([0.0, 1.0, 2.0]))
+    x, labels = g.parameter("x", (2, 3), "float64"), g.input("labels", (2,), "int32")
+    loss = g.softmax_cross_entropy(x, labels, weights=weights, label_smoothing=smoothing)
+    program = g.compile(outputs={"loss": loss, "dx": g.gradient(loss, [x])[0]})
+    results = program.step(labels=np.zeros(2, np.int32))
+    assert results["loss"] == 0
+    assert not results["dx"].any()

@@ -52,6 +52,8 @@ SAMPLES = [
 
 STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {
     "adam_correction",
+    "batch_count",
+    "batch_sum",
     "learning_rate",
     "with_change",
     "with_gradient",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import graphc
 from graphc.ir.graph import Value
+from graphc.ops.loss import reduced
 from graphc.torch.importing.calls import TorchCall, rule
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -89,14 +90,7 @@ def binary_cross_entropy(call: TorchCall) -> Value:
     )
     if call.has("weight"):
         losses = graphc.mul(losses, call.value("weight"))
-    return _reduced(call, losses)
-
-
-def _reduced(call: TorchCall, losses: Value) -> Value:
-    reduction = _reduction(call)
-    if reduction == "none":
-        return losses
-    return graphc.mean(losses) if reduction == "mean" else graphc.sum(losses)
+    return reduced("binary_cross_entropy", losses, _reduction(call))
 
 
 @rule("kl_div")
