@@ -183,3 +183,12 @@ def test_a_capacity_that_was_not_reached():
 def test_malformed_packing_problems_are_refused(columns, options, message):
     with pytest.raises(PackingError, match=message):
         pack(*columns, **options)
+
+
+@pytest.mark.parametrize(("empty", "inside"), [(0, 1), (1, 0)])
+def test_a_pinned_buffer_without_bytes_may_be_inside_another(empty, inside):
+    size = [0, 0]
+    size[inside] = 5
+    pinned = {empty: 3, inside: 0}
+    packing = pack([0, 0], [10, 10], size, pinned=pinned)
+    assert (packing.height, packing.offsets.tolist()) == (5, [pinned[0], pinned[1]])
