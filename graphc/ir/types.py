@@ -285,20 +285,26 @@ def exact_bytes(count: int) -> str:
     return f"{count:,} bytes = {format_bytes(count)}"
 
 
-UNITS = {"": 1, "B": 1}
-UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)}
-UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
+UNITS = {"": 1, "b": 1}
+"""Bytes of each unit, in lower case."""
+UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)}
+UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)}
 
 
 def parse_bytes(where: str, given: object) -> int:
-    """Return ``7GiB``, ``500MB`` or a plain number as bytes; raises `OptionError`."""
-    text = str(given).strip()
-    number = text.rstrip("BKMGTi")
+    """Return ``7GiB``, ``500MB`` or a plain whole number as bytes; raises `OptionError`.
+
+    Units may be in lower case. A size with a unit is rounded down to whole bytes.
+    """
+    text = str(given).strip().lower()
+    number = text.rstrip("bkmgti")
+    unit = text[len(number) :]
     try:
-        size = float(number) * UNITS[text[len(number) :]]
+        size = float(number) * UNITS[unit]
     except (ValueError, KeyError):
         size = -1.0
-    if isinstance(given, bool) or not 0 <= size < 2**63:
+    is_part = not unit and not size.is_integer()
+    if isinstance(given, bool) or is_part or not 0 <= size < 2**63:
         raise OptionError(
             f"{where} must be a size such as 7GiB, 500MB or 123456, got {quoted(given)}"
         )

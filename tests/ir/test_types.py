@@ -3,8 +3,15 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.errors import DTypeError, ShapeError
-from graphc.ir.types import DTYPES, as_dtype, contiguous_strides, format_bytes, tensor_type
+from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.ir.types import (
+    DTYPES,
+    as_dtype,
+    contiguous_strides,
+    format_bytes,
+    parse_bytes,
+    tensor_type,
+)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
@@ -55,3 +62,25 @@ def test_an_empty_batch_says_why():
 )
 def test_format_bytes(count, text):
     assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ("7GiB", 7 * 1024**3),
+        ("7gib", 7 * 1024**3),
+        (" 1.5 kib", 1536),
+        ("2gb", 2 * 1000**3),
+        ("3b", 3),
+        ("1e3", 1000),
+        (12, 12),
+    ],
+)
+def test_sizes_have_units_in_any_case(given, size):
+    assert parse_bytes("budget", given) == size
+
+
+@pytest.mark.parametrize("given", [1.5, "1.5", "7G", "gib", "nan", "inf", -1, True, "9e30"])
+def test_what_is_no_size_is_refused(given):
+    with pytest.raises(OptionError, match="budget is a size such as 7GiB"):
+        parse_bytes("budget", given)
