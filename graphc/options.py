@@ -23,6 +23,7 @@ from graphc.ir.device import (
     find_device,
     planned_device,
     profiles,
+    profiles_with_memory,
 )
 from graphc.ir.graph import Value
 from graphc.ir.types import parse_bytes
@@ -215,13 +216,14 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
     device: str | Device = option(
         "cpu",
         "The target device: ``cpu``, ``cuda``, ``auto`` (a GPU if there is one), or a device "
-        "profile or its name, one of {choices}. Planning for a GPU needs no GPU: ``cuda`` is the "
-        "GPU named by `roofline`, by default an H200.",
+        "profile or its name, one of {choices}, or the memory of a GPU, such as ``16GB``. Planning "
+        "for a GPU needs no GPU: ``cuda`` is the GPU named by `roofline`, by default an H200.",
         choices=profiles(),
         check=lambda _, given: None,  # by `check` of all options, which knows the roofline
         flag=Flag(
-            "cpu, {choices}, cuda (the GPU named by --roofline, by default h200), or auto: a GPU "
-            "if there is one (default: {default})",
+            f"cpu, {profiles_with_memory()}, a memory such as 16GB (the smallest such GPU), "
+            "cuda (the GPU named by --roofline, by default h200), or auto: a GPU if there is one "
+            "(default: {default})",
             metavar="D",
         ),
     )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphc.cli.terminal import say
+from graphc.cli.terminal import WIDTH, say
 from graphc.compiler import plan
 from graphc.errors import GpuUnavailable, GraphcError
 from graphc.ir.builder import input
+from graphc.ir.device import profiles_with_memory
 from graphc.ir.graph import Value
 from graphc.ir.types import format_bytes
 from graphc.ops.activation import relu
@@ -35,6 +37,8 @@ from graphc.runtime.profile import machine
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
+
+INDENT = " " * 8
 
 
 def add(commands: Commands) -> None:
@@ -62,6 +66,8 @@ def run(options: argparse.Namespace) -> None:
     for name, version in found["libraries"].items():
         say(f"        {name}: {version}")
     say("        what has run on which GPU: docs/gpu-status.md")
+    listed = f"to plan for without a GPU: {profiles_with_memory()}"
+    say(textwrap.fill(listed, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT))
 
 
 def _lines(found: Mapping[str, Sequence[str]] | str) -> Iterator[str]:

@@ -10,6 +10,9 @@ from typing import Any, NoReturn
 from graphc.cli.terminal import complain
 from graphc.errors import did_you_mean, given_twice, quoted
 
+MEMORY = ("--memory", "--gpu-memory", "--vram")
+"""Names under which users look for the memory of a device."""
+
 
 class Parser(argparse.ArgumentParser):
     """argparse's parser with other messages; parsers of commands have this class, too."""
@@ -45,6 +48,13 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"give one of {' and '.join(forms)}, not both")
             self.given[action.dest] = next(iter(forms), self.given[action.dest])
 
+    def _card(self, entry: str) -> str:
+        """Return the right option for a memory; empty if the entry names another option."""
+        name, _, size = entry.partition("=")
+        if name not in MEMORY or "--device" not in self._option_string_actions:
+            return ""
+        return f"; a card by its memory is --device, such as --device {size or '16GB'}"
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
@@ -63,7 +73,9 @@ class Parser(argparse.ArgumentParser):
         for entry in rest:
             if entry.startswith("-") and entry != "-":
                 name = entry.partition("=")[0]
-                near = did_you_mean(name, self._option_string_actions, before="; ")
+                near = self._card(entry) or did_you_mean(
+                    name, self._option_string_actions, before="; "
+                )
                 key = name[2:]
                 if not near and "settings" in found and key.isidentifier() and len(key) < 50:
                     near = f"; an argument is written {key}=..."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from graphc.errors import OptionError, choose, did_you_mean
+from graphc.ir.device_memory import REPORTED_MIB, sold_gigabytes
 from graphc.ir.types import DType, float32
 
 HOPPER = 90
@@ -94,13 +96,29 @@ DEVICES = {
         _gpu("t4", 75, 300e9, 8.1e12, 65e12),
         _gpu("a100", 80, 2039e9, 19.5e12, 312e12, 156e12),
         _gpu("a100-40gb", 80, 1555e9, 19.5e12, 312e12, 156e12),
+        _gpu("a10", 86, 600e9, 31.2e12, 125e12, 62.5e12),
+        _gpu("a40", 86, 696e9, 37.4e12, 149.7e12, 74.8e12),
+        _gpu("rtx-a5000", 86, 768e9, 27.8e12, 111.1e12, 55.6e12),
+        _gpu("rtx-a6000", 86, 768e9, 38.7e12, 154.8e12, 77.4e12),
+        _gpu("rtx-2080-ti", 75, 616e9, 13.45e12, 53.8e12),
+        _gpu("rtx-3060", 86, 360e9, 12.7e12, 25.5e12, 12.7e12),
+        _gpu("rtx-3070", 86, 448e9, 20.3e12, 40.6e12, 20.3e12),
+        _gpu("rtx-3080", 86, 760e9, 29.8e12, 59.5e12, 29.8e12),
         _gpu("rtx-3090", 86, 936e9, 35.6e12, 71e12, 35.6e12),
         _gpu("l4", 89, 300e9, 30.3e12, 121e12, 60e12),
         _gpu("l40s", 89, 864e9, 91.6e12, 362e12, 183e12),
+        _gpu("rtx-4060", 89, 272e9, 15.1e12, 30.2e12, 15.1e12),
+        _gpu("rtx-4070", 89, 504e9, 29.1e12, 58.3e12, 29.1e12),
+        _gpu("rtx-4070-ti", 89, 504e9, 40.1e12, 80.2e12, 40.1e12),
+        _gpu("rtx-4080", 89, 717e9, 48.7e12, 97.5e12, 48.7e12),
+        _gpu("rtx-4080-super", 89, 736e9, 52.2e12, 104.4e12, 52.2e12),
         _gpu("rtx-4090", 89, 1008e9, 82.6e12, 165e12, 82.6e12),
         _gpu("h100", 90, 3350e9, 67e12, 989e12, 494e12),
         _gpu("h200", 90, 4800e9, 67e12, 989e12, 494e12),
         _gpu("b200", 100, 7700e9, 75e12, 2250e12, 1125e12),
+        _gpu("rtx-5070", 120, 672e9, 30.9e12, 61.7e12, 30.9e12),
+        _gpu("rtx-5070-ti", 120, 896e9, 43.9e12, 87.9e12, 43.9e12),
+        _gpu("rtx-5080", 120, 960e9, 56.3e12, 112.6e12, 56.3e12),
         _gpu("rtx-5090", 120, 1792e9, 104.8e12, 209e12, 104.8e12),
     )
 }
@@ -108,7 +126,8 @@ DEVICES = {
 
 These are memory bandwidth, float32 without tensor cores, and dense products on tensor cores, of
 16-bit operands with float32 sums and of TF32. Variants: V100 SXM2 (16 GB, except for
-``v100-32gb``), A100 SXM (80 GB, except for ``a100-40gb``), L40S, H100 SXM, H200 SXM, B200 SXM.
+``v100-32gb``), A100 SXM (80 GB, except for ``a100-40gb``), L40S, H100 SXM, H200 SXM, B200 SXM,
+GeForce RTX 3060 (12 GB), RTX 3080 (10 GB).
 Their memory is in graphc/ir/device_memory.py."""
 
 
@@ -124,6 +143,28 @@ DEFAULT_GPU = "h200"
 def profiles() -> tuple[str, ...]:
     """Return the names of all GPU profiles."""
     return tuple(device.name for device in DEVICES.values() if device.kind == "cuda")
+
+
+def profiles_with_memory() -> str:
+    """Return the names of all GPU profiles with the memory they are sold with, for people."""
+    return ", ".join(f"{name} ({sold_gigabytes(name)}GB)" for name in profiles())
+
+
+def profile_with_memory(text: str) -> str:
+    """Return the GPU profile that a memory such as ``16GB`` stands for; other text as it is.
+
+    Among GPUs sold with that memory, it is the one with the least usable bytes, so that a plan
+    fits all of them. Raises `OptionError` if there is none.
+    """
+    match = re.fullmatch(r"(\d{1,4}) ?gi?b", text.strip().lower())
+    if match is None:
+        return text
+    sizes = {name: sold_gigabytes(name) for name in profiles()}
+    sold = [name for name, size in sizes.items() if size == int(match[1])]
+    if not sold:
+        listed = ", ".join(f"{size}GB" for size in sorted(set(sizes.values())))
+        raise OptionError(f"no GPU is sold with {text}; choose one of: {listed}, or give a budget")
+    return min(sold, key=REPORTED_MIB.__getitem__)
 
 
 def gpu_number(device: str, others: tuple[str, ...] = ()) -> int | None:
@@ -147,12 +188,13 @@ def planned_device(
     """Return the device profile of a plan for `device`.
 
     For ``cuda`` it is that of `roofline`; for ``cpu`` it is the CPU with these `kernels`. A device
-    may also be the name of a profile. Raises `OptionError` for unknown names, and for the roofline
-    of a CPU with a GPU.
+    may also be the name of a profile, or a GPU's memory such as ``16GB``. Raises `OptionError` for
+    unknown names, and for the roofline of a CPU with a GPU.
     """
     if device == CPU.name:
         return replace(CPU, kernels=kernels)
     if isinstance(device, str):
+        device = profile_with_memory(device)
         device = DEVICES.get(device, device)
     if isinstance(device, Device):
         if roofline and find_device(roofline).kind != device.kind:

@@ -27,13 +27,29 @@ REPORTED_MIB = {
     "t4": 15360,
     "a100": 81920,
     "a100-40gb": 40960,
+    "a10": 22731,
+    "a40": 45634,
+    "rtx-a5000": 24256,
+    "rtx-a6000": 48685,
+    "rtx-2080-ti": 11016,
+    "rtx-3060": 12053,
+    "rtx-3070": 7982,
+    "rtx-3080": 10018,
     "rtx-3090": 24268,
     "l4": 23034,
     "l40s": 46068,
+    "rtx-4060": 8188,
+    "rtx-4070": 12282,
+    "rtx-4070-ti": 12282,
+    "rtx-4080": 16376,
+    "rtx-4080-super": 16376,
     "rtx-4090": 24564,
     "h100": 81559,
     "h200": 143771,
     "b200": 183359,
+    "rtx-5070": 12227,
+    "rtx-5070-ti": 16303,
+    "rtx-5080": 16303,
     "rtx-5090": 32607,
 }
 """MiB of each GPU as ``nvidia-smi`` reports them, the smallest number if drivers differ.
@@ -41,6 +57,15 @@ REPORTED_MIB = {
 Data sheets round: 46,068 MiB are sold as 48 GB. The numbers of A100, H100, H200, L4, L40S and T4
 are from https://thundergolfer.com/blog/nvidia-gpu-memory-capacity, which explains them. The others
 are from published outputs of ``nvidia-smi``. V100 is the one of 16 GB, A100 of 80 GB."""
+
+
+SOLD_GB = (8, 10, 11, 12, 16, 24, 32, 40, 48, 80, 141, 180)
+"""Capacities in data sheets."""
+
+
+def sold_gigabytes(name: str) -> int:
+    """Return the memory in GB with which a GPU of `REPORTED_MIB` is sold."""
+    return min(size for size in SOLD_GB if size * 1024 >= REPORTED_MIB[name])
 
 
 def gpu_memory(name: str, total_bytes: int | None = None) -> DeviceMemory | None:

@@ -3,7 +3,15 @@
 import pytest
 
 from graphc.errors import OptionError
-from graphc.ir.device import DEVICES, NATIVE_CPU, Device, find_device
+from graphc.ir.device import (
+    DEVICES,
+    NATIVE_CPU,
+    Device,
+    find_device,
+    planned_device,
+    profiles,
+)
+from graphc.ir.device_memory import gpu_memory, sold_gigabytes
 from graphc.ir.types import bfloat16, float16, float32, float64
 
 
@@ -36,3 +44,18 @@ def test_profiles_have_their_names_and_grow_with_the_generations():
 def test_an_unknown_profile_names_the_known_ones():
     with pytest.raises(OptionError, match="unknown device profile 'h300'; choose one of: cpu, v"):
         find_device("h300")
+
+
+@pytest.mark.parametrize("text", ["16GB", "16 gb", "16GiB"])
+def test_a_memory_is_the_smallest_gpu_sold_with_it(text):
+    found = planned_device(text, None)
+    assert found is find_device("t4")
+    usable = gpu_memory(found.name).usable_bytes
+    for name in profiles():
+        if sold_gigabytes(name) == 16:
+            assert gpu_memory(name).usable_bytes >= usable
+
+
+def test_a_memory_that_no_gpu_has_lists_those_that_they_have():
+    with pytest.raises(OptionError, match=r"sold with 17GB; choose one of: 8GB, .*, 16GB, 24GB"):
+        planned_device("17GB", None)

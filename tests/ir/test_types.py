@@ -82,5 +82,5 @@ def test_sizes_have_units_in_any_case(given, size):
 
 @pytest.mark.parametrize("given", [1.5, "1.5", "7G", "gib", "nan", "inf", -1, True, "9e30"])
 def test_what_is_no_size_is_refused(given):
-    with pytest.raises(OptionError, match="budget is a size such as 7GiB"):
+    with pytest.raises(OptionError, match="budget must be a size such as 7GiB"):
         parse_bytes("budget", given)

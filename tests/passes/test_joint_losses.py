@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from graphc.runtime.ranks.threads import on_ranks
 
 import graphc as g
 from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import Lane
-from graphc.runtime.ranks.threads import on_ranks
 
 ROWS, CLASSES, IGNORED = 4, 5, -100
 CLASS_WEIGHTS = np.array([0.5, 0.0, 2.0, 1.0, 3.0])

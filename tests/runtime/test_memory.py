@@ -7,7 +7,7 @@ import pytest
 from runtime.emulated_gpu.fake_cupy import TOTAL, fake_cupy
 
 from graphc.ir.device import CPU, Device, find_device, profiles
-from graphc.ir.device_memory import GIB, MIB, REPORTED_MIB, gpu_memory
+from graphc.ir.device_memory import GIB, MIB, REPORTED_MIB, gpu_memory, sold_gigabytes
 from graphc.runtime.gpu.cuda import LIBRARY_BYTES
 from graphc.runtime.gpu.device import Gpu, profile_of
 from graphc.runtime.memory import machine_memory, memory_of
@@ -29,9 +29,13 @@ def test_every_gpu_has_its_memory_and_sold_sizes_are_not_exceeded():
     assert set(REPORTED_MIB) == set(profiles())
     sold = {"v100": 16, "v100-32gb": 32, "a100": 80, "a100-40gb": 40, "l40s": 48, "h100": 80,
             "h200": 141, "t4": 16, "l4": 24, "rtx-3090": 24, "rtx-4090": 24, "rtx-5090": 32,
-            "b200": 180}  # fmt: skip
+            "b200": 180, "a10": 24, "a40": 48, "rtx-a5000": 24, "rtx-a6000": 48, "rtx-2080-ti": 11,
+            "rtx-3060": 12, "rtx-3070": 8, "rtx-3080": 10, "rtx-4060": 8, "rtx-4070": 12,
+            "rtx-4070-ti": 12, "rtx-4080": 16, "rtx-4080-super": 16, "rtx-5070": 12,
+            "rtx-5070-ti": 16, "rtx-5080": 16}  # fmt: skip
     assert set(sold) == set(profiles())
     for name, gigabytes in sold.items():
+        assert sold_gigabytes(name) == gigabytes
         found = memory_of(find_device(name))
         assert 0.92 * gigabytes * GIB < found.total_bytes <= gigabytes * GIB
         assert GIB <= found.total_bytes - found.usable_bytes <= 2.5 * GIB
@@ -48,6 +52,10 @@ def test_a_gpu_is_found_by_its_drivers_name():
         "Tesla T4": "t4",
         "NVIDIA L40S": "l40s",
         "NVIDIA GeForce RTX 4090": "rtx-4090",
+        "NVIDIA GeForce RTX 4080": "rtx-4080",
+        "NVIDIA GeForce RTX 4080 SUPER": "rtx-4080-super",
+        "NVIDIA RTX A6000": "rtx-a6000",
+        "NVIDIA A10": "a10",
         "NVIDIA H100 80GB HBM3": "h100",
     }
     others = ("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 3090 Ti", "NVIDIA L40")
