@@ -151,7 +151,7 @@ def profiles_with_memory() -> str:
 
 
 def profile_with_memory(text: str) -> str:
-    """Return the GPU profile that a memory such as ``16GB`` stands for; other text as it is.
+    """Return the GPU profile for a memory such as ``16GB``; other text is returned unchanged.
 
     Among GPUs sold with that memory, it is the one with the least usable bytes, so that a plan
     fits all of them. Raises `OptionError` if there is none.
