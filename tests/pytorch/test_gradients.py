@@ -19,7 +19,7 @@ from torch_cases.steps import Run, backward_of_sum  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402
-from graphc.torch import gradients, joint  # noqa: E402
+from graphc.torch.budget import gradients, joint  # noqa: E402
 from graphc.torch.budget.autograd_rules import gradients_of_views  # noqa: E402
 
 SIDE = 256

@@ -14,7 +14,7 @@ from torch_cases.modules import MODULES  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402
-from graphc.torch import costs, joint  # noqa: E402
+from graphc.torch.budget import costs, joint  # noqa: E402
 from graphc.torch.budget.steps import Measured  # noqa: E402
 
 aten = torch.ops.aten

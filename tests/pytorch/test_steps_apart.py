@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.peers
 
 import graphc  # noqa: E402
-from graphc.torch import tracing  # noqa: E402
+from graphc.torch.budget import tracing  # noqa: E402
 
 
 def planned(*sizes):

@@ -74,7 +74,7 @@ def test_a_step_holds_its_peak_and_bits_and_leaves_no_trace(accumulate):
 
 def test_what_differs_is_named(monkeypatch):
     """The plan's backward graph is given an op that doubles one gradient."""
-    from graphc.torch import planned as planning
+    from graphc.torch.budget import planned as planning
 
     checked = planning.checked
 
@@ -99,7 +99,7 @@ def test_what_differs_is_named(monkeypatch):
 
 
 def test_the_worst_node_is_that_whose_workspace_is_wrong(monkeypatch):
-    from graphc.torch import planned as planning
+    from graphc.torch.budget import planned as planning
 
     measure, wrong = planning.measure, 3_000_000
 
@@ -121,7 +121,7 @@ def test_the_worst_node_is_that_whose_workspace_is_wrong(monkeypatch):
 
 def test_the_peak_is_that_of_the_allocator(monkeypatch):
     """A plan that knows of no workspace says too little: dropout takes one as large as x."""
-    from graphc.torch import planned as planning
+    from graphc.torch.budget import planned as planning
 
     measure = planning.measure
 
