@@ -7,23 +7,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import fx
 
 from graphc.torch.budget.contents import in_blocks
+from graphc.torch.budget.returned import Returned
 
 
-@dataclass(frozen=True)
-class OfViews:
-    """Bytes that autograd uses between the graphs for outputs that are views of others."""
+@dataclass
+class Gradients:
+    """Bytes that autograd uses for the gradients of the forward pass's results."""
 
-    kept: int
-    """Gradients that are live until the end of the step, in addition to their sum."""
-    padded: int
-    """One of these gradients, temporarily padded to the shape of its base."""
+    kept: int = 0
+    """Gradients that are live until the end of the step, without the tangents."""
+    workspace: int = 0
+    """Temporary bytes at the forward/backward boundary."""
+    at_end: int = 0
+    """Temporary bytes after the backward graph."""
+    made: dict[fx.Node, int] = field(default_factory=dict)
+    """Bytes of the tangents that autograd makes, and frees after their last use."""
 
 
 def placeholders(graph: fx.Graph) -> list[fx.Node]:
@@ -42,30 +48,129 @@ def is_tangent(node: fx.Node) -> bool:
     return described == "TangentAOTInput" or str(node.target).startswith("tangents_")
 
 
-def gradients_of_views(joint: fx.Graph, forward_outputs: int) -> OfViews:
-    """Return the bytes for gradients of outputs that share a storage.
+class Buffer:
+    """The sum of the gradients of one tensor, as autograd adds them up.
 
-    Autograd adds the gradients of such outputs to that of the output with a tangent in the graph.
+    Autograd takes the first gradient as it is, unless a view's has to be padded. It adds a second
+    to a new tensor, and others into that.
     """
-    given = {getattr(n.meta.get("desc"), "output", None) for n in placeholders(joint)} - {None}
-    by_storage: dict[int, list[tuple[Any, torch.Tensor, bool]]] = defaultdict(list)
-    for what, node in _described_outputs(joint)[:forward_outputs]:
-        fake = node.meta.get("val") if isinstance(node, fx.Node) else None
-        if isinstance(fake, torch.Tensor):
-            is_learned = fake.is_floating_point() and "detach" not in str(node.target)
-            by_storage[fake.untyped_storage()._cdata].append((what, fake, is_learned))
-    kept = padded = 0
-    for outputs in by_storage.values():
-        others = [
-            _bytes(fake)
-            for what, fake, is_learned in outputs
-            if _is_users(what) and what not in given and is_learned
-        ]
-        for what, fake, _ in outputs:
-            if what in given and others:
-                kept += sum(others) + (_bytes(fake) if _is_users(what) else 0)
-                padded = max(padded, _bytes(fake))
-    return OfViews(kept, padded)
+
+    def __init__(self) -> None:
+        self.count = self.given = self.padding = 0
+
+    def add(self, view: fx.Node, count: int, padding: int = 0) -> None:
+        """Add the gradients that the caller gives for a tensor that is returned `count` times."""
+        if count:
+            self.count += count
+            self.given += count * dense_bytes(view.meta["val"])
+            self.padding = max(self.padding, padding)
+
+    @property
+    def is_new(self) -> bool:
+        """True if the sum is in a storage of its own."""
+        return self.count != 1 or self.padding > 0
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of a padded gradient while it is added."""
+        return self.padding if self.count > 1 else 0
+
+
+def gradients_at_turn(
+    joint: fx.Graph, forward_outputs: int, leaves: Collection[int], returned: Returned | None
+) -> Gradients:
+    """Return the bytes of the gradients that the caller gives and that autograd adds up."""
+    outputs = [
+        (what, node)
+        for what, node in _described_outputs(joint)[:forward_outputs]
+        if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
+    ]
+    times = {what: _times(what, node, returned) for what, node in outputs}
+    given = placeholders(joint)
+    tangents = {getattr(n.meta.get("desc"), "output", None): n for n in given if is_tangent(n)}
+    tangents.pop(None, None)
+    views: dict[int, list[tuple[fx.Node, int]]] = defaultdict(list)
+    for what, node in outputs:
+        if what not in tangents:
+            views[_storage(node)].append((node, times[what]))
+    found = Gradients(kept=0 if returned is None else returned.other_bytes)
+    slots = {node: what for what, node in outputs if what in tangents}
+    bases: dict[int, fx.Node] = {}
+    for node in slots:
+        first = bases.setdefault(_storage(node), node)
+        if dense_bytes(node.meta["val"]) > dense_bytes(first.meta["val"]):
+            bases[_storage(node)] = node
+    for what, node in outputs:
+        if what not in tangents:
+            continue
+        buffer, tangent = Buffer(), tangents[what]
+        if what == slots[node]:
+            for other, twin in outputs:
+                buffer.add(node, times[other] if twin is node and other in tangents else 0)
+            direct = buffer.count
+            for view, count in views[_storage(node)] if node is bases[_storage(node)] else ():
+                buffer.add(view, count, _padded(view))
+            if not buffer.is_new and (not direct or _comes_as_traced(node, tangent)):
+                continue
+        found.kept += buffer.given
+        found.made[tangent] = _strided_bytes(tangent.meta["val"])
+        found.workspace = max(found.workspace, buffer.workspace)
+    computed = {what.grad_of for what, n in _described_outputs(joint)[forward_outputs:] if n}
+    for place in leaves if returned is not None else ():
+        leaf, buffer = given[place], Buffer()
+        if not isinstance(leaf.meta.get("val"), torch.Tensor) or is_tangent(leaf):
+            continue
+        buffer.add(leaf, returned.inputs.get(place, 0) if returned is not None else 0)
+        for view, count in views[_storage(leaf)]:
+            buffer.add(view, count, _padded(view))
+        if buffer.count:
+            size = dense_bytes(leaf.meta["val"])
+            is_summed_later = not buffer.is_new and leaf.meta.get("desc") in computed
+            found.kept += buffer.given + (0 if is_summed_later else size)
+            found.at_end = max(found.at_end, size if is_summed_later else 0)
+            found.workspace = max(found.workspace, buffer.workspace)
+    return found
+
+
+def _times(what: Any, node: fx.Node, returned: Returned | None) -> int:
+    """Return how often the module returns a tensor that takes a gradient."""
+    if not _is_users(what):
+        return 0
+    if returned is not None:
+        return returned.outputs.get(what.idx, 0)
+    return int(node.meta["val"].is_floating_point() and "detach" not in str(node.target))
+
+
+def _storage(node: fx.Node) -> int:
+    return int(node.meta["val"].untyped_storage()._cdata)
+
+
+def _comes_as_traced(node: fx.Node, tangent: fx.Node) -> bool:
+    """Return whether a gradient like the output has the strides of the tangent."""
+    like = torch.empty_like(node.meta["val"], device="meta")
+    return bool(like.stride() == tangent.meta["val"].stride())
+
+
+def _padded(view: fx.Node) -> int:
+    """Return the bytes of a view's gradient while autograd pads it; 0 if it is only rearranged."""
+    chain = [view]
+    while chain[-1].op == "call_function" and chain[-1].all_input_nodes:
+        chain.append(chain[-1].all_input_nodes[0])
+    fakes = [node.meta.get("val") for node in chain]
+    storage = fakes[0].untyped_storage()._cdata
+    own = [
+        each
+        for each in fakes
+        if isinstance(each, torch.Tensor) and each.untyped_storage()._cdata == storage
+    ]
+    sizes = [dense_bytes(big) for small, big in pairwise(own) if small.numel() != big.numel()]
+    return max(map(sum, pairwise([0, *sizes])), default=0)
+
+
+def _strided_bytes(fake: torch.Tensor) -> int:
+    """Return the bytes of a new storage for a tensor of these strides."""
+    storage = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="meta")
+    return in_blocks(storage.untyped_storage().nbytes(), fake.device)
 
 
 def kept_gradients(
@@ -118,7 +223,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _bytes(fake: torch.Tensor) -> int:
+def dense_bytes(fake: torch.Tensor) -> int:
     """Return the bytes of a tensor in a storage of its own."""
     return in_blocks(fake.numel() * fake.element_size(), fake.device)
 
@@ -126,6 +231,17 @@ def _bytes(fake: torch.Tensor) -> int:
 def _is_users(what: Any) -> bool:
     """Return whether the module itself returns an output, rather than torch adding it."""
     return type(what).__name__ == "PlainAOTOutput"
+
+
+def new_contents(joint: fx.Graph, forward_outputs: int) -> list[int]:
+    """Return the indices of outputs that torch copies into inputs, and frees before backward."""
+    given = {getattr(node.meta.get("desc"), "output", None) for node in placeholders(joint)}
+    outputs = enumerate(_described_outputs(joint)[:forward_outputs])
+    return [
+        place
+        for place, (what, _) in outputs
+        if type(what).__name__ == "InputMutationAOTOutput" and what not in given
+    ]
 
 
 def _output(graph: fx.Graph) -> fx.Node:

@@ -11,13 +11,18 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
+from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed
 from graphc.torch.budget.sources import source_names
+from graphc.torch.budget.tracing import returned_of
 
-Partition = Callable[[fx.GraphModule, int, list[str]], tuple[fx.GraphModule, fx.GraphModule]]
+Partition = Callable[
+    [fx.GraphModule, int, list[str], Returned | None], tuple[fx.GraphModule, fx.GraphModule]
+]
 """Partitions a joint graph into the forward and the backward graph.
 
-The arguments are the joint graph, its number of forward outputs, and Dynamo's names of its inputs.
+The arguments are the joint graph, its number of forward outputs, Dynamo's names of its inputs, and
+the tensors that the module returns.
 """
 
 Part = Literal["forward", "backward", "inference"]
@@ -35,10 +40,10 @@ def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed
         return compiled
 
     def compile_graph(traced: fx.GraphModule, given: Sequence[Any]) -> Any:
-        names = source_names(traced)
+        names, returned = source_names(traced), returned_of(traced)
 
         def split(joint: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **__: Any) -> Any:
-            return partition(joint, num_fwd_outputs, names)
+            return partition(joint, num_fwd_outputs, names, returned)
 
         made = aot_autograd(
             fw_compiler=compiler("forward"),

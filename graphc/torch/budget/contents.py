@@ -141,7 +141,7 @@ class Walk:
         self.numbers, self.is_traced = numbers, is_traced
         self.env: dict[fx.Node, Tree] = {}
         self._states: dict[str, int] = {}
-        self._sources: dict[int, Storage] = {}
+        self._sources: dict[Hashable, Storage] = {}
         self._drawn_from = -1
 
     def outside(self, node: fx.Node, *parts: Hashable) -> Tree:
@@ -150,7 +150,9 @@ class Walk:
         if not isinstance(fake, torch.Tensor):
             return self.numbers.of(*parts)
         made = Storage(storage_bytes(fake), node.name, fake, outside=True)
-        storage = self._sources.setdefault(_key(fake), made)
+        # torch traces tangents in one storage; at run time, each has its own.
+        key = parts if parts[0] == "tangent" else _key(fake)
+        storage = self._sources.setdefault(key, made)
         return Tensor(self.numbers.of(*parts), storage, storage.version)
 
     def do(self, node: fx.Node) -> Done:

@@ -15,14 +15,16 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._higher_order_ops.effects import _get_effect
 from torch.utils._pytree import tree_leaves
 
 from graphc.torch.budget.gradients import copy_shared_gradients
+from graphc.torch.budget.incoming import Incoming, Returns
 from graphc.torch.budget.layouts import lay_as_kernels_do
-from graphc.torch.budget.measure import allocated_bytes, in_blocks
+from graphc.torch.budget.measure import allocated_bytes
 from graphc.torch.budget.refusals import called_op, refuse_node
+from graphc.torch.budget.returned import Returned
 
 aten = torch.ops.aten
 
@@ -46,19 +48,6 @@ def tensors_of(node: fx.Node) -> list[torch.Tensor]:
     return [t for t in tree_leaves(node.meta.get("val")) if isinstance(t, torch.Tensor)]
 
 
-def _may_be_learned(node: fx.Node) -> bool:
-    """Return whether an output may have a gradient, as far as the graph shows."""
-    value = node.meta.get("val")
-    is_float = isinstance(value, torch.Tensor) and value.dtype.is_floating_point
-    return is_float and node.target is not aten.detach.default
-
-
-def _bytes_alone(node: fx.Node) -> int:
-    """Return the bytes of a node's tensor in a storage of its own."""
-    value = node.meta["val"]
-    return in_blocks(value.numel() * value.element_size(), value.device)
-
-
 def storage_key(tensor: torch.Tensor) -> int:
     """Return an identifier of a fake tensor's storage, unique while the graph exists."""
     return int(tensor.untyped_storage()._cdata)
@@ -77,17 +66,22 @@ class Joint:
     """Values and steps of a joint graph.
 
     The first `forward_outputs` outputs belong to the forward pass. Autograd keeps no gradients of
-    `results`, which are non-leaf inputs. The `traced` graph is not modified: a copy is prepared
+    `results`, which are non-leaf inputs. Without `returned`, the module is taken to return each
+    output once. The `traced` graph is not modified: a copy is prepared
     for planning. Raises `TorchError` for nodes that cannot be planned, such as symbolic sizes,
     collectives and effects.
     """
 
     def __init__(
-        self, module: fx.GraphModule, forward_outputs: int, results: Iterable[torch.Tensor] = ()
+        self,
+        module: fx.GraphModule,
+        forward_outputs: int,
+        results: Iterable[torch.Tensor] = (),
+        returned: Returned | None = None,
     ) -> None:
         for node in module.graph.nodes:
             refuse_node(node)
-        self.module, self.traced = module, module.graph
+        self.module, self.traced, self.returned = module, module.graph, returned
         self.node_of: dict[fx.Node, fx.Node] = {}
         """Maps traced nodes to planned nodes; added copies of gradients have no traced node."""
         self.graph = _copied(self.traced, self.node_of)
@@ -118,6 +112,8 @@ class Joint:
         self.step_of: dict[fx.Node, int] = {}
         self.sources: list[fx.Node] = []
         """Placeholders (including tangents) and constants."""
+        tangents = filter(is_tangent, self.nodes)
+        self._tangent_keys = {storage_key(t) for node in tangents for t in tensors_of(node)}
         for node in self._in_order():
             self._enter(node)
         for value in range(len(self.base)):
@@ -134,31 +130,36 @@ class Joint:
         return [node for node in self.sources if is_tangent(node)]
 
     @cached_property
-    def outer_gradients(self) -> tuple[int, int]:
-        """Bytes that autograd keeps and pads between the passes for outputs that view others.
+    def incoming(self) -> Incoming:
+        """Bytes of the gradients that enter the backward pass."""
+        described = list(zip(self.output_descriptions, self.outputs, strict=True))
+        forward, backward = described[: self.forward_outputs], described[self.forward_outputs :]
+        inputs = self.graph.find_nodes(op="placeholder")
+        leaves = {place: inputs[place] for place in sorted(self.leaves)}
+        by_description = {node.meta.get("desc"): node for node in inputs}
+        has_gradient = {
+            by_description.get(getattr(what, "grad_of", None))
+            for what, node in backward
+            if node is not None
+        }
+        found = Returns(forward, self.tangents, self.returned, self.values.__getitem__)
+        return found.incoming(leaves, has_gradient)
 
-        The backward pass receives the sum of the gradients of these outputs and of their base.
-        The kept bytes are the summands. The padded bytes are one gradient that is temporarily
-        padded to the shape of the base.
+    @cached_property
+    def replacing(self) -> frozenset[int]:
+        """New contents of inputs that the forward pass modifies; torch copies them and frees them.
+
+        The caller does not receive them.
         """
-        count = self.forward_outputs
-        pairs = zip(self.output_descriptions[:count], self.outputs[:count], strict=True)
-        outputs = {what: node for what, node in pairs if node is not None}
-        summed = {getattr(node.meta.get("desc"), "output", None) for node in self.tangents}
-        views = [
-            node
-            for what, node in outputs.items()
-            if isinstance(what, PlainAOTOutput) and what not in summed and _may_be_learned(node)
-        ]
-        kept = padded = 0
-        for what in summed.intersection(outputs):
-            viewed = outputs[what]
-            its = [view for view in views if self.values[view] == self.values[viewed]]
-            if its:
-                returned = [viewed] if isinstance(what, PlainAOTOutput) else []
-                kept += sum(map(_bytes_alone, [*its, *returned]))
-                padded = max(padded, _bytes_alone(viewed))
-        return kept, padded
+        given = {getattr(node.meta.get("desc"), "output", None) for node in self.tangents}
+        found: set[int] = set()
+        others: set[int] = set()
+        for place, node in enumerate(self.outputs):
+            if node is not None:
+                what = self.output_descriptions[place]
+                is_new = isinstance(what, InputMutationAOTOutput) and what not in given
+                (found if is_new else others).update(self.values[node])
+        return frozenset(found - others - self.source_values)
 
     @cached_property
     def mutated(self) -> frozenset[fx.Node]:
@@ -200,9 +201,10 @@ class Joint:
             return
         if node.op in ("placeholder", "get_attr"):
             self.sources.append(node)
-        given = [self._number.get(storage_key(tensor)) for tensor in tensors_of(node)]
+        keys = set(map(storage_key, tensors_of(node)))
+        is_new = not keys <= self._number.keys() | self._tangent_keys
         is_step = node.op == "call_function" and node.target is not operator.getitem
-        is_step = is_step and (None in given or mutates(node))
+        is_step = is_step and (is_new or mutates(node))
         known = len(self.bytes)
         self.values[node] = tuple(self._value(tensor, node) for tensor in tensors_of(node))
         if is_step:
@@ -214,11 +216,23 @@ class Joint:
 
     def _value(self, tensor: torch.Tensor, node: fx.Node) -> int:
         key = storage_key(tensor)
+        if key in self._tangent_keys:
+            return self._value_of_tangent(tensor, node)
         if key not in self._number:
             self._number[key] = len(self.bytes)
             self.bytes.append(allocated_bytes(tensor))
             self.base.append(node)
         return self._number[key]
+
+    def _value_of_tangent(self, tensor: torch.Tensor, node: fx.Node) -> int:
+        """Return the value of a tangent or of its view; torch traces tangents in one storage."""
+        if not is_tangent(node):
+            key = storage_key(tensor)
+            viewed = (n for n in node.all_input_nodes if key in map(storage_key, tensors_of(n)))
+            return self.values[next(viewed)][0]
+        self.bytes.append(allocated_bytes(tensor))
+        self.base.append(node)
+        return len(self.base) - 1
 
     def _owner(self, node: fx.Node, value: int) -> fx.Node:
         """Return the getitem of this value if the node has several outputs, else the node."""

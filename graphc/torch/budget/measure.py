@@ -164,6 +164,11 @@ def allocated_bytes(tensor: torch.Tensor) -> int:
     return in_blocks(int(tensor.untyped_storage().nbytes()), tensor.device)
 
 
+def bytes_alone(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor in a dense storage of its own."""
+    return in_blocks(tensor.numel() * tensor.element_size(), tensor.device)
+
+
 def storage_bytes(tensors: Iterable[torch.Tensor], seen: set[int] | None = None) -> int:
     """Return the bytes of distinct storages that are not in `seen`, and add them to `seen`."""
     seen = set() if seen is None else seen

@@ -11,13 +11,14 @@ from torch import fx
 from graphc.errors import OptionError
 from graphc.ir.types import parse_bytes
 from graphc.remat.solver import Schedule
+from graphc.torch.budget.checker_input import Plan, Weight, kind_of_copy
 from graphc.torch.budget.costs import measure
 from graphc.torch.budget.emit import emit
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.lives import Replay
 from graphc.torch.budget.planner import TorchPlanner
-from graphc.torch.budget.replay import Plan, Weight, check, kind_of_copy
+from graphc.torch.budget.replay import check
 from graphc.torch.budget.report import Report, does_not_fit
 from graphc.torch.budget.sources import Source
 from graphc.torch.budget.steps import TorchSteps
@@ -98,6 +99,7 @@ def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) ->
         forward=forward,
         backward=backward,
         leaves=joint.leaves,
+        returned=joint.returned,
         weights={t: weights[node] for t, node in joint.node_of.items() if node in weights},
         copies={kind_of_copy(n): each for n, each in weights.items() if n not in traced},
         fixed_bytes=torch_steps.steps.fixed_bytes,

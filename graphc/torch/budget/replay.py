@@ -11,8 +11,7 @@ use, or to the end of the step if the caller receives it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -21,13 +20,16 @@ from torch import fx
 from graphc.errors import TorchError
 from graphc.ir.types import exact_bytes
 from graphc.torch.budget.autograd_rules import (
-    gradients_of_views,
+    dense_bytes,
+    gradients_at_turn,
     is_tangent,
     kept_gradients,
+    new_contents,
     placeholders,
     returned_by,
     why_copied,
 )
+from graphc.torch.budget.checker_input import Plan, Weight, kind_of_copy
 from graphc.torch.budget.contents import (
     MOVES,
     Done,
@@ -39,34 +41,6 @@ from graphc.torch.budget.contents import (
     tensors_in,
 )
 from graphc.torch.budget.lives import RANDOM_STATE, Content, Life, Moment, Replay
-
-
-@dataclass(frozen=True)
-class Weight:
-    """Workspace bytes of a node of the joint graph, and the bytes of each result."""
-
-    workspace: int
-    results: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Input of the checker: a joint graph, and the forward and backward graph emitted for it.
-
-    The first `forward_outputs` outputs of the joint graph belong to the forward pass. `leaves` are
-    indices of the inputs whose gradients autograd keeps. `fixed_bytes` are resident before the
-    step.
-    """
-
-    joint: fx.Graph
-    forward_outputs: int
-    forward: fx.Graph
-    backward: fx.Graph
-    leaves: frozenset[int]
-    weights: Mapping[fx.Node, Weight]
-    copies: Mapping[Hashable, Weight]
-    """Weights of copies that are not in the traced joint graph, by `kind_of_copy`."""
-    fixed_bytes: int
 
 
 def check(plan: Plan, claimed_bytes: int) -> Replay:
@@ -93,13 +67,6 @@ def replay(plan: Plan) -> Replay:
 def _wrong(where: fx.Node | str, what: str) -> TorchError:
     name = where if isinstance(where, str) else where.name
     return TorchError(f"this plan is wrong because of a bug in graphc: at {name}, {what}")
-
-
-def kind_of_copy(node: fx.Node) -> Hashable:
-    """Return the type, device, shape and both strides of a copy, which determine its bytes."""
-    (given,) = (each.meta["val"] for each in node.all_input_nodes)
-    made = node.meta["val"]
-    return made.dtype, str(made.device), tuple(made.shape), given.stride(), made.stride()
 
 
 class _Joint:
@@ -161,14 +128,25 @@ class _Emitted:
         outputs = self.plan.forward_outputs
         self._expect(returned[:outputs], self.joint.returns[:outputs], "the forward graph")
         turn = len(self.moments)
-        self.views = gradients_of_views(self.plan.joint, outputs)
-        self.moments.append((None, None, self.views.padded))
         trees = [None if node is None else self._there(node) for node in returned]
-        for tree in trees:
-            self._touch(tree)
+        copied = new_contents(self.plan.joint, outputs)
+        for place in copied:
+            self._touch(trees[place])
+        self.given = gradients_at_turn(
+            self.plan.joint, outputs, self.plan.leaves, self.plan.returned
+        )
+        self.moments.append((None, None, self.given.workspace))
+        for place, tree in enumerate(trees):
+            if place not in copied:
+                self._touch(tree)
         self.saved = trees[outputs:]
         self.returned = [tensor for tree in trees[:outputs] for tensor in tensors_in(tree)]
-        self.held.update(tensor.storage for tensor in self.returned)
+        self.held.update(
+            tensor.storage
+            for place, tree in enumerate(trees[:outputs])
+            if place not in copied
+            for tensor in tensors_in(tree)
+        )
         self.versions = [tensor.storage.version for tensor in self.returned]
         return turn
 
@@ -190,10 +168,11 @@ class _Emitted:
     def _backward(self) -> None:
         taken = placeholders(self.plan.backward)
         tangents = [self._tangent(place) for place in range(len(self.joint.tangents))]
-        if self.views.kept:
-            whole = torch.empty(self.views.kept, dtype=torch.uint8, device="meta")
-            storage = Storage(self.views.kept, "gradients of views", whole)
-            self._make_at_turn(storage, len(tangents))
+        if self.given.kept:
+            whole = torch.empty(self.given.kept, dtype=torch.uint8, device="meta")
+            storage = Storage(self.given.kept, "gradients of the caller", whole)
+            self._make_at_turn(storage, len(tangents), storage.bytes)
+            self.held.add(storage)
         given = [*self.saved, *tangents]
         if len(taken) != len(given):
             raise _wrong(
@@ -218,16 +197,22 @@ class _Emitted:
             if node is not None:
                 self.held.update(t.storage for t in tensors_in(self.walk.env[node]))
         self._expect_kept(tangents)
+        if self.given.at_end:
+            self.moments.append((None, None, self.given.at_end))
 
     def _tangent(self, place: int) -> Tree:
-        tree = self.walk.outside(self.joint.tangents[place], "tangent", place)
+        node = self.joint.tangents[place]
+        tree = self.walk.outside(node, "tangent", place)
         for tensor in tensors_in(tree):
-            self._make_at_turn(tensor.storage, place)
+            size = self.given.made.get(node, dense_bytes(tensor.storage.fake))
+            self._make_at_turn(tensor.storage, place, size)
+            if node not in self.given.made:
+                self.held.add(tensor.storage)
         return tree
 
-    def _make_at_turn(self, storage: Storage, place: int) -> None:
-        self._make(storage, self.turn, storage.bytes, place)
-        self.held.add(storage)
+    def _make_at_turn(self, storage: Storage, place: int, size: int) -> None:
+        self._make(storage, self.turn, size, place)
+        self.last[storage] = self.turn
 
     def _through(self, graph: fx.Graph, may_copy: bool = False) -> None:
         for node in graph.nodes:

@@ -35,12 +35,14 @@ from graphc.torch.budget.measure import memory_ranges
 from graphc.torch.budget.planned import Goal, Planned, plan_for
 from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_tensors
 from graphc.torch.budget.report import Report
+from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed, runner
 from graphc.torch.budget.sources import sources_of
 from graphc.torch.budget.tracing import (
     CALLED_BESIDE,
     apart,
     last_guard,
+    note_returned,
     refuse_stance,
     refuse_untraced,
     traced_as_here,
@@ -257,7 +259,9 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
         refuse_untraced()
-        return self.unplanned(*args, **kwargs)
+        found = self.unplanned(*args, **kwargs)
+        note_returned(found)
+        return found
 
 
 _BEGUN = frozenset(("plans", "_call", "_times", "_example", "_compiled"))
@@ -284,14 +288,18 @@ def _noting(found: weakref.ref[PlannedStep], called: Callable[..., Any]) -> Call
 
 
 def _partition(
-    found: weakref.ref[PlannedStep], module: fx.GraphModule, forward_outputs: int, names: list[str]
+    found: weakref.ref[PlannedStep],
+    module: fx.GraphModule,
+    forward_outputs: int,
+    names: list[str],
+    returned: Returned | None,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Return the forward and backward graph of a new plan, and add the plan to the step."""
     step = found()
     assert step is not None, "torch.compile is called by the step"
     given = step._call.given
     refuse_tensors(step, given)
-    joint = Joint(module, forward_outputs, _results_in(given))
+    joint = Joint(module, forward_outputs, _results_in(given), returned)
     sources = sources_of(joint, step, given, names)
     held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
     plan = plan_for(step.goal, joint, held, sources)

@@ -1,14 +1,18 @@
 """Conversion of a joint graph into the steps of a planner's `Problem`.
 
-Besides the nodes that compute, there are four kinds of auxiliary steps:
+Besides the nodes that compute, there are six kinds of auxiliary steps:
 
     random state, before each random op          a recomputation draws from it again
     new running statistics, before each norm     a recomputation does not produce them
       that updates them
     use of the old statistics, after such a      a recomputation does not read them
       norm, if they are not inputs of the graph
-    forward/backward boundary (`turn`), where    produces the tangents, and the gradients of
-      the forward pass returns                   outputs that are views of other outputs
+    return of the forward pass, if it modifies   torch copies the new contents, and frees them
+      inputs
+    forward/backward boundary (`turn`)           produces the tangents, and other gradients that
+                                                 the caller gives
+    end of the step, where autograd adds         takes a workspace
+      gradients to those of returned leaves
 
 Auxiliary steps are never recomputed, so each byte is counted in its own live range. Outputs of the
 forward pass are live until the end of the step, because the caller may keep them. Tensors resident
@@ -27,6 +31,7 @@ from torch import fx
 from graphc.scheduling.problem import Problem, Run
 from graphc.torch.budget.in_place import may_overwrite
 from graphc.torch.budget.joint import Joint, Step, aten, is_random, runs_once
+from graphc.torch.budget.measure import bytes_alone
 
 STATEFUL_NORMS = {
     aten._native_batch_norm_legit_functional.default: aten._native_batch_norm_legit.no_stats
@@ -73,10 +78,13 @@ class TorchSteps:
         self.state_of: dict[int, int] = {}
         """Maps each random step to the value of the random state that it reads."""
         self.bytes = list(joint.bytes)
-        outer, self._padded = joint.outer_gradients
-        self.outer = (len(self.bytes),) if outer else ()
-        """The value for gradients of outputs that are views of other outputs, if there are any."""
-        self.bytes += [outer] if outer else []
+        kept = joint.incoming.kept
+        self.outer = (len(self.bytes),) if kept else ()
+        """The value for gradients of the caller that are no tangents, if there are any."""
+        self.bytes += [kept] if kept else []
+        for node in joint.tangents:
+            for value in joint.values[node]:
+                self.bytes[value] = joint.incoming.made.get(node, bytes_alone(node.meta["val"]))
         self._cost: list[float] = []
         self._workspace: list[int] = []
         self._inputs: list[tuple[int, ...]] = []
@@ -88,6 +96,9 @@ class TorchSteps:
             self._add(step, measured[step.node])
         if joint.turn == len(joint.steps):
             self._add_turn()
+        if joint.incoming.at_end:
+            gradients = {v for n in joint.outputs[joint.forward_outputs :] for v in self._made(n)}
+            self._add_once((), tuple(sorted(gradients)), joint.incoming.at_end)
         turn = self._turn
         self.steps = Problem(
             cost=tuple(self._cost),
@@ -136,7 +147,7 @@ class TorchSteps:
             makes = tuple(value for value in makes if value not in statistics)
             old = tuple(value for value in self._old_statistics(step.node) if value not in there)
             reads = tuple(value for value in reads if value not in old)
-        if self._must_run_once(step.node) or not self.held.isdisjoint(makes):
+        if self._must_run_once(step.node) or not self.returned.isdisjoint(makes):
             self._once.add(len(self.nodes))
         self._append(step.node, reads, makes, measured)
         if old:
@@ -152,11 +163,17 @@ class TorchSteps:
         self._add_once((value,))
         return value
 
+    def _made(self, node: fx.Node | None) -> set[int]:
+        """Return the values of a node that do not exist before the step."""
+        return set() if node is None else {*self.joint.values[node]} - self.joint.source_values
+
     def _add_turn(self) -> None:
+        if self.joint.replacing:
+            self._add_once((), tuple(sorted(self.joint.replacing)))
         self._turn = len(self.nodes)
         tangents = self.joint.tangents
         given = dict.fromkeys(value for node in tangents for value in self.joint.values[node])
-        self._add_once((*given, *self.outer), workspace=self._padded)
+        self._add_once((*given, *self.outer), workspace=self.joint.incoming.workspace)
 
     def _add_once(
         self, makes: tuple[int, ...], reads: tuple[int, ...] = (), workspace: int = 0
@@ -167,11 +184,18 @@ class TorchSteps:
 
     @cached_property
     def held(self) -> frozenset[int]:
-        """Values live at the end: outputs of the forward pass, tangents and gradients."""
+        """Values live at the end: outputs of the forward pass, and gradients of the caller."""
         joint = self.joint
-        nodes = [*joint.outputs, *joint.tangents]
-        held = {value for node in nodes if node is not None for value in joint.values[node]}
-        return frozenset(held - joint.source_values).union(self.outer)
+        made = joint.incoming.made
+        given = [node for node in joint.tangents if node not in made or not node.users]
+        held = {value for node in (*joint.outputs, *given) for value in self._made(node)}
+        return frozenset(held - joint.replacing).union(self.outer)
+
+    @cached_property
+    def returned(self) -> frozenset[int]:
+        """Values that the forward pass returns, and values that autograd or the caller makes."""
+        tangents = {value for node in self.joint.tangents for value in self.joint.values[node]}
+        return self.held | self.joint.replacing | tangents
 
     def _must_run_once(self, node: fx.Node) -> bool:
         if runs_once(node):
@@ -196,7 +220,7 @@ class TorchSteps:
         pairs = []
         for operand in may_overwrite(node):
             (value,) = self.joint.values[operand]
-            is_free = value not in self.joint.source_values and value not in self.held
+            is_free = value not in self.joint.source_values and value not in self.returned
             if (
                 is_free
                 and self.bytes[value] == self.bytes[result]

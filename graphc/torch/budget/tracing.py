@@ -1,18 +1,29 @@
-"""Tracing of steps by Dynamo: its settings, refused stances, and reasons for recompilation."""
+"""Tracing of steps by Dynamo: its settings, refused stances, and reasons for recompilation.
+
+Dynamo returns a tensor once from its graph, however often the module returns it, and returns an
+input without the graph. So `note_returned` notes the tensors while Dynamo traces the module.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
+import threading
+from collections import Counter
 from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any
 
 import torch
+from torch import fx
+from torch._dynamo.comptime import ComptimeVar, comptime
 from torch._dynamo.utils import get_compilation_metrics
+from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
+from graphc.torch.budget.measure import bytes_alone
 from graphc.torch.budget.names import expression_of_user
+from graphc.torch.budget.returned import Returned
 
 TRACING = {"recompile_limit": 256, "allow_rnn": True, "optimize_ddp": False}
 """Settings of Dynamo: the number of shapes kept, tracing of nn.LSTM, one graph under DDP."""
@@ -74,3 +85,47 @@ def apart(function: Any) -> FunctionType:
 
 
 _NUMBERS = itertools.count()
+
+
+class _Noted(threading.local):
+    bytes_of: list[tuple[str, int]] | None = None
+    """Per returned tensor, the name of Dynamo's node and its bytes."""
+
+
+_NOTED = _Noted()
+
+
+def note_returned(found: Any) -> None:
+    """Note the tensors that a module returns; Dynamo traces this function."""
+    leaves = tree_leaves(found)  # noqa: F841 - `_note` reads it
+    comptime(_note)
+
+
+def _note(context: Any) -> None:
+    found = context.get_local("leaves")._i_will_not_complain_if_bc_breaks_VariableTracker()
+    noted = []
+    for leaf in map(ComptimeVar, found.items):
+        fake = leaf.as_fake() if leaf.is_proxy() else None
+        if isinstance(fake, torch.Tensor) and fake.requires_grad:
+            noted.append((str(leaf.as_proxy().node.name), bytes_alone(fake)))
+    _NOTED.bytes_of = noted
+
+
+def returned_of(traced: fx.GraphModule) -> Returned | None:
+    """Return the tensors that were noted while Dynamo traced this graph, or None."""
+    noted, _NOTED.bytes_of = _NOTED.bytes_of, None
+    if noted is None:
+        return None
+    count = Counter(name for name, _ in noted)
+    (output,) = traced.graph.find_nodes(op="output")
+    given = traced.graph.find_nodes(op="placeholder")
+    outputs = tree_leaves(output.args[0])
+    known = {node.name for node in (*outputs, *given) if isinstance(node, fx.Node)}
+    others = [(name, size) for name, size in noted if name not in known]
+    other_bytes = sum(size for _, size in others) + sum(dict(others).values())
+    return Returned(_by_index(outputs, count), _by_index(given, count), other_bytes)
+
+
+def _by_index(nodes: Any, count: Counter[str]) -> dict[int, int]:
+    names = [getattr(node, "name", "") for node in nodes]
+    return {place: count[name] for place, name in enumerate(names) if name in count}

@@ -1,0 +1,18 @@
+"""Counts of the tensors that a module returns; the caller may give a gradient for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Returned:
+    """How often the module returns each output and each input of its graph that requires grad."""
+
+    outputs: Mapping[int, int]
+    """Counts by the index of the output."""
+    inputs: Mapping[int, int]
+    """Counts by the index of the input."""
+    other_bytes: int = 0
+    """Gradients of leaves that the graph does not read: the caller's, and those in ``.grad``."""

@@ -1,0 +1,78 @@
+"""Modules that return aliases, duplicates, views, parameters and written buffers: their peaks."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.peers
+
+from torch_cases.returning import (  # noqa: E402
+    ALIASES,
+    ROWS,
+    SOURCES,
+    VIEWS,
+    WIDTH,
+    WRITES,
+    Module,
+    module_of,
+)
+from torch_cases.steps import SLACK  # noqa: E402
+
+import graphc  # noqa: E402
+
+
+def check(module, **goal):
+    step = graphc.torch.plan(module, (x := torch.randn(ROWS, WIDTH),), **goal)
+    found = step.verify(x)
+    assert found.same_bits, found
+    assert found.measured_peak_bytes <= found.planned_peak_bytes, found
+    slack = max(SLACK, found.planned_peak_bytes // 100)
+    assert found.planned_peak_bytes - found.measured_peak_bytes <= slack, found
+    assert step.plans[-1].replay.peak.bytes == found.planned_peak_bytes
+    return found
+
+
+CLASSES = {
+    "duplicate": ["twice", "in a dict", "identity"],
+    "alias": ["contiguous", "float", "no dropout"],
+    "view": ["transposed", "flat"],
+    "padded view": ["row", "columns", "part of a row"],
+    "traced in one storage": ["split"],
+    "copied to the traced strides": ["chunk"],
+    "parameter": ["parameter", "unused parameter", "view of a parameter", "row of a parameter"],
+}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_gradients_of_what_is_returned_are_counted(kind):
+    """Together with the value that they alias or view."""
+    for name in CLASSES[kind]:
+        check(Module(0, [("itself", 0), (name, 0)], []), max_extra_time=0.0)
+
+
+def test_a_written_buffer_is_not_counted_in_the_backward_pass():
+    for name in WRITES:
+        check(Module(1, [("itself", 1)], [name]), max_extra_time=0.0)
+
+
+def test_a_budget_holds_with_a_duplicate():
+    budget = 40 << 20
+    found = check(Module(2, [("twice", 2)], []), budget=budget)
+    assert found.measured_peak_bytes <= budget
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_peaks_of_random_modules(seed):
+    check(module_of(seed), max_extra_time=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 200, 10))
+def test_peaks_of_200_random_modules(first):
+    for seed in range(first, first + 10):
+        torch.compiler.reset()
+        check(module_of(seed), max_extra_time=0.1 * (seed % 4))
+
+
+def test_all_rules_are_drawn():
+    names = {name for seed in range(200) for name, _ in module_of(seed).returned}
+    assert names == {*ALIASES, *VIEWS, *SOURCES}
