@@ -100,6 +100,7 @@ def gradients_at_turn(
         first = bases.setdefault(_storage(node), node)
         if dense_bytes(node.meta["val"]) > dense_bytes(first.meta["val"]):
             bases[_storage(node)] = node
+    made_later = 0  # zeros and copies, which follow all sums
     for what, node in outputs:
         if what not in tangents:
             continue
@@ -114,6 +115,8 @@ def gradients_at_turn(
                 continue
         found.kept += buffer.given
         found.made[tangent] = _strided_bytes(tangent.meta["val"])
+        if not (buffer.count and buffer.is_new):
+            made_later += found.made[tangent]
         found.workspace = max(found.workspace, buffer.workspace)
     computed = {what.grad_of for what, n in _described_outputs(joint)[forward_outputs:] if n}
     for place in leaves if returned is not None else ():
@@ -129,6 +132,7 @@ def gradients_at_turn(
             found.kept += buffer.given + (0 if is_summed_later else size)
             found.at_end = max(found.at_end, size if is_summed_later else 0)
             found.workspace = max(found.workspace, buffer.workspace)
+    found.workspace = max(0, found.workspace - made_later)
     return found
 
 
@@ -156,6 +160,7 @@ def _padded(view: fx.Node) -> int:
     chain = [view]
     while chain[-1].op == "call_function" and chain[-1].all_input_nodes:
         chain.append(chain[-1].all_input_nodes[0])
+    parts = [node.meta["val"] for node in chain if "getitem" in str(node.target)]
     fakes = [node.meta.get("val") for node in chain]
     storage = fakes[0].untyped_storage()._cdata
     own = [
@@ -163,8 +168,13 @@ def _padded(view: fx.Node) -> int:
         for each in fakes
         if isinstance(each, torch.Tensor) and each.untyped_storage()._cdata == storage
     ]
-    sizes = [dense_bytes(big) for small, big in pairwise(own) if small.numel() != big.numel()]
-    return max(map(sum, pairwise([0, *sizes])), default=0)
+    padded = [(small, big) for small, big in pairwise(own) if small.numel() != big.numel()]
+    most = before = 0
+    for small, big in padded:
+        size = dense_bytes(big)
+        zeros = size - dense_bytes(small) if any(small is part for part in parts) else 0
+        most, before = max(most, before + zeros + size), size
+    return most
 
 
 def _strided_bytes(fake: torch.Tensor) -> int:

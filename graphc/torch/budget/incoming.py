@@ -8,6 +8,7 @@ autograd makes are freed after their last use.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,20 +81,32 @@ class Returns:
     def incoming(self, kept_for: Mapping[int, fx.Node], has_gradient: set[fx.Node]) -> Incoming:
         """Return the bytes; `kept_for` are leaves by index."""
         found = Incoming(kept=0 if self.returned is None else self.returned.other_bytes)
-        for tangent, what in self.tangents.items():
-            self._add_tangent(found, tangent, what)
+        for tangent in self.tangents:
+            self._add_tangent(found, tangent)
         for place, node in kept_for.items() if self.returned is not None else ():
             self._add_leaf(found, place, node, node in has_gradient)
+        # Zeros and copies follow the sums, when no gradient is padded any more.
+        found.workspace = max(0, found.workspace - sum(self._late(n) for n in found.made))
         return found
 
-    def _add_tangent(self, found: Incoming, tangent: fx.Node, what: Any) -> None:
+    def _late(self, tangent: fx.Node) -> int:
+        """Return the bytes of zeros or of a copy; 0 if a tangent is a sum or a padded gradient."""
+        parts = self._parts(tangent)
+        is_sum = sum(each.count for each in parts) > 1 or any(each.padding for each in parts)
+        return 0 if is_sum else strided_bytes(tangent)
+
+    def _parts(self, tangent: fx.Node) -> list[_Part]:
+        """Return the tensors whose gradients a tangent sums up."""
+        what = self.tangents[tangent]
         same = [t for t, other in self.tangents.items() if self._is_one(other, what)]
-        parts = []
-        if tangent is same[-1]:  # autograd knows a tensor as the last output that it is
-            directs = [self.tangents[each] for each in same]
-            parts = [_Part(self.outputs[each], self.counts[each]) for each in directs]
-            parts += self._viewing(tangent)
-        parts = [each for each in parts if each.count]
+        if tangent is not same[-1]:  # autograd knows a tensor as the last output that it is
+            return []
+        directs = [self.tangents[each] for each in same]
+        parts = [_Part(self.outputs[each], self.counts[each]) for each in directs]
+        return [each for each in (*parts, *self._viewing(tangent)) if each.count]
+
+    def _add_tangent(self, found: Incoming, tangent: fx.Node) -> None:
+        parts = self._parts(tangent)
         if self._is_given(tangent, parts):
             return
         found.kept += sum(each.bytes for each in parts)
@@ -170,23 +183,23 @@ def _strides_given(node: fx.Node) -> tuple[int, ...]:
 def _padding(view: fx.Node) -> int:
     """Return the most bytes that the gradients of a view take, padded to what it views.
 
-    The number is 0 if all ops between them rearrange elements without copying.
+    The number is 0 if all ops between them rearrange elements without copying. The backward pass
+    of an op with several results also makes zeros for the other results.
     """
     most = before = 0
     node = view
     while node.op == "call_function" and node.all_input_nodes:
-        above = node.all_input_nodes[0]
-        value, viewed = node.meta.get("val"), above.meta.get("val")
-        if isinstance(value, torch.Tensor) and isinstance(viewed, torch.Tensor):
-            if value.untyped_storage()._cdata != viewed.untyped_storage()._cdata:
-                break
-            if value.numel() != viewed.numel():
-                size = bytes_alone(above.meta["val"])
-                most, before = max(most, before + size), size
-        elif isinstance(viewed, torch.Tensor) and any(
-            each.numel() != viewed.numel() for each in value
-        ):
-            size = bytes_alone(above.meta["val"])
-            most, before = max(most, before + size), size
+        is_one_of_several = node.target is operator.getitem
+        op = node.all_input_nodes[0] if is_one_of_several else node
+        above = op.all_input_nodes[0]
+        value, viewed = node.meta["val"], above.meta.get("val")
+        if not isinstance(viewed, torch.Tensor):
+            break
+        if value.untyped_storage()._cdata != viewed.untyped_storage()._cdata:
+            break
+        if value.numel() != viewed.numel():
+            size = bytes_alone(viewed)
+            zeros = size - bytes_alone(value) if is_one_of_several else 0
+            most, before = max(most, before + zeros + size), size
         node = above
     return most
