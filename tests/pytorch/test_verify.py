@@ -10,7 +10,8 @@ pytestmark = pytest.mark.peers
 from torch import nn  # noqa: E402
 
 import graphc  # noqa: E402
-from graphc.errors import OptionError  # noqa: E402
+from graphc.errors import OptionError, TorchError  # noqa: E402
+from graphc.torch.budget.verify import compared  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -110,13 +111,18 @@ def test_the_worst_node_is_that_whose_workspace_is_wrong(monkeypatch):
 
     monkeypatch.setattr(planning, "measure", changed)
     module, args = module_and_args()
-    found = graphc.torch.plan(module, args).verify()
+    step = graphc.torch.plan(module, args)
+    with pytest.raises(
+        TorchError, match=r"measured peak .* is not the planned one(.|\n)*of parts.1"
+    ):
+        step.verify()
+    found = compared(step, (args, {}))
     assert found.worst.module == "parts.1"
     assert found.worst.node.startswith("gelu")
     assert found.worst.planned_bytes - found.worst.measured_bytes == wrong
     assert "of parts.1: planned" in str(found)
     assert found.json["worst"]["module"] == "parts.1"
-    assert found.held  # too much was planned
+    assert not found.held  # too much was planned
 
 
 def test_the_peak_is_that_of_the_allocator(monkeypatch):
@@ -139,7 +145,10 @@ def test_the_peak_is_that_of_the_allocator(monkeypatch):
 
     monkeypatch.setattr(planning, "measure", changed)
     x = torch.randn(1 << 20)
-    found = graphc.torch.plan(Dropped(), (x,)).verify()
+    step = graphc.torch.plan(Dropped(), (x,))
+    with pytest.raises(TorchError, match=r"measured 4\.00 MiB more"):
+        step.verify()
+    found = compared(step, ((x,), {}))
     assert found.same_bits
     assert not found.held
     assert found.measured_peak_bytes - found.planned_peak_bytes == x.nbytes
@@ -162,8 +171,10 @@ def test_what_is_there_before_a_step_is_measured_too(kind, monkeypatch):
     monkeypatch.setattr(planning, "held_by", changed)
     args = (torch.randn(80, 4096),)
     step = graphc.torch.plan(nn.Linear(4096, 80), args, accumulate=True, reserve=4096)
-    found = step.verify()
-    assert found.measured_peak_bytes - found.planned_peak_bytes == left_out[0]
+    with pytest.raises(TorchError, match=r"measured peak .* is not the planned one"):
+        step.verify()
+    found = compared(step, (args, {}))
+    assert found.measured_peak_bytes - found.planned_peak_bytes == left_out[-1]
     assert left_out[0] > 2**20
     assert not found.held
 
@@ -232,3 +243,52 @@ def test_attributes_that_become_others_are_left_as_they_were():
     assert len(module.seen) == 1
     assert module.seen[0] is zeros
     assert module.by_name == {"counts": [0], "names": set()}
+
+
+@pytest.fixture
+def eager_step(monkeypatch):
+    """Return a function that changes the results of eager torch, and returns a planned step."""
+
+    def changed(change):
+        module, args = module_and_args()
+        step = graphc.torch.plan(module, args)
+        assert (found := step.verify(*args)).unlike_eager == {}
+        assert not found.eager_error
+        call = type(step).unplanned
+
+        def unplanned(self, *given):
+            found = call(self, *given)
+            return found if torch.compiler.is_compiling() else change(found)
+
+        monkeypatch.setattr(type(step), "unplanned", unplanned)
+        return step.verify(*args)
+
+    return changed
+
+
+def test_an_error_of_eager_torch_is_reported(eager_step):
+    def fail(_):
+        raise RuntimeError("modified by an inplace operation\nmore")
+
+    found = eager_step(fail)
+    assert found.same_bits
+    assert found.json["eager_error"] == "modified by an inplace operation"
+    assert "eager torch fails: modified by an inplace operation\n" in str(found)
+
+
+def test_differences_of_aot_eager_are_not_blamed_on_the_plan(eager_step):
+    found = eager_step(lambda y: (2 * y[0], y[1]))
+    assert found.same_bits
+    assert found.unlike_eager["outputs output 0"] == pytest.approx(0.5, abs=1e-4)
+    assert "outputs output 0 differs from eager by 0.5" in str(found)
+
+
+def test_a_dispatch_mode_is_named():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    module, args = module_and_args()
+    step = graphc.torch.plan(module, args)
+    with FlopCounterMode(display=False), pytest.raises(TorchError, match="under a FlopCounterMode"):
+        step(*args)
+    with FlopCounterMode(display=False), pytest.raises(TorchError, match="under a FlopCounterMode"):
+        graphc.torch.plan(module, args)

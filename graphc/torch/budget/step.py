@@ -225,9 +225,12 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
     def verify(self, *args: Any, **kwargs: Any) -> Verified:
         """Run one step of the plan and one with ``backend="aot_eager"``, and compare them.
 
+        The result also names tensors in which ``aot_eager`` itself differs from eager torch.
+
         Without arguments, it uses those of the last `plan` or `verify`. Parameters, buffers,
         attributes of the modules, ``.grad`` and the random state are restored afterwards.
-        Raises `OptionError` if these arguments no longer exist.
+        Raises `OptionError` if these arguments no longer exist, and `TorchError` if the measured
+        peak differs from the planned one by more than 1 % and 1 MiB.
         """
         from graphc.torch.budget.verify import verified
 

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 from torch._dynamo.comptime import ComptimeVar, comptime
 from torch._dynamo.utils import get_compilation_metrics
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
@@ -60,6 +61,13 @@ def is_refused_recompile(error: BaseException) -> bool:
 def refuse_untraced() -> None:
     """Raise `TorchError` if a function runs that torch.compile should have traced."""
     if not torch.compiler.is_compiling():
+        mode = _get_current_dispatch_mode()
+        if mode is not None:
+            raise TorchError(
+                f"the step is called under a {type(mode).__name__.lstrip('_')}; under a "
+                "TorchDispatchMode, torch.compile does not trace, and the step would not keep to "
+                "its plan; call the step outside of it, or the module itself"
+            )
         raise TorchError(
             "torch.compile is disabled by torch._dynamo.config.disable, TORCHDYNAMO_DISABLE or "
             "TORCH_COMPILE_DISABLE, so the step would not follow its plan; enable it, or call "

@@ -1,0 +1,103 @@
+"""Restoring the state of a module, its arguments and the generators around a step."""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from graphc.torch.budget.example import Given
+
+if TYPE_CHECKING:
+    from graphc.torch.budget.step import PlannedStep
+
+
+@contextmanager
+def as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
+    """Yield a function that restores the state before a step; at the end, restore everything.
+
+    The function clears ``.grad``, or resets it to its old value (zeros if None) if the step
+    accumulates gradients.
+    """
+    reached = _reached([*(vars(each) for each in step.modules() if each is not step), given])
+    kept = [(each, _items(each)) for each in reached if isinstance(each, CONTAINERS)]
+    tensors = [*step.parameters(), *step.buffers(), *reached, *tree_leaves(given)]
+    tensors = list({id(x): x for x in tensors if isinstance(x, torch.Tensor)}.values())
+    learned = [(each, each.grad) for each in tensors if each.requires_grad and each.is_leaf]
+    contents = [(each, each.detach().clone(), each._version) for each in tensors]
+    versions = [version for *_, version in contents]
+    states = dict(random_states())
+
+    def again() -> None:
+        for number, (each, content, _) in enumerate(contents):
+            if each._version != versions[number]:
+                with torch.no_grad():
+                    each.copy_(content)
+                versions[number] = each._version
+        for container, items in kept:
+            _put_back(container, items)
+        torch.set_rng_state(states["cpu"])
+        for name, state in states.items():
+            if name != "cpu":
+                torch.cuda.set_rng_state(state, name)
+        for each, old in learned:
+            each.grad = _old_gradient(each, old) if step.accumulate else None
+
+    again()
+    try:
+        yield again
+    finally:
+        again()
+        for each, old in learned:
+            each.grad = old
+
+
+CONTAINERS = dict, list, set, deque
+"""Mutable Python containers that may hold the state of a module."""
+
+
+def _reached(roots: Iterable[Any]) -> list[Any]:
+    """Return the roots and everything nested in containers and tuples, each object once."""
+    found: dict[int, Any] = {}
+    pending = list(roots)
+    while pending:
+        each = pending.pop()
+        if id(each) in found:
+            continue
+        found[id(each)] = each
+        if isinstance(each, (*CONTAINERS, tuple)):
+            pending += each.values() if isinstance(each, dict) else each
+    return list(found.values())
+
+
+def _items(container: Any) -> list[Any]:
+    return list(container.items() if isinstance(container, dict) else container)
+
+
+def _put_back(container: Any, items: list[Any]) -> None:
+    """Restore the items of a container, if they have changed."""
+    now, then = (
+        [part for pair in each for part in pair] if isinstance(container, dict) else each
+        for each in (_items(container), items)
+    )
+    if len(now) == len(then) and all(map(operator.is_, now, then)):
+        return
+    container.clear()
+    (container.extend if isinstance(container, list | deque) else container.update)(items)
+
+
+def _old_gradient(parameter: torch.Tensor, old: torch.Tensor | None) -> torch.Tensor:
+    return torch.zeros_like(parameter) if old is None else old.clone()
+
+
+def random_states() -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the state of each generator by its device."""
+    yield "cpu", torch.get_rng_state()
+    if torch.cuda.is_available():
+        for number, state in enumerate(torch.cuda.get_rng_state_all()):
+            yield f"cuda:{number}", state
