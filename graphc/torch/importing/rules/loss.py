@@ -82,15 +82,20 @@ LEAST_LOG = -100.0
 def binary_cross_entropy(call: TorchCall) -> Value:
     """Return the binary cross entropy of probabilities against independent labels."""
     x, target = call.value("self"), call.value("target")
-    likely, unlikely = (
-        graphc.maximum(graphc.log(each), LEAST_LOG) for each in (x, graphc.sub(1.0, x))
-    )
+    likely, unlikely = _log(x), _log(graphc.sub(1.0, x))
     losses = graphc.neg(
         graphc.add(graphc.mul(target, likely), graphc.mul(graphc.sub(1.0, target), unlikely))
     )
     if call.has("weight"):
         losses = graphc.mul(losses, call.value("weight"))
     return reduced("binary_cross_entropy", losses, _reduction(call))
+
+
+def _log(x: Value) -> Value:
+    \"\"\"Return log(x), at least `LEAST_LOG`; the gradient at 0 is 0.\"\"\"
+    is_0 = graphc.equal(x, 0.0)
+    found = graphc.maximum(graphc.log(graphc.where(is_0, 1.0, x)), LEAST_LOG)
+    return graphc.where(is_0, LEAST_LOG, found)
 
 
 @rule("kl_div")

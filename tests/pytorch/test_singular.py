@@ -1,0 +1,116 @@
+"""Gradients at points where one branch of a function is singular: 0 times infinity is NaN."""
+
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.errors import TorchError
+
+pytestmark = pytest.mark.peers
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch_cases.operators import Called  # noqa: E402 - needs torch
+
+F = torch.nn.functional
+
+
+def wide(*given):
+    return torch.tensor(given, dtype=torch.float64)
+
+
+POINTS = wide(-2, -1, -0.5, -0.0, 0, 0.5, 1, 2, 3, 6, 25, 1e-3, -3e-3, 4e-3, 0.1)
+UNIT = wide(0, 0.25, 0.5, 1, 0.75)
+ROWS = wide([0, 0, 0], [1, 2, 2], [1, 0, 0], [1, 1, 1])
+OTHERS = wide([0, 0, 0], [1, 2, 2], [0, 0, 0], [1, 1, 0])
+BELOW = wide(0, 1, 0.5, 0, 2)
+
+CASES = {
+    "sinc": (torch.sinc, POINTS),
+    "special sinc": (torch.special.sinc, POINTS),
+    "logit": (torch.logit, UNIT),
+    "clipped logit": (lambda x: torch.logit(x, 1e-6), UNIT),
+    "xlogy": (torch.xlogy, wide(0, 1, 0.5, 2), wide(0.5, 1, 3, 2)),
+    "xlogy by a constant": (lambda x: torch.xlogy(x, wide(0, 1, 2)), wide(0, 0, 1)),
+    "xlog1py": (torch.special.xlog1py, wide(0, 1, 0, 2), wide(0.5, 1, 1e-12, 1e-12)),
+    "entr": (torch.special.entr, wide(0.5, 1, 2)),
+    "square root of norms": (lambda x: torch.linalg.vector_norm(x, 2, 1), ROWS),
+    "cubic norms": (lambda x: torch.linalg.vector_norm(x, 3, 1), ROWS),
+    "norms of half": (lambda x: torch.linalg.vector_norm(x, 0.5, 1), ROWS),
+    "largest norms": (lambda x: torch.linalg.vector_norm(x, torch.inf, 1), ROWS),
+    "normalize": (F.normalize, ROWS),
+    "distances": (lambda x, y: torch.cdist(x, y), ROWS, OTHERS),
+    "pairwise distances": (F.pairwise_distance, ROWS, OTHERS),
+    "cosine similarity": (F.cosine_similarity, ROWS, OTHERS),
+    "cosine loss": (lambda x, y: F.cosine_embedding_loss(x, y, wide(1, -1, 1, 1)), ROWS, OTHERS),
+    "triplet loss": (lambda x, y: F.triplet_margin_loss(x, y, y.flip(0)), ROWS, OTHERS),
+    "hypot": (torch.hypot, wide(0, 0, 3), wide(0, 1, 4)),
+    "products": (lambda x: x.prod(1), ROWS),
+    "running products": (lambda x: x.cumprod(1), ROWS),
+    "powers": (lambda x: x**1.5, BELOW),
+    "zeroth powers": (lambda x: x**0, BELOW),
+    "powers of 0": (lambda x: 0**x, BELOW),
+    "float powers": (torch.float_power, wide(0, 0, 1, 2), wide(1, 2, 0, 3)),
+    "deviations": (lambda x: x.std(1), ROWS),
+    "logaddexp": (torch.logaddexp, ROWS, OTHERS),
+    "logaddexp of -inf": (
+        torch.logaddexp, wide(-np.inf, -np.inf, 0), wide(-np.inf, 0, -np.inf)
+    ),
+    "nan to num": (torch.nan_to_num, wide(np.nan, np.inf, -np.inf, 1)),
+    "sums without nan": (lambda x: x.nansum(1), wide([0, np.nan, 1], [np.nan] * 3)),
+    "poisson loss": (
+        lambda x: F.poisson_nll_loss(x, wide(0, 0, 1, 2, 3), log_input=False, full=True), BELOW
+    ),
+    "kl divergence": (lambda x: F.kl_div(x, wide(0, 1, 0.5, 0, 0.2), reduction="sum"), UNIT),
+    "smooth l1 of 0": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.0), ROWS, OTHERS),
+}  # fmt: skip
+
+
+def gradients(function, *args):
+    """Return the output and the gradients of its sum, by graphc."""
+    network = g.torch.load(Called(function), args)
+    (y,), inputs = network.outputs.values(), list(network.inputs.values())
+    found = g.gradient(g.sum(y), inputs)
+    outputs = {"y": y} | {f"d{i}": d for i, d in enumerate(found)}
+    feeds = {x.name: array.numpy() for x, array in zip(inputs, args, strict=True)}
+    return list(g.compile(outputs=outputs, poison=True).step(feeds).values())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_torchs(case):
+    function, *args = CASES[case]
+    leaves = [x.clone().requires_grad_() for x in args]
+    y = function(*leaves)
+    wanted = [y, *torch.autograd.grad(y.sum(), leaves)]
+    for ours, theirs in zip(gradients(function, *args), wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(force=True), rtol=1e-9, atol=1e-10)
+
+
+def test_sinc_near_0_has_the_gradient_of_its_series():
+    x = wide(1e-300, -1e-200, 1e-160, 1e-9, -1e-5)
+    y, found = gradients(torch.sinc, x)
+    np.testing.assert_allclose(y, 1.0, rtol=1e-9)
+    np.testing.assert_allclose(found, -(np.pi**2) / 3 * x.numpy(), rtol=1e-8)
+
+
+def test_gradients_are_finite_where_torchs_are_not():
+    """Torch gives NaN or infinity there."""
+    _, _, by_y = gradients(torch.xlogy, wide(0, 0), wide(0, -1))
+    assert list(by_y) == [0, 0]
+    y, by_x = gradients(torch.special.entr, wide(0.0, -1.0))
+    assert list(y) == [0, -np.inf]
+    assert list(by_x) == [0, 0]
+
+
+def test_binary_cross_entropy_of_certain_probabilities_has_finite_gradients():
+    target = wide(0, 1, 1, 1, 0)
+    y, found = gradients(lambda x: F.binary_cross_entropy(x, target), UNIT)
+    np.testing.assert_allclose(y, F.binary_cross_entropy(UNIT, target), rtol=1e-12)
+    inside = slice(1, 3)
+    np.testing.assert_allclose(found[inside], -1 / (5 * UNIT[inside].numpy()), rtol=1e-12)
+    assert np.isfinite(found).all()
+
+
+def test_a_wrong_decomposition_is_refused():
+    target = torch.tensor([[0, 1, -1]] * 4)
+    with pytest.raises(TorchError, match=r"multilabel_margin_loss.*use multilabel_soft"):
+        g.torch.load(Called(lambda x: F.multilabel_margin_loss(x, target)), (ROWS,))
