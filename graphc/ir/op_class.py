@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from graphc.errors import GraphError
+from graphc.ir.expression import Expression, parse
 
 if TYPE_CHECKING:
     from graphc.ir.op import Op
@@ -159,3 +160,19 @@ def _signature(
         after = ", ".join(first)
         fail(cls, f"`{name}` takes {given}; write `def {name}(self, {after}, ...)`")
     return {key: parameters[key] for key in given[start:]}
+
+
+def expression_of(cls: type[Op], what: str, source: str, known: Collection[str]) -> Expression:
+    """Return a parsed expression; raises `GraphError` if it reads names that are not known."""
+    try:
+        parsed = parse(source)
+    except GraphError as error:
+        fail(cls, f"{what}: {error}")
+    if unknown := sorted(parsed.names.difference(known)):
+        fail(cls, f"{what} = {source!r} reads {unknown}; it may read {sorted(known)}")
+    return parsed
+
+
+def attribute_names(cls: type[Op]) -> set[str]:
+    """Return the names of the attributes of an op class."""
+    return {field.name for field in fields(cls.attributes)}

@@ -7,18 +7,18 @@ sums it over the axes along which an input was broadcast.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from graphc.errors import DTypeError, GraphError, OptionError
 from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.device import Device
-from graphc.ir.expression import Expression, ScalarProgram, parse
+from graphc.ir.expression import Expression, ScalarProgram
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder, attribute_items
-from graphc.ir.op_class import check_declared, fail
+from graphc.ir.op_class import attribute_names, check_declared, expression_of, fail
 from graphc.ir.operators import operator
 from graphc.ir.types import DType, TensorType, bool_, broadcast_shapes, compute_dtype
 from graphc.ops.cpu.numpy_expression import Lowering, evaluate, lower, registers_type
@@ -116,24 +116,6 @@ def parsed_expressions(cls: type[Elementwise]) -> dict[str, Expression]:
         parsed[output] = expression_of(cls, output, source, known)
         known.add(output)
     return parsed
-
-
-def expression_of(
-    cls: type[Elementwise], what: str, source: str, known: Collection[str]
-) -> Expression:
-    """Return a parsed expression; raises `GraphError` if it reads names that are not known."""
-    try:
-        parsed = parse(source)
-    except GraphError as error:
-        fail(cls, f"{what}: {error}")
-    if unknown := sorted(parsed.names.difference(known)):
-        fail(cls, f"{what} = {source!r} reads {unknown}; it may read {sorted(known)}")
-    return parsed
-
-
-def attribute_names(cls: type[Elementwise]) -> set[str]:
-    """Return the names of the attributes of an elementwise class."""
-    return {field.name for field in fields(cls.attributes)}
 
 
 @functools.lru_cache(maxsize=4096)

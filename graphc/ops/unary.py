@@ -14,14 +14,12 @@ from graphc.ir.expression import Expression, Result, parse
 from graphc.ir.expression import Operand as Part
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY, attribute_items, find_op
-from graphc.ir.op_class import check_declared, fail
+from graphc.ir.op_class import attribute_names, check_declared, expression_of, fail
 from graphc.ops.elementwise import (
     FloatElementwise,
     Operand,
     add,
-    attribute_names,
     div,
-    expression_of,
     mul,
     neg,
     sub,

@@ -11,7 +11,7 @@ from graphc.models import densenet121, gpt2, mlp
 from graphc.plans.check_figures import check_figures
 from graphc.plans.check_plan import check_plan
 from graphc.runtime.gpu.bind import BoundGemm, bind
-from graphc.runtime.gpu.cublaslt import Lying, aligned, located
+from graphc.runtime.gpu.cublaslt import MatrixPlacement, aligned, located
 from graphc.runtime.gpu.products import in_one_piece, is_as_aligned, signature
 
 ADDRESS = 0x7F00_0000_0000
@@ -200,10 +200,13 @@ def choices(plan):
     for bound in products(plan):
         call = bound.gemm
         matrices = (call.first, call.second, call.c)
-        lies = [Lying(m.leading, m.stride, aligned(located(m, bound.addresses))) for m in matrices]
+        placements = [
+            MatrixPlacement(m.leading, m.stride, aligned(located(m, bound.addresses)))
+            for m in matrices
+        ]
         usual = in_one_piece(call)
         # A slice that the network asks for lies as it does under every strategy.
-        chosen = usual if is_as_aligned(call, lies, usual) else lies
+        chosen = usual if is_as_aligned(call, placements, usual) else placements
         found.add(signature(call, chosen, 16, bound.workspace_bytes))
     return found
 

@@ -92,7 +92,7 @@ def binary_cross_entropy(call: TorchCall) -> Value:
 
 
 def _log(x: Value) -> Value:
-    \"\"\"Return log(x), at least `LEAST_LOG`; the gradient at 0 is 0.\"\"\"
+    """Return log(x), at least `LEAST_LOG`; the gradient at 0 is 0."""
     is_0 = graphc.equal(x, 0.0)
     found = graphc.maximum(graphc.log(graphc.where(is_0, 1.0, x)), LEAST_LOG)
     return graphc.where(is_0, LEAST_LOG, found)
