@@ -98,14 +98,14 @@ def test_an_own_rule_goes_before_that_of_a_class():
 
 
 def test_a_second_rule_is_refused():
-    with pytest.raises(OptionError, match="softmax has a rule for its kernels already"):
+    with pytest.raises(OptionError, match="softmax already has a rule for its kernels"):
         kernels_of("softmax")(turned)
 
 
 def test_a_second_stride_rule_is_refused():
     op = made()
     strides_of(op)(takes_all)
-    with pytest.raises(OptionError, match="Turned has a rule for its strides already"):
+    with pytest.raises(OptionError, match="Turned already has a rule for its strides"):
         strides_of(op)(takes_all)
 
 

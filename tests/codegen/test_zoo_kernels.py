@@ -90,5 +90,5 @@ def test_arenas_are_aligned():
 
 def test_a_value_outside_the_arena_is_refused():
     plan = small_plan()
-    with pytest.raises(PlanError, match="leaves the arena"):
+    with pytest.raises(PlanError, match="exceeds the arena"):
         places_of_plan(replace(plan, arena_bytes=256))

@@ -105,7 +105,7 @@ def test_numpys_numbers_beside_values():
 def test_arrays_without_names_are_refused_by_a_step():
     program = g.compile(outputs=[x + g.input("other", X.shape)])
     for feeds in ((X, X), (X,), ({"x": X}, X)):
-        with pytest.raises(FeedError, match=r"by name, program.step\(x=..., other=...\)"):
+        with pytest.raises(FeedError, match=r"by name, as in program.step\(x=..., other=...\)"):
             program.step(*feeds)
     assert (program.step({"x": X}, other=X)["output0"] == 2 * X).all()
 

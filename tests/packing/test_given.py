@@ -108,7 +108,7 @@ def test_messages_call_buffers_by_their_ids(columns, options, told):
 
 
 def test_a_pin_without_an_offset_is_told_by_its_id():
-    with pytest.raises(OptionError, match="the offset of pinned buffer 'a b' is a whole number"):
+    with pytest.raises(OptionError, match="the offset of pinned buffer 'a b' must be an integer"):
         pack([0] * 3, [1] * 3, [4] * 3, ids=IDS, pinned={1: -1})
 
 
