@@ -107,7 +107,8 @@ def slope(x):
 )
 def test_a_table_that_would_fill_memory_is_refused_before_it_is_made(build, monkeypatch):
     monkeypatch.setattr("graphc.ops.axis_map._tabled", None)
-    with pytest.raises(ShapeError, match=f"must have at most {2**26} numbers.*join .*graphc.concat"):
+    message = f"must have at most {2**26} numbers.*join .*graphc.concat"
+    with pytest.raises(ShapeError, match=message):
         build()
 
 

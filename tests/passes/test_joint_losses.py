@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from graphc.runtime.ranks.threads import on_ranks
+from runtime.ranks.threads import on_ranks
 
 import graphc as g
 from graphc.runtime.program import Program

@@ -19,11 +19,11 @@ def test_values_are_found_by_name_and_by_place():
         assert find_value(plan, name[1:]) is value
     found = find_value(plan, "stem/relu")
     assert found.node.label == "stem/relu"
-    with pytest.raises(OptionError, match=r"fits \d+ values; choose one of: .* and \d+ more"):
+    with pytest.raises(OptionError, match=r"matches \d+ values; choose one of: .* and \d+ more"):
         find_value(plan, "stage1")
-    with pytest.raises(OptionError, match="no value '#'; none is called alike"):
+    with pytest.raises(OptionError, match="no value '#'; no name is similar"):
         find_value(plan, "#")
-    with pytest.raises(OptionError, match="no value 'stem/rulu'; close to it are stem/relu"):
+    with pytest.raises(OptionError, match="no value 'stem/rulu'; similar names are stem/relu"):
         find_value(plan, "stem/rulu")
     with pytest.raises(OptionError, match="got nothing"):
         find_value(plan, "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Returned:
-    """How often the module returns each output and each input of its graph that requires grad."""
+    """Counts of the outputs and inputs of a graph that a module returns; inputs require grad."""
 
     outputs: Mapping[int, int]
     """Counts by the index of the output."""

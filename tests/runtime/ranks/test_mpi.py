@@ -163,7 +163,9 @@ def test_a_process_that_hangs_is_waited_for_so_long(victim, tmp_path):
     script = SCRIPT.replace("SIGKILL", "SIGSTOP") + PHASES["a collective"] + STEPS
     found = run(2, "-c", script, str(tmp_path / "none"), str(victim), "7", "2")
     assert found.returncode != 0
-    told = f"RanksError: rank {1 - victim} of 2 waited 2 s for the others in all_reduce; one of"
+    told = (
+        f"RanksError: rank {1 - victim} of 2 waited 2 s for the others in all_reduce; another rank"
+    )
     assert told in found.stderr
 
 
