@@ -186,7 +186,10 @@ def test_a_read_of_a_value_that_is_overwritten(plan):
     (made,) = (node for node in of(plan.forward, aten.add.Tensor) if node is x)
     made.prepend(written)
     written.args = made.args
-    refused(plan, f"at {made.name}, {made.args[0].name} is read, which {written.name} has written")
+    refused(
+        plan,
+        f"at {made.name}, {made.args[0].name} is read after {written.name} has overwritten it",
+    )
 
 
 def test_a_repeated_random_op_without_its_state(plan):
@@ -287,7 +290,7 @@ def test_a_prepared_step_follows_its_trace(make, shape, name, fault, monkeypatch
     monkeypatch.setattr(costs, "_run", lambda keys, _: dict.fromkeys(keys, NOT_MEASURED))
     graphc.torch.plan(module, (x,), max_extra_time=0.0)
     monkeypatch.setattr(joint, name, fault)
-    with pytest.raises(TorchError, match="what is computed is not a value of the module"):
+    with pytest.raises(TorchError, match="the computed value is not a value of the module"):
         graphc.torch.plan(module, (x,), max_extra_time=0.0)
 
 
