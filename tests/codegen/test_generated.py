@@ -18,7 +18,7 @@ CASES = {case.name: case for case in all_cases()}
 
 
 def is_slow(case):
-    """Whether the case shows what another shows, or has 9,001 rows, which take a second each.
+    """Return True if another case covers this one, or if it has 9,001 rows, a second each.
 
     float64 and float16 have the kernels of float32 and bfloat16 but for the types.
     """

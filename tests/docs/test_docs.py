@@ -121,7 +121,7 @@ def test_the_table_of_orders(network):
 
 
 def test_the_gradient_of_a_tied_embedding_waits_for_all_layers():
-    """As docs/internals/ordering.md says: 147 MiB, after the backward pass of the last layer."""
+    """Check docs/internals/ordering.md: 147 MiB, after the last layer's backward pass."""
     text = (ROOT / "docs" / "internals" / "ordering.md").read_text()
     assert "The gradient of a tied embedding takes 147 MiB in GPT-2 small" in text
     assert "wait until all layers have run backward" in text

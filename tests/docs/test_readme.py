@@ -57,12 +57,12 @@ def test_gpu_figures_are_those_of_the_result_file():
         for how in ("eager", "compile")
     )
     text = " ".join(README.split())
-    assert f"All {passed} GPU tests pass on an NVIDIA H200" in text
+    assert f"All {passed} GPU tests passed on an NVIDIA H200 (commit {found['commit'][:7]})" in text
     assert f"takes {eager} of torch eager's time and {compiled} of `torch.compile`'s" in text
 
 
 def test_the_error_without_a_gpu(capsys, monkeypatch):
-    """As docs/gpu.md shows it, but for what CuPy itself says."""
+    """Compare the error with docs/gpu.md, except for the part that CuPy writes."""
     monkeypatch.setitem(sys.modules, "cupy", None)
     (shown,) = re.findall(r"\$ graphc train digits --device cuda\n(.*?)\n```", GPU)
     assert main(["train", "digits", "--device", "cuda"]) == 2
