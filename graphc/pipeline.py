@@ -189,9 +189,7 @@ def traced(options: PlanningOptions) -> Graph:
         named = {f"output{index}": value for index, value in enumerate(values)}
     if options.loss is not None:
         if "loss" in named:
-            raise OptionError(
-                "the output name 'loss' is reserved for the loss; rename the other output"
-            )
+            raise OptionError("the output name 'loss' is reserved; rename the other output")
         named = {"loss": options.loss, **named}
     if not named:
         raise OptionError("compile needs a loss or outputs")

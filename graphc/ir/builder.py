@@ -42,8 +42,7 @@ class Context:
 _context: ContextVar[Context] = ContextVar("graphc_context", default=Context())  # noqa: B039 - frozen
 _serials = itertools.count()
 _limit: ContextVar[list[int] | None] = ContextVar("graphc_node_limit", default=None)
-"""The number of nodes and parameters that may still be created, in a list of one; None if
-unlimited."""
+"""The number of nodes and parameters that may still be created, in a list of one, or None."""
 _kept: WeakSet[Value] = WeakSet()
 _constants: WeakValueDictionary[tuple[str, str], State] = WeakValueDictionary()
 """Constants by name and digest, so that equal ones are one value."""

@@ -391,11 +391,7 @@ def _workspaces(entries: list[Any], buffers: tuple[Buffer, ...]) -> Iterator[tup
             )
         lifetime = buffers[index].lifetime
         if lifetime != Lifetime(step, step + 1) or step in steps:
-            READER.fail(
-                f"{where}.step",
-                f"expected the only step in the buffer's lifetime, {lifetime}",
-                step,
-            )
+            READER.fail(f"{where}.step", f"expected the only step of the lifetime {lifetime}", step)
         steps.add(step)
         taken.add(index)
         yield step, index
