@@ -45,9 +45,8 @@ def test_a_number_that_is_not_finite_changes_no_state():
 def test_copies_beside_steps_change_no_bit(name):
     runs = []
     for overlaps in (False, True):
-        program = g.compile(
-            SMALL[name](), optimizer=g.optim.Adam(), device="cuda", seed=SEED, overlap_copies=overlaps
-        )  # fmt: skip
+        options = {"optimizer": g.optim.Adam(), "seed": SEED, "overlap_copies": overlaps}
+        program = g.compile(SMALL[name](), device="cuda", **options)
         batches = [
             {source.name: array for source, array in random_feeds(program.graph, step).items()}
             for step in range(6)
