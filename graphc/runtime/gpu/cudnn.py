@@ -1,7 +1,8 @@
 """cuDNN through NVIDIA's frontend package: convolutions and attention on raw device addresses.
 
 The frontend lists engines for a request in its heuristic order. The first one is chosen that is
-deterministic, has the requested precision, and fits into the workspace. The choice is made for the
+deterministic, has the requested precision, fits into the workspace, and can be created from a
+record. The choice is made for the
 request with contiguous operands, so that operands inside larger tensors give the same bits. The
 chosen engine and its knobs are recorded; a later run with the record makes the same plans.
 """
@@ -211,18 +212,36 @@ class Cudnn:
             return None
         for index in range(graph.get_execution_plan_count()):
             plan = self._at(graph, index, request, workspace_bytes)
-            if plan is not None and (not in_parts or self._serves_parts(plan, workspace_bytes)):
+            if plan is None:
+                continue
+            found = {"engine": plan.engine, "knobs": plan.knobs}
+            if in_parts:
+                serves = self._with(spread(request), found, workspace_bytes) is not None
+            else:
+                serves = self._named(request, found) is not None
+            if serves:
                 return plan
         return None
-
-    def _serves_parts(self, plan: Plan, workspace_bytes: int) -> bool:
-        found = {"engine": plan.engine, "knobs": plan.knobs}
-        return self._with(spread(plan.request), found, workspace_bytes) is not None
 
     def _with(
         self, request: Request, found: Mapping[str, Any], workspace_bytes: int
     ) -> Plan | None:
         """Build the plan with an engine and its knobs; None if it does not support the request."""
+        graph = self._named(request, found)
+        if graph is None:
+            return None
+        try:
+            self._restrict(graph, request, workspace_bytes)
+            index = graph.get_execution_plan_count() - 1
+        except Exception:  # of a request or an engine that is not supported
+            return None
+        return self._at(graph, index, request, workspace_bytes)
+
+    def _named(self, request: Request, found: Mapping[str, Any]) -> Any:
+        """Describe a request with an engine and its knobs as the last plan; None if that fails.
+
+        The frontend lists engines that it cannot create by name: it rejects knobs of older engines.
+        """
         members = self._library.knob_type.__members__
         graph = self._described(request)
         if graph is None:
@@ -230,11 +249,9 @@ class Cudnn:
         try:
             knobs = {members[name]: number for name, number in found["knobs"].items()}
             graph.create_execution_plan(found["engine"], knobs)
-            self._restrict(graph, request, workspace_bytes)
-            index = graph.get_execution_plan_count() - 1
-        except Exception:  # of a request or an engine that is not supported
+        except Exception:  # the frontend's own errors derive from nothing narrower
             return None
-        return self._at(graph, index, request, workspace_bytes)
+        return graph
 
     def _described(self, request: Request) -> Any:
         """Build the frontend graph of a request; None if cuDNN cannot express it."""
