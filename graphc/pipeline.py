@@ -38,6 +38,7 @@ from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.passes.modes import count_step, number_streams, to_inference, without_changes
 from graphc.passes.norm_gradients import merge_norm_gradients
 from graphc.passes.overlap_collectives import overlap_collectives
+from graphc.passes.pad_classes import pad_classes
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
 from graphc.passes.running_sums import use_running_sums
@@ -361,6 +362,7 @@ STEPS: tuple[Step, ...] = (
     plain("number-streams", number_streams),
     plain("simplify", simplify),
     plain("common-subexpressions", share_common_subexpressions),
+    plain("pad-classes", pad_classes, lambda options: options.target.pads_rows),
     plain("scale-products", scale_products, lambda options: options.target.scales_products),
     plain("dead-code", remove_dead_code),
     Step("count-steps", _counting_steps, lambda options: not options.trains),

@@ -19,9 +19,17 @@ from graphc.ir.types import TensorType, align, uint8
 from graphc.ops.elementwise import Elementwise
 
 PARTS = 16
-"""The most parts into which a product's inner extent is worth splitting (split-K).
+"""The least number of parts into which a BLAS may split a product's inner extent (split-K).
 
 A BLAS does so for small outputs; a large output has enough blocks for a device without it.
+"""
+
+TILE, TILES, DEPTH = 128, 256, 1024
+"""More parts are allowed until the `TILE` by `TILE` blocks of all of them are `TILES`, enough for
+the multiprocessors of a large GPU, if each part sums at least `DEPTH` products.
+
+On an H200, 64 by 147 sums of 112,896 products of bfloat16 took 20.9 ms with room for 16 parts and
+0.05 ms with room for 175.
 """
 
 PARTIAL_BYTES = 4
@@ -99,7 +107,8 @@ def product_workspace_bytes(product: Gemm) -> int:
     They do not depend on the division of a node's products into calls, because the choice of an
     algorithm depends on them.
     """
-    sums = (
-        product.all_batches * product.m * product.n * max(PARTIAL_BYTES, product.c.dtype.itemsize)
-    )
-    return LEAST_LIBRARY_BYTES + PARTS * align(sums, ALIGNMENT)
+    batches, m, n = product.all_batches, product.m, product.n
+    sums = batches * m * n * max(PARTIAL_BYTES, product.c.dtype.itemsize)
+    tiles = batches * -(-m // TILE) * -(-n // TILE)
+    parts = max(PARTS, min(TILES // tiles, product.k // DEPTH))
+    return LEAST_LIBRARY_BYTES + parts * align(sums, ALIGNMENT)

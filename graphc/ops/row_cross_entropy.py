@@ -48,6 +48,8 @@ class CrossEntropyAttributes:
 
     smoothing: Annotated[float, Between(0.0, 1.0)] = 0.0
     ignored: Ignored = ()
+    padding: Annotated[int, Whole(0)] = 0
+    """The columns after those of the classes. Their logits must make their probabilities 0."""
 
 
 class LabelOp(Op):
@@ -88,7 +90,8 @@ class CrossEntropy(LabelOp):
         return logits.with_shape(labels.shape), logits
 
     def index_limit(self, node: Node) -> int:
-        return node.inputs[0].shape[1]
+        classes: int = node.inputs[0].shape[1] - node.attributes.padding
+        return classes
 
     def cost(self, node: Node) -> Cost:
         moved = super().cost(node)
@@ -251,7 +254,8 @@ class CrossEntropyGradient(LabelOp):
         return probabilities
 
     def index_limit(self, node: Node) -> int:
-        return node.inputs[0].shape[1]
+        classes: int = node.inputs[0].shape[1] - node.attributes.padding
+        return classes
 
     def gradient_probabilities(
         self, node: Node, ddlogits: Value, labels: Value, dlosses: Value, weights: tuple[Value, ...]

@@ -45,9 +45,6 @@ ATTENTION_PART, ATTENTION_GRADIENT_PART, OWN_ATTENTION_PART = 0.32, 0.22, 0.17
 """The fractions of peak arithmetic of cuDNN's attention, of its deterministic gradient, and of
 graphc's own attention on tensor cores, which its other instructions limit; measured."""
 
-WEIGHT_GRADIENT_PART = 0.026
-"""The fraction of cuDNN's deterministic 16-bit gradients of filters; measured in ResNet-50."""
-
 ODD_EXTENT_PART, EXTENT_MULTIPLE = 0.1, 8
 """The fraction of 16-bit products whose m or k is not a multiple of 8. cuBLASLt computes them
 without Hopper's instructions for any strides; measured with a vocabulary of 50,257."""
@@ -238,15 +235,14 @@ def _request_seconds(request: Request, node: Node, device: Device) -> float:
     is_convolution = isinstance(request, ConvolutionRequest)
     dtype: DType = next(iter(tensors)).dtype
     rate = device.product_rate(dtype, is_convolution and getattr(request, "tf32", False))
-    return _longer(device, flops, moved, rate * _part_of(request, dtype))
+    return _longer(device, flops, moved, rate * _part_of(request))
 
 
-def _part_of(request: Request, dtype: DType) -> float:
+def _part_of(request: Request) -> float:
     """Return the fraction of peak arithmetic that cuDNN reaches for a request."""
     if not isinstance(request, ConvolutionRequest):
         return ATTENTION_PART if request.kind == "forward" else ATTENTION_GRADIENT_PART
-    is_narrow_gradient = request.kind == "wgrad" and dtype.itemsize == 2
-    return WEIGHT_GRADIENT_PART if is_narrow_gradient else PRODUCT_PART
+    return PRODUCT_PART
 
 
 def _longer(device: Device, flops: float, moved: float, rate: float) -> float:

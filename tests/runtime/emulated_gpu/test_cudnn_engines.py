@@ -100,6 +100,27 @@ def test_a_record_makes_the_same_plans(cudnn, monkeypatch):
     again.close()
 
 
+def test_an_engine_that_cannot_be_created_again_is_passed_over(cudnn, monkeypatch):
+    """cuDNN 9.19 lists engines whose knobs the frontend rejects in create_execution_plan."""
+    request = simple_call().request
+    usual = cudnn.build(request, WORKSPACE_BYTES).engine
+    own = fake_cudnn.pygraph.create_execution_plan
+
+    def create(graph, engine, knobs=None):
+        if engine == usual:
+            raise RuntimeError("convert_to_backend_knob_type: CUDNN_STATUS_INVALID_VALUE")
+        own(graph, engine, knobs)
+
+    monkeypatch.setattr(fake_cudnn.pygraph, "create_execution_plan", create)
+    other = Cudnn(fake_cudnn)
+    chosen = other.build(request, WORKSPACE_BYTES)
+    again = Cudnn(fake_cudnn, json.loads(json.dumps(other.record)))
+    assert chosen.engine != usual
+    assert again.build(request, WORKSPACE_BYTES).engine == chosen.engine
+    other.close()
+    again.close()
+
+
 def test_a_recorded_engine_runs(cudnn):
     node, arrays = simple()
     call = library_call(node, places_of(arrays))
