@@ -32,6 +32,10 @@ STATUS = {
     "tf32, bf16 and fp16": r"test_narrow",
     "bits of kernels against their C++": r"test_kernels_have|test_dropout_draws",
     "reruns bit for bit": r"test_runs_repeat",
+    "refused steps": r"test_a_label_out_of_range|test_a_number_that_is_not_finite",
+    "copies beside steps, with the same bits": r"test_copies_beside",
+    "recorded engines of cuDNN, with the same bits": r"test_recorded_engines",
+    "labels that do not count, of micro-batches too": r"test_labels_that_do_not_count",
     "a hundred steps without an allocation": r"test_a_hundred_steps",
     "the driver's bytes": r"test_the_driver|test_an_arena|test_a_plan_beyond",
 }
