@@ -13,11 +13,15 @@ from codegen.convolution_cases import (
     filled,
     in_float64,
     laid,
+    limited,
     node_of,
+    three,
 )
 from codegen.on_cpu import Library, aligned, apart, kernels_in, places_of, surroundings
 
+from graphc.codegen.convolution import tiles
 from graphc.codegen.lowering import calls_of
+from graphc.codegen.node_calls import Gemm
 from graphc.codegen.text.kernel import module_text
 from graphc.ops.conv import (
     Conv2d,
@@ -65,6 +69,32 @@ def test_dtypes_and_running_sums(size, dtype, cases, library, cublas):
     assert len(chosen) == 8 * (4 + 3)
     for case in chosen:
         check(case, library, cublas)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("limit", [2**25, 2**13])
+def test_sums_over_pixels_in_parts(limit, wide, accumulate, cublas, monkeypatch):
+    """Of 16-bit operands, if rows of the result are not aligned."""
+    monkeypatch.setattr(tiles, "PIXELS_OF_A_PART", range(4, 17))
+    limited(monkeypatch, limit)
+    tiles.weight_plan.cache_clear()
+    options = {"wide": wide, "accumulate": accumulate}
+    cases = [
+        three(layout, GEOMETRIES["padded"], orders, "bfloat16", **options)[-1]
+        for layout, orders in ORDERS.items()
+    ]
+    library = Library(kernels_in([case.found for case in cases]))
+    by_product = 0
+    for case in cases:
+        products = [call for call in case.found.calls if isinstance(call, Gemm)]
+        by_product += bool(products)
+        assert sum(call.batch for call in products) in (0, 5 * 3)
+        assert not products or (len(products) == 1) == (limit == 2**25)
+        assert {call.k for call in products} <= {14}
+        check(case, library, cublas)
+    assert by_product > len(cases) / 2
+    tiles.weight_plan.cache_clear()
 
 
 def test_tiles_change_no_bit_of_folded_sums(cases, library, cublas):

@@ -37,6 +37,10 @@ class View:
         """Return the same matrices at an offset of `elements` more."""
         return replace(self, offset=self.offset + elements)
 
+    def split(self, columns: int) -> View:
+        """Return one matrix for each part of that many columns, instead of for each image."""
+        return replace(self, image=columns * self.right)
+
     def is_readable(self, rows: int, columns: int) -> bool:
         """Return true if a BLAS accepts these matrices."""
         return stored(rows, columns, self.below, self.right) is not None

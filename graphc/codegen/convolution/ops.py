@@ -8,6 +8,7 @@ channels-last, all pixels form one matrix; otherwise each image does.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from graphc.codegen.convolution.matrices import View, filters_of, maps_of, multiply, taps_of
@@ -20,7 +21,7 @@ from graphc.codegen.convolution.tiles import (
     windows_over,
 )
 from graphc.codegen.convolution.unfold import Columns, fold, unfold
-from graphc.codegen.convolution.weight_gradient import correlated, parts_of
+from graphc.codegen.convolution.weight_gradient import correlated, finished, parts_of
 from graphc.codegen.convolution.without_blas import channels_inside, convolved, convolved_back
 from graphc.codegen.elementwise.ops import IDENTITY
 from graphc.codegen.elementwise.program import Each
@@ -190,30 +191,32 @@ def _weight_gradient(node: Node, places: Places, options: ProductOptions) -> Nod
     if maps is not None and taps is not None and maps.joins(pixels) and taps.joins(pixels):
         tiles = (Tile(range(geometry.y[0]), range(geometry.y[2])),)
     held = dw
-    if plan.total is not None and len(tiles) > 1:
-        held = _total(geometry, plan.total)
+    if plan.total is not None and (plan.pixels or len(tiles) > 1):
+        held = Operand("partial", float32, row_major(geometry.w), plan.total)
         summed = filters_of(held, geometry.w, groups, channels_last)
         assert summed is not None
-        filters, channels_last = summed
-    moved = [s for s in sums if held is not dw or places[node.inputs[2]] != places[node.output]]
-    products: list[Call] = [_copied(geometry.w, s, held) for s in moved]
+        filters, channels_last = replace(summed[0], image=math.prod(geometry.w)), summed[1]
+    in_place = held is dw and sums and places[node.inputs[2]] == places[node.output]
+    moved = sums if held is dw and not in_place else []
+    products: list[Call] = [_copied(geometry.w, s, dw) for s in moved]
+    adds = held is dw and bool(sums)
+    most = 1
     for number, tile in enumerate(tiles):
         first, first_calls = _gathered(geometry, plan, tile, dy, maps)
         second, second_calls = _taps(geometry, plan, tile, x, taps, channels_last)
         products += [*first_calls, *second_calls]
         count = len(tile.images) * len(tile.rows) * geometry.y[3]
+        parts = plan.parts(count)
+        most = max(most, parts)
         products += multiply(
-            (geometry.w[0] // groups, geometry.depth, count), first, second.transposed, filters,
-            (1, groups), 1.0 if sums or number else 0.0, compute_type(x.dtype, options.tf32),
+            (geometry.w[0] // groups, geometry.depth, count // parts),
+            first.split(count // parts), second.split(count // parts).transposed, filters,
+            (parts, groups), 1.0 if adds or number else 0.0,
+            compute_type(x.dtype, options.tf32),
         )  # fmt: skip
     if held is not dw:
-        products.append(_copied(geometry.w, held, dw))
+        products.append(finished(geometry, held, sums, dw, most))
     return NodeCalls(tuple(products), plan.scratch)
-
-
-def _total(geometry: Geometry, workspace: Scratch) -> Operand:
-    """Return the float32 sum over tiles as an operand."""
-    return Operand("total", float32, row_major(geometry.w), workspace)
 
 
 def _copied(shape: tuple[int, ...], source: Operand, target: Operand) -> Each:

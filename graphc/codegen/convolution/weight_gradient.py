@@ -77,13 +77,23 @@ def correlated(
     kernel, grid, block = _correlation(geometry, anonymous(dy), anonymous(x), added, target, parts)
     if parts == 1:
         return NodeCalls((Launch(kernel, buffers(dy, x, *sums, dw), grid, block),))
-    elements = math.prod(geometry.w)
-    finish = _finish_kernel(geometry, workspace, addends, anonymous(dw), parts)
     launches = (
         Launch(kernel, buffers(dy, x, workspace), grid, block),
-        over_grid(finish, buffers(workspace, *sums, dw), elements),
+        finished(geometry, workspace, sums, dw, parts),
     )
-    return NodeCalls(launches, (TensorType((elements * parts,), held),))
+    return NodeCalls(launches, (TensorType((math.prod(geometry.w) * parts,), held),))
+
+
+def finished(
+    geometry: Geometry, partial: Operand, sums: Sequence[Operand], dw: Operand, parts: int
+) -> Launch:
+    """Return a launch that adds the parts of each weight in order, and a running sum.
+
+    `partial` is (parts, filters, channels, rows, columns) in one piece.
+    """
+    addends = tuple(map(anonymous, sums))
+    kernel = _finish_kernel(geometry, anonymous(partial), addends, anonymous(dw), parts)
+    return over_grid(kernel, buffers(partial, *sums, dw), math.prod(geometry.w))
 
 
 def _window_rows(r: int, s: int) -> int:
@@ -218,7 +228,7 @@ def _store(geometry: Geometry, sums: Sequence[Operand], target: Operand, parts: 
     weight = ("k", "c", "Index(r + i)", "Index(s)")
     if parts > 1:
         place = offset(weight, row_major(geometry.w))
-        return f"partial[({place}) * {parts}u + part] = value;"
+        return f"partial[part * {math.prod(geometry.w)}u + ({place})] = value;"
     added = "".join(f"widen({at(each, *weight)}) + " for each in sums)
     return f"narrow({added}value, {at(target, *weight)});"
 
@@ -237,7 +247,8 @@ def _finish_kernel(
     body = [
         *split,
         f"{C_TYPES[workspace.dtype]} total = 0;",
-        f"for (Index part = 0; part < {parts}u; ++part) total += partial[item * {parts}u + part];",
+        f"for (Index part = 0; part < {parts}u; ++part)",
+        f"    total += partial[part * {math.prod(geometry.w)}u + item];",
         *(f"total += widen({at(each, *indices)});" for each in sums),
         f"narrow(total, {at(dw, *indices)});",
     ]
