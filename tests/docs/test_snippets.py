@@ -169,7 +169,7 @@ def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, capsys):
             code, _, err = run(capsys, *arguments)
             is_over = "--resume" in arguments  # tests/cli/test_train.py goes on with a stopped run
             assert code == (2 if is_over or below.startswith("graphc: ") else 0), (line, err)
-            assert not is_over or "has done 2 steps" in err
+            assert not is_over or "has completed 2 steps" in err
             ran += 1
     assert ran
 
