@@ -185,9 +185,9 @@ def check_settings(
             )
         annotation = str(parameters[key].annotation)
         if annotation.startswith("Sequence") and not isinstance(value, tuple | list):
-            raise OptionError(f"{name}: {key} is a list such as (2,3,4), got {quoted(value)}")
+            raise OptionError(f"{name}: {key} must be a list such as (2,3,4), got {quoted(value)}")
         wanted = {str(parameters[key].annotation), type(parameters[key].default).__name__}
         if wanted & {"int", "int | None"} and (type(value) is not int or value < 1):
-            raise OptionError(f"{name}: {key} is a whole number from 1 up, got {quoted(value)}")
+            raise OptionError(f"{name}: {key} must be an integer >= 1, got {quoted(value)}")
         if "float" in wanted and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise OptionError(f"{name}: {key} is a number, got {quoted(value)}")
+            raise OptionError(f"{name}: {key} must be a number, got {quoted(value)}")

@@ -73,11 +73,11 @@ def _batched(options: argparse.Namespace) -> Callable[[int], Value]:
     """Return the model as a function of its batch."""
     settings = parse_settings(options.settings)
     if "batch" in settings:
-        raise OptionError("the batch is what is looked for; leave out batch=...")
+        raise OptionError("graphc batch searches for the batch; leave out batch=...")
     function = find_model(options.model, {**settings, "batch": 1})
     parameters = inspect.signature(function).parameters.values()
     if not any(p.name == "batch" or p.kind is p.VAR_KEYWORD for p in parameters):
-        raise OptionError(f"{options.model} has no argument `batch` to be changed")
+        raise OptionError(f"{options.model} has no argument `batch`, which the search changes")
     return lambda batch: build(options.model, [*options.settings, f"batch={batch}"])
 
 
@@ -89,7 +89,7 @@ def _capacity(options: argparse.Namespace) -> tuple[str, str]:
     device = device_of(options.device, options.roofline)
     memory = memory_of(device)
     if memory is None:
-        raise OptionError(f"the memory of {device.name} is not known; give it with --budget")
+        raise OptionError(f"the memory of {device.name} is unknown; pass it as --budget")
     return place(memory), as_budget(memory.usable_bytes)
 
 

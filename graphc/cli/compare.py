@@ -122,7 +122,7 @@ def _made(options: argparse.Namespace) -> list[Row]:
     """Return the rows of the model."""
     trains = options.optimizer != "none"
     if not trains and options.budgets:
-        raise OptionError("--budget is for training steps; leave out --optimizer none")
+        raise OptionError("--budget applies only to training steps; leave out --optimizer none")
     rows = []
     for choice in POLICIES if trains else POLICIES[: len(ALLOCATE)]:
         try:

@@ -78,8 +78,8 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
     asked = [name for name in ("peak", "kept", "scopes") if getattr(options, name)]
     if len(words) + len(asked) != 1 and not (options.json and not words and not asked):
         raise OptionError(
-            "explain one thing: give one VALUE, such as %12, or --peak, --kept or --scopes; --json "
-            "alone tells all but values"
+            "give exactly one of VALUE, such as %12, --peak, --kept and --scopes; --json "
+            "alone prints all but values"
         )
     is_file = options.model.endswith(SUFFIX)
     if is_file:

@@ -146,7 +146,7 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
     path, separator, name = model.rpartition(":")
     if not separator:
         if _is_file(model):
-            raise OptionError(f"{model!r} is a file; add :function, {_functions(model)}")
+            raise OptionError(f"{model!r} needs :function, {_functions(model)}")
         near = did_you_mean(model, MODELS, before="; ")
         raise OptionError(
             f"unknown model {quoted(model)}; choose one of: {', '.join(MODELS)}, or give "

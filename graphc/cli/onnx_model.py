@@ -102,7 +102,7 @@ def _cross_entropy(network: Network, output: Value) -> Value:
     """Return the cross entropy against a new input of labels, one per row of classes."""
     logits, axis = _logits(output)
     if logits.type.rank < 2:
-        raise OptionError(f"cross entropy is of (rows, ..., classes), and the output {logits.type}")
+        raise OptionError(f"cross entropy needs an output (rows, ..., classes), got {logits.type}")
     places = (*logits.shape[:axis], *logits.shape[axis + 1 :])
     labels = graphc.input(_free(network, "labels"), places, "int64")
     return graphc.softmax_cross_entropy(logits, labels, axis=axis)

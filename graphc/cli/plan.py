@@ -118,7 +118,7 @@ def _check_shown(options: argparse.Namespace) -> None:
     """Raise `OptionError` if several output formats are requested."""
     shown = [f"--{name}" for name in ("frontier", "json", "text") if getattr(options, name)]
     if options.text and len(shown) > 1:
-        raise OptionError(f"--text is a form of its own; give one of {' and '.join(shown)}")
+        raise OptionError(f"give only one of {' and '.join(shown)}")
 
 
 def step_model(memory_plan: MemoryPlan) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None
 def _show_frontier(options: argparse.Namespace) -> None:
     """Print plans from the fewest bytes to the least time, as JSON or as a table."""
     if options.optimizer == "none":
-        raise OptionError("a frontier is of a training step; leave out --optimizer none")
+        raise OptionError("--frontier needs a training step; leave out --optimizer none")
     chosen = plan_options(options)
     decided = (*declared(RecomputeOptions), "dump")
     given = [name for name in decided if chosen.pop(name) is not None]

@@ -62,7 +62,7 @@ def plan_from_arguments(options: argparse.Namespace, **strategy: Any) -> MemoryP
 def check_suffix(path: str, suffix: str) -> None:
     """Raise `OptionError` if the suffix of a file does not match its content."""
     if is_regular(path) and not path.endswith(suffix):
-        raise OptionError(f"{path!r} would hold {WRITTEN_FORMS[suffix]}; end its name in {suffix}")
+        raise OptionError(f"{path!r} must end in {suffix}, since it holds {WRITTEN_FORMS[suffix]}")
     if suffix == PICTURE:
         check_pictures()
 

@@ -62,7 +62,7 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Plan a rank of 1, 2, 4, ... and --ranks, and print a row for each."""
     if options.dump is not None:
-        raise OptionError("--dump is for one plan; leave it out, or give it to graphc plan")
+        raise OptionError("--dump applies to one plan; leave it out, or use graphc plan")
     rows = list(_rows(options))
     if options.json:
         say(json.dumps({**identity(options), "ranks": [_described(row) for row in rows]}))

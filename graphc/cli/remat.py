@@ -40,11 +40,11 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Solve the problem and print the plan."""
     if not 0 <= options.seconds < math.inf:
-        raise OptionError(f"--seconds is a finite number from 0 up, got {options.seconds}")
+        raise OptionError(f"--seconds must be a finite number of at least 0, got {options.seconds}")
     budget = None if options.budget is None else parse_bytes("--budget", options.budget)
     problem = read_problem(options.file)
     if budget is None and problem.budget is None:
-        raise ProblemError(f"{options.file!r} has no budget; give one with --budget")
+        raise ProblemError(f"{options.file!r} has no budget; pass --budget")
     try:
         found = solve(problem, budget, options.seconds)
     except BudgetError as error:

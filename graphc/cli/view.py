@@ -90,7 +90,7 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
     _check_times(options, write)
     has_several = bool(options.diff) or "," in (options.strategies or "")
     if write not in (None, _page) and has_several:
-        raise OptionError("only a page, FILE.html, holds several plans; choose one of them")
+        raise OptionError("only a page, FILE.html, can show several plans; choose one")
     if output is not None:
         check_writable(output)
         if write is _picture:
@@ -121,8 +121,8 @@ def _check_times(options: argparse.Namespace, write: Writer | None) -> None:
     unused = given if not is_planned else [name for name in given if name == "--measure"]
     if unused:
         raise OptionError(
-            f"{', '.join(unused)}: times are shown by a page, -o FILE.html, and a trace, "
-            "-o FILE.trace.json"
+            f"{', '.join(unused)}: only a page, -o FILE.html, or a trace, "
+            "-o FILE.trace.json, shows times"
         )
 
 
@@ -131,7 +131,7 @@ def _plans(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]
     if options.diff:
         return _two_plans(parser, options)
     if options.model is None:
-        raise OptionError("give a MODEL or a plan to look at, or two plans with --diff")
+        raise OptionError("give a MODEL or a plan, or two plans with --diff")
     if options.model.endswith(SUFFIX):
         if options.strategies is not None:
             raise OptionError(
@@ -164,12 +164,11 @@ def _tabs(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
     names = [name.strip() for name in options.strategies.split(",")]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
-        raise OptionError(f"--strategies names a tab each; {twice[0]!r} stands there twice")
+        raise OptionError(f"--strategies lists {twice[0]!r} twice; each strategy is one tab")
     for name in ("allocate", "recompute", "dump"):
         if name in parser.given:
             raise OptionError(
-                f"--strategies says how each of several plans is made; leave out --{name}, or "
-                "--strategies"
+                f"--strategies determines how plans are made; leave out --{name}, or --strategies"
             )
     chosen = {name: strategy(name) for name in names}
     return {name: plan_from_arguments(options, **each) for name, each in chosen.items()}
@@ -189,7 +188,7 @@ def _writer(output: str) -> Writer:
             return write
     if output and not is_regular(output):  # a pipe, for example
         return _page
-    raise OptionError(f"cannot tell what {output!r} is; end it in one of: {', '.join(WRITERS)}")
+    raise OptionError(f"{output!r} must end in one of: {', '.join(WRITERS)}")
 
 
 def _title(options: argparse.Namespace) -> str:

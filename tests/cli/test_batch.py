@@ -161,7 +161,7 @@ def test_a_function_in_a_file_that_takes_a_batch(capsys, tmp_path):
         ([f"{tmp_path}/net.py:fixed"], "has no argument `batch`"),
         ([f"{tmp_path}/net.py:build", "batch=3"], "leave out batch=..."),
         (["mlp", "--budget", "lots"], "budget must be a size such as 7GiB"),
-        (["mlp", "layers=x"], "whole number"),
+        (["mlp", "layers=x"], "integer >= 1"),
     ):
         code, _, err = run(capsys, "batch", *arguments)
         assert code == 2
@@ -178,7 +178,7 @@ def test_a_device_of_unknown_memory_asks_for_a_budget(capsys, monkeypatch):
     monkeypatch.setattr(command, "memory_of", lambda device: None)
     code, _, err = run(capsys, "batch", "mlp")
     assert code == 2
-    assert "the memory of cpu is not known; give it with --budget" in err
+    assert "the memory of cpu is unknown; pass it as --budget" in err
 
 
 def test_errors_of_a_model_for_a_batch_are_reported():

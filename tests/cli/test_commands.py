@@ -122,8 +122,8 @@ def test_a_model_from_a_file(capsys, tmp_path):
         (["plan", "gone.py:f"], "there is no file"),
         (["plan", "mlp", "depth=3"], "no setting 'depth'; it takes layers"),
         (["plan", "mlp", "layers"], "key=value"),
-        (["plan", "mlp", "layers=x"], "whole number"),
-        (["plan", "mlp", "layers=0"], "whole number from 1"),
+        (["plan", "mlp", "layers=x"], "integer >= 1"),
+        (["plan", "mlp", "layers=0"], "integer >= 1"),
         (["plan", "mlp", "--allocate", "best"], "unknown allocate"),
         (["plan", "mlp", "--recompute", "best"], "unknown recompute"),
         (["train", "digits", "depth=3"], "it takes model, layers"),
@@ -139,9 +139,9 @@ def test_a_model_from_a_file(capsys, tmp_path):
         (["plan", "mlp", "--steps", "0"], "--steps must be an integer"),
         (["plan", "mlp", "--optimizer", "none", "--schedule", "up"], "unknown schedule 'up'"),
         (["plan", "mobilenet_v2", "width=-1"], "width must be a number above 0"),
-        (["plan", "resnet", "units=3"], "units is a list such as"),
-        (["plan", "gpt2", "layers=two"], "layers is a whole number"),
-        (["plan", "gpt2", "drop=high"], "drop is a number"),
+        (["plan", "resnet", "units=3"], "units must be a list such as"),
+        (["plan", "gpt2", "layers=two"], "layers must be an integer"),
+        (["plan", "gpt2", "drop=high"], "drop must be a number"),
         (["plan", "mlp", "--optimizer", "none", "--clip-norm", "1"], "give an optimizer"),
         (["train", "digits", "batch=9999"], "must be between"),
         (["train", "digits", "--epochs", "0"], "--epochs"),
@@ -231,7 +231,7 @@ def test_the_frontier_runs_from_the_fewest_bytes_to_no_recomputation(capsys):
         (("--budget", "1GiB", "--optimizer", "none"), "give an optimizer"),
         (("--budget", "1KiB"), "Raise the budget"),
         (("--frontier", "--budget", "1GiB"), "leave out --budget"),
-        (("--frontier", "--optimizer", "none"), "a frontier is of a training step"),
+        (("--frontier", "--optimizer", "none"), "--frontier needs a training step"),
     ],
 )
 def test_mistaken_budgets(capsys, arguments, message):
@@ -273,8 +273,8 @@ def test_mistakes_with_plan_files(capsys, tmp_path):
         ([str(path), "--keep-order"], "is a plan already; leave out --keep-order"),
         ([str(path), "batch=3"], "is a plan already; leave out batch=3"),
         (["mlp", "--output", "/no/folder/p.json"], "cannot save to"),
-        (["mlp", "--frontier", "--output", str(path)], "a chart as PNG; end its name in .png"),
-        (["mlp", "--output", str(tmp_path / "p.png")], "a plan as JSON; end its name in .json"),
+        (["mlp", "--frontier", "--output", str(path)], "must end in .png, since it holds a chart as PNG"),
+        (["mlp", "--output", str(tmp_path / "p.png")], "must end in .json, since it holds a plan as JSON"),
     ):
         code, out, err = run(capsys, "plan", *arguments)
         assert (code, out) == (2, "")

@@ -135,8 +135,8 @@ def test_of_several_budgets_the_object_names_the_one_that_cannot_be_met(capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("plan", "--json", "--text"), "give one of --json and --text"),
-        (("plan", "--text", "--frontier"), "give one of --frontier and --text"),
+        (("plan", "--json", "--text"), "give only one of --json and --text"),
+        (("plan", "--text", "--frontier"), "give only one of --frontier and --text"),
         (("plan", "--optimizer", "none", "--learning-rate", "3"), "--learning-rate does nothing"),
         (("plan", "--optimizer", "none", "--weight-decay", "0"), "--weight-decay does nothing"),
         (("plan", "--optimizer", "none", "--schedule", "cosine"), "--schedule does nothing"),
@@ -158,7 +158,7 @@ def test_of_several_budgets_the_object_names_the_one_that_cannot_be_met(capsys):
         (("view", "--strategies", "none,optimal", "--budget", "1MiB"), "omit recompute='none'"),
         (("view", "--optimizer", "none", "--schedule", "cosine"), "--schedule does nothing"),
         (("compare", "--optimizer", "none", "--learning-rate", "3"), "does nothing"),
-        (("compare", "--optimizer", "none", "--budget", "1MiB"), "for training steps"),
+        (("compare", "--optimizer", "none", "--budget", "1MiB"), "only to training steps"),
         (("batch", "--allocate", "none", "--keep-order"), "which keeps it anyway"),
         (("profile", "--optimizer", "none", "--weight-decay", "1"), "does nothing"),
         (("plan", "layers=4"), "layers is given twice, as 3 and 4; give one"),

@@ -59,7 +59,7 @@ def complaint(capsys, *arguments, expected=2):
         (("plan", "mlp", "batch=1000000000000", "hidden=1000000000"), r"less than 2\*\*60 bytes"),
         (("plan", "lstm", "hidden=10000000000", "seq_len=2"), r"less than 2\*\*60 bytes"),
         (("plan", "unet", "depth=1000000000000"), r"a multiple of 2\*\*1000000000000"),
-        (("plan", "mlp", "batch=" + "9" * 100_000), "batch is a whole number"),
+        (("plan", "mlp", "batch=" + "9" * 100_000), "batch must be an integer"),
         (("plan", "mlp", "--accumulate", "9" * 100_000), "invalid int value"),
         (("plan", "mlp", "--budget", "9" * 100_000), "must be a size such as 7GiB"),
         (("plan", "mlp", "--learning-rate", "9" * 100_000), "between 0 and 1e"),
@@ -67,7 +67,7 @@ def complaint(capsys, *arguments, expected=2):
         (("plan", "x" * 100_000), "unknown model"),
         (("plan", "x" * 100_000 + ":f"), "there is no file"),
         (("plan", "a\0b:f"), "there is no file"),
-        (("plan", "mlp", "batch=" + "(" * 100_000), "batch is a whole number"),
+        (("plan", "mlp", "batch=" + "(" * 100_000), "batch must be an integer"),
         (("plan", "mlp", "x" * 100_000), "key=value"),
     ],
     ids=lambda given: re.sub(r"(.)\1{40,}", r"\1...", str(given))[:80],
@@ -88,7 +88,7 @@ def test_a_network_without_end_is_given_up(capsys, arguments):
 def test_a_file_without_a_function_says_which_there_are(capsys, tmp_path):
     path = tmp_path / "nets.py"
     path.write_text("def small(): pass\ndef large(): pass\ndef _part(): pass\n")
-    assert "add :function, one of: small, large" in complaint(capsys, "plan", str(path))
+    assert "needs :function, one of: small, large" in complaint(capsys, "plan", str(path))
     error = complaint(capsys, "plan", f"{path}:smal")
     assert "no function 'smal'; it has one of: small, large" in error
     path.write_text("x = 1\n")
