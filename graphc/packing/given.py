@@ -55,11 +55,11 @@ class Buffers:
             lengths["ids"] = len(ids)
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            raise PackingError(f"{', '.join(lengths)} have one entry a buffer, got {told}")
+            raise PackingError(f"{', '.join(lengths)} must have one entry per buffer, got {told}")
         name_of = str if ids is None else (lambda index: repr(ids[index]))
         low, high, sizes = checked.values()
         _refuse("lower must be below upper", low >= high, name_of, lower=low, upper=high)
-        _refuse("a size is 0 or more bytes", sizes < 0, name_of, size=sizes)
+        _refuse("size must be at least 0 bytes", sizes < 0, name_of, size=sizes)
         total = sum(-(-int(entry) // alignment) * alignment for entry in sizes[sizes > 0].tolist())
         if total >= LARGEST:
             raise PackingError(
@@ -112,15 +112,15 @@ def _whole(name: str, column: npt.ArrayLike) -> Integers:
     try:
         array = np.asarray(column)
     except ValueError:  # rows of unequal lengths
-        raise PackingError(f"{name} is a list of whole numbers, got {column!r}") from None
+        raise PackingError(f"{name} must be a list of integers, got {column!r}") from None
     if array.ndim != 1:
         raise PackingError(
-            f"{name} is a list of whole numbers, one a buffer, got shape {array.shape}"
+            f"{name} must be a list of integers, one per buffer, got shape {array.shape}"
         )
     if array.size == 0:
         return np.zeros(0, np.int64)
     if array.dtype.kind not in "iu":
-        raise PackingError(f"{name} holds whole numbers, got {_odd_one(array)}")
+        raise PackingError(f"{name} must hold integers, got {_odd_one(array)}")
     if int(array.max()) >= LARGEST or int(array.min()) <= -LARGEST:
         raise PackingError(f"{name} must stay between -2**62 and 2**62, got {int(array.max())}")
     return np.ascontiguousarray(array, np.int64)
@@ -138,7 +138,7 @@ def _pins(
     pinned: Mapping[int, int] | None, size: Integers, alignment: int, name_of: Naming
 ) -> tuple[Flags, Integers]:
     if not isinstance(pinned, Mapping | None):
-        raise PackingError(f"pinned maps buffers, by index, to offsets, got {pinned!r}")
+        raise PackingError(f"pinned must map indices of buffers to offsets, got {pinned!r}")
     count = len(size)
     is_pinned, offset = np.zeros(count, np.bool_), np.zeros(count, np.int64)
     for index, given in (pinned or {}).items():

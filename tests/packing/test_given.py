@@ -12,7 +12,7 @@ from graphc.packing import pack
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (([0], [1, 2], [3]), ["one entry a buffer", "upper has 2"]),
+        (([0], [1, 2], [3]), ["one entry per buffer", "upper has 2"]),
         (([[0]], [[1]], [[3]]), ["lower", "shape (1, 1)"]),
         (([0, 3], [1, 3], [3, 4]), ["buffer 1", "lower 3, upper 3"]),
         (([0, 2], [1, 3], [3, -4]), ["buffer 1", "0 or more", "-4"]),
@@ -91,7 +91,7 @@ IDS = ["weights", "a b", "3"]
     ("columns", "options", "told"),
     [
         (([0, 3, 0], [1, 3, 1], [3, 4, 5]), {}, "buffer 'a b': lower must be below upper"),
-        (([0, 2, 0], [1, 3, 1], [3, -4, 5]), {}, "buffer 'a b': a size is 0 or more"),
+        (([0, 2, 0], [1, 3, 1], [3, -4, 5]), {}, "buffer 'a b': size must be at least 0"),
         (([0] * 3, [1] * 3, [4] * 3), {"pinned": {2: 3}, "alignment": 2}, "pinned buffer '3' must"),
         (([0] * 3, [1] * 3, [4] * 3), {"pinned": {0: LIMIT}}, "pinned buffer 'weights' must end"),
         (([0] * 3, [1] * 3, [4] * 3), {"pinned": {0: 0, 1: 3}}, "buffer 'weights', live"),
@@ -113,7 +113,7 @@ def test_a_pin_without_an_offset_is_told_by_its_id():
 
 
 def test_every_buffer_has_an_id_or_none_has():
-    with pytest.raises(PackingError, match=r"ids have one entry a buffer, got .* ids has 3"):
+    with pytest.raises(PackingError, match=r"ids must have one entry per buffer, got .* ids has 3"):
         pack([0], [1], [3], ids=IDS)
 
 
@@ -174,8 +174,8 @@ def test_a_capacity_that_was_not_reached():
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        (([[0], [1, 2]], [1], [1]), {}, "lower is a list of whole numbers"),
-        (([0], [1], [5]), {"pinned": [1]}, "pinned maps buffers"),
+        (([[0], [1, 2]], [1], [1]), {}, "lower must be a list of integers"),
+        (([0], [1], [5]), {"pinned": [1]}, "pinned must map indices of buffers"),
         (([0], [1], [0]), {"alignment": 2**70}, "alignment must be below"),
         (([0, 0], [1, 1], [5, 7]), {"pinned": {0: 2**62 - 1}}, "must end below"),
     ],
