@@ -15,7 +15,7 @@ from graphc.packing import pack
         (([0], [1, 2], [3]), ["one entry per buffer", "upper has 2"]),
         (([[0]], [[1]], [[3]]), ["lower", "shape (1, 1)"]),
         (([0, 3], [1, 3], [3, 4]), ["buffer 1", "lower 3, upper 3"]),
-        (([0, 2], [1, 3], [3, -4]), ["buffer 1", "0 or more", "-4"]),
+        (([0, 2], [1, 3], [3, -4]), ["buffer 1", "at least 0", "-4"]),
         (([0, 0.5], [1, 3], [3, 4]), ["lower", "0.0 for buffer 0"]),
         (([0], [1], ["x"]), ["size", "'x' for buffer 0"]),
         (([0], [True], [3]), ["upper"]),
