@@ -246,7 +246,7 @@ def _make_like(file: IO[bytes], old: os.stat_result) -> None:
 
 
 def _remove_left(folder: Path) -> None:
-    """Remove the files that killed writers left in a folder."""
+    """Remove the temporary files in a folder whose writers were killed."""
     if not ON_UNIX:
         return
     with suppress(OSError), os.scandir(folder) as entries:

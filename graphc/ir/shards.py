@@ -57,7 +57,7 @@ class Shard:
             first += member.elements
 
     def moments(self, kind: str, initial: Initial) -> Shard:
-        """Return the shard of moments: one per member, named by its kind and the member's name."""
+        """Return the shard of the moments of all members, such as ``m/weight`` for ``weight``."""
         members = (replace(m, name=f"{kind}/{m.name}", initial=initial) for m in self.members)
         return Shard(self.ranks, tuple(members))
 

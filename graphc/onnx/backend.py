@@ -67,8 +67,9 @@ class Prepared(BackendRep):
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
         """Run the model on inputs given by name or in the model's order.
 
-        Inputs with a default in the model may be omitted; in the model's order, all of them or
-        none. Raises `FeedError` for inputs that do not match the model's.
+        Inputs with a default in the model may be omitted. If inputs are given in the model's
+        order, either all of those or none must be omitted. Raises `FeedError` for inputs that do
+        not match the model's.
         """
         arrays = self._named(inputs)
         if self._bound is None or not self._bound.takes(arrays):

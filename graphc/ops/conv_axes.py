@@ -132,7 +132,7 @@ def _part(x: Value, axis: int, start: int, stop: int, step: int) -> Value:
 
 
 def _spread(x: Value, extent: int, start: int, step: int) -> Value:
-    """Place x along the first axis of zeros: its images `step` apart, starting at `start`."""
+    """Return zeros in which the images of x have the indices start, start + step, and so on."""
     count, rest = x.shape[0], x.shape[1:]
     stop = start + (count - 1) * step + 1
     zeros = (0,) * len(rest)

@@ -52,7 +52,7 @@ class Gather(Op):
         return node.inputs[0].shape[0]
 
     def cost(self, node: Node) -> Cost:
-        """Count the rows that are read, each once: at most as many as there are indices."""
+        """Count each row once, so at most as many rows as there are indices or rows."""
         table, indices = node.inputs
         rows = _rows_bytes(table.type, node.output.type)
         return Cost(0, rows + indices.type.bytes, node.output.type.bytes)

@@ -328,8 +328,8 @@ class RoiAlignMaxSelect(Chosen):
         self.check(weight, batch, place, weight)
         if x.rank != 4 or x.shape[1] != weight.shape[1] or x.dtype != weight.dtype:
             raise ShapeError(
-                "x must be (batch, channels, height, width) with the channels and dtype of the "
-                f"bins, got {x} and {weight}"
+                "x must be (batch, channels, height, width), with as many channels as the bins and "
+                f"their dtype, got x {x} and bins {weight}"
             )
         return weight
 

@@ -68,7 +68,7 @@ class DataParallel:
         return all_reduce(value, self.ranks) if self.shards_states else value
 
     def averaged(self, effects: Sequence[Node]) -> list[Node]:
-        """Return updates of non-parameter states, such as running statistics, on means over ranks.
+        """Return updates of states that are not parameters, such as running statistics.
 
         The updates read means of their operands, so all ranks have the same states. Operands that
         are already equal on all ranks stay as they are.

@@ -64,10 +64,10 @@ class ShardedStates:
         outputs: Iterable[Value],
         taken: Set[str],
     ) -> ShardedStates:
-        """Return the rows of parameters, given the gradients of this rank's batch.
+        """Return the states whose rows are shards of parameters, with their updates.
 
-        `outputs` are the other values that the step computes, `taken` the names that rows must not
-        have.
+        `gradients` are those of this rank's batch, `outputs` the other values that the step
+        computes. `taken` are names that are in use, so that no new state has them.
         """
         found = cls([], _dtypes_read(parameters, [*gradients, *outputs]))
         of_name = getattr(updater, "of", lambda name: updater)  # only groups depend on the name

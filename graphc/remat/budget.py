@@ -173,7 +173,7 @@ class Search:
         return None if found is None else self.solver.measured(found)
 
     def point(self, schedule: Schedule) -> Point:
-        """Return the point of a schedule, in a better node order if there is one."""
+        """Return the time and the arena of a schedule, with reordered nodes if that is smaller."""
         return self.evaluations.best(self.graph_of(schedule), self.maps_only)
 
 

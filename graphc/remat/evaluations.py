@@ -91,7 +91,7 @@ class Evaluations:
         return min(self.point(graph), found, key=attrgetter("arena_bytes"))
 
     def ordered(self, point: Point) -> Point:
-        """Return the point in a node order with a smaller arena, or the same point."""
+        """Return the point of the reordered graph if its arena is smaller; else the given one."""
         graph = self.reordered(point.graph)
         if graph is point.graph:
             return point

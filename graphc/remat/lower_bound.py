@@ -55,7 +55,11 @@ PRICES = 16
 
 
 def least_bytes(steps: Problem) -> int:
-    """Return a lower bound on the peak: the bytes that the widest step and later ones need."""
+    """Return a lower bound on the peak.
+
+    It is the largest, over the steps with the most bytes of operands and results, of those bytes
+    and of the values from outside that are live then and read later.
+    """
     widest = sorted(range(len(steps)), key=lambda step: (-_working_bytes(steps, step), step))
     at_end = steps.total(steps.live_out)
     # Every step gives a bound. Only the widest are tried, as outlasting values take a whole walk.

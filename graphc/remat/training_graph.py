@@ -200,7 +200,7 @@ class TrainingGraph:
         )
 
     def _one_run(self) -> tuple[Run, ...]:
-        """Return the whole graph as one run, with the boundary where the gradient begins."""
+        """Return all steps as one segment, whose boundary is the first step of the gradient."""
         count = len(self.positions)
         phases = (self.graph.nodes[position].phase for position in self.positions)
         boundary = next((step for step, phase in enumerate(phases) if phase == "gradient"), count)

@@ -62,8 +62,9 @@ class BindOptions(RunOptions):
 def bind(options: BindOptions) -> Program:
     """Bind a plan, such as one that `graphc.load_plan` has read, and return the program.
 
-    Raises `OptionError` for a plan for the other kind of device, `GpuUnavailable` without a GPU,
-    and `ArenaError` if the arena does not fit.
+    Raises `OptionError` if the plan is for a GPU and the device a CPU, or the reverse;
+    `GpuUnavailable` if the plan needs a GPU and there is none; and `ArenaError` if the arena does
+    not fit into the memory.
     """
     plan, device, kind = options.plan, options.device, options.plan.device.kind
     if options.streams is not None:

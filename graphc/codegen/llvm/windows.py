@@ -104,7 +104,7 @@ class _Maps:
     lane_stride: IrValue
 
     def moved(self, **places: IrValue) -> _Maps:
-        """Return these maps from an index on: n, c, h, w."""
+        """Return the maps whose element (0, 0, 0, 0) is element (n, c, h, w) of these."""
         base = self.base
         for name, place in places.items():
             step = self.builder.mul(place, self.strides["nchw".index(name)])

@@ -1,20 +1,22 @@
-"""The cheapest schedule of a small problem, in any order of its nodes.
+"""The cheapest schedule of a small problem, among all valid orders of its nodes.
 
-A state is a set of live values and of tracked nodes that have run, as bits of a whole number. A
-node is tracked if it is computed once and its values may be evicted, or if others run after it.
-From state L one may
+A state is the set of live values and of tracked nodes that have run, as the bits of an integer. A
+node is tracked if it may run only once and its values may be evicted, or if an ordering constraint
+requires another node to run after it. There are two moves from a state L:
 
-    compute v   to L with the outputs of v, at cost(v), if L has all inputs of v and the nodes
-                that v runs after, and the bytes of L, of the outputs and of the workspace fit
-    evict x     to L without value x for free, unless the node of x is pinned
+    compute v   The new state is L and the outputs of v; the cost is cost(v). All inputs of v must
+                be live, all nodes that must precede v must have run, and L, the outputs and the
+                workspace must fit in the budget.
+    evict x     The new state is L without the value x; the cost is 0. The node of x must not be
+                pinned.
 
 An input that an output overwrites is evicted by the computation itself: each set of such inputs is
 a choice of its own, and their bytes are not counted twice. The optimum is a shortest path
 (Dijkstra, 1959) from the empty set to any that has all values that are live out. With b bits there
 are up to 2^b states, hence the limit of 13 bits.
 
-Every schedule has its peak if each value is evicted right after its last use. That is one of the
-paths that compute its nodes in its order.
+For a given sequence of computations, the peak is lowest if each value is evicted right after its
+last use. The search contains that path for every sequence, so it misses no schedule that fits.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def _run(keys: list[str], nodes: list[fx.Node]) -> dict[str, Measured]:
 
 
 def _timed(node: fx.Node) -> _Timed:
-    """Time a node with the first integer fill with which it runs."""
+    """Time a node whose integers are all the first of `FILLS` with which it raises no error."""
     for fill in FILLS:
         try:
             call = _call(node, fill)
