@@ -189,8 +189,8 @@ class BitCast(Op):
             )
         if dtype == bool_ != x.dtype:
             raise DTypeError(
-                f"the bytes of {x.dtype} cannot be read as bool, whose bytes must be 0 or 1; compare "
-                "x with 0, or convert it with graphc.cast"
+                f"the bytes of {x.dtype} cannot be read as bool, whose bytes must be 0 or 1; "
+                "compare x with 0, or convert it with graphc.cast"
             )
         return x.with_dtype(dtype)
 

@@ -70,8 +70,8 @@ class DataParallel:
     def averaged(self, effects: Sequence[Node]) -> list[Node]:
         """Return updates of states that are not parameters, such as running statistics.
 
-        The updates read means of their operands, so all ranks have the same states. Operands that
-        are already equal on all ranks stay as they are.
+        Each operand is replaced by its mean over all ranks, so all ranks compute the same states.
+        Operands that are equal on all ranks already are not averaged.
         """
         if self.ranks == 1:
             return list(effects)
