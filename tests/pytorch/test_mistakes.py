@@ -17,7 +17,7 @@ MSE = torch.nn.MSELoss()
     [
         (LAYER, X, {}, r"args must be a tuple .* such as \(x,\) or \(x, labels\), got Tensor"),
         (LAYER, None, {}, "args must be a tuple .* got NoneType"),
-        (LAYER, (X,), {"kwargs": [1]}, "kwargs maps names .* got list"),
+        (LAYER, (X,), {"kwargs": [1]}, "kwargs must map names .* got list"),
         (None, (X,), {}, "module must be a torch.nn.Module, got NoneType"),
         (
             LAYER,
@@ -73,7 +73,7 @@ def test_planned_modules_are_not_planned_again():
 
 
 def test_shape_errors_include_the_reason_of_the_op():
-    step, told = graphc.torch.plan(LAYER, (X,)), r"cannot take .* reduction dim.* got \[2, 3\] X"
+    step, told = graphc.torch.plan(LAYER, (X,)), r"does not accept .* reduction dim.* got \[2, 3\] X"
     for call in (step, step.verify):
         with pytest.raises(graphc.errors.TorchError, match=told):
             call(torch.ones(2, 3))
@@ -98,5 +98,5 @@ def test_plans_are_made_without_grad_and_not_in_inference_mode():
 
 
 def test_a_partition_function_needs_a_budget():
-    with pytest.raises(graphc.errors.OptionError, match=r"budget is a size .* got None"):
+    with pytest.raises(graphc.errors.OptionError, match=r"budget must be a size .* got None"):
         graphc.torch.partition_fn(None)

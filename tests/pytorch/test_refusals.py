@@ -53,12 +53,12 @@ def raising(y):
 REFUSED = {
     raising: r"raises .* at test_refusals.py:\d+ in raising: ValueError\('no such thing'\); see",
     branch_on_data: r"test_refusals.py:\d+ in branch_on_data: Data-dependent branching",
-    graph_break: r"one graph, at test_refusals.py:\d+ in graph_break: .*outside the module",
+    graph_break: r"one graph, at test_refusals.py:\d+ in graph_break: .*out of the module",
     conditional: "^cond.* runs a nested graph.*rewrite that part without it",
     lambda y: y[y > 0]: r"index.* size that is unknown before the step.*do not depend on data",
     lambda y: torch.nonzero(y).float() + y.sum(): "nonzero.* size that is unknown before",
     effect: "graphc_tests.effect.* registered with side effects.*outside the module",
-    reduced: "all_reduce.* waits for other processes.*DistributedDataParallel",
+    reduced: "all_reduce.* communicates with other processes.*DistributedDataParallel",
 }
 
 
@@ -126,7 +126,7 @@ def test_tensors_that_are_not_strided_are_refused_though_nothing_reads_them():
     with pytest.raises(TorchError, match=r"^kwargs\['more'\] is torch\.sparse_coo.* strided"):
         graphc.torch.plan(module, (x,), kwargs={"more": more})
     module.register_buffer("more", more)
-    with pytest.raises(TorchError, match=r"^buffer more is torch\.sparse_coo.* outside the module"):
+    with pytest.raises(TorchError, match=r"^buffer more is torch\.sparse_coo.* remove it from the module"):
         graphc.torch.plan(module, (x,))
 
 
