@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -122,7 +123,8 @@ def recording() -> Iterator[Recording]:
         )
     found = Recording()
     # A recording of several ranges needs the accumulated events of all of them.
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as told:
+    told = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+    with _quiet_profiler(), told:
         _sign("begin")
         yield found
         _sign("end")
@@ -139,6 +141,26 @@ def recording() -> Iterator[Recording]:
             "torch's profiler, which measures bytes, has lost some events; try again"
         )
     del found.ranges["begin"], found.ranges["end"]
+
+
+NO_MESSAGES = "6"
+"""A log level of Kineto, the library of torch's profiler, above those of all its messages."""
+
+
+@contextmanager
+def _quiet_profiler() -> Iterator[None]:
+    """Hide Kineto's messages on stderr, unless the user has set their level.
+
+    Kineto reads its level once in a process, at the start of the first recording.
+    """
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = NO_MESSAGES
+    try:
+        yield
+    finally:
+        os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
 def _peak_on_gpu(run: Callable[[], object], device: torch.device) -> int:

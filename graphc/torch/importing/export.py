@@ -6,13 +6,14 @@ Only operators without a rule in graphc are decomposed, if torch knows a decompo
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, _trace
 
 from graphc.errors import OptionError, TorchError, quoted
 from graphc.torch.importing.calls import RULES, operator_of
@@ -107,7 +108,35 @@ def _told(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress torch's warnings about attributes of recurrent layers, which are parameters."""
+    """Hide what torch.export prints: warnings, and the partial graph of a failed export.
+
+    Errors name the problem themselves. Logs that the user requests by TORCH_LOGS remain.
+    """
+    tracer = _trace.__dict__
+    handlers = _torch_handlers()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        tracer["print"] = _nothing
+        for handler in handlers:
+            handler.addFilter(_is_no_warning)
+        try:
+            yield
+        finally:
+            tracer.pop("print", None)
+            for handler in handlers:
+                handler.removeFilter(_is_no_warning)
+
+
+def _torch_handlers() -> set[logging.Handler]:
+    """Return the handlers of torch's loggers, of which several have their own."""
+    loggers = logging.root.manager.loggerDict
+    names = [name for name in loggers if name.partition(".")[0] == "torch"]
+    return {handler for name in names for handler in logging.getLogger(name).handlers}
+
+
+def _nothing(*lines: object, file: object = None) -> None:
+    """Print nothing."""
+
+
+def _is_no_warning(record: logging.LogRecord) -> bool:
+    return record.levelno != logging.WARNING
