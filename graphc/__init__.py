@@ -68,6 +68,7 @@ from graphc.ops.elements import gather_elements, scatter_elements, take
 from graphc.ops.elementwise import add, div, exp, log, mul, neg, sqrt, sub
 from graphc.ops.embedding import embedding, gather, one_hot
 from graphc.ops.fold import col2im, depth_to_space, im2col, space_to_depth
+from graphc.ops.gamma import digamma, lgamma
 from graphc.ops.indexing import reverse
 from graphc.ops.indexing import slice_ as slice
 from graphc.ops.instance_norm import instance_norm
@@ -135,6 +136,7 @@ from graphc.ops.trigonometry import (
     asin,
     asinh,
     atan,
+    atan2,
     atanh,
     cos,
     cosh,
@@ -188,6 +190,7 @@ __all__ = [
     "asin",
     "asinh",
     "atan",
+    "atan2",
     "atanh",
     "attention",
     "average_pool1d",
@@ -223,6 +226,7 @@ __all__ = [
     "cumsum",
     "deform_conv2d",
     "depth_to_space",
+    "digamma",
     "div",
     "dropout",
     "einsum",
@@ -267,6 +271,7 @@ __all__ = [
     "left_shift",
     "less",
     "less_equal",
+    "lgamma",
     "linear",
     "linear_cross_entropy",
     "load_plan",

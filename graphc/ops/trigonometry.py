@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from graphc.ir.builder import apply
-from graphc.ir.graph import Value
+from graphc.ir.graph import Node, Value
+from graphc.ops.choice import equal, where
+from graphc.ops.elementwise import FloatElementwise, Operand, add, div, mul, neg, operands
 from graphc.ops.unary import Unary
 
 _DENSITY = f"{2 / math.sqrt(math.pi)!r} * exp(-(x * x))"
@@ -95,6 +97,33 @@ class Erf(Unary):
     backward, bend = f"dy * ({_DENSITY})", f"-2 * x * ({_DENSITY})"
 
 
+class Atan2(FloatElementwise):
+    """y = the angle of the point (b, a), from the arc tangent of the smaller over the larger.
+
+    The sign of a zero counts. The gradient at the origin is 0.
+    """
+
+    name, inputs, precision = "atan2", ("a", "b"), "wide"
+    _IS_STEEP = "(abs(a) > abs(b))"
+    _DIVISOR = f"where({_IS_STEEP}, a, b)"
+    _ANGLE = f"atan(where({_IS_STEEP}, b, a) / where({_DIVISOR} == 0, 1, {_DIVISOR}))"
+    _SIGN = "where(where(a == 0, 1 / a, a) < 0, -1, 1)"
+    _TURN = f"where(where(b == 0, 1 / b, b) < 0, {_SIGN} * {math.pi!r}, 0)"
+    expression = f"where({_IS_STEEP}, {_SIGN} * {math.pi / 2!r} - {_ANGLE}, {_ANGLE} + {_TURN})"
+
+    def gradient_a(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
+        return div(mul(dy, b), _square_of_radius(a, b))
+
+    def gradient_b(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
+        return neg(div(mul(dy, a), _square_of_radius(a, b)))
+
+
+def _square_of_radius(a: Value, b: Value) -> Value:
+    """Return a² + b², or 1 at the origin."""
+    found = add(mul(a, a), mul(b, b))
+    return where(equal(found, 0.0), 1.0, found)
+
+
 def sin(x: Value) -> Value:
     """Return the sine of float x in radians; keeps shape and dtype."""
     return apply(Sin, x).output
@@ -129,6 +158,14 @@ def acos(x: Value) -> Value:
 def atan(x: Value) -> Value:
     """Return the arc tangent of float x, between -π/2 and π/2; keeps shape and dtype."""
     return apply(Atan, x).output
+
+
+def atan2(a: Operand, b: Operand) -> Value:
+    """Return the angle of the point (b, a), from -π to π, broadcast; one may be a number.
+
+    The signs of a and b select the quadrant, also if they are 0. The gradient at the origin is 0.
+    """
+    return apply(Atan2, *operands(a, b)).output
 
 
 def sinh(x: Value) -> Value:

@@ -8,7 +8,7 @@ from ops.samples.elementwise import complex_step
 from ops.samples.sample import BOTH, M, N, Sample, direct
 
 import graphc as g
-from graphc.ops import activation, choice, power, rounding, trigonometry
+from graphc.ops import activation, choice, gamma, power, rounding, trigonometry
 
 
 def rows(
@@ -71,6 +71,13 @@ SAMPLES = [
     *rows(trigonometry.Acosh, g.acosh, np.arccosh, domain=(1.5, 4.0)),
     *rows(trigonometry.Atanh, g.atanh, np.arctanh, domain=INSIDE),
     *rows(trigonometry.Erf, g.erf, scipy.special.erf),
+    Sample("atan2", g.atan2, (M, N), np.arctan2, {"a": BOTH, "b": BOTH}),
+    # gamma functions
+    *rows(
+        gamma.Lgamma, g.lgamma, scipy.special.gammaln, slope=scipy.special.psi,
+        domain=(0.2, 2.0),
+    ),
+    *rows(gamma.Digamma, g.digamma, scipy.special.psi, domain=(0.2, 2.0)),
     # activations
     *rows(
         activation.Softplus, g.softplus, softplus, "y",
