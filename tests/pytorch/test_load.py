@@ -18,7 +18,7 @@ def test_without_torch_the_extra_is_named(monkeypatch):
 
 pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="torch is not installed")
-nn = torch.nn
+nn, F = torch.nn, torch.nn.functional
 
 
 class Changing(nn.Module):
@@ -190,13 +190,39 @@ class Sized(nn.Module):
         (Sized(lambda x: x * x.sum().item()), r"not known before it; leave out item\(\)"),
         (Sized(lambda x: x.narrow(0, torch.tensor(9).item(), 1)), "start out of range"),
         (Writing(), "user input mutation is not supported"),
+        (Sized(lambda x: torch.linalg.inv(x.outer(x))), "linalg_inv_ex: .*; compute them outside"),
+        (Sized(lambda x: torch.linalg.det(x.outer(x))), "_linalg_det: .*; compute them outside"),
+        (Sized(lambda x: torch.linalg.cholesky(x.outer(x))), "linalg_cholesky_ex: .* as buffers"),
+        (
+            Sized(lambda x: F.embedding_bag(torch.arange(3), x[:, None], x.argsort(), mode="max")),
+            "_embedding_bag.*; maxima of bags with computed offsets .*; give indices as a matrix",
+        ),
+        (
+            Sized(lambda x: F.embedding(torch.arange(3), x[:, None], scale_grad_by_freq=True)),
+            "embedding: .*; set scale_grad_by_freq=False",
+        ),
         (Choosing(), "a computed mask"),
         (Branching(), "torch.export failed to export the module"),
     ],
 )
 def test_what_is_out_of_scope_is_told(module, told):
-    with pytest.raises(TorchError, match=told):
+    with pytest.raises(TorchError, match=told) as error:
         g.torch.load(module, (torch.randn(3),))
+    assert "token" not in str(error.value).lower()
+
+
+def test_norms_with_cumulative_averages_need_a_momentum_in_training():
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None))
+    with pytest.raises(TorchError, match=r"^module '1' is a BatchNorm1d with momentum=None.* 0\.1"):
+        g.torch.load(module, (torch.randn(3, 4),))
+    g.torch.load(module.eval(), (torch.randn(3, 4),))
+
+
+def test_decompositions_of_constants_are_computed():
+    matrix = torch.tensor([[2.0, 1.0], [0.0, 4.0]])
+    network = g.torch.load(Sized(lambda x: torch.linalg.inv(matrix) @ x), (torch.randn(2),))
+    (found,) = g.compile(outputs=network.outputs).step({"x": np.ones(2, "f4")}).values()
+    np.testing.assert_allclose(found, [0.75, 0.5])
 
 
 def test_the_same_tensor_twice_is_two_inputs():

@@ -13,6 +13,7 @@ from graphc.torch.importing.calls import RULES  # noqa: E402
 CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases]
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize(("family", "name"), CASES, ids=lambda part: part)
 def test_it_is_what_torch_computes(family, name):
     module, args = case(family, name)

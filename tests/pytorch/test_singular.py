@@ -44,6 +44,12 @@ CASES = {
     "cosine loss": (lambda x, y: F.cosine_embedding_loss(x, y, wide(1, -1, 1, 1)), ROWS, OTHERS),
     "triplet loss": (lambda x, y: F.triplet_margin_loss(x, y, y.flip(0)), ROWS, OTHERS),
     "hypot": (torch.hypot, wide(0, 0, 3), wide(0, 1, 4)),
+    "angles": (
+        torch.atan2, wide(0, -0.0, 0, -0.0, 1, 0, -1), wide(0, 0, -0.0, -0.0, 0, -1, 0)
+    ),
+    "signs of zeros": (torch.copysign, wide(0, -0.0, 1, 1, -2), wide(-0.0, 0, -0.0, 0, -np.inf)),
+    "gamma function at poles": (torch.lgamma, wide(0.0, 1e-20, -1e-20, 1, 2)),
+    "digamma at its pole": (torch.digamma, wide(0.5, 1e-9, -1e-9, 3)),
     "products": (lambda x: x.prod(1), ROWS),
     "running products": (lambda x: x.cumprod(1), ROWS),
     "powers": (lambda x: x**1.5, BELOW),

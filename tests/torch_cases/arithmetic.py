@@ -67,6 +67,28 @@ ELEMENTWISE = {
                             i.to(torch.int32)), [3 * X, ints(5, 4)]),
     "detach": (lambda x: x * x.detach(), [X]),
     "hypot": (torch.hypot, [X, Y]),
+    "atan2": (lambda x, y, i: (torch.atan2(x, y), torch.atan2(i, i - 2)), [X, Y, ints(5, 4)]),
+    "copysign": (lambda x, y: (torch.copysign(x, y), torch.copysign(x, -2.0)), [X, Y]),
+    # The gradient of torch's ldexp is 0 for negative integers.
+    "ldexp": (
+        lambda x, i: (torch.ldexp(x, i), torch.ldexp(x.detach(), i - 3), torch.ldexp(x, x)),
+        [X, ints(7, 4)],
+    ),
+    "gamma functions": (lambda x: (torch.lgamma(4 * x), torch.digamma(4 * x)), [X]),
+    "gamma functions of large numbers": (
+        lambda x: (torch.lgamma(1e3 * x), torch.special.gammaln(9 * x), torch.special.psi(9 * x)),
+        [P],
+    ),
+    "extremes beside nan": (
+        lambda x, y: (torch.fmax(x, y), torch.fmin(x, y)),
+        [
+            torch.tensor([1.0, torch.nan, 2, torch.nan, 3]),
+            torch.tensor([2, 1.0, torch.nan, torch.nan, 3]),
+        ],
+    ),
+    "extremes of integers": (
+        lambda i: (torch.fmax(i, 4 - i), torch.fmin(i, i.double())), [ints(5, 6)]
+    ),
     "logaddexp": (torch.logaddexp, [X, Y]),
     "xlogy": (torch.xlogy, [P, P]),
     "in place": (lambda x: (x * 2).add_(1).mul_(0.5).tanh_(), [X]),

@@ -5,7 +5,7 @@ import zlib
 
 import torch
 from torch import nn
-from torch_cases import arithmetic, layers, rearranging, sizes
+from torch_cases import arithmetic, layers, ordering, rearranging, sizes
 
 FAMILIES = {
     "elementwise": arithmetic.ELEMENTWISE,
@@ -13,10 +13,14 @@ FAMILIES = {
     "shape": rearranging.SHAPES,
     "reduce": rearranging.REDUCTIONS,
     "indexing": rearranging.INDEXING,
+    "order": ordering.ORDER,
+    "bags": ordering.BAGS,
+    "writes": ordering.WRITES,
     "sizes": sizes.SIZES,
     "products": layers.PRODUCTS,
     "convolution": layers.CONVOLUTIONS,
     "pooling": layers.POOLS,
+    "uneven pooling": ordering.UNEVEN,
     "norm": layers.NORMS,
     "attention": layers.ATTENTION,
     "recurrent": layers.CELLS,

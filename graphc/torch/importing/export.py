@@ -46,6 +46,7 @@ def _program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None)
             raise OptionError(
                 f"args must be a tuple of the module's arguments, got {quoted(type(args))}"
             )
+        _refuse_cumulative_norms(module)
         with _told("torch.export failed to export the module"):
             return torch.export.export(module, *_apart((tuple(args), dict(kwargs or {}))))
     if args or kwargs:
@@ -59,6 +60,20 @@ def _program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None)
         )
     with _told(f"{os.fspath(module)!r} cannot be read"):
         return torch.export.load(module)
+
+
+def _refuse_cumulative_norms(module: torch.nn.Module) -> None:
+    """Raise `TorchError` for norms that weight a batch by the number of earlier steps."""
+    for name, part in module.named_modules():
+        if not isinstance(part, torch.nn.modules.batchnorm._BatchNorm) or not part.training:
+            continue
+        if part.momentum is None and part.track_running_stats:
+            where = f"module {name!r}" if name else "the module"
+            raise TorchError(
+                f"{where} is a {type(part).__name__} with momentum=None, whose statistics "
+                "depend on the number of steps; set a momentum, such as 0.1, or evaluate it by "
+                "eval()"
+            )
 
 
 def _apart(given: Any) -> Any:

@@ -118,6 +118,8 @@ class Importer:
             if held.role.kind == "constant":
                 return held.tensor.detach()
             return self._states.get(held, self.problems.missing)
+        if kind == InputKind.TOKEN:
+            return self.problems.missing  # orders assertions, which the import drops
         example = node.meta.get("val")
         if not isinstance(example, torch.Tensor):
             return example  # a number or None, which is part of the graph
@@ -150,7 +152,7 @@ class Importer:
                 held = self.held[targets[spec.target]]
                 if held in self._states and isinstance(value, Value | torch.Tensor):
                     changes.append((self._states[held], self.as_value(value)))
-            else:
+            elif spec.kind != OutputKind.TOKEN:
                 kind = spec.kind.name.lower().replace("_", " ")
                 error = TorchError(f"{kind} is not supported; a call must not modify its arguments")
                 self.problems.add("output", str(spec.target), error)

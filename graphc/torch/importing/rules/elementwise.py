@@ -21,12 +21,14 @@ Binary = Callable[[Number, Number], Value]
 UNARY: Mapping[str, Unary] = {
     **COMMON,
     "bitwise_not": graphc.bitwise_not,
+    "digamma": graphc.digamma,
     "erfc": lambda x: graphc.sub(1.0, graphc.erf(x)),
     "exp2": lambda x: graphc.exp(graphc.mul(x, math.log(2))),
     "expm1": lambda x: graphc.mul(graphc.tanh(graphc.mul(x, 0.5)), graphc.add(graphc.exp(x), 1.0)),
     "frac": lambda x: graphc.sub(x, graphc.trunc(x)),
     "hardsigmoid": graphc.hard_sigmoid,
     "hardswish": graphc.hard_swish,
+    "lgamma": graphc.lgamma,
     "log10": lambda x: graphc.mul(graphc.log(x), 1 / math.log(10)),
     "log1p": lambda x: graphc.mul(graphc.atanh(graphc.div(x, graphc.add(x, 2.0))), 2.0),
     "log2": lambda x: graphc.mul(graphc.log(x), 1 / math.log(2)),
@@ -266,6 +268,44 @@ def hypotenuse(call: TorchCall) -> Value:
     """Return the square root of the sum of squares."""
     a, b = (graphc.cast(call.value(name), call.dtype) for name in ("self", "other"))
     return graphc.sqrt(graphc.add(graphc.mul(a, a), graphc.mul(b, b)))
+
+
+def _with_sign(a: Value, b: Value) -> Value:
+    """Return |a| with the sign of b, which a zero has, too."""
+    signed = graphc.where(graphc.equal(b, 0.0), graphc.div(1.0, b), b)
+    return graphc.mul(graphc.abs(a), graphc.where(graphc.less(signed, 0.0), _ones(a, -1), _ones(a)))
+
+
+def _ones(like: Value, number: float = 1) -> Value:
+    return graphc.full((), number, like.type.dtype)
+
+
+def _extreme_number(first: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    """Return a function that selects a if `first` holds or b is NaN, else b."""
+
+    def selected(a: Value, b: Value) -> Value:
+        is_first = first(a, b)
+        if b.type.dtype.kind == "float":
+            is_first = graphc.bitwise_or(is_first, graphc.isnan(b))
+        return graphc.where(is_first, a, b)
+
+    return selected
+
+
+PAIRED: Mapping[str, Callable[[Value, Value], Value]] = {
+    "atan2": graphc.atan2,
+    "copysign": _with_sign,
+    "fmax": _extreme_number(graphc.greater_equal),
+    "fmin": _extreme_number(graphc.less_equal),
+    "ldexp": lambda a, b: graphc.mul(a, graphc.power(2.0, b)),
+}
+
+
+@rule(*PAIRED)
+def paired(call: TorchCall) -> Value:
+    """Return a function of two operands, both in the dtype of the result."""
+    a, b = (graphc.cast(call.as_value(call[name]), call.dtype) for name in ("self", "other"))
+    return PAIRED[call.operator](a, b)
 
 
 @rule("where")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -11,17 +11,6 @@ from graphc.importing.calls import UnsupportedError
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_, broadcast_shapes
 from graphc.torch.importing.calls import TorchCall, rule
-
-
-@rule("embedding")
-def embedding(call: TorchCall) -> Value:
-    """Return rows of a table; the row `padding_idx` gets no gradient."""
-    indices, padding = call.value("indices"), int(call["padding_idx"])
-    y = graphc.gather(call.value("weight"), indices)
-    if padding < 0:
-        return y
-    is_padding = graphc.reshape(graphc.equal(indices, padding), (*indices.shape, 1))
-    return graphc.where(is_padding, graphc.stop_gradient(y), y)
 
 
 @rule("gather", "take_along_dim")
@@ -132,13 +121,24 @@ def _tuples(numbers: Sequence[Value], shape: tuple[int, ...]) -> Value:
     return columns[0] if len(columns) == 1 else graphc.concat(columns, -1)
 
 
-@rule("index_add", "index_copy", "index_fill")
+@rule("masked_scatter")
+def masked_scatter(call: TorchCall) -> Value:
+    """Replace the elements where a mask is true by the first elements of a source, in order."""
+    mask = graphc.broadcast_to(call.value("mask"), call.shape)
+    source = graphc.reshape(call.value("source"), (-1,))
+    flat = graphc.cast(graphc.reshape(mask, (-1,)), "int64")
+    places = graphc.cumsum(flat, 0, exclusive=True)
+    found = graphc.gather(source, graphc.minimum(places, source.type.elements - 1))
+    return graphc.where(mask, graphc.reshape(found, call.shape), call.value("self"))
+
+
+@rule("index_add", "index_copy", "index_fill", "index_reduce")
 def index_write(call: TorchCall) -> Value:
-    """Replace or add to slices along an axis by index."""
-    x, axis, numbers = call.value("self"), call.axis(), call.value("index")
-    numbers = graphc.reshape(numbers, (-1, 1))
+    """Replace slices along an axis by index, or combine them with others."""
+    x, axis = call.value("self"), call.axis()
+    indices = graphc.reshape(call.value("index"), (-1, 1))
     order = (axis, *(i for i in range(x.type.rank) if i != axis))
-    shape = (numbers.shape[0], *(x.shape[i] for i in order[1:]))
+    shape = (indices.shape[0], *(x.shape[i] for i in order[1:]))
     if call.operator == "index_fill":
         value = call["value"]
         filling = value if isinstance(value, int | float) else None
@@ -151,8 +151,13 @@ def index_write(call: TorchCall) -> Value:
         updates = graphc.transpose(call.value("source"), order)
         if call.get("alpha", 1) != 1:
             updates = graphc.mul(updates, call["alpha"])
-    reduction = "add" if call.operator == "index_add" else "none"
-    found = graphc.scatter_nd(graphc.transpose(x, order), numbers, updates, reduction)
+    reduction = "sum" if call.operator == "index_add" else call.get("reduce")
+    rows = graphc.transpose(x, order)
+
+    def write(to: Value, updates: Value, reduction: str) -> Value:
+        return graphc.scatter_nd(to, indices, updates, reduction)
+
+    found = _reduced(call, write, rows, updates, reduction)
     return graphc.transpose(found, [order.index(i) for i in range(x.type.rank)])
 
 
@@ -160,11 +165,36 @@ REDUCTIONS = {
     "add": "add",
     "amax": "max",
     "amin": "min",
+    "mean": "add",
     "multiply": "mul",
     "prod": "mul",
     "sum": "add",
 }
 NEUTRAL = {"add": 0.0, "mul": 1.0, "max": float("-inf"), "min": float("inf")}
+
+Write = Callable[[Value, Value, str], Value]
+"""Combines a tensor with updates at the indices of a call, by a reduction."""
+
+
+def _reduced(call: TorchCall, write: Write, x: Value, updates: Value, given: str | None) -> Value:
+    """Return x with updates written by a reduction of torch, or in place of its elements."""
+    if given is None:
+        return write(x, updates, "none")
+    if given not in REDUCTIONS:
+        raise UnsupportedError(
+            f"the reduction must be one of {', '.join(REDUCTIONS)}, got {given!r}"
+        )
+    reduction, dtype = REDUCTIONS[given], x.type.dtype
+    includes = call.get("include_self", True) is not False
+    if not includes:
+        x = write(x, graphc.full(updates.shape, NEUTRAL[reduction], dtype), "none")
+    found = write(x, updates, reduction)
+    if given != "mean":
+        return found
+    ones = graphc.full(updates.shape, 1.0, dtype)
+    count = write(graphc.full(x.shape, float(includes), dtype), ones, "add")
+    count = count if includes else graphc.maximum(count, graphc.full((), 1.0, dtype))
+    return graphc.div(found, count) if dtype.kind == "float" else graphc.floor_divide(found, count)
 
 
 @rule("scatter", "scatter_add", "scatter_reduce")
@@ -177,15 +207,9 @@ def scatter(call: TorchCall) -> Value:
         updates = call.value("src")
         if updates.shape != indices.shape:
             updates = graphc.slice(updates, tuple(slice(0, n) for n in indices.shape))
-    given = "add" if call.operator == "scatter_add" else call.get("reduce")
-    if given is None:
-        return graphc.scatter_elements(x, indices, updates, axis)
-    if given not in REDUCTIONS:
-        raise UnsupportedError(
-            f"the reduction must be one of {', '.join(REDUCTIONS)}, got {given!r}"
-        )
-    reduction = REDUCTIONS[given]
-    if call.get("include_self", True) is False:
-        neutral = graphc.full(indices.shape, NEUTRAL[reduction], x.type.dtype)
-        x = graphc.scatter_elements(x, indices, neutral, axis)
-    return graphc.scatter_elements(x, indices, updates, axis, reduction)
+
+    def write(to: Value, updates: Value, reduction: str) -> Value:
+        return graphc.scatter_elements(to, indices, updates, axis, reduction)
+
+    reduction = "add" if call.operator == "scatter_add" else call.get("reduce")
+    return _reduced(call, write, x, updates, reduction)

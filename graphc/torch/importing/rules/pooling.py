@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 import graphc
-from graphc.importing.calls import UnsupportedError
+from graphc.importing.calls import UnsupportedError, check_numbers
 from graphc.importing.windows import AVERAGE_POOLS, MAX_POOLS
 from graphc.ir.graph import Value
 from graphc.ops.pool import MaxPooling
@@ -87,26 +89,62 @@ def adaptive_average(call: TorchCall) -> Value:
         y = graphc.mean(x, list(range(2, x.type.rank)), True)
     elif axes == 2:
         y = graphc.adaptive_average_pool2d(x, (extents[0], extents[1]))
-    else:
-        window = _equal_parts(x, extents)
+    elif (window := _equal_parts(x, extents)) is not None:
         y = AVERAGE_POOLS[axes](x, window, window)
+    else:
+        y = _last_two_averaged(x, (1, *extents)[-2:])
+        if axes == 3:
+            maps = graphc.reshape(y, (*x.shape[:3], math.prod(extents[1:])))
+            y = _last_two_averaged(maps, (extents[0], maps.shape[3]))
     return graphc.reshape(y, call.shape)
 
 
-def _equal_parts(x: Value, extents: tuple[int, ...]) -> tuple[int, ...]:
+def _last_two_averaged(x: Value, extents: tuple[int, ...]) -> Value:
+    """Return means over parts of the last two axes; all others are as channels."""
+    rows, columns = (1, *x.shape[2:])[-2:]
+    maps = graphc.reshape(x, (x.shape[0], -1, rows, columns))
+    return graphc.adaptive_average_pool2d(maps, (extents[0], extents[1]))
+
+
+def _equal_parts(x: Value, extents: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the extents of the parts of x, or None if they are not equal."""
     if any(n % m for n, m in zip(x.shape[2:], extents, strict=True)):
-        raise UnsupportedError(f"the extents {list(extents)} must divide those of {x.type}")
+        return None
     return tuple(n // m for n, m in zip(x.shape[2:], extents, strict=True))
 
 
 @rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_largest(call: TorchCall) -> Sequence[Value | None]:
-    """Return the maxima of equal parts."""
+    """Return the maxima of parts, and their indices in the map."""
     axes = _axes(call)
-    x = _batched(call, axes)
-    window = _equal_parts(x, call.shape[-axes:])
+    x, extents = _batched(call, axes), call.shape[-axes:]
+    window = _equal_parts(x, extents)
+    if window is None:
+        return [graphc.reshape(y, call.shape) for y in _largest_of_parts(x, extents)]
     if call.wants(1):
         y, places = graphc.max_pool_with_indices(x, window, window)
         return graphc.reshape(y, call.shape), graphc.reshape(places, call.shape)
     y = _largest(x, axes, (window, window, (0,) * axes, (1,) * axes, False))
     return graphc.reshape(y, call.shape), None
+
+
+def _largest_of_parts(x: Value, extents: tuple[int, ...]) -> tuple[Value, Value]:
+    """Return the first maxima of parts of different extents, and their indices in the map.
+
+    Shorter parts repeat their last elements.
+    """
+    places = np.zeros((1, 1), np.int64)
+    for n, m in zip(x.shape[2:], extents, strict=True):
+        starts, stops = np.arange(m) * n // m, -(-np.arange(1, m + 1) * n // m)
+        inside = np.arange((stops - starts).max())
+        part = np.minimum(starts[:, None] + inside, stops[:, None] - 1)
+        places = (places[:, None, :, None] * n + part[:, None, :]).reshape(
+            len(places) * m, places.shape[1] * len(inside)
+        )
+    check_numbers(*places.shape)
+    flat = graphc.reshape(x, (*x.shape[:2], -1))
+    numbers = graphc.constant(places)
+    windows = graphc.take(flat, numbers, 2)
+    first = graphc.argmax(windows, 3, True)
+    shown = graphc.broadcast_to(numbers, windows.shape)
+    return graphc.gather_elements(windows, first, 3), graphc.gather_elements(shown, first, 3)

@@ -128,16 +128,3 @@ def cumprod(call: TorchCall) -> Value:
     for place in range(1, len(shown)):
         shown[place] = graphc.mul(shown[place - 1], shown[place])
     return graphc.concat(shown, axis) if len(shown) > 1 else x
-
-
-@rule("topk")
-def top_k(call: TorchCall) -> Sequence[Value]:
-    """Return the largest or smallest elements along an axis, and their indices."""
-    return graphc.top_k(call.value("self"), int(call["k"]), call.axis(), bool(call["largest"]))
-
-
-@rule("sort", "argsort")
-def sort(call: TorchCall) -> Value | Sequence[Value]:
-    """Return the sorted elements and their indices; the sort is stable."""
-    found = graphc.sort(call.value("self"), call.axis(), bool(call["descending"]))
-    return found[1] if call.operator == "argsort" else found

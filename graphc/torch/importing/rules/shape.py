@@ -274,6 +274,22 @@ def diagonal(call: TorchCall) -> Value:
     return graphc.slice(flat, (..., slice(first, stop, columns + 1)))
 
 
+@rule("diagonal_scatter")
+def put_diagonal(call: TorchCall) -> Value:
+    """Replace the elements of a diagonal."""
+    x, offset = call.value("self"), int(call["offset"])
+    a, b = (normalize_axis(call[n], x.type.rank, "diagonal_scatter") for n in ("dim1", "dim2"))
+    order = [*(i for i in range(x.type.rank) if i not in (a, b)), a, b]
+    x = graphc.transpose(x, order)
+    part = graphc.cast(call.value("src"), x.type.dtype)
+    rows, columns = x.shape[-2:]
+    places = np.clip(np.arange(rows) + min(offset, 0), 0, part.shape[-1] - 1)
+    by_row = graphc.take(part, graphc.constant(places), -1)
+    is_diagonal = graphc.constant(np.eye(rows, columns, offset, dtype=bool))
+    y = graphc.where(is_diagonal, graphc.reshape(by_row, (*by_row.shape, 1)), x)
+    return graphc.transpose(y, [order.index(i) for i in range(x.type.rank)])
+
+
 @rule("pixel_shuffle")
 def pixel_shuffle(call: TorchCall) -> Value:
     """Rearrange channels into blocks of positions."""
