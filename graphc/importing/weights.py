@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from graphc.ir.builder import constant
 from graphc.ir.graph import Value
-from graphc.ir.types import TensorType, as_dtype
+from graphc.ir.types import DType, TensorType, as_dtype
 from graphc.ops.shape import broadcast_to, full
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -79,3 +79,8 @@ def known(name: str, array: Array) -> Weight:
 def filled(name: str, shape: tuple[int, ...], number: Any, dtype: np.dtype[Any]) -> Weight:
     """Return a tensor of one repeated number."""
     return known(name, np.broadcast_to(np.asarray(number, dtype), shape))
+
+
+def empty(shape: Sequence[int], dtype: DType) -> Weight:
+    """Return a tensor without elements, which values cannot be."""
+    return known("", np.empty(shape, dtype.numpy))

@@ -122,7 +122,7 @@ class Importer:
     def _tensor(self, name: str, weight: Weight) -> Operand | Missing:
         """Return a tensor of the file as a state or as a known tensor."""
         role = self.roles[name]
-        if role.kind == "constant":
+        if role.kind == "constant" or not weight.elements:
             return weight
         try:
             type = weight.type

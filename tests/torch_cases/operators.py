@@ -5,7 +5,7 @@ import zlib
 
 import torch
 from torch import nn
-from torch_cases import arithmetic, layers, ordering, rearranging, sizes
+from torch_cases import arithmetic, empty, layers, ordering, rearranging, sizes
 
 FAMILIES = {
     "elementwise": arithmetic.ELEMENTWISE,
@@ -25,6 +25,7 @@ FAMILIES = {
     "attention": layers.ATTENTION,
     "recurrent": layers.CELLS,
     "loss": layers.LOSSES,
+    "empty": empty.EMPTY,
 }
 
 

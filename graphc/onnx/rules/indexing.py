@@ -8,21 +8,23 @@ import numpy as np
 
 import graphc
 from graphc.importing.calls import UnsupportedError, check_numbers
-from graphc.importing.weights import Weight, known
+from graphc.importing.weights import Weight, empty, known
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
-from graphc.onnx.calls import OnnxCall, rule
+from graphc.onnx.calls import OnnxCall, Operand, rule
 
 
 @rule("Gather")
-def gather(call: OnnxCall) -> Value:
+def gather(call: OnnxCall) -> Operand:
     """Import Gather along an axis; a single known index becomes a slice."""
     x = call.value(0)
     axis = normalize_axis(call.attribute("axis", 0), x.type.rank, "Gather")
     if call.is_known(1):
         numbers = np.asarray(call.known(1), np.int64)
         extent = x.shape[axis]
-        if numbers.size and not -extent <= numbers.min() <= numbers.max() < extent:
+        if not numbers.size:
+            return empty((*x.shape[:axis], *numbers.shape, *x.shape[axis + 1 :]), x.type.dtype)
+        if not -extent <= numbers.min() <= numbers.max() < extent:
             raise UnsupportedError(f"indices are out of range for axis {axis} of {x.type}")
         if numbers.shape == ():
             return graphc.slice(x, (*(slice(None),) * axis, int(numbers)))

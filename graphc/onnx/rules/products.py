@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 import graphc
 from graphc.importing.calls import UnsupportedError
+from graphc.importing.weights import Weight, empty
 from graphc.ir.graph import Value
-from graphc.onnx.calls import OnnxCall, rule
+from graphc.onnx.calls import OnnxCall, Operand, rule
 from graphc.onnx.rules.integers import through_floats
 
 
 @rule("MatMul")
-def matmul(call: OnnxCall) -> Value:
+def matmul(call: OnnxCall) -> Operand:
     """Import MatMul of matrices, batches of matrices or vectors, by NumPy's rules."""
+    nothing = _sum_of_none(call)
+    if nothing is not None:
+        return nothing
     a, b = call.value(0), call.value(1)
     left = graphc.reshape(a, (1, *a.shape)) if a.type.rank == 1 else a
     right = graphc.reshape(b, (*b.shape, 1)) if b.type.rank == 1 else b
@@ -22,6 +30,19 @@ def matmul(call: OnnxCall) -> Value:
     if a.type.rank == 1:
         shape = shape[:-1] if b.type.rank == 1 else shape[:-2] + shape[-1:]
     return graphc.reshape(y, shape)
+
+
+def _sum_of_none(
+    call: OnnxCall, transpose_a: bool = False, transpose_b: bool = False
+) -> Operand | None:
+    """Return the product of operands of which one has no elements: zeros, or none; else None."""
+    if math.prod(call.shape(0)) and math.prod(call.shape(1)):
+        return None
+    a, b = (np.broadcast_to(False, call.shape(i)) for i in (0, 1))
+    shape = np.matmul(a.T if transpose_a else a, b.T if transpose_b else b).shape
+    if not math.prod(shape):
+        return empty(shape, call.dtype(0))
+    return graphc.full(shape, 0.0, call.dtype(0))
 
 
 def product(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = False) -> Value:
@@ -36,16 +57,20 @@ def product(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = F
 
 
 @rule("Gemm")
-def gemm(call: OnnxCall) -> Value:
+def gemm(call: OnnxCall) -> Operand:
     """Import Gemm: alpha · op(a) · op(b) + beta · c."""
-    a, b = call.value(0), call.value(1)
     turned = bool(call.attribute("transA", 0)), bool(call.attribute("transB", 0))
     alpha, beta = call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
-    if is_linear(call, turned, alpha, beta):
-        return graphc.affine(a, b, call.value(2))
-    y = product(a, b, *turned)
-    if alpha != 1:
-        y = graphc.mul(y, alpha)
+    y = _sum_of_none(call, *turned)
+    if isinstance(y, Weight):
+        return y
+    if y is None:
+        a, b = call.value(0), call.value(1)
+        if is_linear(call, turned, alpha, beta):
+            return graphc.affine(a, b, call.value(2))
+        y = product(a, b, *turned)
+        if alpha != 1:
+            y = graphc.mul(y, alpha)
     if not call.has(2) or beta == 0:
         return y
     c = call.value(2)

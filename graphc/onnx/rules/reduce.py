@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import graphc
+from graphc.importing.weights import empty
 from graphc.ir.graph import Value
-from graphc.ir.types import bool_, normalize_axis
-from graphc.onnx.calls import OnnxCall, rule
+from graphc.ir.types import bool_, int64, normalize_axis
+from graphc.onnx.calls import OnnxCall, Operand, rule
 from graphc.onnx.rules.integers import through_floats
 
 Reducer = Callable[[Value, list[int] | None, bool], Value]
@@ -132,8 +133,12 @@ def cumprod(call: OnnxCall) -> Value:
 
 
 @rule("TopK")
-def top_k(call: OnnxCall) -> Sequence[Value]:
+def top_k(call: OnnxCall) -> Sequence[Operand]:
     """Import TopK: the largest or smallest elements along an axis, and their indices."""
     x, axis = call.value(0), call.attribute("axis", -1)
     k = int(call.number(1)) if call.has(1) else call.required("k")
+    if k == 0:
+        shape = list(x.shape)
+        shape[normalize_axis(axis, x.type.rank, "TopK")] = 0
+        return empty(shape, x.type.dtype), empty(shape, int64)
     return graphc.top_k(x, k, axis, bool(call.attribute("largest", 1)))

@@ -10,7 +10,7 @@ import numpy as np
 import graphc
 from graphc.importing.calls import UnsupportedError, check_numbers
 from graphc.importing.shapes import tiled
-from graphc.importing.weights import Weight, known
+from graphc.importing.weights import Weight, empty, known
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
 from graphc.onnx.calls import OnnxCall, Operand, rule
@@ -121,11 +121,13 @@ def expand(call: OnnxCall) -> Value:
 
 
 @rule("Tile")
-def tile(call: OnnxCall) -> Value:
-    """Import Tile: repeat the tensor along each axis."""
+def tile(call: OnnxCall) -> Operand:
+    """Import Tile: repeat the tensor along each axis; without elements it is known."""
     x, repeats = call.value(0), call.integers(1)
     if len(repeats) != x.type.rank:
         raise UnsupportedError(f"repeats must have one number per axis of {x.type}, got {repeats}")
+    if 0 in repeats:
+        return empty([n * m for n, m in zip(x.shape, repeats, strict=True)], x.type.dtype)
     return tiled(x, repeats)
 
 
@@ -164,8 +166,7 @@ def split(call: OnnxCall) -> Sequence[Operand]:
 
 def _empty(x: Value, axis: int) -> Weight:
     """Return a known tensor without elements, since values cannot be empty."""
-    shape = [0 if i == axis else n for i, n in enumerate(x.shape)]
-    return known("", np.empty(shape, x.type.dtype.numpy))
+    return empty([0 if i == axis else n for i, n in enumerate(x.shape)], x.type.dtype)
 
 
 @rule("Slice")

@@ -30,6 +30,7 @@ from graphc.ir.graph import Input, State, Value
 from graphc.ops.changed_state import with_changes
 from graphc.ops.shape import full
 from graphc.torch.importing.calls import RULES, Moved, TorchCall, operator_of, type_of
+from graphc.torch.importing.empty import is_empty, without_elements
 from graphc.torch.importing.export import exported
 from graphc.torch.importing.folding import folded
 from graphc.torch.importing.inner import inner_graph
@@ -68,7 +69,7 @@ class Importer:
         self._constants: dict[int, tuple[torch.Tensor, Value]] = {}
         self._symbols = Symbols()
         for each in dict.fromkeys(held.values()):
-            if each.role.kind != "constant":
+            if each.role.kind != "constant" and not is_empty(each.tensor):
                 self._make_state(each, reads_weights)
 
     # --- network ---
@@ -115,7 +116,7 @@ class Importer:
     def _placeholder(self, node: torch.fx.Node, kind: InputKind) -> Any:
         held = self.held.get(node.name)
         if held is not None:
-            if held.role.kind == "constant":
+            if held.role.kind == "constant" or is_empty(held.tensor):
                 return held.tensor.detach()
             return self._states.get(held, self.problems.missing)
         if kind == InputKind.TOKEN:
@@ -226,6 +227,9 @@ class Importer:
         leaves = pytree.tree_leaves((args, kwargs))
         if any(isinstance(leaf, Moved) for leaf in leaves):
             raise UnsupportedError("running statistics are read after the norm that updates them")
+        nothing = without_elements(node, args, kwargs)
+        if nothing is not None:
+            return nothing
         if not any(isinstance(leaf, Value) for leaf in leaves):
             known = folded(node, args, kwargs)
             if known is not None:

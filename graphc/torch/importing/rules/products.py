@@ -6,13 +6,25 @@ import graphc
 from graphc.importing.calls import UnsupportedError
 from graphc.ir.graph import Value
 from graphc.torch.importing.calls import TorchCall, rule
+from graphc.torch.importing.empty import is_empty
 from graphc.torch.importing.rules.elementwise import scaled
+
+
+def _sum_of_none(call: TorchCall, *names: str) -> Value | None:
+    """Return zeros if an operand has no elements, since a sum over none is 0; else None."""
+    if any(is_empty(call.get(name)) for name in names):
+        return graphc.full(call.shape, 0.0, call.dtype)
+    return None
 
 
 @rule("linear")
 def linear(call: TorchCall) -> Value:
     """Return x · weightᵀ + bias; if the weight is a vector, each row gives one number."""
-    x, weight, bias = call.value("input"), call.value("weight"), call.optional("bias")
+    bias = call.optional("bias")
+    zeros = _sum_of_none(call, "input", "weight")
+    if zeros is not None:
+        return zeros if bias is None else graphc.add(zeros, bias)
+    x, weight = call.value("input"), call.value("weight")
     if weight.type.rank == 1:
         y = product(x, weight)
         return y if bias is None else graphc.add(y, bias)
@@ -27,6 +39,9 @@ def matmul(call: TorchCall) -> Value:
     """Return a product of matrices, batches of matrices, or vectors."""
     names = ("other", "mat2", "tensor", "vec")
     other = next(name for name in names if name in call.arguments)
+    zeros = _sum_of_none(call, "self", other)
+    if zeros is not None:
+        return zeros
     if call.operator == "inner" and call.value(other).type.rank > 1:
         raise UnsupportedError("inner products are supported only for vectors")
     return product(call.value("self"), call.value(other))
@@ -55,8 +70,13 @@ def product(a: Value, b: Value) -> Value:
 def add_product(call: TorchCall) -> Value:
     """Return beta · self + alpha · a · b."""
     pairs = {"addmm": ("mat1", "mat2"), "addmv": ("mat", "vec"), "baddbmm": ("batch1", "batch2")}
-    y = scaled(product(*(call.value(name) for name in pairs[call.operator])), call["alpha"])
-    assert isinstance(y, Value)
+    names = pairs[call.operator]
+    zeros = _sum_of_none(call, *names)
+    if zeros is None:
+        y = scaled(product(*(call.value(name) for name in names)), call["alpha"])
+        assert isinstance(y, Value)
+    else:
+        y = zeros
     beta = call["beta"]
     if beta == 0:
         return graphc.broadcast_to(y, call.shape)
@@ -92,6 +112,8 @@ def distances(call: TorchCall) -> Value:
 @rule("einsum")
 def einsum(call: TorchCall) -> Value:
     """Return sums of products in Einstein notation."""
+    if any(is_empty(each) for each in call["tensors"]):
+        return graphc.full(call.shape, 0.0, call.dtype)
     return graphc.einsum(call["equation"], *call.values("tensors"))
 
 

@@ -13,7 +13,8 @@ from graphc.importing.calls import UnsupportedError, check_numbers
 from graphc.importing.shapes import stacked, tiled
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
-from graphc.torch.importing.calls import TorchCall, rule
+from graphc.torch.importing.calls import Operand, TorchCall, rule
+from graphc.torch.importing.empty import empty_like, is_empty
 
 
 @rule(
@@ -107,11 +108,11 @@ def repeat_each(call: TorchCall) -> Value:
 
 @rule("cat", "concat", "concatenate")
 def cat(call: TorchCall) -> Value:
-    """Concatenate operands in torch's dtype, without empty vectors."""
+    """Concatenate operands in torch's dtype, without those that have no elements."""
     parts = [
         graphc.cast(call.as_value(part), call.dtype)
         for part in call["tensors"]
-        if not (isinstance(part, torch.Tensor) and part.numel() == 0)
+        if not is_empty(part)
     ]
     axis = call.axis(rank=parts[0].type.rank)
     return parts[0] if len(parts) == 1 else graphc.concat(parts, axis)
@@ -125,13 +126,12 @@ def stack(call: TorchCall) -> Value:
 
 
 @rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk")
-def split(call: TorchCall) -> Sequence[Value]:
-    """Split along an axis into the extents that torch inferred."""
-    x, axis = call.value("self"), call.axis()
-    extents = [part.shape[axis] for part in call.node.meta["val"]]
-    if not all(extents):
-        raise UnsupportedError(f"empty parts are not supported, got the extents {extents}")
-    return (x,) if len(extents) == 1 else graphc.split(x, extents, axis)
+def split(call: TorchCall) -> Sequence[Operand]:
+    """Split along an axis into the extents that torch inferred; those of 0 are known."""
+    x, axis, examples = call.value("self"), call.axis(), call.node.meta["val"]
+    extents = [n for n in (part.shape[axis] for part in examples) if n]
+    parts = iter((x,) if len(extents) == 1 else graphc.split(x, extents, axis))
+    return [empty_like(each) if is_empty(each) else next(parts) for each in examples]
 
 
 @rule("unbind")
