@@ -126,7 +126,7 @@ class Compilation:
             _verify_after(name, made)
             self._verified = made
         if self.dump is not None:
-            text = format_graph(made) if isinstance(made, Graph) else str(made)
+            text = format_graph(made) if isinstance(made, Graph) else made.text()
             self._write(self.dump, name, text)
         return made
 

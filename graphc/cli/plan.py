@@ -104,7 +104,7 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
         written(options)
         return
     say(fits_line(memory_plan))
-    say(format_plan(memory_plan, None if options.text else 0), end="")
+    say(format_plan(memory_plan, nodes=options.text), end="")
     _show_step_model(memory_plan)
     if not is_file:
         try:

@@ -333,6 +333,11 @@ class MemoryPlan:
         return f"<{self.allocate} plan of {len(self.graph.nodes)} nodes, {self.arena_bytes} bytes>"
 
     def __str__(self) -> str:
+        """Return the peak, bytes by kind and what would lower them, in at most 40 lines."""
+        return written(self, "overview")
+
+    def text(self) -> str:
+        """Return the whole plan as text: every node, the summary and the peak."""
         return written(self, "text")
 
     def _repr_html_(self) -> str:

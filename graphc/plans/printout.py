@@ -1,9 +1,9 @@
-"""The text form of a memory plan: fixed layout, the same bytes for the same plan."""
+"""The full text form of a memory plan: fixed layout, the same bytes for the same plan."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from graphc.ir.forms import writes
 from graphc.ir.graph import Node
@@ -11,9 +11,6 @@ from graphc.ir.types import exact_bytes, format_bytes
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import buffer_name, kind_at
 from graphc.plans.rank_model import model_rank
-
-NODE_LIMIT = 200
-"""The maximum number of nodes in `str(plan)`; longer plans show those around the peak."""
 
 WIDTH = 80
 """The line width, except for the list of nodes."""
@@ -26,15 +23,14 @@ LARGEST = 6
 
 
 @writes(MemoryPlan, "text")
-def format_plan(plan: MemoryPlan, node_limit: int | None = NODE_LIMIT) -> str:
-    """Return the list of nodes, the summary, bytes by kind, and the peak with its largest values.
+def format_plan(plan: MemoryPlan, nodes: bool = True) -> str:
+    """Return the summary, bytes by kind, and the peak with its largest values.
 
-    If there are more than `node_limit` nodes, those around the peak are listed. None lists all, 0
-    none.
+    With `nodes`, the list of all nodes precedes them.
     """
     sections = [_summary(plan), _kinds(plan), *_streams(plan), _peak(plan)]
-    if node_limit != 0:
-        sections.insert(0, _nodes(plan, node_limit))
+    if nodes:
+        sections.insert(0, _nodes(plan))
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
 
@@ -91,9 +87,13 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
     return rows
 
 
+def head(plan: MemoryPlan) -> str:
+    """Return the first line of the summary."""
+    return f"plan: allocate={plan.allocate} recompute={plan.recompute} alignment={plan.alignment}"
+
+
 def _summary(plan: MemoryPlan) -> list[str]:
-    head = f"plan: allocate={plan.allocate} recompute={plan.recompute} alignment={plan.alignment}"
-    return [head, *(line for row in summary_rows(plan) for line in _row(*row))]
+    return [head(plan), *(line for row in summary_rows(plan) for line in _row(*row))]
 
 
 def _streams(plan: MemoryPlan) -> Iterator[list[str]]:
@@ -134,12 +134,10 @@ def _kinds(plan: MemoryPlan) -> list[str]:
     return lines
 
 
-def node_rows(plan: MemoryPlan, steps: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """Yield (node, call, value, type, bytes, offset, how, live) for each output of the given
-    nodes."""
+def _node_rows(plan: MemoryPlan) -> Iterator[tuple[str, ...]]:
+    """Yield (node, call, value, type, bytes, offset, how, live) for each output of each node."""
     names = plan.graph.names
-    for step in steps:
-        node = plan.graph.nodes[step]
+    for step, node in enumerate(plan.graph.nodes):
         for index, value in enumerate(node.outputs):
             placement = plan.placements[value]
             how: str = placement.how
@@ -166,24 +164,10 @@ def _call(plan: MemoryPlan, node: Node) -> str:
     return f"{title}({operands})" if len(operands) <= 48 else f"{title}(...)"
 
 
-def shown_nodes(plan: MemoryPlan, limit: int | None) -> range:
-    """Return the numbers of all nodes, or of the `limit` nodes around the peak."""
-    count = len(plan.graph.nodes)
-    if limit is None or count <= limit:
-        return range(count)
-    first = min(max(0, plan.peak_step - limit // 2), count - limit)
-    return range(first, first + limit)
-
-
-def _nodes(plan: MemoryPlan, limit: int | None) -> list[str]:
-    shown = shown_nodes(plan, limit)
-    rows = [NODE_COLUMNS, *node_rows(plan, shown)]
+def _nodes(plan: MemoryPlan) -> list[str]:
+    rows = [NODE_COLUMNS, *_node_rows(plan)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(NODE_COLUMNS))]
     lines = ["nodes"]
-    if len(shown) < len(plan.graph.nodes):
-        lines[0] += (
-            f" {shown.start} to {shown.stop - 1}, around the peak, of {len(plan.graph.nodes)}"
-        )
     for row in rows:
         cells = [
             cell.rjust(w) if i in (0, 4, 5, 7) else cell.ljust(w)

@@ -86,13 +86,10 @@ def test_a_terminal_and_a_pipe_show_the_same_text(capsys, monkeypatch):
     assert run(capsys, "plan", "mlp", *SMALL)[1] == piped
 
 
-def test_a_printed_plan_lists_every_node_up_to_its_limit():
+def test_the_text_of_a_plan_lists_every_node():
     plan = planned()
-    assert len(NODE_LINE.findall(str(plan))) == len(plan.graph.nodes)
-    few = format_plan(plan, node_limit=5)
-    assert len(NODE_LINE.findall(few)) == 5
-    assert f", around the peak, of {len(plan.graph.nodes)}" in few
-    assert not NODE_LINE.search(format_plan(plan, node_limit=0))
+    assert len(NODE_LINE.findall(plan.text())) == len(plan.graph.nodes)
+    assert not NODE_LINE.search(format_plan(plan, nodes=False))
 
 
 def test_a_node_is_no_step_and_a_measure_has_one_name():
@@ -111,7 +108,7 @@ def test_a_node_is_no_step_and_a_measure_has_one_name():
 def test_sizes_have_separators():
     plan = g.plan(mlp(), optimizer=g.optim.SGD())
     assert plan.arena_bytes > 10**6
-    assert f"  arena               {plan.arena_bytes:,} bytes = " in str(plan)
+    assert f"  arena               {plan.arena_bytes:,} bytes = " in plan.text()
     with pytest.raises(g.BudgetError) as caught:
         g.plan(mlp(), optimizer=g.optim.SGD(), budget="1KiB")
     error = caught.value

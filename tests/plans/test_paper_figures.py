@@ -35,7 +35,7 @@ def test_fig1_allocation(golden):
     assert plan.address(fullc1_backward) == plan.address(softmax_backward)
     assert plan.address(softmax_backward) == plan.address(fullc2)
     assert plan.address(fullc2_backward) not in (plan.address(fullc1), plan.address(fullc2))
-    golden("fig1.txt", str(plan))
+    golden("fig1.txt", plan.text())
 
 
 def test_fig2_counters_and_tags(golden):

@@ -139,6 +139,6 @@ def test_files_of_plans_without_slots_are_as_before():
 
 def test_pictures_name_slots():
     plan = inference(overlap_copies=True)
-    assert "slot of %x" in str(plan)
+    assert "slot of %x" in plan.text()
     assert "</span> slot" in plan._repr_html_()
     assert "</span> slot" not in inference()._repr_html_()

@@ -359,7 +359,7 @@ def test_invalid_stream_counts_are_refused(given):
 
 def test_the_printout_has_a_frontier():
     plan = g.plan(two_tower(), optimizer=g.optim.SGD(0.1), device="h200", streams=4)
-    text, found = str(plan), plan.summary("two_tower")
+    text, found = plan.text(), plan.summary("two_tower")
     start = text.index("4 streams, by the cost model without launches")
     rows = text[start:].split("\n\n")[0].splitlines()[2:]
     assert len(rows) == len(plan.streams.choices) == len(found["streams_frontier"])

@@ -145,7 +145,7 @@ def test_text_round_trip(network):
     text = g.format_graph(graph)
     parsed = g.parse_graph(text)
     assert g.format_graph(parsed) == text
-    assert str(Allocation(parsed).plan("packed")) == str(Allocation(graph).plan("packed"))
+    assert Allocation(parsed).plan("packed").text() == Allocation(graph).plan("packed").text()
 
 
 def planned(network):

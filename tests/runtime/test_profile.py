@@ -57,7 +57,7 @@ def test_the_file_says_where_and_plans_with_itself(tmp_path):
     options = {"optimizer": g.optim.SGD(), "recompute": "recursive"}
     plans = [g.plan(loss, **options, costs=c) for c in (costs, tmp_path / "costs.json")]
     assert plans[0].recomputation == plans[1].recomputation
-    assert str(plans[0]) == str(plans[1])
+    assert plans[0].text() == plans[1].text()
     assert plans[0].recomputation.extra_time_fraction > 0
 
 

@@ -30,7 +30,7 @@ def small(**options):
 def test_the_bytes_printed_are_the_bytes_used():
     program = small()
     assert program.arena_bytes == program.plan.arena_bytes
-    assert f"{program.plan.arena_bytes:,} bytes" in str(program.plan)
+    assert f"{program.plan.arena_bytes:,} bytes" in program.plan.text()
     arena = program._backend._arena.bytes
     for value, array in program._backend._arrays.items():
         assert np.shares_memory(array, arena), value
