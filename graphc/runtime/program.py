@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,15 +15,15 @@ from graphc.errors import (
     FeedError,
     OptionError,
     TornError,
-    UnknownNameError,
     check_seed,
-    did_you_mean,
     quoted,
     whole_number,
 )
 from graphc.ir.device import MOST_THREADS
 from graphc.ir.graph import State
+from graphc.ir.types import TensorType, format_bytes
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.names import count, listed
 from graphc.runtime.arena import check_outputs
 from graphc.runtime.backend import Backend, Outputs, Report, Staged
 from graphc.runtime.checkpoint import load_states, save_states
@@ -34,9 +34,13 @@ from graphc.runtime.initial import fill_initial
 from graphc.runtime.ranks.held import Held, held_by_name, member_of, parts_written, whole_row
 from graphc.runtime.ranks.lane import Lane
 from graphc.runtime.ranks.together import by_rank_0, lane_of, of_rank
+from graphc.runtime.states import States
 from graphc.runtime.turns import Turns
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+NAMES = 6
+"""The maximum number of inputs, and of outputs, in the repr of a program."""
 
 
 class Program:
@@ -91,6 +95,26 @@ class Program:
         """The row gathered last, until a state changes. Its members are usually read in sequence,
         so caching it saves one collective per member."""
         self.reset()
+
+    def __repr__(self) -> str:
+        def shown(types: Mapping[str, TensorType]) -> str:
+            return listed([f"{name} {type}" for name, type in types.items()], NAMES) or "none"
+
+        return (
+            f"<Program on {self.plan.device.name}: arena {format_bytes(self.arena_bytes)}; "
+            f"inputs {shown(self.inputs)}; outputs {shown(self.outputs)}; "
+            f"{count(self._steps_done, 'step')} done>"
+        )
+
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        """The inputs of a step by name, with their types."""
+        return {source.name: source.type for source in self.graph.inputs}
+
+    @property
+    def outputs(self) -> dict[str, TensorType]:
+        """The outputs of a step by name, with their types."""
+        return {name: value.type for name, value in self.graph.outputs.items()}
 
     @property
     def backend(self) -> Backend:
@@ -151,7 +175,7 @@ class Program:
         return self._states(self._named)
 
     def _states(self, states: Mapping[str, Held]) -> MutableMapping[str, Array]:
-        return _States(
+        return States(
             states,
             lambda state: self._turns.take(self._read, state),
             lambda state, given: self._turns.take(self._write, state, given),
@@ -159,9 +183,10 @@ class Program:
         )
 
     def reset(self) -> None:
-        """Reset all states to their initial values."""
+        """Reset all states to their initial values, and the number of steps done."""
         initial = ((state, self._initial(state)) for state in self.graph.states)
         self._turns.take(self._replace, initial)
+        self._steps_done = 0
 
     def _initial(self, state: State) -> Array:
         initial = np.empty(state.shape, state.type.dtype.numpy)
@@ -253,6 +278,7 @@ class Program:
         self._require_whole()
         self._gathered = None
         self._latest = _Pending(self._backend.submit(staged))
+        self._steps_done += 1
         self._pending.append(self._latest)
         return self._latest
 
@@ -343,58 +369,3 @@ class _Pending:
         if self._found is None:
             self._found = self._outputs()
         return self._found
-
-
-class _States(MutableMapping[str, Array]):
-    """A view of some states by name."""
-
-    def __init__(
-        self,
-        states: Mapping[str, Held],
-        read: Callable[[Held], Array],
-        write: Callable[[Held, Array], None],
-        constants: Collection[str],
-    ) -> None:
-        self._states, self._read, self._write = states, read, write
-        self._constants = constants
-
-    def __getitem__(self, name: str) -> Array:
-        self._require(name)
-        return self._read(self._states[name])
-
-    def __setitem__(self, name: str, given: Array) -> None:
-        self._require(name)
-        state = self._states[name]
-        wanted = f"{name!r} is {state.type.dtype.numpy}{list(state.shape)}"
-        try:
-            array = np.asarray(given)
-        except ValueError as error:
-            raise OptionError(f"{wanted}, got no array: {error}; assign an array") from None
-        if isinstance(given, np.ma.MaskedArray):
-            raise OptionError(f"{wanted}, got a masked array; assign .filled(number)")
-        if array.shape != state.shape or array.dtype != state.type.dtype.numpy:
-            raise OptionError(
-                f"{wanted}, got {array.dtype}{list(array.shape)}; convert it with .astype and "
-                ".reshape"
-            )
-        self._write(state, array)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._states
-
-    def __delitem__(self, name: str) -> None:
-        raise OptionError(f"{name!r} cannot be removed: its bytes are part of the plan")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._states)
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def _require(self, name: str) -> None:
-        if name not in self._states:
-            some = f"some of the states are {', '.join(list(self._states)[:6])}"
-            cure = did_you_mean(name, self._states) or some
-            if name in self._constants:
-                cure = "it is a constant, which is part of the plan and never changes"
-            raise UnknownNameError(f"there is no {name!r}; {cure}")

@@ -36,6 +36,28 @@ def test_the_bytes_printed_are_the_bytes_used():
         assert np.shares_memory(array, arena), value
 
 
+def test_a_program_shows_its_inputs_outputs_and_steps():
+    program = small()
+    assert {name: str(type) for name, type in program.inputs.items()} == {
+        "x": "f32[8,16]", "labels": "i32[8]", "learning_rate": "f32[]",
+    }  # fmt: skip
+    assert {name: str(type) for name, type in program.outputs.items()} == {"loss": "f32[]"}
+    program.step(FEEDS)
+    with pytest.raises(FeedError):
+        program.step()
+    inputs = "inputs x f32[8,16], labels i32[8], learning_rate f32[]; outputs loss f32[]"
+    assert repr(program).startswith("<Program on cpu: arena ")
+    assert repr(program).endswith(f"; {inputs}; 1 step done>")
+    program.reset()
+    assert repr(program).endswith("; 0 steps done>")
+
+
+def test_the_repr_of_a_program_lists_some_of_many_inputs():
+    inputs = [g.input(f"x{i}", (2,)) for i in range(40)]
+    program = g.compile(outputs={"y": g.concat(inputs, 0)})
+    assert "x5 f32[2] and 34 more; outputs y f32[80]" in repr(program)
+
+
 STEPS = """
 import gc
 import tracemalloc
