@@ -238,9 +238,9 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
         if self.optimizer is None and self.sync_norm:
             raise OptionError("sync_norm applies only to training; give an optimizer")
         if self.shard != "none":
-            if self.optimizer is None:
+            if self.trained_by is None:
                 raise OptionError("shard applies only to training; give an optimizer")
-            check_elementwise(self.optimizer)
+            check_elementwise(self.trained_by)
         if self.ranks > 1 and self.streams > 1:
             raise OptionError(
                 "a step of several ranks supports only one stream besides communication; omit "
@@ -336,7 +336,7 @@ class FrontierOptions(PlanningOptions):
 
     loss: Value = field(metadata=now_required(NetworkOptions, "loss"))
     _: KW_ONLY
-    optimizer: Optimizer = field(metadata=now_required(NetworkOptions, "optimizer"))
+    optimizer: Optimizer | str = field(metadata=now_required(NetworkOptions, "optimizer"))
 
     def check(self) -> None:
         """Check all options, and that no streams are requested."""

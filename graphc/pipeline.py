@@ -260,14 +260,14 @@ def _counting_steps(graph: Graph, compilation: Compilation) -> Graph:
 
 def _training_step(graph: Graph, compilation: Compilation) -> Graph:
     options = compilation.options
-    assert options.optimizer is not None, "the step is for training"
+    assert options.trained_by is not None, "the step is for training"
     has_loss_scale = options.precision == "fp16"
     shards = options.shard == "states" and options.ranks > 1
     link = all_reduce_link(options.ranks, links_of(options.planned_for))
     parallel = DataParallel(options.ranks, link, shards, options.sync_norm and options.ranks > 1)
     return training_graph(
         graph,
-        options.optimizer,
+        options.trained_by,
         options.clip_norm,
         int(options.accumulate),
         has_loss_scale,

@@ -12,10 +12,10 @@ def settings_of(options: PlanningOptions) -> dict[str, Any]:
     """Return the options recorded in a plan: the optimizer, and those that differ from the
     defaults."""
     settings: dict[str, Any] = {}
-    if options.optimizer is not None:
-        has_fields = hasattr(options.optimizer, "__dataclass_fields__")
-        name = repr(options.optimizer) if has_fields else type(options.optimizer).__name__
-        settings["optimizer"] = name
+    optimizer = options.trained_by
+    if optimizer is not None:
+        has_fields = hasattr(optimizer, "__dataclass_fields__")
+        settings["optimizer"] = repr(optimizer) if has_fields else type(optimizer).__name__
     if options.clip_norm is not None:
         settings["clip_norm"] = float(options.clip_norm)
     if options.accumulate > 1:

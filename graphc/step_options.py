@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal
 
 from graphc.errors import OptionError, number_between, quoted, truth, whole_number
 from graphc.ir.graph import Value
 from graphc.keywords import Flag, Options, option
 from graphc.ops.collective import MOST_RANKS
-from graphc.optim import LARGEST_FLOAT32, Optimizer
-from graphc.optim.rates import check_optimizer
+from graphc.optim import LARGEST_FLOAT32, OPTIMIZERS, Optimizer
+from graphc.optim.rates import optimizer_of
 from graphc.plans.memory_plan import PRECISIONS, Precision
 
 SMALLEST_NORM = 1e-30
@@ -45,12 +45,19 @@ class NetworkOptions(Options):
         "Outputs other than the loss: a mapping, or a sequence, whose items are named "
         "``output0``, ``output1``, ...",
     )
-    optimizer: Optimizer | None = option(
+    optimizer: Optimizer | str | None = option(
         None,
         "The optimizer of a training step, which computes the loss, its gradients and the "
-        "updates of all trainable parameters. Without one, a step only computes the outputs.",
-        check=check_optimizer,
+        "updates of all trainable parameters: an object, or one of {choices}. Without one, a step "
+        "only computes the outputs.",
+        choices=tuple(OPTIMIZERS),
+        check=optimizer_of,
     )
+
+    @cached_property
+    def trained_by(self) -> Optimizer | None:
+        """The optimizer as an object; None if a step does not train."""
+        return None if self.optimizer is None else optimizer_of("optimizer", self.optimizer)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ the step from the step counter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from graphc.errors import no_attribute
@@ -15,7 +14,7 @@ from graphc.optim.adam import LAMB, Adam, AdamW
 from graphc.optim.descent import SGD, Adagrad, Lion, Momentum, Nesterov, RMSProp
 from graphc.optim.groups import Groups
 from graphc.optim.muon import Muon
-from graphc.optim.rates import Optimizer, Rate, Schedule, Updater
+from graphc.optim.rates import OPTIMIZERS, Optimizer, Rate, Schedule, Updater
 
 __all__ = [
     "LAMB",
@@ -38,7 +37,7 @@ __all__ = [
 
 LARGEST_FLOAT32 = 3.4028234663852886e38
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+OPTIMIZERS |= {
     "sgd": SGD,
     "momentum": Momentum,
     "nesterov": Nesterov,
@@ -50,7 +49,6 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "lamb": LAMB,
     "muon": Muon,
 }
-"""The optimizers by their names on the command line."""
 
 
 if not TYPE_CHECKING:  # a type checker knows the names, and would accept any other

@@ -11,7 +11,7 @@ from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.types import DType
 from graphc.keywords import asks
-from graphc.optim.rates import Optimizer, Updater, check_optimizer
+from graphc.optim.rates import Optimizer, Updater, optimizer_of
 
 
 @asks
@@ -19,15 +19,16 @@ from graphc.optim.rates import Optimizer, Updater, check_optimizer
 class Groups:
     """Optimizers by parameter names: the first pattern found in a name decides.
 
-    `groups` are pairs of a regular expression and an optimizer. An expression may match any part of
-    a name such as ``layer0/bias``. `default` is for all other parameters. The learning rate of
-    group i, from 0, is the input ``group{i}/learning_rate``, that of the default ``learning_rate``.
+    `groups` are pairs of a regular expression and an optimizer or its name. An expression may match
+    any part of a name such as ``layer0/bias``. `default` is for all other parameters. The learning
+    rate of group i, from 0, is the input ``group{i}/learning_rate``, that of the default
+    ``learning_rate``.
     Raises `OptionError` for an invalid expression or optimizer. Planning a step raises it for a
     group without a parameter.
     """
 
-    groups: Sequence[tuple[str, Optimizer]]
-    default: Optimizer
+    groups: Sequence[tuple[str, Optimizer | str]]
+    default: Optimizer | str
 
     def __post_init__(self) -> None:
         for pair in self.groups:
@@ -35,23 +36,28 @@ class Groups:
                 raise OptionError(
                     f"groups must be pairs of a pattern and an optimizer, got {pair!r}"
                 )
-        for pattern, optimizer in (*self.groups, ("default", self.default)):
+        *pairs, (_, default) = self._members()
+        object.__setattr__(self, "groups", tuple(pairs))
+        object.__setattr__(self, "default", default)
+
+    def _members(self) -> list[tuple[str, Optimizer]]:
+        """Return (pattern, optimizer) of the groups and then of the default."""
+        pairs = (*self.groups, ("default", self.default))
+        for pattern, _ in pairs:
             _compiled(pattern)
-            check_optimizer(f"the optimizer of {pattern!r}", optimizer)
-        pairs = tuple((pattern, optimizer) for pattern, optimizer in self.groups)
-        object.__setattr__(self, "groups", pairs)
+        return [(p, optimizer_of(f"the optimizer of {p!r}", given)) for p, given in pairs]
 
     @property
     def is_elementwise(self) -> bool:
-        optimizers = [optimizer for _, optimizer in self.groups]
-        return all(getattr(o, "is_elementwise", False) for o in (*optimizers, self.default))
+        return all(getattr(each, "is_elementwise", False) for _, each in self._members())
 
     def begin(self, dtype: DType) -> Updater:
+        *groups, (_, default) = self._members()
         members = []
-        for number, (pattern, optimizer) in enumerate(self.groups):
+        for number, (pattern, optimizer) in enumerate(groups):
             with builder.scope(f"group{number}"):
                 members.append(_Group(_compiled(pattern), optimizer.begin(dtype)))
-        return _GroupsUpdater(members, self.default.begin(dtype))
+        return _GroupsUpdater(members, default.begin(dtype))
 
 
 def _compiled(pattern: object) -> re.Pattern[str]:

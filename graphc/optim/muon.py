@@ -26,11 +26,11 @@ from graphc.optim.rates import (
     Rate,
     Updater,
     check_decay,
-    check_optimizer,
     check_rate,
     learning_rate,
     left_of,
     moment,
+    optimizer_of,
 )
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -62,7 +62,7 @@ class Muon:
     weight_decay: float = 0.1
     rounds: int = 5
     adjust: str = "match_rms_adamw"
-    others: Optimizer | None = None
+    others: Optimizer | str | None = None
 
     def __post_init__(self) -> None:
         check_rate(self.learning_rate)
@@ -72,7 +72,7 @@ class Muon:
         rounds = whole_number("rounds", self.rounds)
         number_between("rounds", rounds, 1, MOST_ROUNDS)
         if self.others is not None:
-            check_optimizer("others", self.others)
+            object.__setattr__(self, "others", optimizer_of("others", self.others))
 
     def begin(self, dtype: DType) -> Updater:
         rate = learning_rate(self.learning_rate, dtype)
@@ -80,7 +80,7 @@ class Muon:
             others = AdamW(weight_decay=self.weight_decay).at(rate)
         else:
             with builder.scope("others"):
-                others = self.others.begin(dtype)
+                others = optimizer_of("others", self.others).begin(dtype)
         return _MuonUpdater(self, rate, left_of(rate, self.weight_decay), others)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -32,12 +33,23 @@ class Optimizer(Protocol):
     def begin(self, dtype: DType) -> Updater: ...
 
 
-def check_optimizer(name: str, given: object) -> None:
-    """Raise `OptionError` unless `given` is an optimizer."""
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {}
+"""The optimizers by name; `graphc.optim` adds its own, which are also those of the command line."""
+
+
+def optimizer_of(name: str, given: Optimizer | str) -> Optimizer:
+    """Return an optimizer, given itself or its name in `OPTIMIZERS`, which means its defaults.
+
+    Raises `OptionError` for an unknown name, and for other objects.
+    """
+    if isinstance(given, str):
+        return OPTIMIZERS[choose("optimizer", given, tuple(OPTIMIZERS))]()
     if isinstance(given, type) or not hasattr(given, "begin"):
         raise OptionError(
-            f"{name} must be an object such as graphc.optim.Adam(1e-3), got {quoted(given)}"
+            f"{name} must be an object such as graphc.optim.Adam(1e-3), or a name such as "
+            f"'adam', got {quoted(given)}"
         )
+    return given
 
 
 def check_elementwise(optimizer: Optimizer) -> None:

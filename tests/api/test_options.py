@@ -145,6 +145,8 @@ def test_a_type_checker_sees_the_keywords(tmp_path):
     ("options", "message"),
     [
         ({"optimizer": g.optim.SGD}, "optimizer must be an object such as"),
+        ({"optimizer": "none"}, "unknown optimizer 'none'; choose one of: sgd, momentum, "),
+        ({"optimizer": "adamm"}, r"muon; did you mean adam or adamw\?"),
         ({"budget": "1KiB", "max_extra_flops": 0.1}, "give only one of budget and max_extra_flops"),
         ({"budget": "1KiB", "recompute": "cheap"}, "omit recompute='cheap'"),
         ({"budget": "1KiB"}, "budgets require a training step; give an optimizer"),
@@ -175,6 +177,24 @@ def test_seeds_and_streams_are_refused_before_planning(monkeypatch):
 def test_options_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         PlanOptions(loss()).budget = 3
+
+
+@pytest.mark.parametrize("name", g.optim.OPTIMIZERS)
+def test_a_name_means_an_optimizer_with_its_defaults(name):
+    named, made = (g.plan(loss(), optimizer=o) for o in (name, g.optim.OPTIMIZERS[name]()))
+    assert g.format_graph(named.graph) == g.format_graph(made.graph)
+    assert named.settings == made.settings
+
+
+def test_optimizers_have_names_wherever_objects_are_allowed():
+    points = [g.frontier(loss(), optimizer=o) for o in ("adam", g.optim.Adam())]
+    assert points[0] == points[1]
+    assert g.compile(loss(), optimizer="sgd").plan.settings["optimizer"].startswith("SGD(")
+    groups = g.optim.Groups([("bias", "sgd")], "adamw")
+    assert groups == g.optim.Groups([("bias", g.optim.SGD())], g.optim.AdamW())
+    assert g.optim.Muon(others="lion") == g.optim.Muon(others=g.optim.Lion())
+    with pytest.raises(OptionError, match="unknown optimizer 'adma'"):
+        g.optim.Groups([("bias", "adma")], "adamw")
 
 
 def test_a_frontier_needs_an_optimizer():
