@@ -11,6 +11,7 @@ from graphc.errors import FeedError, GraphcError, NonFiniteError, did_you_mean, 
 from graphc.ir.builder import number_of
 from graphc.ir.graph import Graph, Input
 from graphc.ops.update import LARGEST
+from graphc.runtime.conversion import as_numpy, converted, is_real
 from graphc.runtime.index_ranges import FedRange, index_limits
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -84,11 +85,16 @@ def _check_rate(source: Input, given: float) -> None:
 
 
 def _as_array(source: Input, given: Any) -> Array:
-    """Convert a feed to an array of the input's type; raises `FeedError`."""
+    """Return a feed as an array of the input's type.
+
+    Another dtype is converted if that changes no number. Raises `FeedError` for other feeds.
+    """
     if isinstance(given, int | float) and source.shape == ():
         return _number(source, given)
     if isinstance(given, np.generic):
         given = np.asarray(given)
+    elif not isinstance(given, np.ndarray) and hasattr(given, "__array__"):
+        given = _of_tensor(source, given)
     if not isinstance(given, np.ndarray):
         raise FeedError(f"input {source.name!r} must be {source.type}, got {_what(source, given)}")
     if isinstance(given, np.ma.MaskedArray):
@@ -96,17 +102,39 @@ def _as_array(source: Input, given: Any) -> Array:
             f"input {source.name!r} must be {source.type}, got a masked array; replace masked "
             "elements with .filled(number)"
         )
-    if given.dtype != source.type.dtype.numpy:
-        raise FeedError(
-            f"input {source.name!r} must be {source.type}, got the dtype {given.dtype}; "
-            + _conversion(source, given)
-        )
     if given.shape != source.shape:
         raise FeedError(
             f"input {source.name!r} must be {source.type}, got the shape {list(given.shape)}; "
             "shapes are fixed at compile time"
         )
-    return given
+    return given if given.dtype == source.type.dtype.numpy else _exactly(source, given)
+
+
+def _of_tensor(source: Input, given: Any) -> Array:
+    """Convert a tensor of another library to an array; raises `FeedError`."""
+    try:
+        return as_numpy(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FeedError(
+            f"input {source.name!r} must be {source.type}, got {type(given).__name__} that cannot "
+            f"be converted to a NumPy array: {error}; feed a NumPy array"
+        ) from None
+
+
+def _exactly(source: Input, given: Array) -> Array:
+    """Convert an array to the dtype of an input; raises `FeedError` if that changes a number."""
+    got = f"input {source.name!r} must be {source.type}, got the dtype {given.dtype}"
+    if not is_real(given.dtype):
+        raise FeedError(f"{got}; {_conversion(source, given)}")
+    found, changed = converted(given, source.type.dtype.numpy)
+    if not changed.any():
+        return found
+    first = np.unravel_index(np.argmax(changed), given.shape)
+    raise FeedError(
+        f"{got}: {given[first].item()} at {[int(i) for i in first]} would become "
+        f"{found[first].item()}, and {np.count_nonzero(changed)} of {given.size} numbers would "
+        "change; " + _conversion(source, given)
+    )
 
 
 def _number(source: Input, given: float) -> Array:
@@ -136,13 +164,15 @@ def _what(source: Input, given: object) -> str:
 
 
 def _conversion(source: Input, given: Array) -> str:
-    """Describe how to convert an array of another dtype to the dtype of the input."""
+    """Describe how to convert an array whose numbers the dtype of the input cannot represent."""
     name = source.type.dtype.name
     if given.dtype.kind == "c":
         return f"take the real part: .real.astype({name!r})"
     if given.dtype.kind in "OSUV":
         return f"convert it to numbers in rows of equal length: numpy.asarray(..., {name!r})"
-    return f"convert it with .astype({name!r})"
+    if source.type.dtype.kind == "float":
+        return f"round them with .astype({name!r})"
+    return f"feed numbers that {name} can represent"
 
 
 def _require_finite(source: Input, given: Array) -> None:

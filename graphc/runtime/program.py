@@ -198,8 +198,9 @@ class Program:
     ) -> dict[str, Array]:
         """Run one step: copy inputs in, run every node, copy outputs out.
 
-        Inputs are passed by name; an input with a default may be omitted. Returns new arrays by
-        output name, for a training program ``{"loss": array}``.
+        Inputs are passed by name; an input with a default may be omitted. Arrays of another dtype
+        and torch tensors are converted if that changes no number; else `FeedError` is raised.
+        Returns new arrays by output name, for a training program ``{"loss": array}``.
         """
         if unnamed or not isinstance(feeds, Mapping | None):
             given = ", ".join(f"{source.name}=..." for source in self.graph.inputs)
