@@ -12,18 +12,27 @@ ESCAPED = str.maketrans({"|": r"\|", "[": r"\["})
 
 
 def reference() -> str:
-    """Return a section for each command; options in a group appear once."""
-    actions = _parser()._actions
-    (commands,) = (each for each in actions if isinstance(each, argparse._SubParsersAction))
-    summaries = {each.dest: each.help or "" for each in commands._choices_actions}
+    """Return a section for each command and each task; options in a group appear once."""
     lines, shown = [], {}
-    for name, parser in commands.choices.items():
-        lines += ["", f"## graphc {name}", "", _sentence(summaries[name])]
+    for name, summary, parser in _commands(_parser()):
+        lines += ["", f"{'#' * (2 + name.count(' '))} graphc {name}", "", _sentence(summary)]
         for title, *table in _groups(parser):
             first = shown.setdefault(tuple(table), name)
-            link = f"{title}: as for [{first}](#graphc-{first})."
+            link = f"{title}: as for [{first}](#graphc-{first.replace(' ', '-')})."
             lines += ["", link] if first != name else ["", f"{title}:", "", *table]
     return "\n".join(lines)
+
+
+def _commands(
+    parser: argparse.ArgumentParser, before: str = ""
+) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    """Yield name, summary and parser of each command, followed by its tasks."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action._choices_actions:
+                name = each.dest.partition(" (")[0]  # without aliases
+                yield f"{before}{name}", each.help or "", action.choices[name]
+                yield from _commands(action.choices[name], f"{before}{name} ")
 
 
 def _sentence(text: str) -> str:
@@ -36,7 +45,7 @@ def _groups(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
     for group in parser._action_groups:
         rows = []
         for action in group._group_actions:
-            if action.dest != "help":
+            if action.dest != "help" and not isinstance(action, argparse._SubParsersAction):
                 names = ", ".join(action.option_strings)
                 value = "" if action.nargs == 0 else action.metavar or action.dest
                 text = formatter._expand_help(action) if action.help else ""

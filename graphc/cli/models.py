@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from graphc.cli import torch_model
 from graphc.cli.arguments import check_settings, parse_settings
-from graphc.cli.onnx_model import SUFFIX, onnx_model
+from graphc.cli.onnx_model import SUFFIX, loss_of, onnx_model, read
 from graphc.cli.terminal import WIDTH, Console, say
 from graphc.cli.torch_model import ASKED, is_called_module, module_loss
 from graphc.errors import GraphcError, OptionError, did_you_mean, place_of, quoted
+from graphc.importing.network import Network
 from graphc.ir.builder import at_most, trace
 from graphc.ir.graph import Value
 from graphc.models import MODELS
@@ -96,17 +98,37 @@ def build(model: str, entries: Sequence[str]) -> Value:
     """Return the loss of a network from the zoo or from a file."""
     settings = _parsed(model, entries)
     with at_most(MOST_NODES):
-        made, asked = made_by(model, settings)
-        loss = module_loss(model, made, asked) if is_called_module(made) else made
-    if not isinstance(loss, Value):
-        raise OptionError(
-            f"{model} must return a graphc value, the loss, or a module of torch and its "
-            f"arguments; it returned {loss!r}"
-        )
-    return loss
+        made, asked = _made_by(model, settings)
+        if is_called_module(made):
+            return module_loss(model, made, asked)
+    return _checked_loss(model, made)
 
 
-def made_by(model: str, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def build_with_weights(model: str, entries: Sequence[str]) -> tuple[Value, Network | None]:
+    """Return the loss of a network, and the network with its weights if it is imported."""
+    settings = _parsed(model, entries)
+    with at_most(MOST_NODES):
+        if model.endswith(SUFFIX):
+            asked = {name: settings.pop(name, None) for name in ASKED}
+            network = read(model, settings, asked["trainable"], weights=True)
+        else:
+            made, asked = _made_by(model, settings)
+            if not is_called_module(made):
+                return _checked_loss(model, made), None
+            network = torch_model.read(made, asked.get("trainable"), weights=True)
+        return loss_of(model, network, asked.get("loss")), network
+
+
+def _checked_loss(model: str, made: object) -> Value:
+    if isinstance(made, Value):
+        return made
+    raise OptionError(
+        f"{model} must return a graphc value, the loss, or a module of torch and its arguments; "
+        f"it returned {made!r}"
+    )
+
+
+def _made_by(model: str, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the result of the model's function, and the settings of `ASKED` it does not take."""
     function = find_model(model, settings)
     known = inspect.signature(function).parameters if ":" in model else settings

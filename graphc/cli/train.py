@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress as ProgressBar
 
-from graphc.cli import torch_model
 from graphc.cli.arguments import (
     add_options,
     add_recipe,
@@ -21,34 +20,40 @@ from graphc.cli.arguments import (
     parse_settings,
     recipe,
 )
-from graphc.cli.models import add_loss, find_model, made_by
-from graphc.cli.onnx_model import SUFFIX, loss_of, read
+from graphc.cli.models import add_model, build_with_weights, find_model
+from graphc.cli.onnx_model import SUFFIX
+from graphc.cli.plans import PICTURE, check_suffix
 from graphc.cli.terminal import Console, say
 from graphc.compiler import CompileOptions
 from graphc.errors import OptionError
-from graphc.importing.network import Network
+from graphc.files import write_atomically
 from graphc.ir.builder import trace
 from graphc.ir.graph import Input
+from graphc.ir.types import exact_bytes
+from graphc.models import MODELS
 from graphc.plans.printout import summary_rows
 from graphc.runtime.ranks.world import find_world
 from graphc.training.digits import DigitsTraining, Epoch
 from graphc.training.feeds import ArrayFeeds, FunctionFeeds
-from graphc.training.onnx_training import MeanLoss, OnnxTraining
+from graphc.training.network import MeanLoss, NetworkTraining
 from graphc.training.recipe import Recipe
 from graphc.training.text import Progress, TextTraining
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
-Run = DigitsTraining | TextTraining | OnnxTraining
+Run = DigitsTraining | TextTraining | NetworkTraining
 Report = Epoch | Progress | MeanLoss
 
 DIGITS = Recipe(optimizer="adam", learning_rate=1e-3)
-ONNX = Recipe(optimizer="adam", learning_rate=1e-3)
+NETWORK = Recipe(optimizer="adam", learning_rate=1e-3)
 TEXT = Recipe(optimizer="adamw", learning_rate=3e-3, schedule="cosine", warmup=100, clip_norm=1.0)
 
 PROMPTS = (b"def ", b"import ", b"class ")
 SAMPLE_BYTES = 200
+
+EPOCHS, STEPS = 10, 100
+"""Default lengths of a run on arrays, and of one on feeds from a function."""
 
 
 def add(commands: Commands) -> None:
@@ -58,63 +63,78 @@ def add(commands: Commands) -> None:
 
     digits = tasks.add_parser("digits", help="handwritten digits, from scikit-learn")
     _add_common(digits, DIGITS, "model (mlp or conv), layers, hidden, batch")
-    digits.add_argument("--epochs", type=int, default=20, help="passes over the data (default: 20)")
+    digits.add_argument_group("data").add_argument(
+        "--epochs", metavar="N", type=int, default=20, help="passes over the data (default: 20)"
+    )
     digits.set_defaults(run=_digits)
 
     text = tasks.add_parser("text", help="a small GPT on the bytes of a text")
     _add_common(text, TEXT, "layers, width, heads, seq_len, batch, drop")
-    text.add_argument(
+    group = text.add_argument_group("data")
+    group.add_argument(
         "--file", metavar="FILE", help="the text (default: the standard library's sources)"
     )
-    text.add_argument("--steps", type=int, default=2000, help="steps of the run (default: 2000)")
+    group.add_argument(
+        "--steps", metavar="N", type=int, default=2000, help="steps of the run (default: 2000)"
+    )
     text.set_defaults(run=_text)
 
     network = tasks.add_parser(
-        "onnx", help="the network of FILE.onnx; the word onnx may be omitted"
-    )
-    network.add_argument("model", metavar="FILE.onnx", help="the network and its initial weights")
-    _add_network(network, "extents that the file leaves open")
-    network.set_defaults(run=_onnx)
-
-    module = tasks.add_parser(
-        "torch", help="the PyTorch module of file.py:function; the word torch may be omitted"
-    )
-    module.add_argument(
-        "model", metavar="file.py:function", help="it returns the module and its arguments"
-    )
-    _add_network(module, "arguments of the function")
-    module.set_defaults(run=_torch)
+        "network", aliases=("onnx", "torch"),
+        help="any MODEL of graphc plan, on arrays; the word network may be omitted",
+    )  # fmt: skip
+    add_model(network)
+    _add_run(network, NETWORK)
+    _add_data(network)
+    network.set_defaults(run=_network)
 
 
-def _add_network(parser: argparse.ArgumentParser, settings: str) -> None:
-    """Add the arguments for training an imported network."""
-    _add_common(parser, ONNX, settings)
-    add_loss(parser)
-    parser.add_argument(
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    """Add the options for training a network on arrays."""
+    group = parser.add_argument_group("data")
+    group.add_argument(
         "--data", metavar="DATA", required=True,
-        help="FILE.npz with an array (examples, ...) an input, or file.py:function, which returns "
+        help="FILE.npz with an array (examples, ...) per input, or file.py:function, which returns "
         "feeds one after another",
     )  # fmt: skip
-    parser.add_argument("--steps", type=int, default=100, help="steps of the run (default: 100)")
-    parser.add_argument(
-        "--export", metavar="FILE",
-        help="write the trained network as ONNX, with the outputs of its file",
+    group.add_argument(
+        "--held-out", metavar="F", type=float, default=0.0,
+        help="fraction of the examples of FILE.npz to evaluate on instead of training on them "
+        "(default: 0)",
+    )  # fmt: skip
+    group.add_argument(
+        "--epochs", metavar="N", type=int,
+        help=f"passes over the examples of FILE.npz (default: {EPOCHS})",
+    )  # fmt: skip
+    group.add_argument(
+        "--steps", metavar="N", type=int,
+        help=f"steps of the run, instead of epochs (default for a function: {STEPS})",
+    )  # fmt: skip
+    group.add_argument("--curve", metavar="FILE.png", help="draw the losses; needs matplotlib")
+    group.add_argument(
+        "--export", metavar="FILE.onnx",
+        help="write a trained ONNX file or torch module as ONNX, with its outputs",
     )  # fmt: skip
 
 
 def with_task(arguments: Sequence[str]) -> list[str]:
-    """Return the command line with the task inserted that a file's name implies."""
+    """Return the command line with the task inserted that a MODEL implies."""
     listed = list(arguments)
     if listed[:1] == ["train"] and listed[1:2]:
-        if listed[1].endswith(SUFFIX):
-            listed.insert(1, "onnx")
-        elif ".py:" in listed[1]:
-            listed.insert(1, "torch")
+        model = listed[1]
+        if model in MODELS or model.endswith((SUFFIX, ".py")) or ".py:" in model:
+            listed.insert(1, "network")
     return listed
 
 
 def _add_common(parser: argparse.ArgumentParser, default: Recipe, settings: str) -> None:
+    """Add the arguments of a task with a network of its own."""
     parser.add_argument("settings", nargs="*", metavar="key=value", help=settings)
+    _add_run(parser, default)
+
+
+def _add_run(parser: argparse.ArgumentParser, default: Recipe) -> None:
+    """Add the options of every run."""
     add_strategy(parser)
     add_options(parser, CompileOptions, ("device", "threads", "rank_timeout"))
     # All processes of one launch train together.
@@ -151,48 +171,68 @@ def _text(options: argparse.Namespace) -> None:
             say(sample.decode(errors="replace"))
 
 
-def _onnx(options: argparse.Namespace) -> None:
-    settings = parse_settings(options.settings, any_key=True)
-    asked, trainable = settings.pop("loss", None), settings.pop("trainable", None)
-    _train_network(options, read(options.model, settings, trainable, weights=True), asked, "onnx")
-
-
-def _torch(options: argparse.Namespace) -> None:
-    made, asked = made_by(options.model, parse_settings(options.settings))
-    if not torch_model.is_called_module(made):
+def _network(options: argparse.Namespace) -> None:
+    for path in (options.export, options.curve):
+        if path is not None:
+            check_writable(path)
+    if options.curve is not None:
+        check_suffix(options.curve, PICTURE)
+    loss, network = build_with_weights(options.model, options.settings)
+    if options.export and network is None:
         raise OptionError(
-            f"{options.model} must return a module of torch and its arguments; it returned {made!r}"
+            f"--export writes an ONNX file or a torch module, and {options.model} is neither; "
+            "leave it out, or write a checkpoint with --save"
         )
-    network = torch_model.read(made, asked.get("trainable"), weights=True)
-    _train_network(options, network, asked.get("loss"), "torch")
-
-
-def _train_network(
-    options: argparse.Namespace, network: Network, asked: str | None, task: str
-) -> None:
-    _check_count("--steps", options.steps)
-    if options.export:
-        check_writable(options.export)
-    loss, chosen = loss_of(options.model, network, asked), recipe(options)
-    inputs = trace({"loss": loss}).inputs
+    chosen, inputs = recipe(options), trace({"loss": loss}).inputs
     fed = [x for x in inputs if x.default is None]
-    unread = {x.name for x in network.inputs.values()} - {x.name for x in inputs}
-    feeds = _feeds(options.data, fed, unread, chosen.seed)
-    run = OnnxTraining(chosen, options.steps, network, loss, feeds, dump=options.dump, task=task)
-    _train(run, options, task)
+    known = set() if network is None else {x.name for x in network.inputs.values()}
+    feeds = _feeds(options, fed, known - {x.name for x in inputs}, chosen)
+    imported = "onnx" if options.model.endswith(SUFFIX) else "torch"
+    task = "network" if network is None else imported
+    run = NetworkTraining(
+        chosen, loss, feeds, epochs=options.epochs, steps=options.steps or 0, network=network,
+        dump=options.dump, task=task,
+    )  # fmt: skip
+    reports = _train(run, options, options.model if network is None else task)
     if options.export:
         run.export(options.export)
+    if options.curve and run.training.rank == 0:
+        _draw_curve(options, [report for report in reports if isinstance(report, MeanLoss)])
 
 
 def _feeds(
-    data: str, fed: Sequence[Input], unread: Collection[str], seed: int
+    options: argparse.Namespace, fed: Sequence[Input], unread: Collection[str], chosen: Recipe
 ) -> ArrayFeeds | FunctionFeeds:
-    """Return the feeds that `data` names; they may contain inputs that the loss does not read."""
+    """Return the feeds of --data, and set the default length of the run.
+
+    Feeds of a function may contain inputs that the loss does not read.
+    """
+    data: str = options.data
+    if not 0 <= options.held_out < 1:
+        raise OptionError(f"--held-out is a fraction from 0 to below 1, got {options.held_out:g}")
+    if options.epochs is not None and options.steps is not None:
+        raise OptionError("give one of --epochs and --steps, not both")
     if data.endswith(".npz"):
-        return ArrayFeeds(data, fed, seed)
+        if options.steps is None:
+            options.epochs = EPOCHS if options.epochs is None else options.epochs
+        _check_length(options)
+        step_batches = chosen.accumulate * chosen.ranks
+        return ArrayFeeds(data, fed, chosen.seed, step_batches, options.held_out)
     if ":" not in data:
         raise OptionError(f"--data is a file of arrays, .npz, or file.py:function, got {data!r}")
+    for option in ("epochs", "held_out"):
+        if getattr(options, option):
+            name = option.replace("_", "-")
+            raise OptionError(f"--{name} needs --data FILE.npz, since {data} yields any feeds")
+    options.steps = STEPS if options.steps is None else options.steps
+    _check_length(options)
     return FunctionFeeds(data, find_model(data, {}), unread)
+
+
+def _check_length(options: argparse.Namespace) -> None:
+    for name in ("epochs", "steps"):
+        if getattr(options, name) is not None:
+            _check_count(f"--{name}", getattr(options, name))
 
 
 def _check_count(option: str, count: int) -> None:
@@ -200,7 +240,7 @@ def _check_count(option: str, count: int) -> None:
         raise OptionError(f"{option} is a whole number from 1 up, got {count}")
 
 
-def _train(run: Run, options: argparse.Namespace, task: str) -> None:
+def _train(run: Run, options: argparse.Namespace, task: str) -> list[Report]:
     is_first = run.training.rank == 0
     if options.save and is_first:
         check_writable(options.save)
@@ -208,7 +248,7 @@ def _train(run: Run, options: argparse.Namespace, task: str) -> None:
         run.resume(options.resume)
     reports: list[Report] = []
     console = Console(quiet=options.json or not is_first)
-    for label, figure in summary_rows(run.training.plan):
+    for label, figure in (*summary_rows(run.training.plan), *_data_rows(run)):
         console.print(f"{label:<20}{figure}", highlight=False, soft_wrap=True)
     hidden = options.json or not console.is_terminal
     with ProgressBar(console=console, transient=True, disable=hidden) as progress:
@@ -224,12 +264,13 @@ def _train(run: Run, options: argparse.Namespace, task: str) -> None:
                 run.save(options.save)
             sys.stdout.flush()
     if options.json and is_first:
-        say(json.dumps({**run.training.plan.summary(task), **_reported(reports)}))
+        say(json.dumps({**run.training.plan.summary(task), **_figures(run), **_reported(reports)}))
+    return reports
 
 
 def _told(event: Report) -> str:
     if isinstance(event, MeanLoss):
-        return f"step {event.step:5d}  loss {event.loss:.6f}  {event.steps_per_second:.1f} steps/s"
+        return _told_loss(event)
     if isinstance(event, Epoch):
         return (
             f"epoch {event.number:3d}  loss {event.loss:.6f}  test accuracy "
@@ -241,9 +282,57 @@ def _told(event: Report) -> str:
     )
 
 
+def _told_loss(event: MeanLoss) -> str:
+    counted = ("step", event.step, 5) if event.epoch is None else ("epoch", event.epoch, 3)
+    parts = ["{} {:{}d}".format(*counted), f"loss {event.loss:.6f}"]
+    if event.held_out_loss is not None:
+        parts.append(f"held out {event.held_out_loss:.6f}")
+    if event.held_out_accuracy is not None:
+        parts.append(f"accuracy {event.held_out_accuracy:.2%}")
+    if event.examples_per_second is None:
+        return "  ".join([*parts, f"{event.steps_per_second:.1f} steps/s"])
+    return "  ".join([*parts, f"{event.examples_per_second:,.0f} examples/s"])
+
+
+def _figures(run: Run) -> dict[str, int]:
+    """Return the numbers of examples of a network that is trained on arrays."""
+    if isinstance(run, NetworkTraining) and isinstance(run.feeds, ArrayFeeds):
+        return run.feeds.figures()
+    return {}
+
+
+def _data_rows(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the (label, figure) rows of the data, and of the program that evaluates."""
+    if figures := _figures(run):
+        counts = "{examples:,}; {epoch_examples:,} per epoch in {steps_per_epoch:,} steps"
+        rest = "{held_out_examples:,} held out, {remaining_examples:,} left over"
+        yield "examples", f"{counts}, {rest}".format(**figures)
+    if isinstance(run, NetworkTraining) and run.evaluation is not None:
+        arena = exact_bytes(run.evaluation.program.arena_bytes)
+        yield "evaluation", f"{arena}, beside the arena"
+
+
+def _draw_curve(options: argparse.Namespace, reports: Sequence[MeanLoss]) -> None:
+    """Draw the losses of a run by epoch or step."""
+    from graphc.view.picture import loss_picture  # needs matplotlib, an extra
+
+    is_counted = reports[0].epoch is not None
+    places = [report.epoch if report.epoch is not None else report.step for report in reports]
+    curves = {
+        "training": [report.loss for report in reports],
+        "held out": [x.held_out_loss for x in reports if x.held_out_loss is not None],
+    }
+    picture = loss_picture(places, curves, "epoch" if is_counted else "step", options.model)
+    write_atomically(options.curve, picture, OptionError)
+
+
 def _reported(reports: list[Report]) -> dict[str, Any]:
-    """Return all figures except speeds, which differ from run to run."""
-    rows = [asdict(report) for report in reports]
+    """Return all figures except speeds, which differ from run to run, and those not computed."""
+    rows = [
+        {key: each for key, each in asdict(report).items() if each is not None}
+        for report in reports
+    ]
     for row in rows:
         row.pop("steps_per_second")
+        row.pop("examples_per_second", None)
     return {"epochs" if isinstance(reports[0], Epoch) else "reports": rows}

@@ -145,8 +145,7 @@ class DigitsTraining(TrainingRun):
 
     def test_accuracy(self) -> float:
         """Return the accuracy of the current parameters on the test images."""
-        trained = self.training.states
-        self.inference.states.update({name: trained[name] for name in self.inference.states})
+        self.copy_states(self.inference)
         hits, images = 0, len(self.data.test_x)
         for start in range(0, images, self.batch):
             count = min(self.batch, images - start)

@@ -19,27 +19,70 @@ Feeds = Mapping[str, Any]
 
 
 class ArrayFeeds:
-    """Batches of array rows, reshuffled in each pass.
+    """Batches of array rows, reshuffled in each epoch.
 
-    An input (batch, ...) is fed the next rows of the array (examples, ...) with its name. `digest`
-    identifies the arrays.
+    An input (batch, ...) is fed the next rows of the array (examples, ...) with its name. An epoch
+    has the `steps_per_epoch` whole steps of `step_batches` batches that the examples fill. The
+    remainder, another one in each epoch, is not used. `digest` identifies the arrays.
+
+    A fraction `held_out` of the examples, rounded to whole batches, is not trained on. The seed
+    selects them.
     """
 
-    def __init__(self, path: str, inputs: Sequence[Input], seed: int) -> None:
+    def __init__(
+        self,
+        path: str,
+        inputs: Sequence[Input],
+        seed: int,
+        step_batches: int = 1,
+        held_out: float = 0.0,
+    ) -> None:
         arrays, self.digest = _read(path)
         self._check(path, arrays, inputs)
         self.seed, self.batch = seed, inputs[0].shape[0]
-        self.arrays = {x.name: arrays[x.name].astype(x.type.dtype.numpy) for x in inputs}
+        self.arrays = {x.name: _converted(path, arrays[x.name], x) for x in inputs}
         self.examples = len(self.arrays[inputs[0].name])
+        batches = max(1, round(held_out * self.examples / self.batch)) if held_out else 0
+        random = np.random.default_rng(seed)
+        rows = random.permutation(self.examples) if batches else np.arange(self.examples)
+        self.held_out_examples = batches * self.batch
+        self._held_out, self._trained = np.split(rows, [self.held_out_examples])
+        self.step_examples: int = self.batch * step_batches
+        self.steps_per_epoch = len(self._trained) // self.step_examples
+        if not self.steps_per_epoch:
+            beside = f" beside {self.held_out_examples:,} that are held out" if batches else ""
+            raise OptionError(
+                f"{path!r} has {self.examples:,} examples, but a step needs "
+                f"{self.step_examples:,}{beside}; add examples, or choose a smaller batch"
+            )
 
     def __call__(self, first: int) -> Iterator[Feeds]:
         """Yield an infinite sequence of batches, starting at batch `first`."""
-        a_pass = self.examples // self.batch
-        for number in itertools.count(first // a_pass):
-            order = np.random.default_rng((self.seed, number)).permutation(self.examples)
-            for index in range(first % a_pass if number == first // a_pass else 0, a_pass):
-                rows = order[index * self.batch : (index + 1) * self.batch]
-                yield {name: array[rows] for name, array in self.arrays.items()}
+        batches = self.steps_per_epoch * self.step_examples // self.batch
+        for epoch in itertools.count(first // batches):
+            order = np.random.default_rng((self.seed, epoch)).permutation(self._trained)
+            start = first % batches if epoch == first // batches else 0
+            yield from itertools.islice(self._batches(order), start, batches)
+
+    def held_out_batches(self) -> Iterator[Feeds]:
+        """Yield the held-out examples in batches."""
+        return self._batches(self._held_out)
+
+    def _batches(self, rows: Array) -> Iterator[Feeds]:
+        for start in range(0, len(rows) - self.batch + 1, self.batch):
+            chosen = rows[start : start + self.batch]
+            yield {name: array[chosen] for name, array in self.arrays.items()}
+
+    def figures(self) -> dict[str, int]:
+        """Return the numbers of examples, by use."""
+        trained = self.steps_per_epoch * self.step_examples
+        return {
+            "examples": self.examples,
+            "held_out_examples": self.held_out_examples,
+            "epoch_examples": trained,
+            "remaining_examples": len(self._trained) - trained,
+            "steps_per_epoch": self.steps_per_epoch,
+        }
 
     def _check(self, path: str, arrays: Mapping[str, Array], inputs: Sequence[Input]) -> None:
         wanted = ", ".join(f"{x.name} {x.type}" for x in inputs)
@@ -57,9 +100,10 @@ class ArrayFeeds:
                 )
             found = arrays[x.name]
             if found.shape[1:] != x.shape[1:] or not _fits(found.dtype, x):
+                cure = "" if _fits(found.dtype, x) else f"; convert it to {x.type.dtype.numpy}"
                 raise OptionError(
                     f"{path!r}: {x.name!r} is {found.dtype}{list(found.shape)}, but a step needs "
-                    f"rows of {x.type}"
+                    f"rows of {x.type}{cure}"
                 )
         counts = {len(arrays[x.name]) for x in inputs}
         if len(counts) > 1 or min(counts) < inputs[0].shape[0]:
@@ -72,6 +116,17 @@ class ArrayFeeds:
 def _fits(dtype: np.dtype[Any], x: Input) -> bool:
     kinds = {"float": "f", "int": "iu", "bool": "b"}[x.type.dtype.kind]
     return dtype.kind in kinds or dtype == x.type.dtype.numpy
+
+
+def _converted(path: str, array: Array, x: Input) -> Array:
+    """Return the array with the dtype of an input; raises `OptionError` for other integers."""
+    found = array.astype(x.type.dtype.numpy)
+    if array.dtype.kind in "iu" and not np.array_equal(found, array):
+        raise OptionError(
+            f"{path!r}: {x.name!r} has integers from {array.min()} to {array.max()}, but "
+            f"{x.type.dtype.numpy} cannot represent all of them"
+        )
+    return found
 
 
 def _read(path: str) -> tuple[dict[str, Array], str]:
@@ -95,6 +150,9 @@ class FunctionFeeds:
 
     Names in `unread` are removed from each mapping.
     """
+
+    step_examples = None
+    """The number of examples of a step is not known."""
 
     def __init__(
         self, name: str, function: Callable[[], Any], unread: Collection[str] = ()

@@ -56,6 +56,11 @@ class TrainingRun:
             )
         return loss
 
+    def copy_states(self, program: Program) -> None:
+        """Copy trained states to another program of the network; all ranks call this method."""
+        trained = self.training.states
+        program.states.update({name: trained[name] for name in program.states})
+
     def save(self, path: str) -> None:
         """Write the states and the progress; all ranks call this method, and one writes."""
         self.training.save(path, self.recipe.notes(self.steps, self.done, **self.sizes))

@@ -135,7 +135,7 @@ class TextTraining(TrainingRun):
 
     def test_bits(self) -> float:
         """Return bits per byte on held-out text, measured at fixed positions."""
-        self.testing.parameters.update(self.training.parameters)
+        self.copy_states(self.testing)
         last = len(self.held_out) - self.seq_len - 1
         starts = np.linspace(0, last, TEST_BATCHES * self.batch).astype(np.int64)
         losses = [
@@ -146,7 +146,7 @@ class TextTraining(TrainingRun):
 
     def sample(self, prompt: bytes, length: int, temperature: float = 0.7) -> bytes:
         """Return `prompt` followed by `length` bytes sampled from the network."""
-        self.continuing.parameters.update(self.training.parameters)
+        self.copy_states(self.continuing)
         drawn = np.random.default_rng(self.recipe.seed)
         written = list(prompt)
         for _ in range(length):

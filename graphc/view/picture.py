@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 try:
     import matplotlib
@@ -13,7 +13,7 @@ try:
     from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
-    from matplotlib.ticker import FuncFormatter, MultipleLocator
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 except ImportError as error:
     from graphc.errors import DependencyError, to_install
 
@@ -208,15 +208,41 @@ def frontier_picture(
         return _png(figure)
 
 
+def loss_picture(
+    places: Sequence[int], curves: Mapping[str, Sequence[float]], axis: str, title: str
+) -> bytes:
+    """Return a PNG of losses by epoch or step; `axis` names the places. Curves may be empty."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        figure = Figure(figsize=(8, 5))
+        axes = figure.add_axes((0.095, 0.105, 0.875, 0.745))
+        figure.suptitle(title, x=0.02, y=0.975, ha="left", fontsize=12, fontweight="bold")
+        for (label, losses), colour in zip(curves.items(), ("#0072b2", "#d55e00"), strict=True):
+            if losses:
+                axes.plot(places, losses, "o-", color=colour, markersize=4, label=label)
+        axes.set_xlabel(axis)
+        axes.set_ylabel("loss")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _plain_axes(axes, "both")
+        figure.legend(loc="upper left", bbox_to_anchor=(0.013, 0.938), ncols=2, frameon=False,
+                      fontsize=9)  # fmt: skip
+        return _png(figure)
+
+
 def _byte_axis(axes: Axes, largest: int, ticks: int = TICKS, which: str = "y") -> None:
-    """Label an axis at multiples of a power of two; draw grid and frame unobtrusively."""
+    """Label an axis at multiples of a power of two."""
     step = 1
     while step * ticks < largest:
         step *= 2
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_locator(MultipleLocator(step))
     axis.set_major_formatter(FuncFormatter(lambda size, _: _in_unit_of(step, size)))
-    axes.grid(color=GRID, linewidth=0.6, axis="y" if which == "y" else "both")
+    _plain_axes(axes, "y" if which == "y" else "both")
+
+
+def _plain_axes(axes: Axes, grid: Literal["y", "both"]) -> None:
+    """Draw grid and frame unobtrusively."""
+    axes.grid(color=GRID, linewidth=0.6, axis=grid)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=9)
     axes.spines[["top", "right"]].set_visible(False)

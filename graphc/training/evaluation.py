@@ -1,0 +1,70 @@
+"""Evaluation of a network on held-out batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from graphc.compiler import compile
+from graphc.ir.builder import trace
+from graphc.ir.graph import Node, Value
+from graphc.ops import reduce
+from graphc.ops.choice import cast, equal, where
+from graphc.ops.cross_entropy import SoftmaxCrossEntropy
+from graphc.ops.order import argmax
+from graphc.ops.row_cross_entropy import CrossEntropy
+
+
+class Scores(NamedTuple):
+    """The mean loss of held-out batches, and a classifier's fraction of correct labels."""
+
+    loss: float
+    accuracy: float | None
+
+
+class Evaluation:
+    """A program without an optimizer that computes `Scores` of the same batches each time.
+
+    A classifier is a network with exactly one cross entropy of logits and integer labels. Labels
+    that the loss ignores do not count.
+    """
+
+    def __init__(
+        self,
+        loss: Value,
+        batches: Callable[[], Iterable[Mapping[str, Any]]],
+        options: Mapping[str, Any],
+    ) -> None:
+        """Compile the program; `options` are keyword arguments of `graphc.compile`."""
+        self.batches = batches
+        found = [node for node in trace({"loss": loss}).nodes if _is_classification(node)]
+        self.is_classifier = len(found) == 1
+        counts = _counts(found[0]) if self.is_classifier else {}
+        self.program = compile(outputs={"loss": loss, **counts}, **options)
+
+    def scores(self) -> Scores:
+        """Evaluate the current states of the program."""
+        steps = list(self.program.steps(self.batches()))
+        loss = _total(steps, "loss") / len(steps)
+        if not self.is_classifier:
+            return Scores(loss, None)
+        return Scores(loss, _total(steps, "correct") / max(1.0, _total(steps, "counted")))
+
+
+def _is_classification(node: Node) -> bool:
+    return isinstance(node.op, SoftmaxCrossEntropy | CrossEntropy)
+
+
+def _counts(node: Node) -> dict[str, Value]:
+    """Return the number of rows with the largest logit at the label, and of rows that count."""
+    logits, labels = node.inputs[0], cast(node.inputs[1], "int64")
+    ignored = node.attributes.ignored if isinstance(node.op, CrossEntropy) else ()
+    counted = cast(equal(labels, labels), "float32")
+    if ignored:
+        counted = where(equal(labels, ignored[0]), 0.0, counted)
+    correct = where(equal(argmax(logits, 1), labels), counted, 0.0)
+    return {"correct": reduce.sum(correct), "counted": reduce.sum(counted)}
+
+
+def _total(steps: Iterable[Mapping[str, Any]], name: str) -> float:
+    return sum(float(step[name]) for step in steps)

@@ -1,0 +1,132 @@
+"""Training of any network: of graphc, of an ONNX file, or of a torch module."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.compiler import compile
+from graphc.importing.names import Names
+from graphc.importing.network import Network
+from graphc.ir import builder
+from graphc.ir.graph import Value
+from graphc.ir.text import format_graph
+from graphc.onnx import save
+from graphc.passes.modes import number_streams
+from graphc.training.evaluation import Evaluation
+from graphc.training.feeds import ArrayFeeds, Feeds, FunctionFeeds
+from graphc.training.recipe import Recipe
+from graphc.training.run import TrainingRun
+
+REPORTS = 20
+"""Number of reports of a run that is not counted in epochs."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeanLoss:
+    """The mean loss of the steps since the last report, and scores on held-out examples.
+
+    `epoch` is None for a run that is not counted in epochs. Scores are None without held-out
+    examples, and the accuracy also for a network that is no classifier.
+    """
+
+    step: int
+    epoch: int | None
+    loss: float
+    held_out_loss: float | None
+    held_out_accuracy: float | None
+    steps_per_second: float
+    examples_per_second: float | None
+
+
+class NetworkTraining(TrainingRun):
+    """A training program for a loss of a network, initialized with the imported weights if any."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        loss: Value,
+        feeds: ArrayFeeds | FunctionFeeds,
+        *,
+        epochs: int | None = None,
+        steps: int = 0,
+        network: Network | None = None,
+        dump: str | None = None,
+        task: str = "network",
+    ) -> None:
+        """Compile the programs. `epochs` need `ArrayFeeds`, and replace `steps`."""
+        if isinstance(feeds, ArrayFeeds) and epochs is not None:
+            steps = epochs * feeds.steps_per_epoch
+        training = compile(loss, dump=dump, **recipe.compile_options(steps))
+        if network is not None:
+            network.initialize(training)
+        text = format_graph(number_streams(builder.trace({"loss": loss})))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        sizes = {"task": task, "network": digest, "data": feeds.digest}
+        self.evaluation: Evaluation | None = None
+        if isinstance(feeds, ArrayFeeds) and feeds.held_out_examples:
+            options = recipe.inference_options()
+            self.evaluation = Evaluation(loss, feeds.held_out_batches, options)
+            sizes["held_out"] = str(feeds.held_out_examples)
+        super().__init__(recipe, training, steps, **sizes)
+        self.feeds, self.network, self.epochs = feeds, network, epochs
+
+    def run(self) -> Iterator[MeanLoss | int]:
+        """Train to the end; yield the number of completed steps after each step, and `MeanLoss`."""
+        ranks, own = self.training.ranks, self.training.rank
+        count = self.recipe.accumulate * ranks
+        batches = self.feeds(self.done * count)
+        started, losses = time.perf_counter(), list[float]()
+        every = math.ceil(self.steps / (self.epochs or REPORTS))
+        while self.done < self.steps:
+            fed = [next(batches) for _ in range(count)]  # interleaved by rank
+            losses.append(self.step(_joined(fed[own::ranks])))
+            yield self.done
+            if self.done % every == 0 or self.done == self.steps:
+                yield self._report(losses, time.perf_counter() - started)
+                started, losses = time.perf_counter(), []
+
+    def _report(self, losses: list[float], seconds: float) -> MeanLoss:
+        speed, scores = len(losses) / seconds, None
+        if self.evaluation is not None:
+            self.copy_states(self.evaluation.program)
+            scores = self.evaluation.scores()
+        examples = self.feeds.step_examples
+        return MeanLoss(
+            step=self.done,
+            epoch=None if self.epochs is None else self.done * self.epochs // self.steps,
+            loss=sum(losses) / len(losses),
+            held_out_loss=None if scores is None else scores.loss,
+            held_out_accuracy=None if scores is None else scores.accuracy,
+            steps_per_second=speed,
+            examples_per_second=None if examples is None else speed * examples,
+        )
+
+    def export(self, path: str) -> None:
+        """Write the imported network with its current weights as ONNX, with its outputs.
+
+        States that the loss does not read keep their imported values. All ranks call this
+        method, and only rank 0 writes.
+        """
+        trained = dict(self.training.states)
+        if self.training.rank != 0:
+            return
+        names, network = Names(), self.network
+        assert network is not None, "a loss of graphc has no imported network"
+        outputs = {names.unique(name): value for name, value in network.outputs.items()}
+        rest = {name: network.states[name] for name in network.states if name not in trained}
+        save(outputs, path, states=ChainMap(trained, rest))
+
+
+def _joined(batches: list[Feeds]) -> Mapping[str, Any]:
+    """Return a single batch unchanged; stack several along a new leading axis."""
+    if len(batches) == 1:
+        return batches[0]
+    return {name: np.stack([each[name] for each in batches]) for name in batches[0]}
