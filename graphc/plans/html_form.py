@@ -14,7 +14,7 @@ from graphc.ir.forms import writes
 from graphc.ir.graph import Graph
 from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import Kind, MemoryPlan
-from graphc.plans.names import buffer_name, spans
+from graphc.plans.names import buffer_name, kind_label, spans
 from graphc.plans.printout import summary_rows
 
 COLOURS: dict[Kind, str] = {
@@ -83,7 +83,7 @@ def _legend(plan: MemoryPlan) -> str:
     present = [kind for kind in COLOURS if kind in there]
     return "".join(
         f'<span style="margin-right:1em"><span style="background:{COLOURS[kind]}">&emsp;</span> '
-        f"{kind}</span>"
+        f"{kind_label(kind)}</span>"
         for kind in present
     )
 

@@ -12,6 +12,9 @@ from typing import NamedTuple
 from graphc.ir.graph import Node, Value
 from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan, kind_of
 
+LABELS = {"mirror": "recomputed", "repeated": "recomputed"}
+"""Labels of kinds in views, where they differ from the kinds of plans and of torch's steps."""
+
 
 class Span(NamedTuple):
     """Nodes `[first, last)` at which a buffer is of one kind."""
@@ -116,6 +119,11 @@ def _written(plan: MemoryPlan, buffer: Buffer) -> Iterator[tuple[int, Kind]]:
 def kind_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Kind:
     """Return the kind of the bytes that a buffer contains at a node."""
     return next(span.kind for span in reversed(spans(plan, buffer)) if span.first <= step)
+
+
+def kind_label(kind: str) -> str:
+    """Return the label of a kind in pages and pictures."""
+    return LABELS.get(kind, kind)
 
 
 def listed(parts: list[str], most: int) -> str:

@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.names import kind_label
 from graphc.view.clock import Clock
 from graphc.view.matching import identities
 from graphc.view.page_model import HOWS, PHASES, kinds_of, page_model
@@ -45,10 +46,11 @@ def page(
     `plans` maps the labels of tabs to plans. `clocks` maps them to node times, by default the
     roofline of the plan's device. `notes` are sentences shown beside the map, and `lowering`
     sentences on how to reduce a plan's arena. `limits` are capacities, drawn as a line if they are
-    near. `opened` is the label of the tab shown first.
+    near. `opened` is the label of the tab shown first, on the axes of its own plan instead of those
+    of all.
     """
     models = _models(plans, clocks or {}, lowering or {}, limits or {})
-    at = list(plans).index(opened) if opened is not None else 0
+    at = None if opened is None else list(plans).index(opened)
     return page_of(models, title, notes, at, kinds_of(*plans.values()))
 
 
@@ -56,20 +58,23 @@ def page_of(
     models: Sequence[Mapping[str, Any]],
     title: str,
     notes: Sequence[str],
-    opened: int,
+    opened: int | None,
     kinds: Sequence[str],
 ) -> str:
     """Return the page of models from `page_model`, each with ``same``, ``lowering`` and ``limit``.
 
-    Buffer kinds are numbered as in `kinds`. Each kind has a color in the style sheet.
+    Buffer kinds are numbered as in `kinds`. Each kind has a color in the style sheet. The model
+    numbered `opened` is shown first, on its own axes; None shows the first one on those of all.
     """
     content = {
         "title": title,
         "kinds": list(kinds),
+        "kind_labels": [kind_label(kind) for kind in kinds],
         "hows": HOWS,
         "phases": PHASES,
         "notes": list(notes),
-        "opened": opened,
+        "opened": opened or 0,
+        "fitted": opened is not None,
         "plans": list(models),
     }
     parts = {

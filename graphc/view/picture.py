@@ -23,7 +23,7 @@ except ImportError as error:
 from graphc.ir.types import format_bytes
 from graphc.plans.html_form import COLOURS
 from graphc.plans.memory_plan import Kind, MemoryPlan
-from graphc.plans.names import spans
+from graphc.plans.names import kind_label, spans
 from graphc.view.page_model import kinds_of, live_by_kind
 
 LIGHTNESS = (1.0, 0.93, 1.07)
@@ -70,9 +70,9 @@ def plan_picture(plan: MemoryPlan, title: str) -> bytes:
 
 def _legend(figure: Figure, kinds: Sequence[Kind], left: float, top: float) -> None:
     figure.legend(
-        handles=[Patch(color=COLOURS[kind], label=kind) for kind in kinds], ncols=len(kinds),
-        loc="upper left", bbox_to_anchor=(left, top), frameon=False, fontsize=9, handlelength=1.0,
-        columnspacing=1.4,
+        handles=[Patch(color=COLOURS[kind], label=kind_label(kind)) for kind in kinds],
+        ncols=len(kinds), loc="upper left", bbox_to_anchor=(left, top), frameon=False, fontsize=9,
+        handlelength=1.0, columnspacing=1.4,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from view.replay import replayed
 from view.screen import NAMES, Screen, large, strategy_plans, written_last
 
 import graphc as g
+from graphc.plans.names import kind_label
 from graphc.view.page import page
 
 pytestmark = pytest.mark.browser
@@ -23,7 +24,7 @@ def test_hover_names_what_is_there(screen, name):
     for buffer, step in found:
         told = screen.hover(step + 0.5, buffer.offset + buffer.bytes / 2)
         assert told.split()[0] == written_last(plan, buffer, step)
-        assert f"\n{held[step, buffer.index][1]}, " in told
+        assert f"\n{kind_label(held[step, buffer.index][1])}, " in told
         assert f"node {step}: {plan.graph.nodes[step].label}" in told
 
 

@@ -6,6 +6,7 @@ from view.screen import VARIANTS, called, large, strategy_plans, variants
 
 import graphc as g
 from graphc.ir.graph import State
+from graphc.plans.names import kind_label
 
 pytestmark = pytest.mark.browser
 
@@ -32,7 +33,7 @@ def why(plan, value):
     if value.node is None or value.node.phase != "mirror":
         return told
     copied = names[value.node.copy_of.outputs[value.index]]
-    return f"computed again, a copy of {copied}; {told}"
+    return f"recomputed, a copy of {copied}; {told}"
 
 
 def shared(plan, value):
@@ -56,7 +57,7 @@ def last_step(plan, value):
 
 
 def looked_at(plan):
-    """Some values of each way, and those that are computed again beside those that are not."""
+    """Some values of each way, and those that are recomputed beside those that are not."""
     ways = {}
     for value, place in plan.placements.items():
         is_copy = value.node is not None and value.node.phase == "mirror"
@@ -143,7 +144,7 @@ def test_hover_names_what_is_there(panel, name):
             value = written_there(plan, buffer, step, address)
             wanted = called(plan, value)
         assert told.split("\n")[0].strip() == wanted
-        assert f"\n{held[step, buffer.index][1]}, " in told
+        assert f"\n{kind_label(held[step, buffer.index][1])}, " in told
         assert told.endswith(f"node {step}: {label}")
         assert "undefined" not in told
 
@@ -205,8 +206,8 @@ def check_kinds(screen, plan, step):
     title = screen.page.locator("#kinds-title").inner_text().lower()
     assert title == f"kinds: live at node {step}"
     told = sizes_of_kinds(screen)
-    assert tuple(told) == KINDS
-    for kind, (size, doubt) in told.items():
+    assert list(told) == [kind_label(kind) for kind in KINDS]
+    for kind, (size, doubt) in zip(KINDS, told.values(), strict=True):
         wanted = live_of_kind(plan, kind, step)
         assert size == pytest.approx(wanted, abs=1.001 * doubt if wanted else 0)
 

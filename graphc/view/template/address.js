@@ -12,8 +12,9 @@ function fragment() {
   if (selected && selected.value >= 0) found.set("value", plan.values.name[selected.value]);
   else if (selected) found.set("workspace", selected.buffer);
   if (view.axis !== "node") found.set("time", view.axis);
-  const { t0, t1, a0, a1 } = view, whole = !t0 && !a0 && t1 === span(view.axis) && a1 === height;
-  if (!whole) found.set("zoom", [t0, t1, a0, a1].join(" "));
+  const { t0, t1, a0, a1 } = view;
+  if (plans.length > 1 && isFitted !== content.fitted) found.set("axes", isFitted ? "own" : "all");
+  if (!isWhole()) found.set("zoom", [t0, t1, a0, a1].join(" "));
   return found.toString();
 }
 
@@ -37,10 +38,12 @@ function readAddress() {
   else select(buffer < 0 ? null : { buffer, value: -1 });
   const node = given.get("node");
   if (/^\d+$/.test(node ?? "")) setMoment(Number(node));
+  isFitted = given.has("axes") ? given.get("axes") === "own" : content.fitted;
   const zoom = (given.get("zoom") ?? "").split(" ").map(Number);
   if (zoom.length === 4 && zoom.every(Number.isFinite) && zoom[0] < zoom[1] && zoom[2] < zoom[3]) {
     Object.assign(view, { t0: zoom[0], t1: zoom[1] });
     look(...zoom);
-  } else showWhole();
+  } else if (isFitted) showThisPlan();
+  else showWhole();
   if (given.get("beside") === "yes" && plans.length > 1) showAll(true);
 }

@@ -3,7 +3,7 @@
 const HELP = [
   [["←", "→", "↑", "↓"], "move"],
   [["+", "−"], "zoom; the wheel does so where the pointer is, with Shift time only, with Alt addresses only"],
-  [["0"], "reset the zoom: the axes of all tabs"],
+  [["0"], "reset the zoom; again: the axes of all tabs"],
   [["f"], "fit the axes to this plan"],
   [["1", "…", "9"], "a tab; arrows on a tab turn to the next"],
   [["a"], "all plans side by side"],

@@ -29,7 +29,7 @@ function palette(kinds) {
     texts: names.map(textColour),
     borders: names.map(name => pixel(name, 0.68)),
     ink: read("ink"), quiet: read("quiet"), line: read("line"), mark: read("mark"), page: read("page"),
-    exchange: read("exchange"),
+    exchange: read("exchange"), forward: read("feature-map"), backward: read("gradient"), recomputed: read("mirror"),
   };
 }
 
@@ -164,6 +164,23 @@ function drawCurve(canvas, plan, view, most, shown, colours) {
   context.strokeStyle = colours.ink;
   context.lineWidth = scale;
   context.stroke();
+}
+
+// The forward and the backward pass, and below them the nodes that are recomputed.
+function drawPhases(canvas, plan, view, colours) {
+  const { context, width, height, scale } = fit(canvas);
+  const edges = plan.edges[view.axis], strip = Math.round(height * 0.75);
+  const across = time => Math.min(width, Math.max(0, (time - view.t0) / (view.t1 - view.t0) * width));
+  context.font = `${11 * scale}px system-ui, sans-serif`;
+  context.textBaseline = "middle";
+  for (const [first, last, pass] of plan.passes) {
+    const left = across(edges[first]), right = across(edges[last]);
+    context.fillStyle = colours[pass];
+    context.fillRect(left, pass === "recomputed" ? strip : 0, right - left, pass === "recomputed" ? height - strip : strip);
+    if (pass === "recomputed" || right - left < LABEL.width * scale) continue;
+    context.fillStyle = textColour(colours[pass]);
+    context.fillText(pass, left + 4 * scale, strip / 2);
+  }
 }
 
 // Exchanges with other ranks, beside the nodes that run meanwhile.

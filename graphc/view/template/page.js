@@ -14,10 +14,11 @@ const view = { axis: "node", t0: 0, t1: 1, a0: 0, a1: 1 };
 let plan = plans[0], colours;
 let selected = null, hovered = null, pointerStep = null;  // selected and hovered: { buffer, value }
 let moment = null;  // the step whose live buffers are listed; null for the peak
-let matches = [], match = -1, isPending = false, isFitted = false;
+let matches = [], match = -1, isPending = false;
+let isFitted = content.fitted;  // whether the axes are those of the plan shown, or of all tabs
 let turned = null;  // how the view was on the other axis of time
 
-// All tabs have the same axes: the longest plan's time, the largest arena, the highest peak. Only
+// The axes of all tabs: the longest plan's time, the largest arena, the highest peak. Only
 // seconds of one device are comparable: beside those of a CPU, a GPU's would be a line.
 function span(axis, of = plan) {
   const alike = plans.filter(each => axis === "node" || each.device === of.device);
@@ -27,6 +28,8 @@ function span(axis, of = plan) {
 const height = withLimit(Math.max(1, ...plans.map(each => each.arena_bytes)), plans);
 const most = withLimit(Math.max(1, ...plans.map(each => each.live_bytes)), plans);
 
+const ownHeight = () => withLimit(Math.max(1, plan.arena_bytes), [plan]);
+
 const highest = () => (isFitted ? withLimit(Math.max(1, plan.live_bytes), [plan]) : most) * 1.08;
 
 function showWhole() {
@@ -35,9 +38,14 @@ function showWhole() {
   redraw();
 }
 
+// Back to all of the axes; once there, to those of all tabs.
+function resetZoom() {
+  if (isFitted && !isWhole()) showThisPlan(); else showWhole();
+}
+
 function showThisPlan() {
   isFitted = true;
-  look(0, plan.edges[view.axis][plan.steps], 0, Math.max(1, plan.arena_bytes));
+  look(0, plan.edges[view.axis][plan.steps], 0, ownHeight());
 }
 
 function clamp(low, high, limit, least) {
@@ -112,6 +120,7 @@ function draw() {
   const start = performance.now();
   drawMap(element("map"), plan, view, shown, colours);
   drawCurve(element("live"), plan, view, highest(), shown, colours);
+  drawPhases(element("phases"), plan, view, colours);
   drawExchanges(element("exchanges"), plan, view, colours);
   drawBytes(element("addresses"), view.a0, view.a1, "arena address", colours);
   drawBytes(element("sizes"), 0, highest(), "live", colours);
@@ -136,9 +145,11 @@ function drawOver() {
   drawLimit(element("live-marks"), 0, highest(), plan.limit, colours);
 }
 
+// Whether all of the axes is seen.
 function isWhole() {
   const { t0, t1, a0, a1 } = view;
-  return !t0 && !a0 && t1 === plan.edges[view.axis][plan.steps] && a1 === Math.max(1, plan.arena_bytes);
+  const [time, bytes] = isFitted ? [plan.edges[view.axis][plan.steps], ownHeight()] : [span(view.axis), height];
+  return !t0 && !a0 && t1 === time && a1 === bytes;
 }
 
 function showPlan(number) {
@@ -260,7 +271,7 @@ const KEYS = {
   ArrowLeft: onMap(() => move(-0.2, 0)), ArrowRight: onMap(() => move(0.2, 0)),
   ArrowUp: onMap(() => move(0, 0.2)), ArrowDown: onMap(() => move(0, -0.2)),
   "+": onMap(() => zoom(1 / 1.4)), "=": onMap(() => zoom(1 / 1.4)), "-": onMap(() => zoom(1.4)),
-  0: onMap(showWhole), f: onMap(showThisPlan),
+  0: onMap(resetZoom), f: onMap(showThisPlan),
   a: () => showAll(plans.length > 1 && element("all").hidden),
   "/": () => element("search").select(), Escape: clear,
   n: () => showMatch(1), p: () => showMatch(-1),
@@ -324,7 +335,7 @@ function listenToButtons() {
   element("time").addEventListener("click", KEYS.t);
   element("theme").addEventListener("click", KEYS.d);
   element("fit").addEventListener("click", onMap(showThisPlan));
-  element("whole").addEventListener("click", onMap(showWhole));
+  element("whole").addEventListener("click", KEYS[0]);
   element("to-peak").addEventListener("click", () => setMoment(null));
   for (const id of ["show-help", "show-keys", "close-help"]) element(id).addEventListener("click", showHelp);
 }

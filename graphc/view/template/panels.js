@@ -13,7 +13,7 @@ function listKinds() {
     const box = make("input", "", { type: "checkbox", name: kind });
     box.addEventListener("change", () => { shown[number] = box.checked; redraw(); });
     const label = make("label");
-    label.append(box, make("i"), kind, make("span"));
+    label.append(box, make("i"), content.kind_labels[number], make("span"));
     return label;
   }));
 }
@@ -69,7 +69,7 @@ function describe(buffer, value) {
       ["made by", born < 0 ? "given from outside the step" : `node ${born}, ${plan.nodeLabel(born)}`],
       ["why here", plan.why(value)]);
   }
-  rows.push(["kind", content.kinds[plan.kindOf(buffer, value)]],
+  rows.push(["kind", content.kind_labels[plan.kindOf(buffer, value)]],
     ["buffer", `${formatBytes(bytes[buffer])}, nodes ${first[buffer]} to ${last[buffer] - 1}`],
     ["address", `${hex(offset[buffer])} to ${hex(end)}`]);
   return rows;
@@ -103,7 +103,7 @@ function related(buffer, value) {
     ...listed("readers", readers, true),
     ...listed("views of it", views.map(withNode)),
     ...listed("a part of", one(plan.whole(value))),
-    ...listed("computed again", copies.map(withNode)),
+    ...listed("recomputed", copies.map(withNode)),
     ...listed("a copy of", one(plan.values.copy_of[value])),
     ...inBuffer,
   ];

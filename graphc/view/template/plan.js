@@ -22,6 +22,7 @@ class Plan {
     this.findExchanges();
     this.findNeeds();
     this.findSpans();
+    this.findPasses();
     this.indexLifetimes();
     this.addUpKinds();
   }
@@ -110,6 +111,22 @@ class Plan {
       const starts = [[begin, kind[buffer]], ...(turns[buffer] ?? [])];
       return starts.map(([start, of], at) => [start, starts[at + 1]?.[0] ?? last[buffer], of]);
     });
+  }
+
+  // Runs of nodes of the forward and the backward pass, then those of recomputed nodes, as [first, last, pass].
+  // Updates belong to the pass in which they run: those of running statistics to the forward pass.
+  findPasses() {
+    const phases = this.nodes.phase.map(phase => this.content.phases[phase]);
+    const runs = nameOf => phases.reduce((found, phase, step) => {
+      const before = found.at(-1)?.[2], pass = nameOf(phase, before);
+      if (before === pass) found.at(-1)[1] = step + 1; else found.push([step, step + 1, pass]);
+      return found;
+    }, []);
+    const recomputed = runs(phase => (phase === "mirror" ? "recomputed" : ""));
+    this.passes = [
+      ...runs((phase, before) => (phase === "update" && before) || (phase === "forward" ? phase : "backward")),
+      ...recomputed.filter(([, , pass]) => pass),
+    ];
   }
 
   // The kind of the bytes that a buffer holds at a step.
@@ -305,6 +322,6 @@ class Plan {
     }[this.how(value)];
     const node = this.values.node[value];
     if (node < 0 || this.content.phases[this.nodes.phase[node]] !== "mirror") return told;
-    return `computed again${copies[value] < 0 ? "" : `, a copy of ${name[copies[value]]}`}; ${told}`;
+    return `recomputed${copies[value] < 0 ? "" : `, a copy of ${name[copies[value]]}`}; ${told}`;
   }
 }

@@ -62,13 +62,13 @@ function wordsOf({ buffer, value }, step) {
   if (value >= 0) lines.push([`${plan.values.types[plan.values.type[value]][0]}, ${plan.why(value)}`]);
   const { bytes, first, last } = plan.buffers;
   const nodes = `nodes ${first[buffer]} to ${last[buffer] - 1}`;
-  lines.push([make("span", `${content.kinds[plan.kindAt(buffer, step)]}, ${formatBytes(bytes[buffer])}, ${nodes}`)]);
+  lines.push([make("span", `${content.kind_labels[plan.kindAt(buffer, step)]}, ${formatBytes(bytes[buffer])}, ${nodes}`)]);
   lines.push([make("span", `node ${step}: ${plan.nodeLabel(step)}`)]);
   return lines;
 }
 
 function wordsOfStep(step) {
-  const kinds = content.kinds.map((kind, number) => [kind, plan.liveByKind[number][step]]);
+  const kinds = content.kind_labels.map((kind, number) => [kind, plan.liveByKind[number][step]]);
   const parts = kinds.filter(([, size]) => size).map(([kind, size]) => `${kind} ${formatBytes(size)}`);
   return [
     [make("b", `${formatBytes(plan.live[step])} live`)], [parts.join(", ")],
