@@ -28,7 +28,7 @@ def copy_pages() -> None:
 def build() -> list[str]:
     """Build the site and return its faults: lines that a good build does not print."""
     copy_pages()
-    command = [Path(sys.executable).with_name("zensical"), "build", "--strict", "--clean"]
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     lines = COLOR.sub("", done.stdout + done.stderr).splitlines()
     faults = [line for line in lines if not EXPECTED.match(line)]

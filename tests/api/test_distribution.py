@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -20,6 +21,7 @@ CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = CONFIGURATION["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 SOURCES = sorted((ROOT / "graphc").rglob("*.py"))
+CHANGED = {"NUMBA_CACHE_DIR", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "XDG_CACHE_HOME"}
 UNTRACKED = shutil.ignore_patterns(".*", "*.egg-info", "build", "dist", "__pycache__")
 
 
@@ -63,9 +65,9 @@ def test_errors_name_packages_that_the_extra_they_name_brings():
     assert {"gpu", "cudnn", "nvrtc", "demo", "view"} <= set(told)
 
 
-def run(*command, cwd):
+def run(*command, cwd, **environment):
     """Run a command that finds nothing of this checkout."""
-    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    clean = {key: value for key, value in os.environ.items() if key not in CHANGED} | environment
     done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -123,3 +125,50 @@ def test_the_wheel_plans_views_and_trains_in_a_new_environment(built, tmp_path):
     assert "<script" in (tmp_path / "plan.html").read_text()
     told = run(binaries / "graphc", "train", "digits", "--epochs", "1", cwd=tmp_path)
     assert "accuracy" in told
+
+
+@pytest.mark.slow
+def test_an_installed_package_gets_no_files_and_leaves_none(tmp_path):
+    """`make demo`, `pip install .` with a module that is gone, use, and `make docs`.
+
+    A file in the package's folder would keep the folder when the package is uninstalled. Python
+    would then import the folder, not the checkout.
+    """
+    pytest.importorskip("zensical", reason="zensical builds the site")
+    checkout, home = tmp_path / "checkout", tmp_path / "home"
+    shutil.copytree(ROOT, checkout, ignore=UNTRACKED)
+    (checkout / "build" / "lib" / "graphc").mkdir(parents=True)
+    (checkout / "build" / "lib" / "graphc" / "renamed.py").touch()  # by an earlier build
+    home.mkdir()
+    run(sys.executable, "-m", "venv", "--without-pip", "new", cwd=tmp_path)
+    binaries = tmp_path / "new" / "bin"
+    (packages,) = (tmp_path / "new").glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+
+    def files():
+        return {path for path in packages.rglob("*") if path.is_file()}
+
+    def install(*options):
+        command = [binaries / "python", "-m", "pip", "install", "--no-deps", *options, "."]
+        run(*command, cwd=checkout, HOME=str(home))
+
+    def use(*command, cwd=home):
+        run(*command, cwd=cwd, HOME=str(home))
+
+    install("--editable")
+    use(binaries / "graphc", "plan", "mlp")
+    install()
+    installed = files()
+    own = {path.relative_to(packages) for path in installed if path.suffix != ".pyc"}
+    assert own >= {path.relative_to(ROOT) for path in SOURCES}
+    assert packages / "graphc" / "renamed.py" not in installed
+    use(binaries / "graphc", "plan", "mlp", "layers=100", "hidden=8", "--budget", "2MiB")
+    use(binaries / "graphc", "train", "digits", "--epochs", "1")
+    use(binaries / "python", "docs/build.py", cwd=checkout)
+    assert files() == installed
+    assert list((home / ".cache" / "graphc").glob("loops-*/*/*.nbi"))
+    install("--editable")
+    assert not (packages / "graphc").exists()
+    use(binaries / "graphc", "plan", "mlp")
+    use(binaries / "python", "docs/build.py", cwd=checkout)
+    assert not (packages / "graphc").exists()
