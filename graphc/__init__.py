@@ -123,10 +123,11 @@ from graphc.ops.resample import adaptive_average_pool2d, upsample2d
 from graphc.ops.resize import resize
 from graphc.ops.rms_norm import rms_norm
 from graphc.ops.roi_align import roi_align
+from graphc.ops.rotary import rope
 from graphc.ops.rounding import abs, ceil, floor, round, sign, trunc
 from graphc.ops.scan import cumsum
 from graphc.ops.scatter import gather_nd, scatter_nd
-from graphc.ops.shape import broadcast_to, full, reshape, transpose
+from graphc.ops.shape import broadcast_to, flatten, full, reshape, transpose
 from graphc.ops.softmax import causal_softmax, log_softmax, masked_softmax, softmax
 from graphc.ops.statistics import logsumexp, norm, normalize, prod, std, var
 from graphc.ops.stop_gradient import stop_gradient
@@ -235,6 +236,7 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "flatten",
     "floor",
     "floor_divide",
     "fmod",
@@ -327,6 +329,7 @@ __all__ = [
     "right_shift",
     "rms_norm",
     "roi_align",
+    "rope",
     "round",
     "save_plan",
     "scatter_elements",

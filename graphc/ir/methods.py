@@ -70,7 +70,7 @@ ELSEWHERE = {
     "unsqueeze": "reshape",
     "squeeze": "reshape",
     "expand_dims": "reshape",
-    "ravel": "reshape",
+    "ravel": "flatten",
     "argsort": "sort",
     "topk": "top_k",
     "take_along_axis": "gather_elements",
@@ -121,9 +121,9 @@ class Methods:
         """Call `graphc.transpose`; the axes are one sequence or several numbers."""
         return function("transpose")(self, _together(permutation) if permutation else None)
 
-    def flatten(self) -> Value:
-        """Return all elements along one axis: a view."""
-        return function("reshape")(self, (-1,))
+    def flatten(self, start_axis: int = 0) -> Value:
+        """Call `graphc.flatten`, by default of all axes, as NumPy's method does."""
+        return function("flatten")(self, start_axis)
 
     @also_called("axis", "axes")
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Value:

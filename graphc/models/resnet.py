@@ -14,7 +14,7 @@ from graphc.ops.batch_norm import batch_norm
 from graphc.ops.conv_layers import conv2d
 from graphc.ops.elementwise import add
 from graphc.ops.pool_axes import average_pool2d, global_average_pool2d, max_pool2d
-from graphc.ops.shape import reshape
+from graphc.ops.shape import flatten
 
 UNITS = {
     50: (3, 4, 6, 3),
@@ -89,7 +89,7 @@ def resnet(
                 stride = 2 if stage > 0 and unit == 0 else 1
                 h = style.bottleneck(h, 64 * 2**stage, stride, project=unit == 0)
     h = average_pool2d(h, h.shape[2:])
-    return classifier(reshape(h, (batch, -1)), classes)
+    return classifier(flatten(h), classes)
 
 
 def preact_resnet(

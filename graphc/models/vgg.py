@@ -11,7 +11,7 @@ from graphc.ops.conv_layers import conv2d
 from graphc.ops.matmul import linear
 from graphc.ops.pool_axes import max_pool2d
 from graphc.ops.random import dropout
-from graphc.ops.shape import reshape
+from graphc.ops.shape import flatten
 
 STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 """Filters and convolutions of each stage (configuration D of the paper)."""
@@ -42,7 +42,7 @@ def vgg16(
             with scope(f"stage{stage + 1}/conv{number + 1}"):
                 h = relu(conv2d(h, filters * width // 64, 3, padding=1))
         h = max_pool2d(h, 2, 2)
-    h = reshape(h, (batch, -1))
+    h = flatten(h)
     for number in range(2):
         with scope(f"linear{number + 1}"):
             h = dropout(relu(linear(h, hidden)), drop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -307,6 +308,18 @@ def reshape(x: Value, shape: Sequence[int]) -> Value:
     if target == x.shape:
         return x
     return apply(Reshape, x, attributes=ShapeAttributes(target)).output
+
+
+@operator("flatten")
+def flatten(x: Value, start_axis: int = 1) -> Value:
+    """Join the axes from `start_axis` on into one: a view, (batch, elements) by default.
+
+    Returns x itself if that is its last axis. Raises `ShapeError` for an axis that x does not have.
+    A scalar has one axis here, with the number 0.
+    """
+    rank = as_value("flatten", x).type.rank
+    axis = normalize_axis(start_axis, max(rank, 1), "flatten")
+    return reshape(x, (*x.shape[:axis], math.prod(x.shape[axis:])))
 
 
 @operator("transpose")
