@@ -19,7 +19,10 @@ per step, which makes windows of training graphs fast.
 
 from __future__ import annotations
 
+import functools
 import heapq
+import operator
+from collections.abc import Iterable
 
 from graphc.scheduling.precedence import Precedence
 
@@ -30,90 +33,117 @@ def least_peak_order(problem: Precedence, below: int, expansions: int) -> list[i
     Also returns None once more than `expansions` sets have been expanded. The number of sets is at
     most 2 to the power of the steps.
     """
-    count = len(problem)
     sets = _Sets(problem)
-    full = (1 << count) - 1
-    peak, live = problem.first_bytes, problem.first_bytes
-    if not count or peak >= below:
+    full = (1 << len(problem)) - 1
+    peak = live = problem.first_bytes
+    if not full or peak >= below:
         return None
     best = {0: peak}
-    came: dict[int, tuple[int, int]] = {}
-    # Live bytes depend only on the set, so an entry carries them outside its distance.
-    queue = [(peak, 0, 0, live)]
+    last: dict[int, int] = {}  # set → the bit of the step that runs last on the path to it
+    # Live bytes and ready steps depend only on the set, so an entry has them outside its distance.
+    queue = [(peak, 0, 0, live, sets.ready)]
     while queue:
-        peak, _, done, live = heapq.heappop(queue)
+        peak, negative_count, done, live, ready = heapq.heappop(queue)
         if done == full:
-            return _path(came, full)
+            return _path(last, full)
         if best[done] < peak:  # an outdated entry: the set was reached at a lower peak
             continue
         expansions -= 1
         if expansions < 0:
             return None
         candidates = []
-        for step in sets.ready(done):
-            during, after = sets.run(step, done, live)
+        waiting = ready
+        while waiting:
+            bit = waiting & -waiting
+            waiting ^= bit
+            needed, growth = sets.change(bit, done)
             # Running this step later gains nothing (see the module docstring).
-            if after <= live and during <= peak:
-                candidates = [(step, during, after)]
+            if growth <= 0 and live + needed <= peak:
+                candidates = [(bit, needed, growth)]
                 break
-            candidates.append((step, during, after))
-        for step, during, after in candidates:
+            candidates.append((bit, needed, growth))
+        for bit, needed, growth in candidates:
             # Sets that are only reached at a peak of `below` or more are not queued.
-            reached = max(peak, during)
-            more = done | 1 << step
-            if reached < min(below, best.get(more, below)):
+            reached = max(peak, live + needed)
+            more = done | bit
+            if reached < best.get(more, below):
                 best[more] = reached
-                came[more] = (done, step)
+                last[more] = bit
+                next_ready = sets.ready_after(bit, more, ready)
                 # Peaks are often equal; the set with the most steps is then nearest the end.
-                heapq.heappush(queue, (reached, -more.bit_count(), more, after))
+                heapq.heappush(
+                    queue, (reached, negative_count - 1, more, live + growth, next_ready)
+                )
     return None
 
 
-def _path(came: dict[int, tuple[int, int]], done: int) -> list[int]:
+def _path(last: dict[int, int], done: int) -> list[int]:
     order = []
     while done:
-        done, step = came[done]
-        order.append(step)
+        bit = last[done]
+        order.append(bit.bit_length() - 1)
+        done ^= bit
     return order[::-1]
 
 
 class _Sets:
-    """Transitions between sets of steps, represented as bit masks."""
+    """Transitions between sets of steps. A set is a bit mask, and a step its bit."""
 
     def __init__(self, problem: Precedence) -> None:
-        steps = self.steps = problem.steps
-        self.predecessors = [_bits(chosen) for chosen in problem.predecessors]
-        self.needed, self.retained = problem.needed, problem.retained
-        consumers = [_bits(chosen) for chosen in problem.consumers]
-        self.releasable = [
+        steps, count = problem.steps, len(problem)
+        predecessors = [_mask(chosen) for chosen in problem.predecessors]
+        self.ready = _mask(step for step in range(count) if not predecessors[step])
+        """The steps that may run first."""
+        self._successors = {
+            1 << step: [(1 << other, predecessors[other]) for other in others]
+            for step, others in enumerate(problem.successors)
+        }
+        consumers = [_mask(chosen) for chosen in problem.consumers]
+        # By step: its operands that may die, as (other consumers, bytes, value).
+        self._operands = [
             [
-                (value, consumers[value], steps.bytes[value])
-                for value in inputs
+                (consumers[value] & ~(1 << step), steps.bytes[value], value)
+                for value in steps.inputs[step]
                 if value not in steps.live_out
             ]
-            for inputs in steps.inputs
+            for step in range(count)
         ]
-
-    def ready(self, done: int) -> list[int]:
-        """Return the steps that may run next, in ascending order."""
-        return [
-            step
-            for step, predecessors in enumerate(self.predecessors)
-            if not done >> step & 1 and not predecessors & ~done
-        ]
-
-    def run(self, step: int, done: int, live: int) -> tuple[int, int]:
-        """Return the bytes live during the step and after it."""
-        # The steps still to run after this one. An operand that none of them reads dies.
-        left = ~done ^ 1 << step
-        dying = {
-            value: size for value, consumers, size in self.releasable[step] if not consumers & left
+        # By bit: the other consumers of these operands, and the changes by those that have run.
+        self._changes: dict[int, tuple[int, dict[int, tuple[int, int]]]] = {
+            1 << step: (_union(others for others, _, _ in operands), {})
+            for step, operands in enumerate(self._operands)
         }
-        during = live + self.needed[step]
-        if dying and self.steps.overwrites[step]:
-            during -= self.steps.overwritten(step, dying)
-        return during, live + self.retained[step] - sum(dying.values())
+        self._problem = problem
+
+    def ready_after(self, bit: int, done: int, ready: int) -> int:
+        """Return the steps that may run after a ready step, which `done` contains."""
+        ready ^= bit
+        for other, predecessors in self._successors[bit]:
+            if predecessors & done == predecessors:
+                ready |= other
+        return ready
+
+    def change(self, bit: int, done: int) -> tuple[int, int]:
+        """Return by how much the live bytes rise during a step and after it."""
+        others, changes = self._changes[bit]
+        found = changes.get(done & others)
+        if found is None:
+            found = changes[done & others] = self._counted(bit.bit_length() - 1, done)
+        return found
+
+    def _counted(self, step: int, done: int) -> tuple[int, int]:
+        # An operand whose other consumers have run dies.
+        dying = {value: size for others, size, value in self._operands[step] if not others & ~done}
+        needed = self._problem.needed[step]
+        steps = self._problem.steps
+        if dying and steps.overwrites[step]:
+            needed -= steps.overwritten(step, dying)
+        return needed, self._problem.retained[step] - sum(dying.values())
 
 
-def _bits(chosen: tuple[int, ...]) -> int:
-    return sum(1 << step for step in chosen)
+def _mask(steps: Iterable[int]) -> int:
+    return sum(1 << step for step in steps)
+
+
+def _union(masks: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, masks, 0)
