@@ -49,6 +49,14 @@ def place_of(error: BaseException) -> str:
     return found
 
 
+def place_of_caller() -> str:
+    """Return FILE:LINE of the innermost user frame that is running; empty if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_passed_through(frame):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 def level_of_caller() -> int:
     """Return the ``stacklevel`` that attributes a warning of the calling function to user code."""
     frame, level = sys._getframe(1), 1

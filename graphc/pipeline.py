@@ -23,6 +23,7 @@ from graphc.files import write_atomically
 from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.links import links_of
+from graphc.ir.names import check_name
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
 from graphc.ops.shape import copy
@@ -195,7 +196,7 @@ def traced(options: PlanningOptions) -> Graph:
     if not named:
         raise OptionError("compile needs a loss or outputs")
     for name, value in named.items():
-        builder.check_name(name)
+        check_name(name)
         builder.as_value(f"output {name!r}", value)
     return builder.trace(named)
 

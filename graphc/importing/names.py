@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from graphc.ir.builder import is_constant_name
+from graphc.ir.names import is_constant_name
 
 _FORBIDDEN = re.compile(r"[^\w.-]")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,16 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
-import ml_dtypes
-import numpy as np
-
-from graphc.errors import DTypeError, GraphError, OptionError, PlacedError, quoted, truth
+from graphc.errors import GraphError, OptionError, PlacedError, place_of_caller, truth
 from graphc.ir.attributes import checked_attributes
 from graphc.ir.contents import Contents, contents_of
-from graphc.ir.graph import Graph, Initial, Input, Node, Phase, Role, State, Value, ancestors
+from graphc.ir.graph import Graph, Initial, Input, Layer, Node, Phase, Role, State, Value, ancestors
+from graphc.ir.names import check_name, check_names, check_state_name, joined, name_layers
 from graphc.ir.op import REGISTRY, Op
 from graphc.ir.shards import Shard
-from graphc.ir.types import DTYPES, DType, TensorType, tensor_type
+from graphc.ir.types import TensorType, number_of, tensor_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +34,17 @@ class Context:
     mirror: int = 0
     phase: Phase = "forward"
     segment: str = ""
+    layer: Layer | None = None
 
 
 _context: ContextVar[Context] = ContextVar("graphc_context", default=Context())  # noqa: B039 - frozen
 _serials = itertools.count()
+_layer_serials = itertools.count()
 _limit: ContextVar[list[int] | None] = ContextVar("graphc_node_limit", default=None)
 """The number of nodes and parameters that may still be created, in a list of one, or None."""
 _kept: WeakSet[Value] = WeakSet()
 _constants: WeakValueDictionary[tuple[str, str], State] = WeakValueDictionary()
 """Constants by name and digest, so that equal ones are one value."""
-_NAME = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*")
 
 
 @contextmanager
@@ -65,12 +63,30 @@ def _within(context: Context) -> Iterator[None]:
 def scope(name: str) -> Iterator[None]:
     """Prefix names created inside with ``name/``; scopes nest, and a slash in a name nests, too.
 
-    Every layer with parameters needs its own scope: two states with one name are an error at
-    compile. Raises `OptionError` for a name with characters other than letters, digits, ``_ . -``
+    Two states with one name are an error at compile, except that unnamed layers in one scope are
+    numbered. Raises `OptionError` for a name with characters other than letters, digits, ``_ . -``
     and slashes.
     """
     outer = _context.get()
     with _within(replace(outer, scope=scoped_name(name))):
+        yield
+
+
+@contextmanager
+def layer_scope(kind: str, name: str | None, default: str = "") -> Iterator[None]:
+    """Enter the scope `name` of a layer; without a name, the scope `default`, or none.
+
+    If the names of an unnamed layer's states are taken, `trace` puts them into the scope `kind`,
+    ``kind_1``, and so on.
+    """
+    if name is not None:
+        with scope(name):
+            yield
+        return
+    outer = _context.get()
+    plain, numbered = joined(outer.scope, default), joined(outer.scope, kind)
+    layer = Layer(plain, numbered, next(_layer_serials))
+    with _within(replace(outer, scope=plain, layer=layer)):
         yield
 
 
@@ -130,25 +146,7 @@ def _count_node() -> None:
 def scoped_name(name: str) -> str:
     """Return `name` inside the current scope; raises `OptionError` for an invalid name."""
     check_name(name)
-    outer = _context.get().scope
-    return f"{outer}/{name}" if outer else name
-
-
-def check_state_name(name: object) -> str:
-    """Return a state's name that the text form allows, which may also begin with a digit."""
-    if isinstance(name, str) and name[:1].isdigit():
-        return check_name(f"_{name}")[1:]
-    return check_name(name)
-
-
-def check_name(name: object) -> str:
-    """Return a name that the text form allows; raises `OptionError` for another."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise OptionError(
-            f"{name!r} is not a valid name; a name starts with a letter or _, contains only "
-            "letters, digits and _ . -, and separates parts by single slashes"
-        )
-    return name
+    return joined(_context.get().scope, name)
 
 
 def keep(value: Value) -> Value:
@@ -176,7 +174,7 @@ def input(
         default = number_of("input " + name, default, type.dtype)
         if not math.isfinite(default):
             raise OptionError(f"input {name!r}: the default must be finite, got {default!r}")
-    return Input(type, name=name, default=default)
+    return Input(type, name=name, default=default, place=place_of_caller())
 
 
 def parameter(
@@ -201,7 +199,7 @@ def parameter(
     check_initial(name, type, initial)
     _count_node()
     is_trained = truth(f"parameter {name!r}: trainable", trainable)
-    return State(type, name=scoped_name(name), initial=initial, trainable=is_trained)
+    return _state(type, scoped_name(name), initial, "parameter", is_trained)
 
 
 def constant(given: object, name: str | None = None, dtype: object = None) -> State:
@@ -222,14 +220,10 @@ def constant(given: object, name: str | None = None, dtype: object = None) -> St
     return constant_named(called, contents)
 
 
-def is_constant_name(name: str) -> bool:
-    """Return whether a name is one that `constant` generates for an unnamed tensor."""
-    return re.fullmatch(r"constant/[0-9a-f]{16}", name) is not None
-
-
 def constant_named(name: str, contents: Contents) -> State:
     """Return the constant of a full name; an equal one that still exists is reused."""
-    made = State(contents.type, name=name, initial=contents, role="constant", trainable=False)
+    type, place = contents.type, place_of_caller()
+    made = State(type, name=name, initial=contents, role="constant", trainable=False, place=place)
     return _constants.setdefault((name, contents.digest), made)
 
 
@@ -260,8 +254,23 @@ def check_shard(name: str, type: TensorType, shard: Shard) -> None:
 
 def state(name: str, shape: Sequence[int], dtype: object, value: float, role: Role) -> State:
     """Return a state of this `name` that is no parameter, such as a moment or a counter."""
-    initial = Initial("constant", value)
-    return State(tensor_type(shape, dtype), name=name, initial=initial, role=role, trainable=False)
+    return _state(tensor_type(shape, dtype), name, Initial("constant", value), role, False)
+
+
+def _state(type: TensorType, name: str, initial: Initial, role: Role, trainable: bool) -> State:
+    layer = _context.get().layer
+    state = State(
+        type,
+        name=name,
+        initial=initial,
+        role=role,
+        trainable=trainable,
+        place=place_of_caller(),
+        layer=layer,
+    )
+    if layer is not None:
+        layer.states.add(state)
+    return state
 
 
 STEP = state("counter/step", (), "int64", 0.0, "counter")
@@ -292,46 +301,6 @@ def as_values(where: str, given: object) -> tuple[Value, ...]:
     if isinstance(given, Value) or not isinstance(given, Iterable):
         raise OptionError(f"{where}: give a list of graphc values, got {given!r}")
     return tuple(as_value(where, value) for value in given)
-
-
-_LARGEST = {
-    dtype: float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
-    for dtype in DTYPES
-    if dtype.kind == "float"
-}
-
-
-def number_of(where: str, given: object, dtype: DType) -> float:
-    """Return a number that `dtype` can hold, as a float; raises `OptionError` or `DTypeError`."""
-    if isinstance(given, bool | np.bool_) and dtype.kind != "bool":
-        given = int(given)
-    if not isinstance(given, int | float | np.number | np.bool_):
-        cure = "; graphc.constant converts it to a value" if isinstance(given, np.ndarray) else ""
-        raise OptionError(
-            f"{where}: expected a number, got {quoted(given)} ({type(given).__name__}){cure}"
-        )
-    try:
-        number = float(given)
-    except OverflowError:
-        number = math.inf
-    if dtype.kind == "float":
-        if abs(number) > _LARGEST[dtype] and abs(given) != math.inf:
-            raise DTypeError(
-                f"{where}: {quoted(given)} exceeds {_LARGEST[dtype]:g}, the largest {dtype}"
-            )
-        return number
-    low, high = (0, 1) if dtype.kind == "bool" else _limits(dtype)
-    if number != given or number % 1 or not low <= number <= high:
-        raise DTypeError(
-            f"{where}: {quoted(given)} is not exactly representable as {dtype} (integers from "
-            f"{low} to {high}; at most 2**53 next to values); convert the value with graphc.cast"
-        )
-    return number
-
-
-def _limits(dtype: DType) -> tuple[int, int]:
-    limits = np.iinfo(dtype.numpy)
-    return int(limits.min), int(limits.max)
 
 
 def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
@@ -383,18 +352,6 @@ def trace(outputs: Mapping[str, Value], effects: Iterable[Node] = ()) -> Graph:
     graph = Graph(nodes, dict(outputs))
     kept = frozenset(value for value in graph.values if value in _kept)
     graph = Graph(nodes, dict(outputs), kept)
+    name_layers(graph)
     check_names(graph)
     return graph
-
-
-def check_names(graph: Graph) -> None:
-    """Raise `GraphError` if two inputs or two states have the same name."""
-    for kind, sources in (("inputs", graph.inputs), ("states", graph.states)):
-        seen: dict[str, Input | State] = {}
-        for source in sources:
-            if source.name in seen:
-                raise GraphError(
-                    f"two {kind} are named {source.name!r}, of types {seen[source.name].type} and "
-                    f"{source.type}; build each layer in its own graphc.scope(...), or pass name="
-                )
-            seen[source.name] = source

@@ -2,7 +2,8 @@
 
 A value is written once, by one node, or it comes from outside (`Input`) or from the previous step
 (`State`). A graph is a tuple of nodes in execution order. The order is part of the graph: the V' of
-Alg. 2 in "Training Deep Nets with Sublinear Memory Cost". All three classes are immutable.
+Alg. 2 in "Training Deep Nets with Sublinear Memory Cost". All three classes are immutable, except
+that `graphc.ir.names` completes the names of an unnamed `Layer` once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
+from weakref import WeakSet
 
 import numpy as np
 
@@ -124,9 +126,26 @@ class Input(Value):
 
     name: str = ""
     default: float | None = None
+    place: str = ""
+    """FILE:LINE that created it; empty if unknown."""
 
     def __repr__(self) -> str:
         return f"<input {self.name}: {self.type}>"
+
+
+@dataclass(slots=True, eq=False)
+class Layer:
+    """A call of a layer function without a name.
+
+    Its states are named in the scope `plain`, or, if another layer has taken one of these names, in
+    `numbered` or `numbered` and a number. `serial` orders layers by creation.
+    """
+
+    plain: str
+    numbered: str
+    serial: int
+    states: WeakSet[State] = field(default_factory=WeakSet)
+    is_named: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -137,6 +156,10 @@ class State(Value):
     initial: Initial | Contents | Shard = Initial("constant", 0.0)
     role: Role = "parameter"
     trainable: bool = True
+    place: str = ""
+    """FILE:LINE that created it; empty if unknown."""
+    layer: Layer | None = None
+    """The unnamed layer that created it."""
 
     def __repr__(self) -> str:
         return f"<state {self.name}: {self.type}>"

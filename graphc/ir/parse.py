@@ -13,6 +13,7 @@ from graphc.errors import GraphcError, TextError, quoted, window
 from graphc.ir import builder
 from graphc.ir.contents import read_contents
 from graphc.ir.graph import Graph, Initial, Node, Phase, State, Value
+from graphc.ir.names import check_name, check_state_name
 from graphc.ir.op import REGISTRY, Op
 from graphc.ir.shards import Member, Shard
 from graphc.ir.syntax import expression_tree
@@ -101,7 +102,7 @@ class _Parser:
     def checked_name(self, name: str) -> str:
         """Return the name of a scope or a segment, with the same rules as in the builder."""
         try:
-            return builder.check_name(name)
+            return check_name(name)
         except GraphcError as error:
             self.fail(str(error))
 
@@ -171,7 +172,7 @@ class _Parser:
         if not set(details) <= set(known):
             self.fail(f"{kind} needs the details {known}, got {list(details)}")
         try:
-            (builder.check_name if kind == "input" else builder.check_state_name)(label)
+            (check_name if kind == "input" else check_state_name)(label)
             if kind == "constant":
                 return builder.constant_named(label, read_contents(type, details))
             if kind == "input":

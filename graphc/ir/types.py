@@ -309,3 +309,43 @@ def parse_bytes(where: str, given: object) -> int:
             f"{where} must be a size such as 7GiB, 500MB or 123456, got {quoted(given)}"
         )
     return int(size)
+
+
+_LARGEST = {
+    dtype: float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
+    for dtype in DTYPES
+    if dtype.kind == "float"
+}
+
+
+def number_of(where: str, given: object, dtype: DType) -> float:
+    """Return a number that `dtype` can hold, as a float; raises `OptionError` or `DTypeError`."""
+    if isinstance(given, bool | np.bool_) and dtype.kind != "bool":
+        given = int(given)
+    if not isinstance(given, int | float | np.number | np.bool_):
+        cure = "; graphc.constant converts it to a value" if isinstance(given, np.ndarray) else ""
+        raise OptionError(
+            f"{where}: expected a number, got {quoted(given)} ({type(given).__name__}){cure}"
+        )
+    try:
+        number = float(given)
+    except OverflowError:
+        number = math.inf
+    if dtype.kind == "float":
+        if abs(number) > _LARGEST[dtype] and abs(given) != math.inf:
+            raise DTypeError(
+                f"{where}: {quoted(given)} exceeds {_LARGEST[dtype]:g}, the largest {dtype}"
+            )
+        return number
+    low, high = (0, 1) if dtype.kind == "bool" else _limits(dtype)
+    if number != given or number % 1 or not low <= number <= high:
+        raise DTypeError(
+            f"{where}: {quoted(given)} is not exactly representable as {dtype} (integers from "
+            f"{low} to {high}; at most 2**53 next to values); convert the value with graphc.cast"
+        )
+    return number
+
+
+def _limits(dtype: DType) -> tuple[int, int]:
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.min), int(limits.max)

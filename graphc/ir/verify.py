@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 from graphc.errors import GraphError
-from graphc.ir.builder import check_names
 from graphc.ir.graph import Graph, Node, State, Value
+from graphc.ir.names import check_names
 from graphc.ir.text import text_window
 from graphc.ir.types import MOST_BYTES
 

@@ -9,7 +9,7 @@ import onnx
 
 from graphc.importing.roles import Role, chosen_names
 from graphc.importing.weights import Weight
-from graphc.ir.builder import is_constant_name
+from graphc.ir.names import is_constant_name
 from graphc.onnx.model import Model
 
 LAYERS: Mapping[str, tuple[int, ...]] = {

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from graphc.errors import OptionError, ShapeError, number_between, truth
 from graphc.ir.attributes import Between
-from graphc.ir.builder import apply, as_value, scope, scoped_name, state
+from graphc.ir.builder import apply, as_value, layer_scope, scoped_name, state
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.types import TensorType, broadcast_shapes, compute_dtype
 from graphc.ops.choice import cast
@@ -188,7 +188,7 @@ def batch_norm(
     epsilon: float = 1e-5,
     momentum: float = 0.1,
     trainable: bool = True,
-    name: str = "norm",
+    name: str | None = None,
     scale: Value | None = None,
     bias: Value | None = None,
     running_mean: Value | None = None,
@@ -197,11 +197,11 @@ def batch_norm(
 ) -> Value:
     """Apply batch norm to float x (batch, channels, ...) (Ioffe and Szegedy, 2015).
 
-    The shape stays. Creates ``scale`` and ``bias`` (channels,) under scope `name`, and the states
-    ``running_mean`` and ``running_variance``. Each training step moves these by `momentum` towards
-    the batch statistics. A program without an optimizer uses them instead of the batch statistics.
-    With `frozen` every program uses them, and none updates them. `epsilon` is added to the
-    variance.
+    The shape stays. Creates ``scale`` and ``bias`` (channels,) under scope `name` or ``norm``, and
+    the states ``running_mean`` and ``running_variance``. Each training step moves these by
+    `momentum` towards the batch statistics. A program without an optimizer uses them instead of the
+    batch statistics. With `frozen` every program uses them, and none updates them. `epsilon` is
+    added to the variance.
 
     A `scale` or `bias` may be given as for `layer_norm`. Both running statistics may be given, too:
     as states, such as `graphc.parameter(..., trainable=False)`, or as any values for a frozen norm.
@@ -211,7 +211,7 @@ def batch_norm(
     if as_value("batch_norm", x).type.rank < 2:
         raise ShapeError(f"batch_norm: x must be (batch, channels, ...), got {x.type}")
     is_frozen = truth("batch_norm: frozen", frozen)
-    with scope(name):
+    with layer_scope("norm", name, "norm"):
         channels = x.shape[1]
         factors = scale_and_bias("batch_norm", x, channels, trainable, scale, bias)
         running = _running(x, running_mean, running_variance, is_frozen)

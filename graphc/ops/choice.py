@@ -11,11 +11,11 @@ import numpy as np
 
 from graphc.errors import DTypeError
 from graphc.ir.attributes import Between, DTypeName
-from graphc.ir.builder import apply, as_value, number_of
+from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.operators import operator
-from graphc.ir.types import Layout, TensorType, as_dtype, bool_, broadcast_shapes
+from graphc.ir.types import Layout, TensorType, as_dtype, bool_, broadcast_shapes, number_of
 from graphc.ops.elementwise import (
     Elementwise,
     FloatElementwise,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import NamedTuple
 
 from graphc.errors import OptionError, ShapeError, whole_number
-from graphc.ir.builder import as_value, scope
+from graphc.ir.builder import as_value, layer_scope
 from graphc.ir.graph import Value
 from graphc.ops.conv_axes import (
     AxisWindows,
@@ -44,13 +43,13 @@ class _Layer(NamedTuple):
     weight: Value | None
 
     def forward(self, x: Value) -> Value:
-        with self.scope():
+        with layer_scope(self.where, self.name):
             windows = self.windows(x)
             weight, bias = self.operands(x, False)
             return convolve(x, weight, bias, windows, self.groups)
 
     def transposed(self, x: Value, output_padding: Numbers) -> Value:
-        with self.scope():
+        with layer_scope(self.where, self.name):
             windows = self.windows(x)
             extra = axis_numbers(f"{self.where}: output_padding", output_padding, self.axes, 0)
             limits = (max(a.stride, a.dilation) for a in windows)
@@ -61,10 +60,6 @@ class _Layer(NamedTuple):
                 )
             weight, bias = self.operands(x, True)
             return convolve_transposed(x, weight, bias, windows, self.groups, extra)
-
-    def scope(self) -> contextlib.AbstractContextManager[None]:
-        """Return the scope in which parameters are created."""
-        return contextlib.nullcontext() if self.name is None else scope(self.name)
 
     def windows(self, x: Value) -> tuple[AxisWindows, ...]:
         """Return the windows along each axis; raises `ShapeError` if x has other axes."""

@@ -13,14 +13,14 @@ from typing import Annotated, Any, ClassVar
 
 from graphc.errors import DTypeError, GraphError, OptionError
 from graphc.ir.attributes import Between
-from graphc.ir.builder import apply, as_value, number_of
+from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.expression import Expression, ScalarProgram
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder, attribute_items
 from graphc.ir.op_class import attribute_names, check_declared, expression_of, fail
 from graphc.ir.operators import operator
-from graphc.ir.types import DType, TensorType, bool_, broadcast_shapes, compute_dtype
+from graphc.ir.types import DType, TensorType, bool_, broadcast_shapes, compute_dtype, number_of
 from graphc.ops.cpu.numpy_expression import Lowering, evaluate, lower, registers_type
 from graphc.ops.shape import full
 

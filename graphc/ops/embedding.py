@@ -9,7 +9,7 @@ import numpy as np
 
 from graphc.errors import DTypeError, OptionError, ShapeError
 from graphc.ir.attributes import DTypeName, Whole
-from graphc.ir.builder import apply, parameter, scope
+from graphc.ir.builder import apply, layer_scope, parameter
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
@@ -202,17 +202,16 @@ def embedding(
     in ``name`` inside it. Alternatively it takes the `weight`, for example a shared one. Raises the
     errors of `gather`, and `ShapeError` for sizes that are not the weight's.
     """
-    if name is not None:
-        with scope(name):
-            return embedding(indices, rows, width, dtype, deviation, weight=weight)
-    if weight is not None:
-        table = given_weight("embedding", weight, "(rows, width)")
-        sizes = {"rows": (rows, table.shape[0]), "width": (width, table.shape[1])}
-        agree("embedding", table, sizes)
+    with layer_scope("embedding", name):
+        if weight is not None:
+            table = given_weight("embedding", weight, "(rows, width)")
+            sizes = {"rows": (rows, table.shape[0]), "width": (width, table.shape[1])}
+            agree("embedding", table, sizes)
+            return gather(table, indices)
+        if rows is None or width is None:
+            raise not_given("embedding", rows=rows, width=width)
+        table = parameter("weight", (rows, width), dtype, Initial("normal", deviation))
         return gather(table, indices)
-    if rows is None or width is None:
-        raise not_given("embedding", rows=rows, width=width)
-    return gather(parameter("weight", (rows, width), dtype, Initial("normal", deviation)), indices)
 
 
 def one_hot(indices: Value, classes: int, dtype: object = "float32") -> Value:

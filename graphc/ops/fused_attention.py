@@ -14,11 +14,11 @@ import numpy as np
 
 from graphc.errors import DTypeError, OptionError, ShapeError
 from graphc.ir.attributes import Between
-from graphc.ir.builder import apply, number_of
+from graphc.ir.builder import apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder, is_16_bit
-from graphc.ir.types import TensorType, bool_, compute_dtype
+from graphc.ir.types import TensorType, bool_, compute_dtype, number_of
 from graphc.ops.cpu.attention_tiles import (
     Dropping,
     Sight,

@@ -9,8 +9,9 @@ from typing import Annotated
 
 from graphc.errors import DTypeError, ShapeError, choose, truth
 from graphc.ir.attributes import Between
-from graphc.ir.builder import apply, as_value, number_of
+from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
+from graphc.ir.types import number_of
 from graphc.ops.activation import relu, sigmoid
 from graphc.ops.batch_total import batch_sum
 from graphc.ops.choice import greater, less_equal, maximum, where

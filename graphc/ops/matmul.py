@@ -11,7 +11,7 @@ import scipy.linalg.blas
 
 from graphc.errors import OptionError, ShapeError, truth
 from graphc.ir.attributes import Between, OneOf
-from graphc.ir.builder import apply, as_value, scope
+from graphc.ir.builder import apply, as_value, layer_scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
@@ -314,24 +314,24 @@ def linear(
     and nothing is created; then `bias` is a value, or there is none. Raises `ShapeError` for x
     without an axis, fewer than one output, or sizes that are not the weight's.
     """
-    if name is not None:
-        with scope(name):
-            return linear(x, outputs, bias, trainable, initial=initial, weight=weight)
-    if not isinstance(x, Value) or x.type.rank < 1:
-        raise ShapeError(f"linear: the input must have at least one axis, got {x!r}")
-    if weight is None:
-        if outputs is None:
-            raise not_given("linear", outputs=outputs)
-        if not isinstance(outputs, int | np.integer) or outputs < 1:
-            raise ShapeError(f"linear: outputs must be an integer of at least 1, got {outputs!r}")
-        w = he_weight(x, (outputs, x.shape[-1]), x.shape[-1], trainable, initial)
-    else:
-        w = given_weight("linear", weight, "(outputs, inputs)", trainable)
-        agree(
-            "linear",
-            w,
-            {"outputs": (outputs, w.shape[0]), "x's last axis": (x.shape[-1], w.shape[1])},
+    with layer_scope("linear", name):
+        if not isinstance(x, Value) or x.type.rank < 1:
+            raise ShapeError(f"linear: the input must have at least one axis, got {x!r}")
+        if weight is None:
+            if outputs is None:
+                raise not_given("linear", outputs=outputs)
+            if not isinstance(outputs, int | np.integer) or outputs < 1:
+                raise ShapeError(
+                    f"linear: outputs must be an integer of at least 1, got {outputs!r}"
+                )
+            w = he_weight(x, (outputs, x.shape[-1]), x.shape[-1], trainable, initial)
+        else:
+            w = given_weight("linear", weight, "(outputs, inputs)", trainable)
+            agree(
+                "linear",
+                w,
+                {"outputs": (outputs, w.shape[0]), "x's last axis": (x.shape[-1], w.shape[1])},
+            )
+        return affine(
+            x, w, bias_of("linear", bias, w.shape[0], x.type.dtype, trainable, weight is None)
         )
-    return affine(
-        x, w, bias_of("linear", bias, w.shape[0], x.type.dtype, trainable, weight is None)
-    )

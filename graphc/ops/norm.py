@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from graphc.errors import ShapeError
 from graphc.ir.attributes import Between, Whole
-from graphc.ir.builder import apply, as_value, parameter, scope
+from graphc.ir.builder import apply, as_value, layer_scope, parameter
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Op, Recorder
@@ -230,18 +230,18 @@ def layer_norm(
     x: Value,
     epsilon: float = 1e-5,
     trainable: bool = True,
-    name: str = "norm",
+    name: str | None = None,
     scale: Value | None = None,
     bias: Value | None = None,
 ) -> Value:
     """Apply layer norm to float x over its last axis (Ba, Kiros and Hinton, 2016); keeps the shape.
 
-    Creates ``scale``, one, and ``bias``, zero, of that axis's extent under scope `name`. If one of
-    them is given, nothing is created; an omitted one is that number. `epsilon` is added to the
-    variance. Raises `OptionError` unless it is above 0, and `ShapeError` for a scale or a bias of
-    another extent.
+    Creates ``scale``, one, and ``bias``, zero, of that axis's extent under scope `name` or
+    ``norm``. If one of them is given, nothing is created; an omitted one is that number. `epsilon`
+    is added to the variance. Raises `OptionError` unless it is above 0, and `ShapeError` for a
+    scale or a bias of another extent.
     """
-    with scope(name):
+    with layer_scope("norm", name, "norm"):
         length = extent_of("layer_norm", x, -1)
         scale, bias = scale_and_bias("layer_norm", x, length, trainable, scale, bias)
         attributes = EpsilonAttributes(positive("layer_norm", epsilon))
@@ -253,18 +253,18 @@ def group_norm(
     groups: int,
     epsilon: float = 1e-5,
     trainable: bool = True,
-    name: str = "norm",
+    name: str | None = None,
     scale: Value | None = None,
     bias: Value | None = None,
 ) -> Value:
     """Apply group norm to float x (batch, channels, ...) (Wu and He, 2018); keeps the shape.
 
     Each group of channels is normalized over itself and all positions. Creates ``scale``, one, and
-    ``bias``, zero, of (channels,) under scope `name`, unless given as for `layer_norm`. `epsilon`
-    is added to the variance. Raises `ShapeError` if `groups` does not divide the channels, and
-    `OptionError` unless `epsilon` is above 0.
+    ``bias``, zero, of (channels,) under scope `name` or ``norm``, unless given as for `layer_norm`.
+    `epsilon` is added to the variance. Raises `ShapeError` if `groups` does not divide the
+    channels, and `OptionError` unless `epsilon` is above 0.
     """
-    with scope(name):
+    with layer_scope("norm", name, "norm"):
         length = extent_of("group_norm", x, 1)
         scale, bias = scale_and_bias("group_norm", x, length, trainable, scale, bias)
         attributes = GroupNormAttributes(groups, positive("group_norm", epsilon))

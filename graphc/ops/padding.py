@@ -10,9 +10,9 @@ import numpy as np
 
 from graphc.errors import OptionError, ShapeError, choose
 from graphc.ir.attributes import OneOf, Whole
-from graphc.ir.builder import apply, as_value, number_of
+from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Value
-from graphc.ir.types import TensorType
+from graphc.ir.types import TensorType, number_of
 from graphc.ops.axis_map import AxisMap, Table, table_of
 from graphc.ops.geometry import COUNTED, Pair
 from graphc.ops.shape import PadSlice, PadSliceAttributes, Slice, SliceAttributes

@@ -17,7 +17,7 @@ import numpy as np
 
 from graphc.errors import OptionError, ShapeError
 from graphc.ir.attributes import Between, DTypeName, Whole
-from graphc.ir.builder import SEED, STEP, apply, number_of
+from graphc.ir.builder import SEED, STEP, apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
@@ -29,6 +29,7 @@ from graphc.ir.types import (
     compute_dtype,
     int32,
     int64,
+    number_of,
     tensor_type,
 )
 from graphc.ops.cpu.numpy_expression import select

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from graphc.errors import OptionError
-from graphc.ir.builder import parameter, scope
+from graphc.ir.builder import layer_scope, parameter, scope
 from graphc.ir.graph import Initial, Value
 from graphc.ir.types import DType
 from graphc.ops.activation import sigmoid, tanh
@@ -29,14 +29,15 @@ class CellParameters:
     hidden_bias: Value | None
 
 
-def _cell(gates: int, inputs: int, hidden: int, dtype: DType | str) -> CellParameters:
+def _cell(kind: str, gates: int, inputs: int, hidden: int, dtype: DType | str) -> CellParameters:
     def pair(name: str, width: int) -> tuple[Value, Value]:
         with scope(name):
             bound = Initial("uniform", 1 / math.sqrt(hidden))
             weight = parameter("weight", (gates * hidden, width), dtype, bound)
             return weight, parameter("bias", (gates * hidden,), dtype)
 
-    return CellParameters(*pair("input", inputs), *pair("hidden", hidden))
+    with layer_scope(kind, None):
+        return CellParameters(*pair("input", inputs), *pair("hidden", hidden))
 
 
 def _check(where: str, cell: object) -> None:
@@ -51,7 +52,7 @@ def lstm_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") ->
     ``input/weight`` (4 · hidden, inputs) and ``hidden/weight`` (4 · hidden, hidden) are uniform
     within 1 / √hidden. Their biases (4 · hidden,) are zero. The names are in the current scope.
     """
-    return _cell(4, inputs, hidden, dtype)
+    return _cell("lstm", 4, inputs, hidden, dtype)
 
 
 def gru_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> CellParameters:
@@ -60,7 +61,7 @@ def gru_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> 
     ``input/weight`` (3 · hidden, inputs) and ``hidden/weight`` (3 · hidden, hidden) are uniform
     within 1 / √hidden. Their biases (3 · hidden,) are zero. The names are in the current scope.
     """
-    return _cell(3, inputs, hidden, dtype)
+    return _cell("gru", 3, inputs, hidden, dtype)
 
 
 def lstm_cell(x: Value, h: Value, c: Value, cell: CellParameters) -> tuple[Value, Value]:

@@ -16,10 +16,10 @@ import numpy as np
 
 from graphc.errors import DTypeError, OptionError, ShapeError, choose
 from graphc.ir.attributes import Between, OneOf, Whole
-from graphc.ir.builder import apply, as_value, number_of
+from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Value
 from graphc.ir.op import Array
-from graphc.ir.types import TensorType, as_shape
+from graphc.ir.types import TensorType, as_shape, number_of
 from graphc.ops.axis_map import AxisMap, Table, table_of
 from graphc.ops.elementwise import float_dtype
 from graphc.ops.geometry import COUNTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from graphc.errors import ShapeError
-from graphc.ir.builder import apply, as_value, parameter, scope
+from graphc.ir.builder import apply, as_value, layer_scope, parameter
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Op, Recorder
@@ -91,15 +91,15 @@ def rms_norm(
     x: Value,
     epsilon: float = 1e-6,
     trainable: bool = True,
-    name: str = "norm",
+    name: str | None = None,
     scale: Value | None = None,
 ) -> Value:
     """Return x / √(mean(x²) + epsilon) over the last axis, scaled (Zhang and Sennrich, 2019).
 
-    Keeps the shape of float x. Creates ``scale``, one, of that axis's extent under scope `name`,
-    unless it is given. Raises `OptionError` unless `epsilon` is above 0.
+    Keeps the shape of float x. Creates ``scale``, one, of that axis's extent under scope `name` or
+    ``norm``, unless it is given. Raises `OptionError` unless `epsilon` is above 0.
     """
-    with scope(name):
+    with layer_scope("norm", name, "norm"):
         one, length = Initial("constant", 1.0), extent_of("rms_norm", x, -1)
         if scale is None:
             scale = parameter("scale", (length,), x.type.dtype, one, trainable)

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphc.errors import ShapeError
 from graphc.ir.attributes import DTypeName, Whole
-from graphc.ir.builder import apply, as_value, number_of
+from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.operators import operator
@@ -23,6 +23,7 @@ from graphc.ir.types import (
     as_shape,
     broadcast_shapes,
     normalize_axis,
+    number_of,
 )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from graphc.errors import FeedError, GraphcError, NonFiniteError, did_you_mean, quoted
-from graphc.ir.builder import number_of
 from graphc.ir.graph import Graph, Input
+from graphc.ir.types import number_of
 from graphc.ops.update import LARGEST
 from graphc.runtime.conversion import as_numpy, converted, is_real
 from graphc.runtime.index_ranges import FedRange, index_limits
