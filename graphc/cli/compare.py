@@ -78,6 +78,10 @@ arena, and the fewest bytes within the time of about one more forward pass.
 """
 
 
+PACKED = ("none", "packed")
+"""The name and the strategy of the packed plan without recomputation."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A plan with its name and its differences from the options, which are None for a file."""
@@ -109,9 +113,24 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
         named = [(f"{row.name}, {row.plan.allocate}", row.plan) for row in rows]
         say(fit_line(named, options if not options.model.endswith(SUFFIX) else None))
         Console(width=WIDTH).print(_table(rows))
+        tell(_order_note(rows))
         if not (options.model.endswith(SUFFIX) or any(_is_colored(row) for row in rows)):
             tell([f"coloring: no row, as it is for at most {MOST_COLORED:,} values"])
     written(options)
+
+
+def _order_note(rows: Sequence[Row]) -> list[str]:
+    """Return a line if the order of a packed plan changes the bytes of the other strategies."""
+    sizes = {row.plan.allocate: row.plan.arena_bytes for row in rows if row.name == "none"}
+    packed = next((row.plan for row in rows if (row.name, row.plan.allocate) == PACKED), None)
+    if packed is None:
+        return []
+    if all(sizes.get(name, size) == size for name, size in packed.strategy_bytes.items()):
+        return []
+    return [
+        "order: packed plans reorder nodes, the other strategies do not; graphc plan prints the "
+        "bytes of all strategies in its own plan's node order"
+    ]
 
 
 def _is_colored(row: Row) -> bool:

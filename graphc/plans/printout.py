@@ -48,7 +48,7 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
     if plan.device.kind == "cuda":
         rows.insert(0, ("device", f"{plan.device.name}, a GPU"))
     others = (f"{name} {format_bytes(size)}" for name, size in plan.strategy_bytes.items())
-    rows.append(("arena by strategy", ", ".join(others)))
+    rows.append(("arena by strategy", f"{', '.join(others)}, in this plan's node order"))
     if plan.settings:
         listed = (v if k == "optimizer" else f"{k}={v}" for k, v in plan.settings.items())
         rows.append(("step", ", ".join(listed)))

@@ -302,3 +302,20 @@ def test_plans_of_groups(capsys, tmp_path, options, fused, told):
     code, _, error = run(capsys, "plan", path, "--fuse")
     assert code != 0
     assert "leave out --fuse" in error
+
+
+UNET = ("unet", "batch=1", "image=16", "width=16", "depth=3")
+
+
+def test_plan_and_compare_agree_on_every_strategy_or_say_that_the_order_differs(capsys):
+    for kept in ((), ("--keep-order",)):
+        rows = json.loads(run(capsys, "compare", *UNET, *kept, "--json")[1])
+        by_strategy = {r["allocate"]: r["arena_bytes"] for r in rows if r["recompute"] == "none"}
+        printed = json.loads(run(capsys, "plan", *UNET, *kept, "--json")[1])["arena_by_strategy"]
+        agree = printed.items() <= by_strategy.items()
+        table, plan = (
+            " ".join(run(capsys, name, *UNET, *kept)[1].split()) for name in ("compare", "plan")
+        )
+        assert agree == bool(kept)
+        assert ("order: packed plans reorder nodes" in table) == (not kept)
+        assert "in this plan's node order" in plan
