@@ -121,7 +121,9 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
 
 def _order_note(rows: Sequence[Row]) -> list[str]:
     """Return a line if the order of a packed plan changes the bytes of the other strategies."""
-    sizes = {row.plan.allocate: row.plan.arena_bytes for row in rows if row.name == "none"}
+    sizes: dict[str, int] = {
+        row.plan.allocate: row.plan.arena_bytes for row in rows if row.name == "none"
+    }
     packed = next((row.plan for row in rows if (row.name, row.plan.allocate) == PACKED), None)
     if packed is None:
         return []

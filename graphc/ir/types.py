@@ -285,6 +285,17 @@ def exact_bytes(count: int) -> str:
     return f"{count:,} bytes = {format_bytes(count)}"
 
 
+def size_lines(sizes: Sequence[tuple[str, int]], most: int) -> str:
+    """Return a line with bytes and name for each of the first `most` names, and one for the
+    rest."""
+    rest = sizes[most:]
+    lines = [f"{format_bytes(size):>12}  {name}" for name, size in sizes[:most]]
+    if rest:
+        total = format_bytes(sum(size for _, size in rest))
+        lines.append(f"{total:>12}  in {len(rest)} more")
+    return "\n".join(lines)
+
+
 UNITS = {"": 1, "b": 1}
 """Bytes of each unit, in lower case."""
 UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)}

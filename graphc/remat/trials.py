@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphc.errors import BudgetError
-from graphc.ir.types import exact_bytes, format_bytes
+from graphc.ir.types import exact_bytes, format_bytes, size_lines
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
 from graphc.remat.points import Point
 
 NAMED = 6
-"""Maximum number of values at the peak that an error names."""
+"""Maximum number of values at the peak that an error lists."""
 
 
 @dataclass
@@ -56,26 +56,28 @@ class Trials:
 def does_not_fit(
     budget: int, least: MemoryPlan, least_bytes: int, bound_bytes: int, maps_only: bool
 ) -> BudgetError:
-    """Return the error with the least bytes found, the lower bound and the largest values."""
+    """Return the error with the least bytes found, the lower bound and the values at the peak."""
     node = least.graph.nodes[least.peak_step].label
-    names = least.graph.names
-    largest = [
-        (", ".join(names[value] for value in least.residents[b.index][:2]), b.bytes)
-        for b in least.live_at(least.peak_step)
-        if b.index in least.residents
-    ][:NAMED]
+    names, shown, values = least.graph.names, [], []
+    for buffer in least.live_at(least.peak_step):
+        if (held := least.residents.get(buffer.index)) is not None:
+            named = ", ".join(names[value] for value in held[:2])
+            producer = held[0].node
+            shown.append(
+                (named if producer is None else f"{producer.label}: {named}", buffer.bytes)
+            )
+            values.append((named, buffer.bytes))
     measured = "feature maps fit" if maps_only else "arena fits"
-    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
     packed = (
         "" if least.allocate == "packed" else "use allocate='packed', which needs fewer bytes, "
     )
     return BudgetError(
         f"no plan found whose {measured} into {exact_bytes(budget)}; the smallest plan found "
         f"needs {exact_bytes(least_bytes)}, and the lower bound is {exact_bytes(bound_bytes)}. "
-        f"The largest values at its peak, {node}, are: {listed}. Raise the budget, {packed}or "
-        "reduce the batch (accumulate=k preserves the batch of a step)",
+        f"Raise the budget, {packed}or reduce the batch (accumulate=k preserves the batch of a "
+        f"step). Live at its peak, {node}:\n{size_lines(shown, NAMED)}",
         least_bytes,
         bound_bytes,
         node,
-        tuple(largest),
+        values[:NAMED],
     )

@@ -1,5 +1,7 @@
 """Plans by budget: bytes that hold, work that is bounded on both sides, and errors that help."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given as each_of
@@ -74,6 +76,21 @@ def test_an_infeasible_budget_says_what_would_do():
         assert part in str(error)
     with pytest.raises(BudgetError, match="feature maps fit"):
         plan("unet", feature_map_budget=1)
+
+
+def test_an_infeasible_budget_lists_the_values_at_the_peak_one_per_line():
+    x = g.input("x", (64, 32))
+    with g.scope("layer"):
+        h = g.relu(g.linear(x, 256))
+    loss = g.mean(h * h)
+    with pytest.raises(BudgetError) as caught:
+        g.plan(loss, optimizer=g.optim.SGD(0.1), budget=1)
+    head, *lines = str(caught.value).splitlines()
+    assert head.endswith(f"Live at its peak, {caught.value.node}:")
+    assert re.fullmatch(r" +64\.00 KiB  layer/\w+: %\d+(, %\d+)?", lines[0])
+    assert any(re.fullmatch(r" +32\.00 KiB  @layer/weight.*", line) for line in lines)
+    assert re.fullmatch(r" +[\d.]+ \w+  in \d+ more", lines[-1]) or len(lines) <= 6
+    assert len(caught.value.values) == min(len(lines), 6)
 
 
 @pytest.mark.parametrize("name", parameters(["unet"], ["preact_resnet"]))

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from graphc.errors import BudgetError, ProblemError
+from graphc.ir.types import size_lines
 from graphc.remat.fill import fill
 from graphc.remat.given import exact
 from graphc.remat.given.evict import Weights, run_within
@@ -196,15 +197,15 @@ def _does_not_fit(problem: Problem, budget: int, fewest: list[int]) -> BudgetErr
     measured = replay(problem, fewest)
     node = fewest[measured.peak_step]
     live = live_during(problem, fewest, measured.peak_step)
-    largest = sorted(live, key=lambda value: (-problem.bytes[value], value))[:LARGEST_NAMED]
+    largest = sorted(live, key=lambda value: (-problem.bytes[value], value))
     values = [(problem.name(value), problem.bytes[value]) for value in largest]
-    listed = ", ".join(f"{name} {size}" for name, size in values)
     return BudgetError(
         f"no plan within {budget} bytes was found; the smallest plan found needs "
-        f"{measured.peak_bytes} bytes, and the lower bound is {problem.bound_bytes}. The largest "
-        f"values at its peak, node {problem.ids[node]}, are of nodes: {listed}. Raise the budget",
+        f"{measured.peak_bytes} bytes, and the lower bound is {problem.bound_bytes}. Raise the "
+        f"budget. Live at its peak, node {problem.ids[node]}, by node:\n"
+        f"{size_lines(values, LARGEST_NAMED)}",
         measured.peak_bytes,
         problem.bound_bytes,
         str(problem.ids[node]),
-        values,
+        values[:LARGEST_NAMED],
     )

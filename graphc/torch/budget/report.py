@@ -14,7 +14,7 @@ from torch import fx
 
 from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
-from graphc.ir.types import exact_bytes, format_bytes
+from graphc.ir.types import exact_bytes, format_bytes, size_lines
 from graphc.remat.solver import Schedule
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.names import module_path
@@ -241,17 +241,16 @@ def does_not_fit(torch_steps: TorchSteps, planner: TorchPlanner, budget: int) ->
     """Return an error with the least peak found, its bound, and the modules at that peak."""
     least = planner.least
     node, live = at_peak(torch_steps, least.sequence)
-    largest = [(each.module or "(the module itself)", each.bytes) for each in live[:SHOWN]]
-    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
+    largest = [(each.module or "(the module itself)", each.bytes) for each in live]
     fixed = torch_steps.steps.fixed_bytes
     return BudgetError(
         f"no plan within {exact_bytes(budget)} was found; the smallest plan found needs "
         f"{exact_bytes(least.peak_bytes)}, and the lower bound is "
         f"{exact_bytes(planner.bound_bytes)}, of which {format_bytes(fixed)} are allocated before "
-        f"the step. The other live values at its peak, {node}, are: {listed}. Raise the budget, "
-        "or reduce the batch",
+        "the step. Raise the budget, or reduce the batch. Other values live at its peak, "
+        f"{node}, by module:\n{size_lines(largest, SHOWN)}",
         least.peak_bytes,
         planner.bound_bytes,
         node,
-        largest,
+        largest[:SHOWN],
     )
