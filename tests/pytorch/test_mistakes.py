@@ -73,7 +73,8 @@ def test_planned_modules_are_not_planned_again():
 
 
 def test_shape_errors_include_the_reason_of_the_op():
-    step, told = graphc.torch.plan(LAYER, (X,)), r"does not accept .* reduction dim.* got \[2, 3\] X"
+    step = graphc.torch.plan(LAYER, (X,))
+    told = r"does not accept .* reduction dim.* got \[2, 3\] X"
     for call in (step, step.verify):
         with pytest.raises(graphc.errors.TorchError, match=told):
             call(torch.ones(2, 3))
