@@ -107,6 +107,13 @@ def test_gradients_are_finite_where_torchs_are_not():
     assert list(by_x) == [0, 0]
 
 
+def test_a_determinant_of_0_has_its_cofactors_as_gradient():
+    """Torch gives 0."""
+    y, found = gradients(torch.linalg.det, wide([1, 2, 3], [2, 4, 6], [0, 1, 1]))
+    assert y == 0
+    np.testing.assert_array_equal(found, [[-2, -2, 2], [1, 1, -1], [0, 0, 0]])
+
+
 def test_binary_cross_entropy_of_certain_probabilities_has_finite_gradients():
     target = wide(0, 1, 1, 1, 0)
     y, found = gradients(lambda x: F.binary_cross_entropy(x, target), UNIT)

@@ -8,6 +8,13 @@ from torch_cases.drawn import MAPS, P, X, Y, distinct, ints, rand, randn
 SQUARE = randn(2, 3, 3)
 
 PRODUCTS = {
+    **{
+        f"{n} rows": (
+            lambda x: (torch.linalg.det(x), torch.linalg.inv(x), *torch.linalg.slogdet(x)),
+            [randn(2, n, n)],
+        )
+        for n in range(1, 5)
+    },
     "linear": (nn.Linear(4, 5), [X]),
     "linear without bias": (nn.Linear(4, 5, bias=False), [randn(2, 3, 4)]),
     "linear of a vector": (nn.Linear(4, 5), [X[0]]),

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 import graphc
-from graphc.importing.calls import UnsupportedError
+from graphc.importing.determinants import determinant
 from graphc.importing.weights import Weight, empty
 from graphc.ir.graph import Value
 from graphc.onnx.calls import OnnxCall, Operand, rule
@@ -94,33 +94,7 @@ def einsum(call: OnnxCall) -> Value:
     return graphc.einsum(call.required("equation"), *call.values)
 
 
-MOST_ROWS = 4
-"""Maximum number of rows of a determinant."""
-
-
 @rule("Det")
 def det(call: OnnxCall) -> Value:
-    """Import determinants of small matrices, by Laplace expansion."""
-    x = call.value(0)
-    n = x.shape[-1]
-    if x.shape[-2:] != (n, n) or n > MOST_ROWS:
-        raise UnsupportedError(
-            f"determinants are supported for at most {MOST_ROWS} rows, got {x.type}"
-        )
-    return _minor(x, 0, tuple(range(n)))
-
-
-def _minor(x: Value, row: int, columns: tuple[int, ...]) -> Value:
-    first, *rest = (
-        graphc.slice(x, (..., row, column))
-        if len(columns) == 1
-        else graphc.mul(
-            graphc.slice(x, (..., row, column)),
-            _minor(x, row + 1, tuple(c for c in columns if c != column)),
-        )
-        for column in columns
-    )
-    total = first
-    for number, term in enumerate(rest, 1):
-        total = graphc.sub(total, term) if number % 2 else graphc.add(total, term)
-    return total
+    """Import determinants of small matrices."""
+    return determinant(call.value(0))
