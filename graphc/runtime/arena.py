@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from graphc.errors import ArenaError, PlanError
 from graphc.ir.device import ALIGNMENT
-from graphc.ir.types import Layout, TensorType, contiguous_strides, format_bytes, span_bytes
+from graphc.ir.graph import Value
+from graphc.ir.types import (
+    Layout,
+    TensorType,
+    align,
+    contiguous_strides,
+    format_bytes,
+    span_bytes,
+)
 from graphc.plans.memory_plan import MemoryPlan
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -37,26 +47,102 @@ def check_outputs(plan: MemoryPlan) -> None:
         ) from None
 
 
-class Arena:
-    """The memory of a plan. `bytes` is all of it; nothing else is allocated."""
+@dataclass(frozen=True)
+class Unallocated:
+    """The part of a plan's arena that is not allocated: its first `bytes`.
 
-    def __init__(self, plan: MemoryPlan) -> None:
-        self.alignment = plan.alignment
+    `offsets` are the new offsets of the states that remain, by index of buffer. They follow this
+    part and end at `end`. All other buffers follow at the offsets of the plan.
+    """
+
+    bytes: int = 0
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    end: int = 0
+
+
+def unallocated(plan: MemoryPlan, lent: Collection[int]) -> Unallocated:
+    """Return the part that a plan needs no memory for if it uses the buffers `lent` elsewhere."""
+    if not lent:
+        return Unallocated()
+    states = [buffer for buffer in plan.buffers if buffer.kind == "state"]
+    others = (buffer.offset for buffer in plan.buffers if buffer.kind != "state")
+    first = min(others, default=plan.arena_bytes)
+    own = [buffer for buffer in states if buffer.index not in lent]
+    end = first - sum(align(buffer.bytes, plan.alignment) for buffer in own)
+    if end < 0:  # not a plan of graphc, which places states first
+        return Unallocated()
+    skipped, offsets = end, {}
+    for buffer in own:
+        offsets[buffer.index] = end
+        end += align(buffer.bytes, plan.alignment)
+    return Unallocated(skipped, offsets, first)
+
+
+class Arena:
+    """The memory of a plan. `bytes` is all of it; nothing else is allocated.
+
+    `lent` maps buffers of states to bytes of another arena, which are used instead.
+    """
+
+    def __init__(self, plan: MemoryPlan, lent: Mapping[int, Array] | None = None) -> None:
+        self._plan, self._lent = plan, lent or {}
+        self._unallocated = unallocated(plan, self._lent)
+        size = plan.arena_bytes - self._unallocated.bytes
         try:
-            self.bytes = aligned_bytes(plan.arena_bytes, plan.alignment)
+            self.bytes = aligned_bytes(size, plan.alignment)
         except (MemoryError, ValueError):
             raise ArenaError(
-                f"this machine cannot allocate an arena of {plan.arena_bytes} bytes "
-                f"({format_bytes(plan.arena_bytes)}); print graphc.plan(...), which allocates "
+                f"this machine cannot allocate an arena of {size} bytes "
+                f"({format_bytes(size)}); print graphc.plan(...), which allocates "
                 "nothing, to see the largest values"
             ) from None
 
-    def view(self, type: TensorType, offset: int, strides: tuple[int, ...] | None = None) -> Array:
-        """Return an array at a byte offset; raises `PlanError` if it would leave the arena."""
-        layout = Layout(offset, strides or contiguous_strides(type))
-        end = offset + span_bytes(type, layout)
-        if offset < 0 or end > self.bytes.size:
-            raise PlanError(
-                f"{type} at {offset} to {end} exceeds the arena of {self.bytes.size} bytes"
+    @property
+    def address(self) -> int:
+        """The address of offset 0 of the plan."""
+        return int(self.bytes.ctypes.data) - self._unallocated.bytes
+
+    def buffer(self, index: int) -> Array:
+        """Return the bytes of a buffer, which may be in another arena."""
+        if index in self._lent:
+            return self._lent[index]
+        buffer = self._plan.buffers[index]
+        first = self._unallocated.offsets.get(index, buffer.offset) - self._unallocated.bytes
+        return self.bytes[first : first + buffer.bytes]
+
+    def address_of(self, value: Value) -> int:
+        """Return the address of the first element of a value."""
+        placement = self._plan.placements[value]
+        return int(self.buffer(placement.buffer).ctypes.data) + placement.offset
+
+    def array(self, value: Value) -> Array:
+        """Return a view of a value."""
+        placement = self._plan.placements[value]
+        if placement.buffer in self._lent:
+            return _view(
+                value.type, placement.offset, placement.strides, self._lent[placement.buffer]
             )
-        return np.ndarray(type.shape, type.dtype.numpy, self.bytes.data, offset, layout.strides)
+        buffer = self._plan.buffers[placement.buffer]
+        offset = self._unallocated.offsets.get(buffer.index, buffer.offset) + placement.offset
+        return self.view(value.type, offset, placement.strides)
+
+    def free(self, first: int, last: int) -> Array:
+        """Return the bytes of a range of the plan without live values.
+
+        If states are lent, this excludes the region of states, where the plan's offsets are void.
+        """
+        moved = self._unallocated
+        return self.bytes[max(first, moved.end) - moved.bytes : max(last, moved.end) - moved.bytes]
+
+    def view(self, type: TensorType, offset: int, strides: tuple[int, ...] | None = None) -> Array:
+        """Return an array at an offset of the plan; raises `PlanError` if it would leave the
+        arena."""
+        return _view(type, offset - self._unallocated.bytes, strides, self.bytes)
+
+
+def _view(type: TensorType, offset: int, strides: tuple[int, ...] | None, memory: Array) -> Array:
+    layout = Layout(offset, strides or contiguous_strides(type))
+    end = offset + span_bytes(type, layout)
+    if offset < 0 or end > memory.size:
+        raise PlanError(f"{type} at {offset} to {end} exceeds the arena of {memory.size} bytes")
+    return np.ndarray(type.shape, type.dtype.numpy, memory.data, offset, layout.strides)

@@ -63,6 +63,12 @@ class Backend(Protocol):
     def write(self, state: State, given: Array) -> None:
         """Replace a state; `given` has its shape and dtype."""
 
+    def buffer(self, state: State) -> Any:
+        """Return where the buffer of a state is, for another program on the device that uses it.
+
+        On a CPU it is an array of bytes, on a GPU an address.
+        """
+
     def stage(self, feeds: Mapping[Input, Array]) -> Staged:
         """Stage the feeds of a later step, while an earlier step may still run.
 

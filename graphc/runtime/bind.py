@@ -89,7 +89,7 @@ def bind(options: BindOptions) -> Program:
         raise OptionError("threads applies only to native kernels; omit it with kernels='numpy'")
     return Program(
         plan, seed=options.seed, poison=options.poison, check_finite=options.check_finite,
-        threads=options.threads, lane=_lane(plan, options),
+        threads=options.threads, lane=_lane(plan, options), owner=options.states,
     )  # fmt: skip
 
 
@@ -110,8 +110,23 @@ def _own_gpu(plan: MemoryPlan) -> str:
     return f"cuda:{number_of_rank(find_world().local_rank)}" if ranks_of(plan) > 1 else "cuda"
 
 
+def _lent_on_gpu(plan: MemoryPlan, gpu: Gpu, owner: Program | None) -> dict[int, int] | None:
+    """Return the addresses of buffers of states that belong to another program."""
+    if owner is None:
+        return None
+    lent = owner.lend(plan)
+    accelerator = owner.backend.accelerator if isinstance(owner.backend, GpuBackend) else None
+    if isinstance(accelerator, CudaDevice) and accelerator.gpu.number != gpu.number:
+        theirs = f"cuda:{accelerator.gpu.number}"
+        raise OptionError(
+            f"states belong to a program on {theirs}, not on cuda:{gpu.number}; choose "
+            f"device={theirs!r}"
+        )
+    return lent
+
+
 def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
-    cudnn = options.cudnn
+    cudnn, lent = options.cudnn, _lent_on_gpu(plan, gpu, options.states)
     if gpu.architecture < BFLOAT16_ARCHITECTURE and _uses_bfloat16(plan):
         raise OptionError(
             f"{gpu.name} is sm_{gpu.architecture}, which does not support bfloat16; choose "
@@ -137,18 +152,19 @@ def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
             if cudnn is not None:
                 raise
             missing = (str(error),)
-    debugging = {"poison": options.poison, "check_finite": options.check_finite}
     backend = GpuBackend(
-        plan, accelerator, cuda_graph=options.cuda_graph, cudnn=library, **debugging
-    )
+        plan, accelerator, cuda_graph=options.cuda_graph, poison=options.poison,
+        check_finite=options.check_finite, cudnn=library, lent=lent,
+    )  # fmt: skip
     if library is not None and kept is not None:
         write_record(kept, library.record, CudnnError)
     if tuning is not None and accelerator.products.record != chosen:
         write_record(tuning, accelerator.products.record, CublasError)
     backend.report = replace(backend.report, declined=(*missing, *backend.report.declined))
     return Program(
-        plan, options.seed, options.poison, options.check_finite, backend=backend, lane=lane
-    )
+        plan, options.seed, options.poison, options.check_finite, backend=backend, lane=lane,
+        owner=options.states,
+    )  # fmt: skip
 
 
 def _uses_bfloat16(plan: MemoryPlan) -> bool:

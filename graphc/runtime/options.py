@@ -16,12 +16,8 @@ from graphc.errors import (
 )
 from graphc.ir.device import MOST_THREADS
 from graphc.keywords import Flag, Options, option
-
-RANK_TIMEOUT = 60.0
-"""The default seconds that a rank waits for the others."""
-
-SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 1e-3, 1e6
-"""The least and the largest time limit in seconds; the largest is over eleven days."""
+from graphc.runtime.program import Program
+from graphc.runtime.ranks.lane import LONGEST_TIMEOUT, RANK_TIMEOUT, SHORTEST_TIMEOUT
 
 
 def _check_cudnn(name: str, given: object) -> None:
@@ -32,6 +28,11 @@ def _check_cudnn(name: str, given: object) -> None:
 def _path_or_none(name: str, given: object) -> None:
     if given is not None and not (isinstance(given, str | os.PathLike) and os.fspath(given)):
         raise OptionError(f"{name} must be the path of a file, or None, got {quoted(given)}")
+
+
+def _check_program(name: str, given: object) -> None:
+    if not isinstance(given, Program):
+        raise OptionError(f"{name} must be a program of graphc.compile, got {quoted(given)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,12 @@ class RunOptions(Options):
             metavar="S",
             parse=float,
         ),
+    )
+    states: Program | None = option(
+        None,
+        "A program on the same device whose states this one uses without a copy, such as the "
+        "training program of a network for its evaluation. Its steps must not update them.",
+        check=_check_program,
     )
     seed: int = option(
         0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -14,7 +13,6 @@ import numpy as np
 from graphc.errors import (
     FeedError,
     OptionError,
-    TornError,
     check_seed,
     quoted,
     whole_number,
@@ -31,10 +29,10 @@ from graphc.runtime.cpu.backend import CpuBackend
 from graphc.runtime.feeds import Feeds
 from graphc.runtime.index_ranges import IndexRanges
 from graphc.runtime.initial import fill_initial
-from graphc.runtime.ranks.held import Held, held_by_name, member_of, parts_written, whole_row
+from graphc.runtime.ranks.held import held_by_name
 from graphc.runtime.ranks.lane import Lane
-from graphc.runtime.ranks.together import by_rank_0, lane_of, of_rank
-from graphc.runtime.states import States
+from graphc.runtime.ranks.together import by_rank_0, lane_of
+from graphc.runtime.store import Store
 from graphc.runtime.turns import Turns
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -57,6 +55,9 @@ class Program:
     `check_finite`, a step that computes NaN or infinity raises `NonFiniteError` and leaves all
     states unchanged. Without a `backend`, the plan runs on the CPU, with native kernels on
     `threads` threads. Raises `OptionError` for a GPU plan without a `backend`.
+
+    With an `owner`, the states are those of that program: they have no bytes in this arena, and
+    one lock serializes the steps of both programs. On a GPU, the `backend` has been given them.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Program:
         backend: Backend | None = None,
         threads: int | None = None,
         lane: Lane | None = None,
+        owner: Program | None = None,
     ) -> None:
         self.plan = plan
         self.graph = plan.graph
@@ -84,17 +86,24 @@ class Program:
         ranges = IndexRanges(plan.graph)
         self._feeds = Feeds(plan.graph, check_finite, ranges.fed)
         self._backend = backend or CpuBackend(
-            plan, poison, check_finite, ranges.computed, threads, self._lane
-        )
+            plan, poison, check_finite, ranges.computed, threads, self._lane,
+            None if owner is None else owner.lend(plan),
+        )  # fmt: skip
         check_outputs(plan)
-        self._named = held_by_name(self.graph)
-        self._turns = Turns(on_gpu)
-        self._pending: deque[_Pending] = deque()
+        if owner is None:
+            self._store = Store(plan, self._backend, self._lane, Turns(on_gpu))
+        else:
+            self._store = owner._store
+        self._is_owner, self._turns = owner is None, self._store.turns
+        self._names = tuple(held_by_name(self.graph))
         self._latest: _Pending | None = None
-        self._gathered: tuple[State, Array] | None = None
-        """The row gathered last, until a state changes. Its members are usually read in sequence,
-        so caching it saves one collective per member."""
-        self.reset()
+        self._steps_done = 0
+        if owner is None:
+            self.reset()
+        else:
+            for state in self.graph.states:
+                if state.role == "constant":
+                    self._backend.write(state, self._initial(state))
 
     def __repr__(self) -> str:
         def shown(types: Mapping[str, TensorType]) -> str:
@@ -123,7 +132,7 @@ class Program:
 
     @property
     def arena_bytes(self) -> int:
-        """The bytes of the arena; equal to the plan's."""
+        """The bytes of the arena: the plan's, less those of states of another program."""
         return self._backend.arena_bytes
 
     @property
@@ -167,25 +176,31 @@ class Program:
         With `shard="states"`, reading is a collective in which all ranks take part. All ranks
         assign the same array, and each stores its own part.
         """
-        return self._states({n: s for n, s in self._named.items() if s.role == "parameter"})
+        held = self._store.held
+        return self._store.mapping([n for n in self._names if held[n].role == "parameter"])
 
     @property
     def states(self) -> MutableMapping[str, Array]:
         """Everything that steps may change, by name: parameters, moments, statistics, counters."""
-        return self._states(self._named)
+        return self._store.mapping(self._names)
 
-    def _states(self, states: Mapping[str, Held]) -> MutableMapping[str, Array]:
-        return States(
-            states,
-            lambda state: self._turns.take(self._read, state),
-            lambda state, given: self._turns.take(self._write, state, given),
-            {state.name for state in self.graph.states if state.role == "constant"},
-        )
+    def lend(self, plan: MemoryPlan) -> dict[int, Any]:
+        """Map the buffers of a plan's states to the states of this program, on its device.
+
+        A program of that plan then uses them without a copy. Raises `OptionError` if that is
+        impossible.
+        """
+        return self._store.lend(plan)
 
     def reset(self) -> None:
-        """Reset all states to their initial values, and the number of steps done."""
+        """Reset all states to their initial values, and the number of steps done.
+
+        Raises `OptionError` if the states belong to another program.
+        """
+        if not self._is_owner:
+            raise OptionError("the states belong to another program; reset that program")
         initial = ((state, self._initial(state)) for state in self.graph.states)
-        self._turns.take(self._replace, initial)
+        self._turns.take(self._store.replace, initial)
         self._steps_done = 0
 
     def _initial(self, state: State) -> Array:
@@ -259,8 +274,8 @@ class Program:
         return self._submit(ready())
 
     def _finish(self, pending: _Pending) -> dict[str, Array]:
-        if pending in self._pending:
-            self._pending.remove(pending)
+        if pending in self._store.pending:
+            self._store.pending.remove(pending)
         return pending()
 
     def _stage(self, feeds: Mapping[str, Any]) -> Staged:
@@ -272,15 +287,16 @@ class Program:
         If the backend runs ahead, it has buffers for the outputs of two steps. The outputs of the
         previous step then stay pending.
         """
-        latest = self._latest if self._backend.runs_ahead else None
-        for earlier in tuple(self._pending):
+        latest, store = self._latest if self._backend.runs_ahead else None, self._store
+        for earlier in tuple(store.pending):
             if earlier is not latest:
-                self._finish(earlier)
-        self._require_whole()
-        self._gathered = None
+                store.pending.remove(earlier)
+                earlier()
+        store.require_whole()
+        store.changing()
         self._latest = _Pending(self._backend.submit(staged))
         self._steps_done += 1
-        self._pending.append(self._latest)
+        store.pending.append(self._latest)
         return self._latest
 
     def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
@@ -290,7 +306,7 @@ class Program:
         Constants are part of the plan and are not saved. `notes` are stored in the metadata of the
         file; `graphc.read_notes` returns them.
         """
-        states = self._turns.take(self._read_all)
+        states = self._turns.take(self._store.read_all, self._names)
         by_rank_0(self._lane, lambda: save_states(path, states, notes or {}))
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -298,55 +314,9 @@ class Program:
 
         Raises `CheckpointError`, and changes nothing, if the file does not match the states.
         """
-        types = {name: state.type for name, state in self._named.items()}
-        found = load_states(path, types)
-        self._turns.take(self._load, [(self._named[name], found[name]) for name in found])
-
-    def _load(self, given: Iterable[tuple[Held, Array]]) -> None:
-        self._replace(parts_written(self.rank, given, self._backend.read))
-
-    def _read(self, held: Held) -> Array:
-        self._require_whole()
-        own = self._backend.read(held.state)
-        if held.first is None:
-            return of_rank(self.rank, held.state, own)
-        if self._gathered is None or self._gathered[0] is not held.state:
-            self._gathered = held.state, whole_row(self._lane, held.state, own)
-        return member_of(self._gathered[1], held).copy()
-
-    def _read_all(self) -> dict[str, Array]:
-        """Return all states by name; sharded states on rank 0 only, which saves them."""
-        self._require_whole()
-        found = {name: self._read(h) for name, h in self._named.items() if h.first is None}
-        together = [held for held in self._named.values() if held.first is not None]
-        for state, members in itertools.groupby(together, key=lambda held: held.state):
-            row = whole_row(self._lane, state, self._backend.read(state))
-            if self.rank == 0:
-                found.update((held.name, member_of(row, held)) for held in members)
-        return {name: found[name] for name in self._named if name in found}
-
-    def _write(self, held: Held, given: Array) -> None:
-        self._require_whole()
-        for state, array in parts_written(self.rank, [(held, given)], self._backend.read):
-            self._put(state, array)
-
-    def _replace(self, states: Iterable[tuple[State, Array]]) -> None:
-        """Write these states; if that is interrupted, the program is torn."""
-        self._backend.is_torn = True
-        for state, array in states:
-            self._put(state, array)
-        self._backend.is_torn = False
-
-    def _put(self, state: State, array: Array) -> None:
-        self._gathered = None
-        self._backend.write(state, of_rank(self.rank, state, array))
-
-    def _require_whole(self) -> None:
-        if self._backend.is_torn:
-            raise TornError(
-                "a step or a load was interrupted while it replaced states, so some states are "
-                "new and some are old; restore them with program.load(path) or program.reset()"
-            )
+        held = {name: self._store.held[name] for name in self._names}
+        found = load_states(path, {name: each.type for name, each in held.items()})
+        self._turns.take(self._store.load, [(held[name], found[name]) for name in found])
 
 
 def _raise(error: Exception) -> NoReturn:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as distributed
 
 from graphc.errors import RanksError
-from graphc.runtime.options import LONGEST_TIMEOUT, RANK_TIMEOUT
+from graphc.runtime.ranks.lane import LONGEST_TIMEOUT, RANK_TIMEOUT
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

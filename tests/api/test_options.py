@@ -93,6 +93,7 @@ def test_the_public_keywords():
         "tuning": None,
         "threads": None,
         "rank_timeout": 60.0,
+        "states": None,
         "seed": 0,
         "poison": False,
         "check_finite": False,

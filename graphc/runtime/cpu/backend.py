@@ -24,7 +24,7 @@ class CpuBackend:
     """Prebound calls in the order of the plan's graph.
 
     If a check follows the first update of a state, the states are copied before that update, and
-    restored if the step fails.
+    restored if the step fails. `lent` maps buffers of states to bytes of another program.
     """
 
     def __init__(
@@ -35,9 +35,10 @@ class CpuBackend:
         computed: Mapping[Node, Sequence[ComputedRange]],
         threads: int | None = None,
         lane: Lane = ALONE,
+        lent: Mapping[int, Array] | None = None,
     ) -> None:
         self.plan, self.is_torn = plan, False
-        self._arena = Arena(plan)
+        self._arena = Arena(plan, lent)
         self._lane = lane
         self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed, threads, lane)
         self._reading, self._updating = calls.reading, calls.updating
@@ -72,6 +73,9 @@ class CpuBackend:
 
     def write(self, state: State, given: Array) -> None:
         np.copyto(self._arrays[state], given)
+
+    def buffer(self, state: State) -> Any:
+        return self._arena.buffer(self.plan.placements[state].buffer)
 
     def stage(self, feeds: Mapping[Input, Array]) -> Staged:
         return feeds

@@ -193,7 +193,7 @@ def node_calls(
     """Return the calls of each node, native if possible; none if all its outputs are views."""
     rows: Mapping[Node, Rows] = {}
     if plan.device.kernels == "native":
-        rows = native_rows(plan, arena.bytes.ctypes.data, threads)
+        rows = native_rows(plan, arena, threads)
     return {
         node: [rows[node]] if node in rows else numpy_calls(node, plan, arena, arrays, lane)
         for node in plan.graph.nodes
@@ -214,10 +214,7 @@ def joined(calls: Sequence[Call]) -> list[Call]:
 
 def arrays_of(plan: MemoryPlan, arena: Arena) -> dict[Value, Array]:
     """Return views of all values in the arena."""
-    return {
-        value: arena.view(value.type, plan.address(value), placement.strides)
-        for value, placement in plan.placements.items()
-    }
+    return {value: arena.array(value) for value in plan.placements}
 
 
 def numpy_calls(
@@ -263,8 +260,7 @@ def _workspace(plan: MemoryPlan, arena: Arena, node: Node) -> list[Array]:
 
 
 def _poisoned(arena: Arena, span: Range) -> Call:
-    first, last = span
-    return functools.partial(arena.bytes[first:last].fill, POISON)
+    return functools.partial(arena.free(*span).fill, POISON)
 
 
 def _require_finite(node: Node, graph: Graph, value: Value, array: Array) -> None:

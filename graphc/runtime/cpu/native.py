@@ -12,6 +12,7 @@ from graphc.codegen.text.operands import Place
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import align, contiguous_strides
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.runtime.arena import Arena
 from graphc.runtime.cpu import llvm
 from graphc.runtime.cpu.onednn.nodes import executions
 from graphc.runtime.cpu.onednn.primitive import Execution
@@ -48,15 +49,13 @@ class _Kernel:
     pointers: tuple[int, ...]
 
 
-def native_rows(plan: MemoryPlan, address: int, threads: int | None) -> dict[Node, Rows]:
-    """Return the rows of the nodes that run natively, in an arena at `address`.
+def native_rows(plan: MemoryPlan, arena: Arena, threads: int | None) -> dict[Node, Rows]:
+    """Return the rows of the nodes that run natively in an arena.
 
     All share one table. Nodes whose outputs are views, and nodes that run by NumPy, have no rows.
     """
     places = {
-        value: Place(
-            address + plan.address(value), placed.strides or contiguous_strides(value.type)
-        )
+        value: Place(arena.address_of(value), placed.strides or contiguous_strides(value.type))
         for value, placed in plan.placements.items()
     }
     pool = pool_of(threads)
@@ -64,7 +63,7 @@ def native_rows(plan: MemoryPlan, address: int, threads: int | None) -> dict[Nod
     for node in plan.graph.nodes:
         if all(plan.placements[value].how == "view" for value in node.outputs):
             continue
-        calls = _calls(node, plan, places, address, pool.threads)
+        calls = _calls(node, plan, places, arena.address, pool.threads)
         if calls is not None:
             found[node] = calls
     return _rows(found, StepTable(pool))

@@ -16,6 +16,7 @@ from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import Layout, span_bytes
 from graphc.plans.memory_plan import MemoryPlan, Way
 from graphc.plans.streams import StreamSlot
+from graphc.runtime.arena import unallocated
 from graphc.runtime.backend import Outputs, Report, Staged
 from graphc.runtime.gpu.accelerator import Accelerator, Event, Stream
 from graphc.runtime.gpu.bind import (
@@ -51,7 +52,8 @@ class GpuBackend:
     With `cudnn`, cuDNN computes the convolutions and attention that it supports. A warning lists
     products that cuBLASLt does not support; `report` lists all requests that libraries decline.
 
-    Raises `ArenaError` if the arena does not fit.
+    `lent` maps buffers of states to addresses in the arena of another program. Raises `ArenaError`
+    if the arena does not fit.
     """
 
     def __init__(
@@ -63,14 +65,18 @@ class GpuBackend:
         poison: bool = False,
         check_finite: bool = False,
         cudnn: Cudnn | None = None,
+        lent: Mapping[int, int] | None = None,
     ) -> None:
         self.plan, self._accelerator = plan, accelerator
         self._poison, self._check_finite = poison, check_finite
         debugging = poison or check_finite
         self._captures = cuda_graph and not debugging
         with accelerator.active():
-            self._base = accelerator.allocate(plan.arena_bytes)
-            self._places = places_of_plan(plan, self._base)
+            self._unallocated = unallocated(plan, lent or {})
+            self._base = accelerator.allocate(self.arena_bytes) - self._unallocated.bytes
+            own = {index: self._base + at for index, at in self._unallocated.offsets.items()}
+            self._elsewhere = {**own, **(lent or {})}
+            self._places = places_of_plan(plan, self._base, self._elsewhere)
             self._works = self._ready(cudnn, together=not debugging)
             self._slots = slots_of_works(plan, self._works, alone=debugging)
             count = 1 + max((slot.stream for slot in self._slots), default=0)
@@ -104,8 +110,9 @@ class GpuBackend:
 
         tf32 = self.plan.settings.get("precision") == "tf32"
         works = bind(
-            self.plan, self._base, tf32, cudnn, together=together, serves=serves, declines=declines
-        )
+            self.plan, self._base, tf32, cudnn, together=together, serves=serves,
+            declines=declines, elsewhere=self._elsewhere,
+        )  # fmt: skip
         kinds = {
             BoundLaunch: "kernels",
             BoundGemm: "cublaslt",
@@ -130,7 +137,7 @@ class GpuBackend:
 
     @property
     def arena_bytes(self) -> int:
-        return self.plan.arena_bytes
+        return self.plan.arena_bytes - self._unallocated.bytes
 
     @property
     def communication_bytes(self) -> int:
@@ -174,6 +181,9 @@ class GpuBackend:
             arranged(memory, state, place)[...] = given
             self._accelerator.upload(place.address, memory, self.stream)
             self._accelerator.synchronize(self._accelerator.record(self.stream))
+
+    def buffer(self, state: State) -> Any:
+        return self._places[state].address - self.plan.placements[state].offset
 
     def stage(self, feeds: Mapping[Input, Array]) -> Staged:
         with self._accelerator.active():
@@ -302,8 +312,10 @@ class GpuBackend:
             self._fill(freed.get(step, ()))
 
     def _fill(self, spans: Iterable[tuple[int, int]]) -> None:
-        for first, last in spans:
-            self._accelerator.fill(self._base + first, last - first, POISON, self.stream)
+        for span in spans:
+            first, last = (max(offset, self._unallocated.end) for offset in span)
+            if first < last:
+                self._accelerator.fill(self._base + first, last - first, POISON, self.stream)
 
     def _require_finite(self, work: Work) -> None:
         (node,) = work.nodes

@@ -90,8 +90,11 @@ def bind(
     together: bool = True,
     serves: Callable[[BoundGemm], bool] = lambda product: True,
     declines: Callable[[Request], None] = lambda request: None,
+    elsewhere: Mapping[int, int] | None = None,
 ) -> list[Work]:
     """Bind every node that is not a view, in order, to an arena at `address`.
+
+    `elsewhere` has the addresses of buffers that are not at their offset in that arena.
 
     With `cudnn`, cuDNN computes each node for which it has an engine within the workspace of the
     node; `declines` is called with each request for which it has none. Small adjacent updates share
@@ -101,7 +104,7 @@ def bind(
     generated kernels compute the epilogue, or the product, of that node only. Raises `PlanError` if
     the workspace of a node is smaller than its calls need.
     """
-    places = places_of_plan(plan, address)
+    places = places_of_plan(plan, address, elsewhere)
     nodes = [
         node
         for node in plan.graph.nodes

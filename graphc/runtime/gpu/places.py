@@ -15,8 +15,12 @@ ARENA_ALIGNMENT = 256
 access needs more."""
 
 
-def places_of_plan(plan: MemoryPlan, address: int = 0) -> dict[Value, Place]:
+def places_of_plan(
+    plan: MemoryPlan, address: int = 0, elsewhere: Mapping[int, int] | None = None
+) -> dict[Value, Place]:
     """Return the place of every value in an arena at `address`, without accessing memory.
+
+    `elsewhere` has the addresses of buffers that are not at their offset in that arena.
 
     Raises `PlanError` for an address that is not a multiple of 256, and for a value that would
     leave the arena.
@@ -28,7 +32,7 @@ def places_of_plan(plan: MemoryPlan, address: int = 0) -> dict[Value, Place]:
         )
     if address % ARENA_ALIGNMENT:
         raise PlanError(f"an arena must start at a multiple of {ARENA_ALIGNMENT}, got {address:#x}")
-    places = {}
+    places, moved = {}, elsewhere or {}
     for value, placement in plan.placements.items():
         first = plan.address(value)
         strides = placement.strides or contiguous_strides(value.type)
@@ -37,7 +41,9 @@ def places_of_plan(plan: MemoryPlan, address: int = 0) -> dict[Value, Place]:
             raise PlanError(
                 f"{value.type} at {first} to {end} exceeds the arena of {plan.arena_bytes} bytes"
             )
-        places[value] = Place(address + first, strides)
+        index = placement.buffer
+        start = moved.get(index, address + plan.buffers[index].offset)
+        places[value] = Place(start + placement.offset, strides)
     return places
 
 

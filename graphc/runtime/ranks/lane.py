@@ -18,12 +18,17 @@ import numpy as np
 
 from graphc.errors import RanksError
 from graphc.ir.graph import Node
-from graphc.runtime.options import RANK_TIMEOUT
 from graphc.runtime.ranks import sums
 from graphc.runtime.ranks.wire import Alone, Wire
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
+
+RANK_TIMEOUT = 60.0
+"""The default seconds that a rank waits for the others."""
+
+SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 1e-3, 1e6
+"""The least and the largest time limit in seconds; the largest is over eleven days."""
 
 
 class Lane:

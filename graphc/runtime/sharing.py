@@ -1,0 +1,75 @@
+"""States that a program uses in the arena of another one, their owner, without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from graphc.errors import OptionError
+from graphc.ir.graph import State
+from graphc.ir.types import contiguous_strides
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.runtime.ranks.held import Held
+
+COPY = "program.states.update({name: owner.states[name] for name in program.states})"
+
+
+def lent_buffers(
+    plan: MemoryPlan,
+    owner: MemoryPlan,
+    held: Mapping[str, Held],
+    buffer_of: Callable[[State], Any],
+) -> dict[int, Any]:
+    """Map the buffers of a plan's states to those of the owner, as `buffer_of` returns them.
+
+    `held` has the states of the owner by name. Raises `OptionError` if a state is missing or has
+    another type or layout, and if a step updates one.
+    """
+    if plan.device.kind != owner.device.kind:
+        raise OptionError(
+            f"states belong to a program on {owner.device.name}, but the plan is for "
+            f"{plan.device.name}; plan for the same device, or copy them: {COPY}"
+        )
+    if plan.graph.effects:
+        state = next(iter(plan.graph.effects[0].replaced.values()))
+        raise OptionError(
+            f"a step updates {plan.graph.names[state]}, but only a program that does not change "
+            f"its states can use those of another; omit states, and copy them: {COPY}"
+        )
+    found = {}
+    for state in plan.graph.states:
+        if state.role != "constant":
+            theirs = _same(plan, state, owner, held)
+            found[plan.placements[state].buffer] = buffer_of(theirs)
+    return found
+
+
+def _same(plan: MemoryPlan, state: State, owner: MemoryPlan, held: Mapping[str, Held]) -> State:
+    """Return the owner's state of that name; raises `OptionError` if it cannot be shared."""
+    if state.name not in held:
+        raise OptionError(
+            f"the other program has no state {state.name!r}; give both networks the same scopes "
+            f"and names, or omit states and copy them: {COPY}"
+        )
+    theirs = held[state.name]
+    if theirs.type != state.type:
+        raise OptionError(
+            f"{state.name!r} is {state.type}, but {theirs.type} in the other program; build both "
+            "networks with the same sizes and precision"
+        )
+    if theirs.first is not None:
+        raise OptionError(
+            f"{state.name!r} is sharded over ranks, so this rank has only a part; omit states, "
+            f"and copy them: {COPY}"
+        )
+    if owner.alignment % plan.alignment or _layout(plan, state) != _layout(owner, theirs.state):
+        raise OptionError(
+            f"{state.name!r} has another layout or alignment in the other program; omit states, "
+            f"and copy them: {COPY}"
+        )
+    return theirs.state
+
+
+def _layout(plan: MemoryPlan, state: State) -> tuple[int, tuple[int, ...]]:
+    placement = plan.placements[state]
+    return placement.offset, placement.strides or contiguous_strides(state.type)
