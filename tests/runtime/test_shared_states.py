@@ -169,3 +169,20 @@ def test_sharded_states_are_not_shared():
     held = held_by_name(plan.graph)
     with pytest.raises(OptionError, match="is sharded over ranks"):
         lent_buffers(g.plan(outputs={"y": logits(4)}), plan, held, lambda state: None)
+
+
+def test_an_evaluation_that_runs_ahead_ends_before_states_change():
+    """On a GPU with slots for outputs, the next step of a loop is under way between two batches."""
+    device = EmulatedDevice()
+    owner = trained("cuda", device)
+    shared = evaluated(owner, accelerator=device, overlap_copies=True)
+    assert shared.backend.runs_ahead
+    batches = [{"x": feeds(seed, 4)["x"]} for seed in range(4)]
+    weight, found = owner.parameters["last/weight"], []
+    for outputs in shared.steps(batches):
+        found.append(outputs["y"])
+        assert owner._store.pending or len(found) == 4
+        owner.parameters["last/weight"] = np.zeros_like(weight) if len(found) == 1 else weight
+    owner.parameters["last/weight"] = weight
+    for number in (0, 1, 3):  # the second was under way when the parameter became 0
+        assert found[number].tobytes() == shared.step(batches[number])["y"].tobytes()

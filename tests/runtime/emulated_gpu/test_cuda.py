@@ -236,3 +236,19 @@ def test_a_gpu_that_is_too_old_says_so(cupy, monkeypatch):
         g.GraphcError, match="sm_90, which does not support bfloat16; choose precision='fp16'"
     ):
         compiled("float32", device="cuda", precision="bf16")
+
+
+def test_an_evaluation_shares_states_on_the_gpu(cupy):
+    owner = compiled("float32", device="cuda")
+    outputs = {"y": branches("float32")}
+    shared = g.compile(outputs=outputs, device="cuda", states=owner)
+    copied = g.compile(outputs=outputs, device="cuda")
+    for step in range(3):
+        feeds = fed(owner.plan, step)
+        owner.step(feeds)
+        copied.states.update({name: owner.states[name] for name in copied.states})
+        given = {name: feeds[name] for name in shared.inputs}
+        assert shared.step(given)["y"].tobytes() == copied.step(given)["y"].tobytes()
+    assert shared.arena_bytes < copied.arena_bytes
+    with pytest.raises(OptionError, match=r"states belong to a program on .*copy them"):
+        g.compile(outputs=outputs, states=owner)
