@@ -22,6 +22,7 @@ from graphc.ir.contents import Contents, contents_of
 from graphc.ir.graph import Graph, Initial, Input, Layer, Node, Phase, Role, State, Value, ancestors
 from graphc.ir.names import check_name, check_names, check_state_name, joined, name_layers
 from graphc.ir.op import REGISTRY, Op
+from graphc.ir.operators import operator
 from graphc.ir.shards import Shard
 from graphc.ir.types import TensorType, number_of, tensor_type
 
@@ -202,6 +203,7 @@ def parameter(
     return _state(type, scoped_name(name), initial, "parameter", is_trained)
 
 
+@operator("constant")
 def constant(given: object, name: str | None = None, dtype: object = None) -> State:
     """Return a tensor of constant numbers, from an array, nested lists, or one number.
 

@@ -65,8 +65,8 @@ class Value(Operators, Methods):
 
     Equality is identity. Operators compute as the functions of `graphc` do: ``+ - * / ** @``, ``<
     <= > >=`` and ``x[1:3]``. So do the methods ``reshape transpose flatten sum mean max min astype
-    cast``. ``shape``, ``dtype``, ``ndim``, ``size``, ``T`` and ``len`` are those of NumPy. A value
-    has no numbers: a step computes them.
+    cast``. A NumPy array beside an operator is a `graphc.constant`. ``shape``, ``dtype``, ``ndim``,
+    ``size``, ``T`` and ``len`` are those of NumPy. A value has no numbers: a step computes them.
     """
 
     type: TensorType

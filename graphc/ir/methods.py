@@ -7,41 +7,20 @@ A method is a public function with the value as its first argument. The function
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from graphc.errors import OptionError, UnknownAttributeError, did_you_mean
-from graphc.ir.operators import function
+from graphc.ir.operators import OPERATORS, function
 from graphc.keywords import also_called
 
 if TYPE_CHECKING:
     from graphc.ir.graph import Value
 
 Axes = int | Sequence[int] | None
-
-OPERATORS: dict[Callable[..., Any], str] = {
-    np.add: "+",
-    np.subtract: "-",
-    np.multiply: "*",
-    np.divide: "/",
-    np.floor_divide: "//",
-    np.remainder: "%",
-    np.power: "**",
-    np.matmul: "@",
-    np.less: "<",
-    np.less_equal: "<=",
-    np.greater: ">",
-    np.greater_equal: ">=",
-    np.bitwise_and: "&",
-    np.bitwise_or: "|",
-    np.bitwise_xor: "^",
-    np.left_shift: "<<",
-    np.right_shift: ">>",
-}
-"""NumPy function that an operator between a NumPy number and a value calls → the operator."""
 
 ELSEWHERE = {
     "absolute": "abs",
@@ -168,8 +147,7 @@ class Methods:
         if ufunc in (np.equal, np.not_equal):  # == is identity, also with NumPy numbers
             return ufunc is np.not_equal
         if ufunc in OPERATORS and method == "__call__" and not named:
-            numbers = (a[()] if isinstance(a, np.ndarray) and a.shape == () else a for a in given)
-            return function(OPERATORS[ufunc])(*numbers)
+            return function(OPERATORS[ufunc])(*given)
         return self.__array_function__(ufunc)
 
     def __array_function__(self, called: Any, *_: object) -> NoReturn:

@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
 
 from graphc.errors import OptionError
 
 if TYPE_CHECKING:
     from graphc.ir.graph import Value
 
+    Operand: TypeAlias = "Value | float | np.ndarray[Any, Any]"
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+OPERATORS: dict[Callable[..., Any], str] = {
+    np.add: "+",
+    np.subtract: "-",
+    np.multiply: "*",
+    np.divide: "/",
+    np.floor_divide: "//",
+    np.remainder: "%",
+    np.power: "**",
+    np.matmul: "@",
+    np.less: "<",
+    np.less_equal: "<=",
+    np.greater: ">",
+    np.greater_equal: ">=",
+    np.bitwise_and: "&",
+    np.bitwise_or: "|",
+    np.bitwise_xor: "^",
+    np.left_shift: "<<",
+    np.right_shift: ">>",
+}
+"""NumPy function that an array or a NumPy number calls for an operator → the operator."""
+
+SYMBOLS = frozenset(OPERATORS.values())
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -19,10 +46,26 @@ def operator(symbol: str) -> Callable[[F], F]:
     """Return a decorator that registers the function of an operator, for example ``+``."""
 
     def register(function: F) -> F:
-        _FUNCTIONS[symbol] = function
+        _FUNCTIONS[symbol] = _taking_arrays(function) if symbol in SYMBOLS else function
         return function
 
     return register
+
+
+def _taking_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of an operator whose operands may be NumPy arrays."""
+
+    def converting(*operands: Any) -> Any:
+        return function(*map(_operand, operands))
+
+    return converting
+
+
+def _operand(given: Any) -> Any:
+    """Return an array as a constant, or as a number if its shape is ()."""
+    if not isinstance(given, np.ndarray):
+        return given
+    return _FUNCTIONS["constant"](given) if given.shape else given[()]
 
 
 def function(symbol: str) -> Callable[..., Value]:
@@ -31,53 +74,55 @@ def function(symbol: str) -> Callable[..., Value]:
 
 
 class Operators:
-    """Arithmetic, bits, logic, comparison, matmul and slicing; a number takes the value's dtype.
+    """Arithmetic, bits, logic, comparison, matmul and slicing.
+
+    A number takes the value's dtype. An array is a `graphc.constant`, which keeps its own.
 
     ``==`` is identity, because values are keys of dictionaries; `graphc.equal` compares.
     """
 
     __slots__ = ()
 
-    def __add__(self, other: Value | float) -> Value:
+    def __add__(self, other: Operand) -> Value:
         return _FUNCTIONS["+"](self, other)  # type: ignore[no-any-return]
 
-    def __radd__(self, other: float) -> Value:
+    def __radd__(self, other: Operand) -> Value:
         return _FUNCTIONS["+"](other, self)  # type: ignore[no-any-return]
 
-    def __sub__(self, other: Value | float) -> Value:
+    def __sub__(self, other: Operand) -> Value:
         return _FUNCTIONS["-"](self, other)  # type: ignore[no-any-return]
 
-    def __rsub__(self, other: float) -> Value:
+    def __rsub__(self, other: Operand) -> Value:
         return _FUNCTIONS["-"](other, self)  # type: ignore[no-any-return]
 
-    def __mul__(self, other: Value | float) -> Value:
+    def __mul__(self, other: Operand) -> Value:
         return _FUNCTIONS["*"](self, other)  # type: ignore[no-any-return]
 
-    def __rmul__(self, other: float) -> Value:
+    def __rmul__(self, other: Operand) -> Value:
         return _FUNCTIONS["*"](other, self)  # type: ignore[no-any-return]
 
-    def __truediv__(self, other: Value | float) -> Value:
+    def __truediv__(self, other: Operand) -> Value:
         return _FUNCTIONS["/"](self, other)  # type: ignore[no-any-return]
 
-    def __rtruediv__(self, other: float) -> Value:
+    def __rtruediv__(self, other: Operand) -> Value:
         return _FUNCTIONS["/"](other, self)  # type: ignore[no-any-return]
 
-    def __floordiv__(self, other: Value | float) -> Value:
+    def __floordiv__(self, other: Operand) -> Value:
         return _FUNCTIONS["//"](self, other)  # type: ignore[no-any-return]
 
-    def __rfloordiv__(self, other: float) -> Value:
+    def __rfloordiv__(self, other: Operand) -> Value:
         return _FUNCTIONS["//"](other, self)  # type: ignore[no-any-return]
 
-    def __mod__(self, other: Value | float) -> Value:
+    def __mod__(self, other: Operand) -> Value:
         return _FUNCTIONS["%"](self, other)  # type: ignore[no-any-return]
 
-    def __rmod__(self, other: float) -> Value:
+    def __rmod__(self, other: Operand) -> Value:
         return _FUNCTIONS["%"](other, self)  # type: ignore[no-any-return]
 
-    def __divmod__(self, other: Value | float) -> tuple[Value, Value]:
+    def __divmod__(self, other: Operand) -> tuple[Value, Value]:
         return self // other, self % other
 
-    def __rdivmod__(self, other: float) -> tuple[Value, Value]:
+    def __rdivmod__(self, other: Operand) -> tuple[Value, Value]:
         return other // self, other % self
 
     def __round__(self, digits: int | None = None) -> Value:
@@ -87,44 +132,44 @@ class Operators:
             )
         return _FUNCTIONS["round"](self)  # type: ignore[no-any-return]
 
-    def __pow__(self, other: Value | float, modulus: object = None) -> Value:
+    def __pow__(self, other: Operand, modulus: object = None) -> Value:
         if modulus is not None:
             raise OptionError(
                 "pow() of a value supports no modulus; write graphc.remainder(x ** y, modulus)"
             )
         return _FUNCTIONS["**"](self, other)  # type: ignore[no-any-return]
 
-    def __and__(self, other: Value | float) -> Value:
+    def __and__(self, other: Operand) -> Value:
         return _FUNCTIONS["&"](self, other)  # type: ignore[no-any-return]
 
-    def __rand__(self, other: float) -> Value:
+    def __rand__(self, other: Operand) -> Value:
         return _FUNCTIONS["&"](other, self)  # type: ignore[no-any-return]
 
-    def __or__(self, other: Value | float) -> Value:
+    def __or__(self, other: Operand) -> Value:
         return _FUNCTIONS["|"](self, other)  # type: ignore[no-any-return]
 
-    def __ror__(self, other: float) -> Value:
+    def __ror__(self, other: Operand) -> Value:
         return _FUNCTIONS["|"](other, self)  # type: ignore[no-any-return]
 
-    def __xor__(self, other: Value | float) -> Value:
+    def __xor__(self, other: Operand) -> Value:
         return _FUNCTIONS["^"](self, other)  # type: ignore[no-any-return]
 
-    def __rxor__(self, other: float) -> Value:
+    def __rxor__(self, other: Operand) -> Value:
         return _FUNCTIONS["^"](other, self)  # type: ignore[no-any-return]
 
-    def __lshift__(self, other: Value | float) -> Value:
+    def __lshift__(self, other: Operand) -> Value:
         return _FUNCTIONS["<<"](self, other)  # type: ignore[no-any-return]
 
-    def __rlshift__(self, other: float) -> Value:
+    def __rlshift__(self, other: Operand) -> Value:
         return _FUNCTIONS["<<"](other, self)  # type: ignore[no-any-return]
 
-    def __rshift__(self, other: Value | float) -> Value:
+    def __rshift__(self, other: Operand) -> Value:
         return _FUNCTIONS[">>"](self, other)  # type: ignore[no-any-return]
 
-    def __rrshift__(self, other: float) -> Value:
+    def __rrshift__(self, other: Operand) -> Value:
         return _FUNCTIONS[">>"](other, self)  # type: ignore[no-any-return]
 
-    def __matmul__(self, other: Value | float) -> Value:
+    def __matmul__(self, other: Operand) -> Value:
         return _FUNCTIONS["@"](self, other)  # type: ignore[no-any-return]
 
     def __lt__(self, other: Value | float) -> Value:
@@ -139,10 +184,10 @@ class Operators:
     def __ge__(self, other: Value | float) -> Value:
         return _FUNCTIONS[">="](self, other)  # type: ignore[no-any-return]
 
-    def __rpow__(self, other: float) -> Value:
+    def __rpow__(self, other: Operand) -> Value:
         return _FUNCTIONS["**"](other, self)  # type: ignore[no-any-return]
 
-    def __rmatmul__(self, other: Any) -> Value:
+    def __rmatmul__(self, other: Operand) -> Value:
         return _FUNCTIONS["@"](other, self)  # type: ignore[no-any-return]
 
     def __neg__(self) -> Value:

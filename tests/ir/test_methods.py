@@ -81,9 +81,10 @@ def test_a_missing_attribute_asks_for_the_nearest():
         (lambda: np.asarray(x), "no data before a step runs"),
         (lambda: np.array([x, x]), "no data before a step runs"),
         (lambda: g.constant([x]), "no data before a step runs"),
-        (lambda: X + x, "graphc.constant converts it to a value"),
-        (lambda: x * X, "graphc.constant converts it to a value"),
-        (lambda: X @ x, r"constant\(array\)"),
+        (lambda: g.mul(x, X), "graphc.constant converts it to a value"),
+        (lambda: np.add(X, x, out=X), "numpy.add needs arrays"),
+        (lambda: x * X.astype("float64"), r"mul\(f32\[3,4,2\], f64\[3,4,2\]\)"),
+        (lambda: x + np.array(["a"]), "array of numbers|numbers"),
     ],
 )
 def test_errors_of_numpy_functions_name_graphc_equivalents(call, match):
@@ -100,6 +101,24 @@ def test_numpys_numbers_beside_values():
     assert (found["size"] == abs(X)).all()
     assert (found["less"] == (X > 0)).all()
     assert [np.float32(1) == x, np.float32(1) != x] == [False, True]
+
+
+def test_arrays_beside_values_are_constants():
+    table = np.arange(2, dtype=np.float32).reshape(2, 1) + 1
+    outputs = {
+        "sum": X + x, "sum of two": x + X, "difference": X - x, "negative": x - X,
+        "product": X * x, "scaled": x * X, "ratio": x / (X + 5), "inverse": (X + 5) / (x + 5),
+        "matrix": x @ table, "rows": X.swapaxes(1, 2) @ x, "less": x < np.zeros_like(X),
+        "number": np.array(2.0) * x - np.array(1),
+    }  # fmt: skip
+    assert (x * X).node.inputs[1] is g.constant(X)
+    found = g.compile(outputs={k.replace(" ", "_"): y for k, y in outputs.items()}).step(x=X)
+    expected = [
+        2 * X, 2 * X, 0 * X, 0 * X, X * X, X * X, X / (X + 5), np.ones_like(X), X @ table,
+        X.swapaxes(1, 2) @ X, X < 0, 2 * X - 1,
+    ]  # fmt: skip
+    for name, want in zip(found, expected, strict=True):
+        np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_arrays_without_names_are_refused_by_a_step():
