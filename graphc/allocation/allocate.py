@@ -30,17 +30,17 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from graphc.allocation.copies import SharedByCopies
 from graphc.allocation.inplace import assign_storages
-from graphc.allocation.layout import KnownLayouts, layouts
 from graphc.allocation.liveness import Liveness, liveness, peak_bytes
 from graphc.allocation.placing import PLACERS, Tenant
 from graphc.allocation.storages import Storage, Storages
 from graphc.allocation.zero_copy import choose_parts, is_bucket
+from graphc.ir.copies import SharedByCopies
 from graphc.ir.device import ALIGNMENT
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import Layout, align, contiguous_strides, span_bytes
+from graphc.layouts import KnownLayouts, layouts
 from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.memory_plan import (
     COMPARED,

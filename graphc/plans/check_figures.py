@@ -1,7 +1,7 @@
 """Recomputes the figures stated in a plan from its layout and its graph.
 
 `check_plan` proves that a step corrupts nothing. This module proves that the stated lifetimes,
-kinds, origins and sizes are correct. It shares no code with the planners.
+kinds, origins, strides and sizes are correct. It shares no code with the planners.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from graphc.errors import PlanError
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.types import Layout, align, contiguous_strides, span_bytes
+from graphc.layouts import layouts
 from graphc.plans.memory_plan import Buffer, Lifetime, MemoryPlan, Placement, kind_of
 from graphc.plans.streams import Streams
 
@@ -24,14 +25,16 @@ SLACK = 1 + 1e-9
 
 
 def check_figures(plan: MemoryPlan) -> None:
-    """Raise `PlanError`, naming the culprits, unless lifetimes, kinds, origins and sizes are exact.
+    """Raise `PlanError`, naming the culprits, unless exact figures are right.
 
+    Exact figures are lifetimes, kinds, origins, strides and sizes.
     Figures that depend on a planner's choices or on measured times are checked against bounds: the
     bytes of feature maps, the arena under other strategies, proven bounds, and the cost of
     recomputation.
     """
     _check_buffers(plan)
     _check_origins(plan)
+    _check_strides(plan)
     _check_sizes(plan)
     _check_recomputation(plan)
     if plan.streams is not None:
@@ -136,6 +139,23 @@ def _check_origins(plan: MemoryPlan) -> None:
         stated = None if placement.over is None else plan.graph.names[placement.over]
         found = None if over is None else plan.graph.names[over]
         _stated(f"the value that {name} overwrites", stated, found, [name])
+
+
+def _check_strides(plan: MemoryPlan) -> None:
+    """Check the strides of values that are no views and no parts of concatenations.
+
+    They determine the order of sums, and so the bits of results. `check_plan` checks views and
+    parts.
+    """
+    expected = layouts(plan.graph, plan.target)
+    for value, placement in plan.placements.items():
+        if placement.how in ("view", "part"):
+            continue
+        rows = contiguous_strides(value.type)
+        has, right = placement.strides or rows, expected.get(value) or rows
+        if any(n > 1 and a != b for n, a, b in zip(value.shape, has, right, strict=True)):
+            name = plan.graph.names[value]
+            _stated(f"the strides of {name}", has, right, [name])
 
 
 def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | None]:

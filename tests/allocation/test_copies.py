@@ -4,9 +4,9 @@ import pytest
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
-from graphc.allocation.layout import layouts
 from graphc.codegen.native import NativeTarget
 from graphc.codegen.target import CudaTarget
+from graphc.layouts import layouts
 from graphc.models import bert, lstm, unet
 from graphc.target import CPU_TARGET
 

@@ -127,7 +127,7 @@ def test_every_product_has_aligned_rows(network, options, precision):
 
 
 def test_without_padding_they_have_not(monkeypatch):
-    monkeypatch.setattr("graphc.allocation.layout.padded_strides", contiguous_strides)
+    monkeypatch.setattr("graphc.layouts.padded_strides", contiguous_strides)
     assert any(unaligned(call.gemm) for call in products(planned()))
 
 

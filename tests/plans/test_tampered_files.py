@@ -5,7 +5,9 @@ import json
 import pytest
 from plans.changed_files import place_of, sealed, tampered
 
+import graphc as g
 from graphc.errors import GraphcError, PlanError, PlanFileError
+from graphc.ir.types import channels_last_strides
 from graphc.plans.plan_file import checked_plan
 
 
@@ -183,3 +185,27 @@ def test_hostile_lines_of_a_graph_are_clean_errors(text, line):
         lines = [*content["graph"][:at], f"  {line}", *content["graph"][at:]]
         with pytest.raises(GraphcError):
             checked_plan(sealed({**content, "graph": lines}))
+
+
+def test_strides_that_no_planner_chooses_are_rejected():
+    """They need the same bytes, but sums over them have another order, so other last bits."""
+    x, t = g.input("x", (2, 3, 6, 6)), g.input("t", (2,), "int32")
+    h = g.relu(g.batch_norm(g.conv2d(x, 4, 3, padding=1, name="conv"), name="norm"))
+    h = g.conv2d(h, 4, 3, padding=1, name="second")
+    loss = g.softmax_cross_entropy(g.linear(g.reshape(h, (2, -1)), 5, name="last"), t)
+    made = g.plan(loss, optimizer=g.optim.SGD(), allocate="none", kernels="native")
+    text, told = made.to_json(), []
+    checked_plan(text)
+    maps = [v for v in made.graph.values if v.type.rank == 4 and made.placements[v].how == "new"]
+    for value in maps:
+        name, has = made.graph.names[value], made.placements[value].strides
+        assert has in (None, channels_last_strides(value.type))
+        other = None if has else list(channels_last_strides(value.type))
+
+        def changed(content, name=name, other=other):
+            content["placements"][name]["strides"] = other
+
+        with pytest.raises(PlanError) as error:
+            checked_plan(tampered(text, changed))
+        told.append(str(error.value))
+    assert sum("for the strides of" in each for each in told) >= 2, told

@@ -13,7 +13,7 @@ result for the next stage.
 
 Invariant: the shape and the memory order of the frame tensor's axes decide which thread adds which
 elements, and in which order. Its strides have no other influence. A plan gives a value the same
-order under every strategy (`allocation/layout.py`), so the bits of a result are the same, too.
+order under every strategy (`graphc/layouts.py`), so the bits of a result are the same, too.
 Therefore the width of a pack follows from shape and dtype. If an address does not allow packs, the
 same threads read the elements one by one in the same order.
 

@@ -8,7 +8,7 @@ import pytest
 from runtime.emulated_gpu.networks import SEED, bits, fed, on_gpu
 
 import graphc as g
-from graphc.allocation import layout
+from graphc import layouts
 from graphc.ir.types import channels_last_strides, memory_order
 from graphc.runtime.program import Program
 
@@ -36,7 +36,7 @@ def maps(dtype="float64"):
 
 @pytest.fixture(autouse=True)
 def pretended(monkeypatch):
-    monkeypatch.setattr(layout, "has_convolutions", lambda graph: True)
+    monkeypatch.setattr(layouts, "has_convolutions", lambda graph: True)
 
 
 def plan_of(**options):

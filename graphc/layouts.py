@@ -8,7 +8,8 @@ products are padded so that tensor cores can read them: rows of 50,257 logits ha
 
 A layout depends only on the type, the op and the layouts of the operands. These are the same for a
 node and its copies, and under every strategy. So a copy has the layout of its original, and the
-results are bitwise equal.
+results are bitwise equal. No planner chooses strides, so `plans.check_figures` compares those of a
+plan with the strides here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from graphc.allocation.copies import SharedByCopies
+from graphc.ir.copies import SharedByCopies
 from graphc.ir.graph import Graph, Node, Phase, Value
 from graphc.ir.op import is_16_bit
 from graphc.ir.types import (

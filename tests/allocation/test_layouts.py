@@ -8,13 +8,13 @@ import pytest
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
-from graphc.allocation.layout import layouts
 from graphc.codegen.native import NativeTarget
 from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import PlanError
 from graphc.ir.device import CPU, DEVICES
 from graphc.ir.op import REGISTRY
 from graphc.ir.types import channels_last_strides, contiguous_strides, memory_order, pieces
+from graphc.layouts import layouts
 from graphc.models import densenet121, gpt2, mlp, mobilenet_v2, resnet, unet, vit
 from graphc.ops.elementwise import Elementwise
 from graphc.plans.check_figures import check_figures
