@@ -38,11 +38,19 @@ def by_night(dtype):
 
 FLOATS = [pytest.param(dtype, marks=by_night(dtype)) for dtype in DTYPES]
 
+ARCHITECTURES = [
+    pytest.param(80, marks=pytest.mark.slow),
+    90,
+    pytest.param(100, marks=pytest.mark.slow),
+]
+"""Quick tests compile for one architecture, slow tests for all."""
+
 TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "float16": 6e-4, "bfloat16": 4.5e-3}
 
 
 def check(case, arrays, found, library, cublas=None):
-    """The library's results against NumPy's in float64, with the threads in both orders."""
+    """The library's results against NumPy's in float64, with the threads in both orders; returns
+    them."""
     before = {value: array.copy() for value, array in arrays.items()}
     around = {value: surroundings(array).copy() for value, array in arrays.items()}
     library.run(found, arrays, cublas=cublas)
@@ -61,6 +69,7 @@ def check(case, arrays, found, library, cublas=None):
         wide = result.astype(np.float64)
         reach = tolerance * max(1, np.abs(expected).max())  # sums cancel
         np.testing.assert_allclose(wide, expected, rtol=tolerance, atol=reach)
+    return results
 
 
 def check_that_it_is_found(case, right, wrong):

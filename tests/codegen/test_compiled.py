@@ -4,7 +4,7 @@ import re
 
 import pytest
 from codegen.cases import all_cases
-from codegen.checks import DTYPES, FLOATS
+from codegen.checks import ARCHITECTURES, DTYPES, FLOATS
 from codegen.on_cpu import generated, kernels_in
 
 import graphc as g
@@ -15,7 +15,6 @@ from graphc.ir.graph import ancestors
 from graphc.ir.types import channels_last_strides
 from graphc.runtime.gpu.nvrtc import KernelError, compile_cubin, compile_ptx
 
-ARCHITECTURES = (80, 90, 100)
 KERNELS_OF_A_MODULE = 32
 WIDE = r"(v4\.(b32|u32|f32)|v2\.(b64|u64|f64))"
 CASES = all_cases()
@@ -41,10 +40,7 @@ def check_cubin(text, architecture):
     assert all(f".text.{name}\0".encode() in cubin for name in names)
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [pytest.param(80, marks=pytest.mark.slow), 90, pytest.param(100, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_op_compiles(architecture):
     """One kernel an op: dtypes in turn, so that each is met."""
     ops = {}
@@ -65,7 +61,7 @@ def test_every_kernel_is_accepted(dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [80, 90, 100])
 def test_every_kernel_compiles(architecture):
     texts = texts_of(CASES)
     assert len(texts) > 40
@@ -75,7 +71,8 @@ def test_every_kernel_compiles(architecture):
 
 @pytest.mark.parametrize("width", [64, 256])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_attention_of_wide_heads_compiles(dtype, width):
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_attention_of_wide_heads_compiles(architecture, dtype, width):
     """Tiles fit the shared memory that every device has; wide heads cost registers."""
     x = g.parameter("x", (2, 3, 100, width), dtype)
     y = g.attention(x, x, x, causal=True, form="fused")
@@ -87,8 +84,7 @@ def test_attention_of_wide_heads_compiles(dtype, width):
         places = {v: in_one_piece(v.type) for v in (*node.inputs, *node.outputs)}
         kernels += calls_of(node, places).kernels
     assert len(kernels) == 4
-    for architecture in ARCHITECTURES:
-        check_cubin(module_text(kernels), architecture)
+    check_cubin(module_text(kernels), architecture)
 
 
 def test_a_broken_kernel_does_not_compile():

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from codegen.checks import ARCHITECTURES
 from codegen.convolution_cases import LIMITS, ORDERS, A, laid, limited
 from codegen.on_cpu import kernels_in
 
@@ -160,10 +161,7 @@ def test_texts_are_made_once():
     assert names[0] == names[1]
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [80, pytest.param(90, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_compile(architecture, cases):
     """In all dtypes, and those of all layouts once."""
     names = ("strided", "pointwise", "depthwise")

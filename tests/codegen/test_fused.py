@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from codegen.checks import ARCHITECTURES
 from codegen.on_cpu import Library, aligned, generated, kernels_in
 from passes.fusion.graphs import fuse
 
@@ -66,7 +67,7 @@ def test_a_group_gives_the_bits_of_its_members(make, dtype):
     assert run(found, feeds) == run(graph, feeds)
 
 
-@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_groups_compile(architecture):
     kernels = []
     for make, dtype in NETWORKS:

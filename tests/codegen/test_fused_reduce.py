@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from codegen.checks import DTYPES, by_night
+from codegen.checks import ARCHITECTURES, DTYPES, by_night
 from codegen.on_cpu import Library, aligned, channels_last, generated, kernels_in
 from passes.fusion.graphs import fuse, fuse_reductions
 
@@ -228,7 +228,7 @@ def test_a_broken_kernel_is_found(right, wrong):
     assert right in texts[0]
 
 
-@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_fused_reductions_compile(architecture):
     kernels = []
     for make, dtype in NETWORKS:

@@ -42,9 +42,25 @@ def library(slow):
 
 @pytest.mark.parametrize("cases", by_op(CASES.values(), is_slow))
 def test_kernels_of_an_op_equal_numpy(cases, cublas):
+    """And strides change no bit of their results."""
+    results = {}
     for case in cases:
         with loops.case(case.name):
-            check(case, *prepared(case.name), library(is_slow(case)), cublas)
+            found = check(case, *prepared(case.name), library(is_slow(case)), cublas)
+            results[case.node, case.layout] = found
+            if has_bits_of_dense(case):
+                for dense, result in zip(results[case.node, "dense"], found, strict=True):
+                    np.testing.assert_array_equal(result, dense, strict=True)
+
+
+def has_bits_of_dense(case):
+    """Return True for cuts of all ops but products, whose bits depend on the alignment of rows.
+
+    Of products no plan makes parts that are less aligned than the whole
+    (tests/allocation/test_padded_rows.py).
+    """
+    op = case.node.op
+    return case.layout.startswith("axis") and not (op.multiplies or op.convolves)
 
 
 BREAKS = {
@@ -84,28 +100,6 @@ def test_broken_resampling_is_found(op, right, wrong):
         c for c in CASES.values() if c.name.startswith(op + " long") and "float32 dense" in c.name
     )
     check_that_it_is_found(case, right, wrong)
-
-
-STRIDED = [
-    case for case in CASES.values()
-    if case.layout.startswith("axis") and {"float32", "bfloat16"} & {*case.name.split()}
-    and not (case.node.op.multiplies or case.node.op.convolves)
-]  # fmt: skip
-"""Cuts of all ops but products, whose bits depend on the alignment of rows; of these no plan makes
-parts that are less aligned than the whole (tests/allocation/test_padded_rows.py)."""
-
-
-@pytest.mark.parametrize("cases", by_op(STRIDED, is_slow))
-def test_strides_change_no_bit(cases, cublas):
-    for cut in cases:
-        results = []
-        for name in (cut.name.replace(cut.layout, "dense"), cut.name):
-            case, (_, found) = CASES[name], prepared(name)
-            arrays = case.arrays()
-            library(is_slow(case)).run(found, arrays, cublas=cublas)
-            results.append([arrays[value].copy() for value in case.node.outputs])
-        for expected, result in zip(*results, strict=True):
-            np.testing.assert_array_equal(result, expected, cut.name, strict=True)
 
 
 @pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -201,7 +201,7 @@ def _compiled(indices):
     """Return a program of all ops and gradients on some indices, and the names of its outputs."""
     made = {name: y for op in OPS for name, y in _with_gradients(op, indices).items()}
     outputs = {f"y{number}": y for number, y in enumerate(made.values())}
-    return g.compile(outputs=outputs, poison=True), list(made)
+    return g.compile(outputs=outputs, poison=True, reorder=False), list(made)
 
 
 def _step(program, names, feeds):

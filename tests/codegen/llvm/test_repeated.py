@@ -25,17 +25,18 @@ DENSE = [
 
 def natives(cases):
     """One case of each native node of an op, in float32 where it has floats."""
-    found = {}
+    kinds = {}
     for case in cases:
-        node = case.node
-        if is_native(node):
-            types = tuple(str(value.type) for value in node.inputs)
-            found.setdefault((node.op.name, repr(node.attributes), types), case)
-    wide = {(op, attributes) for op, attributes, types in found if "f32" in str(types)}
-    return [
-        case for (op, attributes, types), case in found.items()
-        if "f64" not in str(types) or (op, attributes) not in wide
-    ]  # fmt: skip
+        types = tuple(str(value.type) for value in case.node.inputs)
+        kinds.setdefault((repr(case.node.attributes), types), case)
+    found, narrow = [], set()
+    for (attributes, types), case in sorted(kinds.items(), key=lambda kind: "f64" in str(kind[0])):
+        is_covered = "f64" in str(types) and attributes in narrow
+        if not is_covered and is_native(case.node):
+            found.append(case)
+            if "f32" in str(types):
+                narrow.add(attributes)
+    return found
 
 
 def repeated(array, axes):
