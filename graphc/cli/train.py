@@ -136,7 +136,7 @@ def _add_common(parser: argparse.ArgumentParser, default: Recipe, settings: str)
 def _add_run(parser: argparse.ArgumentParser, default: Recipe) -> None:
     """Add the options of every run."""
     add_strategy(parser)
-    add_options(parser, CompileOptions, ("device", "threads", "rank_timeout"))
+    add_options(parser, CompileOptions, ("device", "threads", "rank_timeout", "check_finite"))
     # All processes of one launch train together.
     add_recipe(parser, replace(default, ranks=find_world().size))
     add_options(parser, CompileOptions, ("seed",))

@@ -93,6 +93,10 @@ class RunOptions(Options):
     )
     check_finite: bool = option(
         False,
-        "For debugging: a step that computes NaN or infinity raises `NonFiniteError` and leaves "
-        "all states unchanged.",
+        "For debugging: a step that computes NaN or infinity raises `NonFiniteError`, which names "
+        "the op, and leaves all states unchanged.",
+        flag=Flag(
+            "end at the first op that computes NaN or infinity, and name it; slow",
+            action="store_true",
+        ),
     )

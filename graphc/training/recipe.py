@@ -66,6 +66,7 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
     threads: int | None = same(RunOptions, "threads")
     rank_timeout: float = same(RunOptions, "rank_timeout")
     seed: int = same(RunOptions, "seed")
+    check_finite: bool = same(RunOptions, "check_finite")
 
     def plan_options(self) -> dict[str, Any]:
         """Return the keyword arguments for `graphc.plan`, without the optimizer."""
@@ -73,7 +74,8 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
 
     def compile_options(self, steps: int) -> dict[str, Any]:
         """Return the keyword arguments for `graphc.compile` of a run of `steps` steps."""
-        own = {name: getattr(self, name) for name in ("threads", "rank_timeout", "seed")}
+        names = ("threads", "rank_timeout", "seed", "check_finite")
+        own = {name: getattr(self, name) for name in names}
         return {"optimizer": self.make_optimizer(steps), **own, **self.plan_options()}
 
     def inference_options(self) -> dict[str, Any]:
@@ -108,7 +110,7 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
 
     def notes(self, steps: int, done: int, **sizes: Any) -> dict[str, str]:
         """Return the checkpoint notes of a run: all settings that affect its continuation."""
-        same_numbers = {*PLANNING, "threads", "rank_timeout"}
+        same_numbers = {*PLANNING, "threads", "rank_timeout", "check_finite"}
         same_numbers |= {"ranks", "shard", "sync_norm"}  # same as one joint batch
         settings = {n: getattr(self, n) for n in declared(Recipe) if n not in same_numbers}
         settings |= sizes

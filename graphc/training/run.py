@@ -46,12 +46,17 @@ class TrainingRun:
         """Run one step and return its loss.
 
         Raises `NonFiniteError` if the loss is not finite, except in fp16; the step still counts.
+        With `Recipe.check_finite` it names the op, and the step does not count.
         """
-        loss = float(self.training.step(feeds)["loss"])
+        try:
+            loss = float(self.training.step(feeds)["loss"])
+        except NonFiniteError as error:
+            raise NonFiniteError(f"step {self.done + 1} is not finite: {error}") from None
         self.done += 1
         if not math.isfinite(loss) and self.recipe.precision != "fp16":
             raise NonFiniteError(
-                f"the loss of step {self.done} is {loss}; try a smaller --learning-rate, a longer "
+                f"the loss of step {self.done} is {loss}; --check-finite finds the op that "
+                "computes NaN or infinity first; try a smaller --learning-rate, a longer "
                 "--warmup, or --clip-norm"
             )
         return loss

@@ -296,8 +296,8 @@ def test_steps_are_done_for_the_options_they_are_for(tmp_path):
     assert files("training", training=True) == ["forward", *counted, *fused, "order", "plan"]
     assert files("gpu", device="cuda", precision="bf16", optimizer=g.optim.SGD(),
                  recompute="optimal") == [
-        "forward", "chunk-losses", "mixed-precision", *forward[:3], "scale-products",
-        *forward[3:], "training-step",
+        "forward", "chunk-losses", "mixed-precision", *forward[:3], "pad-classes",
+        "scale-products", *forward[3:], "training-step",
         "common-subexpressions", "widen-products", "running-sums", "norm-gradients",
         "place-updates", "fuse-epilogues",
         "fuse", "fuse-reductions", "inline-constants", "recompute",

@@ -12,14 +12,16 @@ SMALL = ("layers=2", "hidden=8", "inputs=4", "batch=2")
 
 
 def complaint(capsys, *arguments, expected=2):
-    """What a command that is refused says, in one line."""
+    """Return the message of a refused command: one line, and one per value if no plan fits."""
     try:
         code = main(arguments)
     except SystemExit as left:
         code = left.code
     out, error = capsys.readouterr()
     assert (code, out) == (expected, "")
-    assert error.count("\n") == 1
+    _, *values = error.splitlines()
+    assert expected == 3 or not values
+    assert all(re.match(r" +[\d.]+ \w+  \S", line) for line in values)
     return error
 
 

@@ -1,6 +1,7 @@
 """Training from the command line: accuracy, checkpoints, text."""
 
 import json
+import re
 
 import pytest
 import safetensors.numpy
@@ -161,5 +162,23 @@ def test_a_diverged_run_ends_with_a_message(capsys):
         capsys, "train", "text", *SMALL_TEXT, "--steps", "9", "--file", __file__,
         "--learning-rate", "1e5", "--warmup", "0",
     )  # fmt: skip
-    assert code == 2
+    assert code == 4
+    assert re.search(r"the loss of step \d is nan; --check-finite finds the op", err)
     assert "smaller --learning-rate" in err
+
+
+def test_check_finite_names_the_step_and_the_op(capsys):
+    code, _, err = run(
+        capsys, "train", "text", *SMALL_TEXT, "--steps", "9", "--file", __file__,
+        "--learning-rate", "1e5", "--warmup", "0", "--check-finite",
+    )  # fmt: skip
+    assert code == 4
+    assert re.search(r"step \d is not finite: %?\S+ f32.* computed by \S+, contains", err)
+
+
+def test_a_run_may_be_resumed_with_check_finite(capsys, tmp_path):
+    saved = str(tmp_path / "saved")
+    options = ("train", "text", *SMALL_TEXT, "--file", __file__, "--schedule", "constant")
+    assert run(capsys, *options, "--steps", "1", "--save", saved)[0] == 0
+    code, *told = run(capsys, *options, "--steps", "2", "--resume", saved, "--check-finite")
+    assert code == 0, told
