@@ -164,6 +164,7 @@ def atan2(a: Operand, b: Operand) -> Value:
     """Return the angle of the point (b, a), from -π to π, broadcast; one may be a number.
 
     The signs of a and b select the quadrant, also if they are 0. The gradient at the origin is 0.
+    If both are infinite the result is NaN.
     """
     return apply(Atan2, *operands(a, b)).output
 
