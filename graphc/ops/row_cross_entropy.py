@@ -24,24 +24,6 @@ Ignored = Annotated[tuple[int, ...], Whole(-(2**31), 2**31 - 1)]
 """The label of ignored rows, in a tuple; empty if no label is ignored."""
 
 
-def _check_ignored(ignored: tuple[int, ...]) -> None:
-    if len(ignored) > 1:
-        raise OptionError(f"at most one label can be ignored, got {ignored}")
-
-
-def _check_rows(
-    table: TensorType, labels: TensorType, weights: tuple[TensorType, ...], ignored: tuple[int, ...]
-) -> None:
-    """Raise an error unless labels and class weights fit a table (rows, classes)."""
-    require_integers(labels, "labels")
-    _check_ignored(ignored)
-    if table.rank != 2 or labels.shape != table.shape[:1]:
-        raise ShapeError(f"labels of {table}, (rows, classes), must be (rows,), got {labels}")
-    if len(weights) > 1 or any(w.shape != table.shape[1:] for w in weights):
-        raise ShapeError(f"weights must have one number per class of {table}, got {weights}")
-    float_dtype(table, *weights)
-
-
 @dataclass(frozen=True, slots=True)
 class CrossEntropyAttributes:
     """The part of a label that is spread over all classes, and the label of ignored rows."""
@@ -50,6 +32,29 @@ class CrossEntropyAttributes:
     ignored: Ignored = ()
     padding: Annotated[int, Whole(0)] = 0
     """The columns after those of the classes. Their logits must make their probabilities 0."""
+
+
+def _check_ignored(ignored: tuple[int, ...]) -> None:
+    if len(ignored) > 1:
+        raise OptionError(f"at most one label can be ignored, got {ignored}")
+
+
+def _check_rows(
+    table: TensorType,
+    labels: TensorType,
+    weights: tuple[TensorType, ...],
+    attributes: CrossEntropyAttributes,
+) -> None:
+    """Raise an error unless labels and class weights fit a table (rows, classes)."""
+    require_integers(labels, "labels")
+    _check_ignored(attributes.ignored)
+    if attributes.padding and attributes.padding >= table.shape[-1]:
+        raise ShapeError(f"padding must leave classes in {table}, got {attributes.padding}")
+    if table.rank != 2 or labels.shape != table.shape[:1]:
+        raise ShapeError(f"labels of {table}, (rows, classes), must be (rows,), got {labels}")
+    if len(weights) > 1 or any(w.shape != table.shape[1:] for w in weights):
+        raise ShapeError(f"weights must have one number per class of {table}, got {weights}")
+    float_dtype(table, *weights)
 
 
 class LabelOp(Op):
@@ -86,7 +91,7 @@ class CrossEntropy(LabelOp):
         labels: TensorType,
         *weights: TensorType,
     ) -> tuple[TensorType, TensorType]:
-        _check_rows(logits, labels, weights, attributes.ignored)
+        _check_rows(logits, labels, weights, attributes)
         return logits.with_shape(labels.shape), logits
 
     def index_limit(self, node: Node) -> int:
@@ -245,7 +250,7 @@ class CrossEntropyGradient(LabelOp):
         dlosses: TensorType,
         *weights: TensorType,
     ) -> TensorType:
-        _check_rows(probabilities, labels, weights, attributes.ignored)
+        _check_rows(probabilities, labels, weights, attributes)
         float_dtype(probabilities, dlosses)
         if dlosses.shape != labels.shape:
             raise ShapeError(
