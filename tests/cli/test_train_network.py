@@ -163,7 +163,7 @@ def test_the_losses_are_drawn(capsys):
     run(capsys, *options, "loss.png")
     with open("loss.png", "rb") as file:
         assert file.read(4) == b"\x89PNG"
-    assert "end its name in .png" in run(capsys, *options, "loss.pdf", code=2)
+    assert "must end in .png" in run(capsys, *options, "loss.pdf", code=2)
 
 
 def test_a_missing_matplotlib_is_told_before_training(capsys, monkeypatch):
@@ -203,7 +203,7 @@ def test_mistakes_about_dtypes(capsys):
     ("arguments", "told"),
     [
         (("net.py:text", *DATA), "must return a graphc value"),
-        (("net.py", *DATA), "add :function"),
+        (("net.py", *DATA), "needs :function"),
         (("net.py:build", *DATA, "--held-out", 1), "a fraction from 0 to below 1, got 1"),
         (("net.py:build", *DATA, "--epochs", 0), "--epochs is a whole number from 1 up"),
         (("net.py:build", *DATA, "--epochs", 1, "--steps", 1), "not both"),

@@ -67,6 +67,41 @@ CASES = {
         lambda x: F.poisson_nll_loss(x, wide(0, 0, 1, 2, 3), log_input=False, full=True), BELOW
     ),
     "kl divergence": (lambda x: F.kl_div(x, wide(0, 1, 0.5, 0, 0.2), reduction="sum"), UNIT),
+    "log1p": (torch.log1p, wide(-0.999, -0.5, -1e-20, 0, 0.5, 1e3, 1e17, 1e300, np.inf)),
+    "soft margin loss": (lambda x: F.soft_margin_loss(x, torch.ones_like(POINTS)), POINTS),
+    "norms of a matrix": (lambda x: torch.linalg.matrix_norm(x, "fro"), 0 * ROWS),
+    "sums of absolute values": (lambda x: torch.norm(x, 1, 1), ROWS),
+    "least norms": (lambda x: torch.linalg.vector_norm(x, -torch.inf, 1), ROWS),
+    "restricted norms": (lambda x: torch.renorm(x, 2, 0, 1.0), ROWS),
+    "means without nan": (
+        lambda x: torch.nanmean(x, 1), wide([0, np.nan, 1], [np.nan, np.nan, 2], [0, 0, 0])
+    ),
+    "quantiles of ties": (lambda x: torch.quantile(x, 0.4, 1), ROWS),
+    "logaddexp2": (torch.logaddexp2, ROWS, OTHERS),
+    "powers of no exponent": (torch.pow, wide(0, 0, 2, -1), wide(1, 2, 0, 2)),
+    "polynomials at 0": (torch.linalg.vander, wide(0, 1, 2)),
+    "powers of matrices": (lambda x: torch.linalg.matrix_power(x, 3), 0 * ROWS[:3]),
+    "distances of sums": (lambda x, y: torch.cdist(x, y, p=1.0), ROWS, OTHERS),
+    "cubic distances": (lambda x, y: torch.cdist(x, y, p=3.0), ROWS, OTHERS),
+    "distances by products": (
+        lambda x, y: torch.cdist(x, y, compute_mode="use_mm_for_euclid_dist"), ROWS, OTHERS
+    ),
+    "pairs without epsilon": (lambda x, y: F.pairwise_distance(x, y, eps=0.0), ROWS, OTHERS),
+    "swapped triplets": (
+        lambda x, y: F.triplet_margin_loss(x, y, y.flip(0), swap=True), ROWS, OTHERS
+    ),
+    "hinge embeddings": (lambda x: F.hinge_embedding_loss(x, wide(1, -1, 1, 1, -1)), 2 * BELOW),
+    "poisson loss of logarithms": (lambda x: F.poisson_nll_loss(x, UNIT, full=True), BELOW),
+    "power pools": (lambda x: F.lp_pool1d(x.reshape(1, 4, 3), 3.0, 2), ROWS),
+    "rows of one value": (lambda x: F.layer_norm(x, (3,)), ROWS),
+    "rows of 0": (lambda x: F.rms_norm(x, (3,)), ROWS),
+    "softmax of hidden rows": (
+        lambda x: torch.softmax(x.masked_fill(x < 1, -torch.inf), 1), ROWS[1:]
+    ),
+    "products of updates": (
+        lambda x, y: x.scatter_reduce(0, torch.tensor([[0, 0, 0], [0, 1, 1]]), y[:2], "prod"),
+        ROWS, OTHERS,
+    ),
     "smooth l1 of 0": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.0), ROWS, OTHERS),
 }  # fmt: skip
 
@@ -112,6 +147,12 @@ def test_a_determinant_of_0_has_its_cofactors_as_gradient():
     y, found = gradients(torch.linalg.det, wide([1, 2, 3], [2, 4, 6], [0, 1, 1]))
     assert y == 0
     np.testing.assert_array_equal(found, [[-2, -2, 2], [1, 1, -1], [0, 0, 0]])
+
+
+def test_soft_margin_loss_is_finite_where_exponentials_overflow():
+    x = wide(-800, 800)
+    y, found = gradients(lambda x: F.soft_margin_loss(x, torch.ones_like(x)), x)
+    assert (y, list(found)) == (400, [-0.5, 0])
 
 
 def test_binary_cross_entropy_of_certain_probabilities_has_finite_gradients():

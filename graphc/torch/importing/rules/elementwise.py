@@ -18,6 +18,15 @@ from graphc.torch.importing.calls import Number, Operand, TorchCall, dtype_of, r
 Unary = Callable[[Value], Value]
 Binary = Callable[[Number, Number], Value]
 
+
+def _log1p(x: Value) -> Value:
+    """Return log(1 + x), as an area tangent near 0, where 1 + x would be rounded."""
+    is_near = graphc.less(graphc.abs(x), 0.5)
+    near, far = graphc.where(is_near, x, 0.0), graphc.where(is_near, 0.0, x)
+    series = graphc.mul(graphc.atanh(graphc.div(near, graphc.add(near, 2.0))), 2.0)
+    return graphc.where(is_near, series, graphc.log(graphc.add(far, 1.0)))
+
+
 UNARY: Mapping[str, Unary] = {
     **COMMON,
     "bitwise_not": graphc.bitwise_not,
@@ -30,7 +39,7 @@ UNARY: Mapping[str, Unary] = {
     "hardswish": graphc.hard_swish,
     "lgamma": graphc.lgamma,
     "log10": lambda x: graphc.mul(graphc.log(x), 1 / math.log(10)),
-    "log1p": lambda x: graphc.mul(graphc.atanh(graphc.div(x, graphc.add(x, 2.0))), 2.0),
+    "log1p": _log1p,
     "log2": lambda x: graphc.mul(graphc.log(x), 1 / math.log(2)),
     "relu6": graphc.relu6,
     "rsqrt": lambda x: graphc.reciprocal(graphc.sqrt(x)),

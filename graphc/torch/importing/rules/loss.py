@@ -65,6 +65,14 @@ def huber(call: TorchCall) -> Value:
     return graphc.smooth_l1(x, target, beta=float(call["beta"]), reduction=_reduction(call))
 
 
+@rule("soft_margin_loss")
+def soft_margin(call: TorchCall) -> Value:
+    """Return log(1 + exp(-target · x)), finite also where the exponential overflows."""
+    x, target = (graphc.cast(call.value(name), call.dtype) for name in ("self", "target"))
+    losses = graphc.softplus(graphc.neg(graphc.mul(target, x)))
+    return reduced("soft_margin_loss", losses, _reduction(call))
+
+
 @rule("binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(call: TorchCall) -> Value:
     """Return the binary cross entropy of logits against independent labels."""
