@@ -34,7 +34,7 @@ from graphc.passes.place_updates import place_updates
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
-from graphc.remat.evaluations import ORDER_SAVES, Evaluations
+from graphc.remat.evaluations import ORDER_SAVES, ORDER_SAVES, Evaluations
 from graphc.remat.lower_bound import extra_cost, least_bytes
 from graphc.remat.points import Point, between, faster, knee_of, undominated
 from graphc.remat.policies import POLICIES, Sequences, with_sequence
@@ -288,7 +288,7 @@ class BudgetPlanner:
             fewest = min(point.bytes(maps_only) for point in points)
             for name in self._policies.distinct():
                 _, peak = self._estimate(name, maps_only, by_flops=False)
-                if peak < fewest:
+                if peak < ORDER_SAVES * fewest:
                     points.append(self._policy(name, maps_only))
             self._least[maps_only] = min(points, key=lambda point: point.bytes(maps_only))
         return self._least[maps_only]
@@ -307,7 +307,7 @@ class BudgetPlanner:
         fewest = min(point.arena_bytes for point in points)
         for name in self._policies.distinct():
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
-            if cost <= allowed and peak < fewest:
+            if cost <= allowed and peak < ORDER_SAVES * fewest:
                 points.append(self._policy(name, False))
         within = [point for point in points if point.extra_flops <= max_extra_flops]
         return min(within, key=attrgetter("arena_bytes"))

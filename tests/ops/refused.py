@@ -34,6 +34,7 @@ INDEX_DTYPE = ("", "int16", "uint8", "float32", None)
 BATCH = (-1, 2, 4, FAR, HUGE, 0.5)
 SHAPE = ((0,), (-3,), (FAR, FAR), (HUGE,), (2.5,), (1,) * 65, 12)
 PART = (-0.1, 1.1, *NOT_FINITE)
+PADDING = (-1, HUGE, 0.5, True)
 LABELS = ((1, 2), (HUGE,), (True,), 0)
 FACTOR = (0, -1, FAR, HUGE)
 MAP = {"axis": (-1, 4, FAR, HUGE, 2.5), "extent": (0, -1, FAR, HUGE, 2.5, 1)}
@@ -99,8 +100,8 @@ REFUSED = {
     "conv2d_weight_gradient": {
         **CONVOLUTION, "window": (*EXTENTS, (7, 7)), "accumulate": (True,),
     },
-    "cross_entropy": {"smoothing": PART, "ignored": LABELS},
-    "cross_entropy_gradient": {"smoothing": PART, "ignored": LABELS},
+    "cross_entropy": {"smoothing": PART, "ignored": LABELS, "padding": PADDING},
+    "cross_entropy_gradient": {"smoothing": PART, "ignored": LABELS, "padding": PADDING},
     "cumsum": AXIS,
     "dropout": {"rate": RATE, "stream": STREAM},
     "dropped_attention": {**ATTENTION, "rate": RATE, "stream": STREAM},

@@ -184,7 +184,7 @@ def test_command_line(capsys, tmp_path):
         assert code == (3 if "the lower bound" in message else 2)
         assert message in err
     path.write_text(json.dumps({"nodes": nodes}))
-    assert "give one with --budget" in run(capsys, "remat", str(path))[2]
+    assert "pass --budget" in run(capsys, "remat", str(path))[2]
 
 
 @pytest.mark.parametrize("seed", range(30))
