@@ -34,7 +34,7 @@ from graphc.passes.place_updates import place_updates
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
-from graphc.remat.evaluations import ORDER_SAVES, ORDER_SAVES, Evaluations
+from graphc.remat.evaluations import ORDER_SAVES, Evaluations
 from graphc.remat.lower_bound import extra_cost, least_bytes
 from graphc.remat.points import Point, between, faster, knee_of, undominated
 from graphc.remat.policies import POLICIES, Sequences, with_sequence
