@@ -279,6 +279,11 @@ class BudgetPlanner:
             found.append(Search(allocation, self.costs.seconds, self.evaluations, False, True))
         return found
 
+    @property
+    def _order_saves(self) -> float:
+        """The factor by which a better node order may lower the peak of a policy."""
+        return ORDER_SAVES if self._by_layers else 1.0
+
     def least(self, maps_only: bool) -> Point:
         """Return the point of the fewest bytes found, at any cost."""
         if maps_only not in self._least:
@@ -288,7 +293,7 @@ class BudgetPlanner:
             fewest = min(point.bytes(maps_only) for point in points)
             for name in self._policies.distinct():
                 _, peak = self._estimate(name, maps_only, by_flops=False)
-                if peak < ORDER_SAVES * fewest:
+                if peak < self._order_saves * fewest:
                     points.append(self._policy(name, maps_only))
             self._least[maps_only] = min(points, key=lambda point: point.bytes(maps_only))
         return self._least[maps_only]
@@ -307,7 +312,7 @@ class BudgetPlanner:
         fewest = min(point.arena_bytes for point in points)
         for name in self._policies.distinct():
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
-            if cost <= allowed and peak < ORDER_SAVES * fewest:
+            if cost <= allowed and peak < self._order_saves * fewest:
                 points.append(self._policy(name, False))
         within = [point for point in points if point.extra_flops <= max_extra_flops]
         return min(within, key=attrgetter("arena_bytes"))

@@ -75,7 +75,7 @@ def test_dtypes_and_running_sums(size, dtype, cases, library, cublas):
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("limit", [2**25, 2**13])
 def test_sums_over_pixels_in_parts(limit, wide, accumulate, cublas, monkeypatch):
-    """Of 16-bit operands, if rows of the result are not aligned."""
+    """Sums of 16-bit operands are split if rows of the result are not aligned."""
     monkeypatch.setattr(tiles, "PIXELS_OF_A_PART", range(4, 17))
     limited(monkeypatch, limit)
     tiles.weight_plan.cache_clear()

@@ -16,7 +16,7 @@ from runtime.emulated_gpu.cudnn_calls import (
     library_call,
 )
 
-from graphc.runtime.gpu.cudnn import _graph_of
+from graphc.runtime.gpu.cudnn_graph import graph_of
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_package_takes_a_graph_of_attention(sample, real):
 
 
 def check_described(real, request):
-    graph = _graph_of(real, None, request)
+    graph = graph_of(real, None, request)
     assert [t.uid for t in graph.get_inputs()] + [t.uid for t in graph.get_outputs()]
     by_uid = {t.uid: t for t in (*graph.get_inputs(), *graph.get_outputs())}
     assert len(by_uid) == len(request.tensors)
