@@ -49,10 +49,11 @@ def check_outputs(plan: MemoryPlan) -> None:
 
 @dataclass(frozen=True)
 class Unallocated:
-    """The part of a plan's arena that is not allocated: its first `bytes`.
+    """The first `bytes` of a plan's arena, which are not allocated.
 
-    `offsets` are the new offsets of the states that remain, by index of buffer. They follow this
-    part and end at `end`. All other buffers follow at the offsets of the plan.
+    They belong to states that the program uses in another program's arena. The other states move to
+    the bytes that follow: `offsets` maps their buffer indices to new offsets, and `end` is the end
+    of the last one. All other buffers keep their offsets in the plan.
     """
 
     bytes: int = 0
@@ -61,7 +62,7 @@ class Unallocated:
 
 
 def unallocated(plan: MemoryPlan, lent: Collection[int]) -> Unallocated:
-    """Return the part that a plan needs no memory for if it uses the buffers `lent` elsewhere."""
+    """Return the part of the arena that is not needed if buffers `lent` are in another arena."""
     if not lent:
         return Unallocated()
     states = [buffer for buffer in plan.buffers if buffer.kind == "state"]
@@ -79,9 +80,9 @@ def unallocated(plan: MemoryPlan, lent: Collection[int]) -> Unallocated:
 
 
 class Arena:
-    """The memory of a plan. `bytes` is all of it; nothing else is allocated.
+    """The memory of a plan: an array `bytes`, and nothing else.
 
-    `lent` maps buffers of states to bytes of another arena, which are used instead.
+    `lent` maps the indices of state buffers to bytes of another arena, which are used instead.
     """
 
     def __init__(self, plan: MemoryPlan, lent: Mapping[int, Array] | None = None) -> None:
@@ -127,9 +128,9 @@ class Arena:
         return self.view(value.type, offset, placement.strides)
 
     def free(self, first: int, last: int) -> Array:
-        """Return the bytes of a range of the plan without live values.
+        """Return the arena bytes at plan offsets `[first, last)`, in which no value is live.
 
-        If states are lent, this excludes the region of states, where the plan's offsets are void.
+        If states are lent, the result excludes the region of states, which have other offsets then.
         """
         moved = self._unallocated
         return self.bytes[max(first, moved.end) - moved.bytes : max(last, moved.end) - moved.bytes]

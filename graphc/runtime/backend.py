@@ -31,7 +31,7 @@ class Report:
 
 
 class Backend(Protocol):
-    """A plan bound to one arena on one device."""
+    """A plan bound to one arena on one device, which runs its steps."""
 
     is_torn: bool
     """True if updates of states have begun and did not end. A step that raises leaves all states
@@ -64,7 +64,7 @@ class Backend(Protocol):
         """Replace a state; `given` has its shape and dtype."""
 
     def buffer(self, state: State) -> Any:
-        """Return where the buffer of a state is, for another program on the device that uses it.
+        """Return the location of a state's buffer, for another program that shares the state.
 
         On a CPU it is an array of bytes, on a GPU an address.
         """
@@ -76,8 +76,9 @@ class Backend(Protocol):
         """
 
     def submit(self, staged: Staged) -> Outputs:
-        """Run one step: copy inputs in, run every node, copy outputs out.
+        """Run one step: copy feeds to inputs, run every node, copy outputs.
 
-        The step may still run when this returns. The caller fetches its outputs before it submits
-        the next step; if this backend runs ahead, before the step after the next.
+        The step may still run when this returns. The caller must fetch the outputs before it
+        submits the next step or, if this backend runs ahead, before it submits the second step from
+        now.
         """

@@ -94,9 +94,10 @@ def bind(options: BindOptions) -> Program:
 
 
 def _lane(plan: MemoryPlan, options: BindOptions) -> Lane | None:
-    """Return the lane that connects the ranks of a plan; None for a plan of one rank.
+    """Return the queue of collectives for the ranks of a plan; None for a plan of one rank.
 
-    Programs share the lane of a process, so the time limit that was requested last applies to all.
+    All programs of a process share one queue (`Lane`), so the time limit that was requested last
+    applies to all of them.
     """
     if ranks_of(plan) == 1:
         return None
@@ -111,7 +112,7 @@ def _own_gpu(plan: MemoryPlan) -> str:
 
 
 def _lent_on_gpu(plan: MemoryPlan, gpu: Gpu, owner: Program | None) -> dict[int, int] | None:
-    """Return the addresses of buffers of states that belong to another program."""
+    """Map the indices of state buffers to their addresses in the arena of another program."""
     if owner is None:
         return None
     lent = owner.lend(plan)

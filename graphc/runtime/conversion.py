@@ -29,7 +29,7 @@ def is_real(dtype: np.dtype[Any]) -> bool:
 
 
 def converted(given: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Return real numbers in another dtype, and a mask of the elements that this changes."""
+    """Convert real numbers to a dtype; also return a mask of the elements that this changes."""
     with np.errstate(all="ignore"):
         found = given.astype(dtype)
         changed = found.astype(given.dtype) != given

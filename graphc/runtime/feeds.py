@@ -18,7 +18,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Feeds:
-    """The inputs of a graph and the checks of their feeds; `ranges` bound integer inputs."""
+    """The inputs of a graph, and the checks of the arrays (feeds) that a step gets for them.
+
+    `ranges` has the bounds of integer inputs that are used as indices.
+    """
 
     def __init__(
         self, graph: Graph, check_finite: bool, ranges: Mapping[Input, list[FedRange]]
@@ -33,7 +36,7 @@ class Feeds:
         }
 
     def checked(self, feeds: Mapping[str, Any]) -> dict[Input, Array]:
-        """Return an array of its type for every input, or its default; raises `FeedError`.
+        """Return an array of the right type for every input, or its default; raises `FeedError`.
 
         With `check_finite`, raises `NonFiniteError` for NaN or infinity.
         """

@@ -74,10 +74,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class FedRange:
-    """Elements of an input that must be in a range, as the node `reader` uses them as indices.
+    """Elements of an input that must be in a range, because node `reader` uses them as indices.
 
-    `positions` are positions in the flattened input, None for all of it. `chosen` is scratch for
-    the elements at these positions.
+    `positions` are their positions in the flattened input, None for all elements. `chosen` is
+    scratch for a copy of these elements.
     """
 
     range: Range
@@ -102,7 +102,7 @@ class FedRange:
 
 @dataclass(frozen=True, slots=True)
 class ComputedRange:
-    """A computed value that must be in a range when `reader` reads it.
+    """A computed value that must be in a range, because node `reader` uses it as indices.
 
     `part` is an index along its last axis, or `ALL`.
     """
@@ -124,7 +124,11 @@ class ComputedRange:
 
 
 class IndexRanges:
-    """The ranges of a graph's integers: `fed` by input, `computed` by their first consumer."""
+    """The ranges of all integers of a graph that are used as indices.
+
+    `fed` has the ranges of each input or constant; `computed` has those of computed values, by the
+    first node that uses them.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.computed: dict[Node, list[ComputedRange]] = {}
@@ -171,7 +175,7 @@ def _known(value: Value) -> list[Bounds]:
 
 
 def _ranges_of(node: Node) -> list[tuple[Value, int, Bounds]]:
-    """Return the values that a node uses as indices, the part of their last axis, and bounds."""
+    """Yield each operand that a node uses as indices, the part of its last axis, and its bounds."""
     op, limits = node.op, node.op.index_limit(node)
     if limits is None:
         return []
@@ -244,10 +248,10 @@ def _order(bounds: Bounds) -> tuple[bool, int, int, int]:
 
 
 def _united(source: Input | State, readers: Readers) -> list[FedRange]:
-    """Merge the checks of an input into one range for each bounds, from the narrowest on.
+    """Merge the checks of an input into one `FedRange` for each distinct bounds, narrowest first.
 
-    A position is left out of a range if bounds contained in it already check that position. Bounds
-    without an ignored index come first.
+    A position is checked once: wider bounds skip it if bounds that they contain already cover it.
+    Bounds without an ignored index come first.
     """
     covered: dict[Bounds, Array] = {}
     united = []
@@ -271,7 +275,10 @@ def _united(source: Input | State, readers: Readers) -> list[FedRange]:
 
 
 def index_limits(graph: Graph) -> dict[Value, int]:
-    """Return the limits of integer values, propagated back to the integers they depend on."""
+    """Return the exclusive upper limit of each integer value on which indices depend.
+
+    Limits are propagated backwards from the ops that use integers as indices.
+    """
     limits: dict[Value, int] = {}
     for node in reversed(graph.nodes):
         found = [limits[value] for value in node.outputs if value in limits]

@@ -42,9 +42,9 @@ def machine_code(
 ) -> dict[str, bytes]:
     """Return the machine code of each text by name, compiling and caching what `folder` lacks.
 
-    `compiler` is everything besides the text that the code depends on; its `repr` goes into the
-    digest that names a file. `compile` is called on several threads. Without a folder, nothing is
-    cached.
+    `compiler` is everything besides the text on which the code depends, such as versions. Its
+    `repr` is part of the digest that names a file. `compile` is called on several threads. Without
+    a folder, nothing is cached.
     """
     paths = {
         name: folder / f"{_digest(text, compiler)}.{suffix}" if folder else None

@@ -33,11 +33,12 @@ def memory_of(device: Device) -> DeviceMemory | None:
 
 
 def machine_memory(root: str | os.PathLike[str] = "/") -> DeviceMemory:
-    """Return the memory of this machine, or the limit of a control group of this process if lower.
+    """Return the memory in bytes that an arena may use on this machine.
 
-    1 GiB of it, or an eighth if that is less, is reserved and not available to an arena. The
-    interpreter with its libraries takes about 0.3 GiB; the rest is for the system and for batches
-    that are fed. `root` is the folder that contains ``proc`` and ``sys``.
+    It is the memory of the machine, or the limit of a control group of this process if that is
+    lower, less a reserve. The reserve is 1 GiB, or an eighth of the memory if that is less. The
+    interpreter with its libraries takes about 0.3 GiB of it; the rest is for the system and for
+    batches that are fed. `root` is the folder that contains ``proc`` and ``sys``.
     """
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     total = min([physical, *_limits(Path(root))])

@@ -1,4 +1,4 @@
-"""The options of execution, which say how the steps of a plan run. Each is defined once, here."""
+"""Options of execution, such as threads and checks. Each option is defined once, here."""
 
 from __future__ import annotations
 

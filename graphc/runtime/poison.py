@@ -15,7 +15,10 @@ POISON = 0xFF
 
 
 def empty_at_start(plan: MemoryPlan) -> list[Range]:
-    """Return all bytes except those of states, slots and inputs."""
+    """Return the byte ranges of the arena that hold no value when a step begins.
+
+    All bytes except those of states, slots and inputs.
+    """
     kept = sorted(
         (buffer.offset, buffer.offset + buffer.bytes)
         for buffer in plan.buffers
@@ -31,7 +34,7 @@ def empty_at_start(plan: MemoryPlan) -> list[Range]:
 
 
 def freed_after(plan: MemoryPlan) -> dict[int, list[Range]]:
-    """Map each step to the byte ranges of the buffers whose lifetime ends with it."""
+    """Map each step to the byte ranges of the buffers whose lifetimes end with that step."""
     freed: dict[int, list[Range]] = {}
     for buffer in plan.buffers:
         span = (buffer.offset, buffer.offset + buffer.bytes)

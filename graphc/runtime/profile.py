@@ -27,7 +27,10 @@ REPEAT = 5
 
 
 def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCosts:
-    """Measure the mean time of the nodes of each key by `node_seconds`, and raise as it does."""
+    """Measure the mean seconds of nodes with equal keys: the same op, attributes and types.
+
+    Raises the errors of `step_times`.
+    """
     best = node_seconds(plan, repeat, seed)
     device = {
         "name": plan.device.name,
@@ -93,7 +96,7 @@ def step_times(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> StepTim
 
 
 def _timed(calls: Sequence[Call]) -> tuple[int, int]:
-    """Run the calls, and return when they started and ended, in nanoseconds."""
+    """Run the calls, and return the start and the end of each in nanoseconds."""
     started = time.perf_counter_ns()
     if not calls:
         return started, started
@@ -105,7 +108,7 @@ def _timed(calls: Sequence[Call]) -> tuple[int, int]:
 def _times(
     plan: MemoryPlan, spans: Sequence[tuple[int, int]], exchanges: Mapping[Node, tuple[int, int]]
 ) -> StepTimes:
-    """Convert spans of nodes and collectives to times, leaving out the gaps between nodes."""
+    """Convert start and end times of nodes and collectives to `StepTimes`, omitting gaps."""
     seconds = [(end - begin) * 1e-9 for begin, end in spans]
     begins, started = [0.0, *itertools.accumulate(seconds)], [begin for begin, _ in spans]
 
@@ -121,7 +124,7 @@ def _times(
 
 
 def _by_key(nodes: Sequence[Node], seconds: Sequence[float]) -> tuple[Measurement, ...]:
-    """Return one measurement per key, in order of first appearance."""
+    """Return one measurement for each key of nodes, in order of first appearance."""
     groups: dict[str, list[tuple[Node, float]]] = {}
     for node, found in zip(nodes, seconds, strict=True):
         groups.setdefault(node_key(node), []).append((node, found))

@@ -56,8 +56,9 @@ class Program:
     states unchanged. Without a `backend`, the plan runs on the CPU, with native kernels on
     `threads` threads. Raises `OptionError` for a GPU plan without a `backend`.
 
-    With an `owner`, the states are those of that program: they have no bytes in this arena, and
-    one lock serializes the steps of both programs. On a GPU, the `backend` has been given them.
+    With an `owner`, the states are those of that program: they have no bytes in this arena, and one
+    lock serializes the steps of both programs. On a GPU, the caller has passed these states to the
+    `backend`.
     """
 
     def __init__(
@@ -232,9 +233,9 @@ class Program:
         """Yield the outputs of one step for each batch of feeds.
 
         On a GPU, the next batch is fetched and staged while a step runs. A plan with
-        `overlap_copies` also copies it to the GPU. The step on it runs when the next outputs are
-        requested, so states are those after the step that was yielded last. An error in the next
-        batch is also raised then.
+        `overlap_copies` also copies that batch to the GPU. The step on that batch runs when the
+        next outputs are requested, so states read in between are those after the last step. An
+        error in the next batch is also raised then.
 
         If no state changes, a plan with `overlap_copies` runs the next step ahead of the request.
         Parameters that are assigned in between then affect the output after the next.
@@ -282,7 +283,7 @@ class Program:
         return self._backend.stage(self._feeds.checked(feeds))
 
     def _submit(self, staged: Staged) -> _Pending:
-        """Begin a step, after fetching the outputs of earlier steps that nobody has fetched yet.
+        """Begin a step, after fetching the pending outputs of earlier steps.
 
         If the backend runs ahead, it has buffers for the outputs of two steps. The outputs of the
         previous step then stay pending.
@@ -302,7 +303,7 @@ class Program:
     def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
         """Write all states to a safetensors file, completely or not at all.
 
-        All ranks call it, and rank 0 writes. The file is the same as that of a single process.
+        All ranks call it, and rank 0 writes. The file does not depend on the number of ranks.
         Constants are part of the plan and are not saved. `notes` are stored in the metadata of the
         file; `graphc.read_notes` returns them.
         """
@@ -330,7 +331,7 @@ def _mapping(feeds: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 class _Pending:
-    """The outputs of a submitted step. The first call fetches them; later calls return the same."""
+    """The outputs of a submitted step: the first call fetches them, later calls return the same."""
 
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs

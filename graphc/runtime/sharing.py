@@ -1,4 +1,7 @@
-"""States that a program uses in the arena of another one, their owner, without a copy."""
+"""Sharing of states: a program uses states in the arena of another program, their owner.
+
+Nothing is copied.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ def lent_buffers(
     held: Mapping[str, Held],
     buffer_of: Callable[[State], Any],
 ) -> dict[int, Any]:
-    """Map the buffers of a plan's states to those of the owner, as `buffer_of` returns them.
+    """Map the indices of a plan's state buffers to the owner's buffers.
 
-    `held` has the states of the owner by name. Raises `OptionError` if a state is missing or has
-    another type or layout, and if a step updates one.
+    `buffer_of` returns a buffer of the owner, and `held` has the states of the owner by name.
+    Raises `OptionError` if a state is missing or has another type or layout, and if a step updates
+    one.
     """
     if plan.device.kind != owner.device.kind:
         raise OptionError(

@@ -43,7 +43,7 @@ class Store:
         so caching it saves one collective per member."""
 
     def lend(self, plan: MemoryPlan) -> dict[int, Any]:
-        """Map the buffers of a plan's states to those of this arena; raises `OptionError`."""
+        """Map the indices of a plan's state buffers to buffers here; raises `OptionError`."""
         return lent_buffers(plan, self._plan, self.held, self._backend.buffer)
 
     def mapping(self, names: Collection[str]) -> States:
@@ -84,11 +84,17 @@ class Store:
             self._put(state, array)
 
     def load(self, given: Iterable[tuple[Held, Array]]) -> None:
-        """Replace states together; if that is interrupted, the states are torn."""
+        """Replace several states at once.
+
+        If that is interrupted, `require_whole` raises `TornError` from then on.
+        """
         self.replace(self._parts(given))
 
     def replace(self, states: Iterable[tuple[State, Array]]) -> None:
-        """Replace these states of this rank; if that is interrupted, the states are torn."""
+        """Replace these states of this rank.
+
+        If that is interrupted, `require_whole` raises `TornError` from then on.
+        """
         self._backend.is_torn = True
         for state, array in states:
             self._put(state, array)
@@ -105,7 +111,7 @@ class Store:
         self._backend.write(state, of_rank(self._lane.wire.rank, state, array))
 
     def changing(self) -> None:
-        """Record that states are about to change."""
+        """Record that states are about to change, which discards the cached row."""
         self._gathered = None
 
     def require_whole(self) -> None:

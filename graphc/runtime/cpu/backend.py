@@ -21,10 +21,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class CpuBackend:
-    """Prebound calls in the order of the plan's graph.
+    """A CPU program: a list of prebound calls in the order of the plan's nodes.
 
     If a check follows the first update of a state, the states are copied before that update, and
-    restored if the step fails. `lent` maps buffers of states to bytes of another program.
+    restored if the step fails. `lent` maps the indices of state buffers to bytes of another
+    program's arena.
     """
 
     def __init__(

@@ -43,7 +43,10 @@ def numpy_settings() -> Iterator[None]:
 
 
 class Recording:
-    """The calls that a kernel records; `scratch` is its part of the workspace."""
+    """The list of calls that a kernel records for a step.
+
+    `scratch` has the arrays for the workspace tensors of its node.
+    """
 
     def __init__(self, scratch: tuple[Array, ...], lane: Lane = ALONE) -> None:
         self.scratch, self.lane = scratch, lane
@@ -107,7 +110,8 @@ def _record(
 def _unwritten(node: Node, outputs: Sequence[Array]) -> Iterator[None]:
     """Raise `GraphError` if the kernel of a node writes its outputs while it is bound.
 
-    Some elements of each output hold different numbers meanwhile.
+    A kernel may only record calls for later. To detect writes, the first elements of each output
+    are set to distinct numbers, compared afterwards, and restored.
     """
     corners = [_corner(y) for y in outputs]
     before = [corner.copy() for corner in corners]
@@ -124,9 +128,10 @@ def _unwritten(node: Node, outputs: Sequence[Array]) -> Iterator[None]:
 
 @dataclass(slots=True)
 class StepCalls:
-    """The calls of a step in order; `updating` begins with the first update of a state.
+    """The calls of a step in order, split before the first update of a state.
 
-    `checks_late` is True if `updating` has a check, which may fail the step.
+    `reading` has the calls before that update, `updating` all others. `checks_late` is True if
+    `updating` contains a check, which may fail the step.
     """
 
     reading: list[Call]
@@ -145,9 +150,9 @@ def bind(
 ) -> tuple[dict[Value, Array], StepCalls]:
     """Return views of all values in the arena, and the calls of a step.
 
-    `computed` gives the ranges that integers must be in when a node reads them. `threads` is the
-    number of threads of native kernels. With poisoning or any check, including range checks of
-    integers, nodes run in the order of the plan instead of on streams.
+    `computed` has the ranges in which computed integers must be when a node uses them as indices.
+    `threads` is the number of threads of native kernels. With poisoning or any check, including
+    range checks of integers, nodes run in the order of the plan instead of on streams.
     """
     arrays = arrays_of(plan, arena)
     run = node_calls(plan, arena, arrays, threads, lane)
@@ -177,7 +182,7 @@ def bind(
 
 
 def _arranged(plan: MemoryPlan, calls: Mapping[Node, list[Call]], in_order: bool) -> list[Call]:
-    """Return the calls of some nodes in sequence, or by the stream schedule of the plan."""
+    """Return the calls of some nodes, in sequence or as the plan's stream schedule allows."""
     if in_order or plan.streams is None:
         return joined([call for own in calls.values() for call in own])
     return joined(side_by_side(calls, plan.graph.position, plan.streams.slots))

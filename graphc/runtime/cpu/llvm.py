@@ -46,7 +46,7 @@ def addresses(kernels: Iterable[NativeKernel], folder: Path | None) -> dict[str,
 
 @functools.cache
 def _compiler() -> tuple[str, ...]:
-    """Return everything besides the text that machine code depends on."""
+    """Return the versions and the processor on which machine code depends, besides the text."""
     _machine()
     return (
         llvmlite.__version__,

@@ -20,8 +20,8 @@ from graphc.runtime.cpu.step_table import StepTable, pool_of
 from graphc.runtime.kernel_files import cache_folder
 
 FLOPS_A_THREAD = 1 << 21
-"""Flops of a product below which a further thread costs more than it saves; one thread computes
-them in about 10 µs."""
+"""Minimum flops of a product per thread; with fewer, a further thread costs more than it saves. One
+thread computes them in about 10 µs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def native_rows(plan: MemoryPlan, arena: Arena, threads: int | None) -> dict[Nod
 def _calls(
     node: Node, plan: MemoryPlan, places: Mapping[Value, Place], address: int, threads: int
 ) -> list[_Kernel | Execution] | None:
-    """Return the calls of a node: copies of strided inputs to contiguous scratch, then its own.
+    """Return the calls of a node: copies of strided inputs to contiguous scratch, then its kernel.
 
     Returns None if the node has to run by NumPy.
     """

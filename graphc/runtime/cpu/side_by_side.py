@@ -40,7 +40,7 @@ ENTRY = np.dtype(
         ("done", np.int64),  # number of finished pieces
     ]
 )
-"""The data of a stretch for a row of the table; each field has eight bytes."""
+"""The state of one row of the step table while its stretch runs; each field has eight bytes."""
 
 LOOKS = 256
 """The number of times that a thread scans for work before it yields its processor."""
@@ -245,7 +245,10 @@ gives the current row of a stream, so no thread takes a piece beyond the end of 
 
 
 class _Stretch(ctypes.Structure):
-    """The shared data of the threads: addresses by stream, and counters."""
+    """The data that threads share in a stretch: rows of several streams that run concurrently.
+
+    Arrays are addresses with one entry per stream.
+    """
 
     _fields_ = (
         ("streams", ctypes.c_int64),
@@ -306,10 +309,11 @@ class SideBySide:
 def side_by_side(
     calls: Mapping[Node, list[Call]], order: Mapping[Node, int], slots: Mapping[Node, StreamSlot]
 ) -> list[Call]:
-    """Return the calls of some nodes, with rows that may run concurrently joined to one call.
+    """Return the calls of some nodes; rows that may run concurrently are joined into one call.
 
-    `calls` has the nodes in order, and `order` gives their numbers in the graph. The dependences of
-    a node are among them, or have finished. Views, which have no slot, have no calls.
+    `calls` has the nodes in order, and `order` gives their numbers in the graph. Each dependence of
+    a node is one of these nodes, or has finished before them. Views, which have no slot, have no
+    calls.
     """
     queues: dict[int, deque[Node]] = {}
     for node, own in calls.items():
@@ -339,7 +343,7 @@ def _stretch(
 ) -> Iterator[Node]:
     """Pop nodes that need not run alone from the heads of the streams.
 
-    Ends if no head is left whose dependences have finished or were taken before it.
+    Stops when each head must run alone, or has a dependence that was neither popped nor finished.
     """
     is_moving = True
     while is_moving:
@@ -363,7 +367,7 @@ def _joined(
     slots: Mapping[Node, StreamSlot],
     order: Mapping[Node, int],
 ) -> list[Call]:
-    """Return the calls of a stretch: a single one if it spans several streams."""
+    """Return the calls of the nodes of a stretch, joined into one if they span several streams."""
     if len({slots[node].stream for node in nodes if calls[node]}) < 2:
         return [call for node in nodes for call in calls[node]]
     numbers = sorted({slots[node].stream for node in nodes})

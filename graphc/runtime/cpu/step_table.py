@@ -47,7 +47,7 @@ WORK_A_THREAD = 1 << 15
 """Elements below which a further thread costs more than it saves."""
 
 SHARES = 4
-"""The number of times that each thread takes pieces, if there are enough of them."""
+"""The number of times that each thread takes pieces of a kernel, if there are enough pieces."""
 
 LONG_WAIT = 1 << 19
 """Ticks of the cycle counter above which a wait for a thread is long: about 0.2 ms on x86-64, more
@@ -265,7 +265,10 @@ def pool_of(threads: int | None) -> Pool:
 
 
 def _most_threads(library: Any) -> int:
-    """Return the number of threads that libgomp guarantees: oneDNN waits for all it requests."""
+    """Return the number of threads that libgomp guarantees.
+
+    More are not requested, because oneDNN waits for all requested threads.
+    """
     if library.omp_get_dynamic() or library.omp_get_max_active_levels() < 1:
         return 1
     return int(library.omp_get_thread_limit())
@@ -303,7 +306,7 @@ class StepTable:
         self._rows.append((function, first, second, pieces, threads, 0, 0, share, 0))
 
     def add_primitive(self, call: Execution) -> None:
-        """Add a primitive of oneDNN with its arguments."""
+        """Add a call of a oneDNN primitive, with its arguments, as a row."""
         self.execute = call.function
         self._kept.append(call)
         arguments = ctypes.addressof(call.arguments)
@@ -312,7 +315,7 @@ class StepTable:
 
     @property
     def table(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """All rows as an array, which is a new one after a row was added."""
+        """All rows as one array; adding a row replaces the array."""
         if len(self._table) != len(self._rows):
             self._table = np.array(self._rows, ROW)
         return self._table
@@ -320,7 +323,7 @@ class StepTable:
     def share(self, row: int) -> int:
         """Return the number of pieces of a row that a thread takes at a time.
 
-        It is all of them if a second thread would not pay off.
+        The thread takes all pieces if a second thread would cost more than it saves.
         """
         _, _, _, pieces, threads, _, _, share, _ = self._rows[row]
         return share if threads > 1 else max(1, pieces)
@@ -328,7 +331,8 @@ class StepTable:
     def may_share(self, first: int, end: int) -> bool:
         """Return True if rows `first` to `end` - 1 may run concurrently with others.
 
-        That requires several threads, and no primitive among the rows that needs more than one.
+        This requires a pool of several threads, and that every primitive among the rows runs on one
+        thread.
         """
         if self.pool.threads < 2:
             return False
@@ -367,7 +371,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def called(loop: Any, *arguments: int) -> Any:
-    """Run the loop and return its result. It has ended even if this raises."""
+    """Run the loop and return its result.
+
+    The loop has always ended when this function returns or raises.
+    """
     _Forked.has_called = True
     if _Forked.caller is None:
         return loop(*arguments)
@@ -377,7 +384,7 @@ def called(loop: Any, *arguments: int) -> Any:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Block Ctrl-C until the end: an interrupt would break locks between threads."""
+    """Block Ctrl-C while the context is active: it would break locks between threads."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -38,7 +38,7 @@ from graphc.runtime.poison import POISON, empty_at_start, freed_after
 Array = np.ndarray[Any, np.dtype[Any]]
 
 START = -1
-"""The key of the event before all works."""
+"""The key of the event that precedes the first call of a step."""
 
 
 class GpuBackend:
@@ -95,7 +95,7 @@ class GpuBackend:
         self._is_warm = False
 
     def _ready(self, cudnn: Cudnn | None, together: bool) -> list[Work]:
-        """Bind the works of a plan, and compile and load all their calls."""
+        """Bind the nodes of a plan to calls, and compile and load the code of all calls."""
         products: dict[str, None] = {}
         requests: dict[str, None] = {}
 
@@ -149,7 +149,7 @@ class GpuBackend:
 
     @property
     def _kept(self) -> Sequence[State]:
-        """The states that a step may have to restore."""
+        """The states that must be restored if a step fails."""
         states = self.plan.graph.states if self._check_finite else ()
         return [state for state in states if state.role != "constant"]
 
@@ -160,7 +160,7 @@ class GpuBackend:
 
     @property
     def works(self) -> Sequence[Work]:
-        """The works of a step, in order."""
+        """The calls of a step in order, grouped by node (`Work`)."""
         return self._works
 
     @property
@@ -212,7 +212,7 @@ class GpuBackend:
             self._is_settled = True
 
     def _settle(self) -> None:
-        """Wait for all streams if a step was aborted: its streams may not have been joined."""
+        """Wait for all streams if a step was aborted before its streams were joined."""
         if not self._is_settled:
             copying = (self._arrivals.stream, self._departures.stream)
             for stream in (*self._streams, *filter(None, copying)):
@@ -252,9 +252,9 @@ class GpuBackend:
         self.is_torn = self._first_update < len(self._works)
 
     def _enqueue(self) -> None:
-        """Enqueue all works on their streams, which fork from the main stream and join it again.
+        """Enqueue all calls on their streams, which fork from the main stream and join it again.
 
-        Events live until all works are enqueued: a capture forbids destroying them before.
+        Events are kept until all calls are enqueued, since destroying one would end a capture.
         """
         accelerator = self._accelerator
         events: dict[int, Event] = {}
@@ -298,7 +298,7 @@ class GpuBackend:
         self.is_torn = False
 
     def _run_one_by_one(self) -> None:
-        """Run the works in order, poison dead bytes, and check that every result is finite."""
+        """Run calls node by node, poison dead bytes, and check that results are finite."""
         freed = freed_after(self.plan) if self._poison else {}
         self._fill(empty_at_start(self.plan) if self._poison else ())
         works = {work.step: work for work in self._works}

@@ -72,7 +72,7 @@ BoundCall = BoundLaunch | BoundGemm | BoundPlan | BoundExchange
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The calls for one node, or for several updates that share a launch.
+    """The calls for one node, or for several update nodes that share a kernel launch.
 
     `step` is the index of the first of these nodes in the graph.
     """
@@ -139,10 +139,10 @@ def _on_one_stream(
 
 
 def slots_of_works(plan: MemoryPlan, works: Sequence[Work], alone: bool) -> list[StreamSlot]:
-    """Return the stream of each work by the plan, and the indices of the works it waits for.
+    """Return the stream of each work (calls of a node), and the indices of works that it waits for.
 
-    All works run on one stream if `alone`. Without a stream schedule, collectives get a stream of
-    their own.
+    All works run on one stream if `alone` or if the plan has no stream schedule. In the second
+    case, collectives get a stream of their own.
     """
     if plan.streams is None and not alone and any(map(_is_exchange, works)):
         return _slots_beside_exchanges(plan, works)
@@ -164,8 +164,8 @@ def _is_exchange(work: Work) -> bool:
 def _slots_beside_exchanges(plan: MemoryPlan, works: Sequence[Work]) -> list[StreamSlot]:
     """Schedule collectives on a second stream.
 
-    Each collective waits for the works before it. The first work at or after the node that awaits a
-    collective waits for that collective.
+    A work is the calls of a node. A collective waits for all works before it. Each collective has a
+    node that awaits its result. The first work from that node on waits for the collective.
     """
     begun = {work.step: number for number, work in enumerate(works) if _is_exchange(work)}
     nodes, position = plan.graph.nodes, plan.graph.position

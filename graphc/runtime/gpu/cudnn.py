@@ -148,7 +148,8 @@ class Cudnn:
     def _planned(self, request: Request, workspace_bytes: int, in_parts: bool) -> Plan | None:
         """Build the plan with the engine that serves the request with contiguous operands.
 
-        The layouts of operands differ between strategies, and the engine determines the bits.
+        The engine determines the bits of the result, so it must not depend on the layouts of
+        operands, which differ between strategies.
         """
         usual = packed(request)
         key = self._key(usual, workspace_bytes, in_parts)
@@ -235,9 +236,10 @@ class Cudnn:
         return self._at(graph, index, request, workspace_bytes)
 
     def _named(self, request: Request, found: Mapping[str, Any]) -> Any:
-        """Describe a request with an engine and its knobs as the last plan; None if that fails.
+        """Return the frontend graph of a request with the given engine and knobs as its last plan.
 
-        The frontend lists engines that it cannot create by name: it rejects knobs of older engines.
+        Returns None if the frontend rejects them. It can list engines, with knobs of older cuDNN
+        versions, that it cannot create by name.
         """
         members = self._library.knob_type.__members__
         graph = self._described(request)
@@ -274,7 +276,10 @@ class Cudnn:
         graph.deselect_workspace_greater_than(workspace_bytes)
 
     def _at(self, graph: Any, index: int, request: Request, workspace_bytes: int) -> Plan | None:
-        """Return the plan at an index of the frontend's list; None if it is refused."""
+        """Return the plan at an index of the frontend's list.
+
+        Returns None if cuDNN cannot build the plan, or if its workspace is too large.
+        """
         try:
             engine, knobs = graph.get_engine_and_knobs_at_index(index)
             if engine not in BACKEND_ENGINES:

@@ -24,7 +24,7 @@ from graphc.runtime.gpu.step_model import (
 Rule = Literal["rows", "products", "bytes", "workspace", "launches"]
 
 MOST_PRODUCTS = 4
-"""The largest number of products of a node that the rule ``products`` accepts."""
+"""A node with more matrix products than this violates the rule ``products``."""
 
 MOST_PASSES = 1.75
 """The largest accepted ratio of the bytes that kernels of a node move to the bytes of its operands
@@ -34,7 +34,7 @@ LEAST_BYTES = 2**20
 """The smallest number of moved bytes of a node for which the rule ``bytes`` applies."""
 
 MOST_LAUNCHES = 0.25
-"""The largest accepted fraction of the modeled step for launches."""
+"""Launches that take a larger fraction of the modeled step violate the rule ``launches``."""
 
 
 @dataclass(frozen=True, slots=True)

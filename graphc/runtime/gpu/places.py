@@ -18,9 +18,10 @@ access needs more."""
 def places_of_plan(
     plan: MemoryPlan, address: int = 0, elsewhere: Mapping[int, int] | None = None
 ) -> dict[Value, Place]:
-    """Return the place of every value in an arena at `address`, without accessing memory.
+    """Return address and byte strides of every value in an arena at `address`.
 
-    `elsewhere` has the addresses of buffers that are not at their offset in that arena.
+    No memory is accessed. `elsewhere` maps the indices of buffers outside that arena to their
+    addresses.
 
     Raises `PlanError` for an address that is not a multiple of 256, and for a value that would
     leave the arena.
@@ -50,9 +51,9 @@ def places_of_plan(
 def slots_of_plan(
     plan: MemoryPlan, places: Mapping[Value, Place], address: int, way: Way
 ) -> dict[Value, Place]:
-    """Return the places of the slots of one direction (`way`).
+    """Return address and strides of the slots of one direction, ``in`` or ``out``, by value.
 
-    Values have the same strides in their slots as in their own `places`.
+    A slot holds a copy of an input or output. Its strides are those of the value in `places`.
     """
     return {
         slot.value: Place(address + slot.buffer.offset, places[slot.value].strides)

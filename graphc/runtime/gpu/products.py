@@ -103,7 +103,7 @@ class Products:
         bias_alignment: int,
         workspace_bytes: int,
     ) -> Algorithm:
-        """Return the algorithm of the contiguous product if it fits, else that of this layout."""
+        """Return the algorithm for contiguous operands if it fits, else one for this layout."""
         asked = [(placements, bias_alignment)]
         usual = in_one_piece(call)
         if is_as_aligned(call, placements, usual) and bias_alignment == PROMISED_ALIGNMENT:
@@ -193,12 +193,15 @@ def shown(call: Gemm) -> str:
 
 
 def _leading(matrix: Matrix, rows: int, columns: int) -> int:
-    """Return the leading dimension; a single column may have any, so return the padded extent."""
+    """Return the leading dimension of a matrix in elements.
+
+    For a single column any number is valid, so the result is the padded extent.
+    """
     return matrix.leading if columns > 1 else padded_extent(rows, matrix.dtype.itemsize)
 
 
 def in_one_piece(call: Gemm) -> tuple[MatrixPlacement, ...]:
-    """Return the layout of the operands if they are contiguous, apart from padding.
+    """Return the layouts that a call's operands have if they are contiguous, apart from padding.
 
     The alignments are those that hold under all strategies.
     """

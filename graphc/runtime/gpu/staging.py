@@ -61,7 +61,10 @@ def arranged(memory: Bytes, value: Value, place: Place) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feed:
-    """Feeds written to one half. They are written again if other feeds have overwritten it."""
+    """A set of feeds, and the half of pinned memory to which they were written.
+
+    They are written again if other feeds have overwritten them.
+    """
 
     half: int
     feeds: Mapping[Input, Array]
@@ -170,7 +173,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetched:
-    """Outputs that are being copied to one half, and the event of their arrival."""
+    """Outputs of a step that are being copied to one half, and the event of their arrival."""
 
     half: int
     there: Event

@@ -46,14 +46,16 @@ ATTENTION_PART, ATTENTION_GRADIENT_PART, OWN_ATTENTION_PART = 0.32, 0.22, 0.17
 graphc's own attention on tensor cores, which its other instructions limit; measured."""
 
 ODD_EXTENT_PART, EXTENT_MULTIPLE = 0.1, 8
-"""The fraction of 16-bit products whose m or k is not a multiple of 8. cuBLASLt computes them
-without Hopper's instructions for any strides; measured with a vocabulary of 50,257."""
+"""`ODD_EXTENT_PART` is the fraction of peak arithmetic of 16-bit products whose m or k is not a
+multiple of `EXTENT_MULTIPLE`. cuBLASLt computes them without Hopper's matrix instructions, whatever
+their strides. Measured with a vocabulary of 50,257."""
 
 READS: Mapping[str, float] = {
     "cross_entropy": 3.0, "cross_entropy_gradient": 2.0, "norm_parameter_gradients": 2.6,
 }  # fmt: skip
-"""Op → the passes over its operands that the measured time of its kernel amounts to. Cross entropy
-reads its rows three times, one element per load. Sums over columns load 2 bytes at a time."""
+"""Op → the number of passes over its operands that explains the measured time of its kernel. Cross
+entropy reads its rows three times, one element per load. Sums over columns load 2 bytes at a
+time."""
 
 OWN_PRODUCTS = 7 / 5
 """The ratio of computed to necessary products in graphc's gradient of attention. It computes two of
@@ -72,14 +74,15 @@ ADDRESS = 0x7F00_0000_0000
 """The assumed address of the arena."""
 
 IN_PARTS = ("concat", "pad_slice")
-"""Ops whose launches each write a part of the result. Together they move the bytes of the op."""
+"""Ops whose kernels are launched several times, each time for a part of the result. The bytes that
+all launches together move are those of the op."""
 
 KINDS = ("products", "convolutions", "attention", "other kernels", "launches")
 
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """The nodes of one op: their number, their calls, and their seconds including launches."""
+    """Totals for the nodes of one op: their number, calls, and seconds, which include launches."""
 
     op: str
     nodes: int
@@ -94,8 +97,8 @@ class StepModel:
     by_kind: Mapping[str, float]
     by_op: tuple[OpTime, ...]
     by_step: Mapping[int, float]
-    """Index of a node in the graph → the seconds of all its calls. Updates that share a launch
-    count for the first of them."""
+    """Index of a node in the graph → the seconds of all its calls. The time of a launch shared by
+    several updates counts for the first of them."""
     calls: int
 
     @property
@@ -150,12 +153,12 @@ class AnyEngine(Cudnn):
         pass  # there is no library
 
     def build(self, request: Request, workspace_bytes: int, in_parts: bool = False) -> Plan:
-        """Return a plan that cannot run."""
+        """Return a plan for a request, for modeling only: it cannot run."""
         return Plan(request, None, 0, 0, {})
 
 
 def bytes_of_buffers(plan: MemoryPlan, nodes: Sequence[Node]) -> dict[int, int]:
-    """Map the addresses of values and workspace tensors of some nodes to their bytes.
+    """Map the addresses of operands, results and workspace of some nodes to sizes in bytes.
 
     The arena is at `ADDRESS`.
     """

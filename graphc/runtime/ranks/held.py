@@ -1,4 +1,6 @@
-"""Mapping of names to states: a whole state, or a member of a row that is sharded across ranks.
+"""Mapping of names to states: a whole state, or a member of a sharded row.
+
+A row is a concatenation of parameters or moments, its members, of which each rank stores one part.
 
 By name, a program has whole parameters and moments on any number of ranks, so files and user code
 do not depend on that number. Reading a sharded member gathers its row from all ranks. Writing is
@@ -24,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A named array: the whole of `state`, or a member of its row from element `first` on."""
+    """A named array: a whole state, or a member of the sharded row `state` from element `first`."""
 
     name: str
     type: TensorType
@@ -69,7 +71,7 @@ def member_of(row: Array, held: Held) -> Array:
 def parts_written(
     rank: int, given: Iterable[tuple[Held, Array]], read: Callable[[State], Array]
 ) -> Iterator[tuple[State, Array]]:
-    """Yield the states of a rank with their new contents after `given` is written.
+    """Yield the states of a rank that change when `given` is assigned, with their new contents.
 
     `read` returns the current part of a sharded row.
     """

@@ -32,9 +32,9 @@ SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 1e-3, 1e6
 
 
 class Lane:
-    """The collectives of one rank. All programs on a wire share its lane and its time limit.
+    """A queue of collectives of one rank, which one thread runs in order.
 
-    `time_limit` is in seconds.
+    All programs on a wire share one lane and its time limit. `time_limit` is in seconds.
     """
 
     def __init__(self, wire: Wire, time_limit: float = RANK_TIMEOUT) -> None:
@@ -50,11 +50,14 @@ class Lane:
 
     @functools.cached_property
     def scratch(self) -> sums.Scratch:
-        """The workspace of sums."""
+        """The workspace in which sums of collectives are computed."""
         return sums.Scratch(self.wire.size)
 
     def begins(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
-        """Return the call that begins a collective; `y` may be `x` if the op may overwrite it."""
+        """Return the call that begins a collective from `x` to `y`.
+
+        `y` may be `x` if the op may overwrite its operand.
+        """
         ranks = node.attributes.ranks
         if ranks != self.wire.size:
             raise RanksError(
@@ -78,13 +81,13 @@ class Lane:
         return lambda: self._wait(ticket)
 
     def run(self, what: str, function: Callable[[], T]) -> T:
-        """Run a function in order with the collectives, and return its result."""
+        """Run a function after the collectives queued so far, and return its result."""
         return function() if self.wire.size == 1 else self.start(what, function)()
 
     def start(self, what: str, function: Callable[[], T]) -> Callable[[], T]:
-        """Enqueue a function in order with the collectives of several ranks.
+        """Enqueue a function after the collectives queued so far.
 
-        Returns a call that waits for its result.
+        All ranks do so in the same order. Returns a call that waits for the result of the function.
         """
         ticket = _Ticket(what)
         self._put(function, ticket)

@@ -97,7 +97,7 @@ def all_gather(wire: Wire, x: Array, y: Array) -> Call:
 
 
 def broadcast(wire: Wire, y: Array, root: int) -> Call:
-    """Return the call that replaces contiguous `y` by that of rank `root`."""
+    """Return the call that replaces contiguous `y` on all ranks by `y` of rank `root`."""
     whole = _bytes_of(y.reshape(-1))
     return lambda: wire.broadcast(whole, root)
 
@@ -105,9 +105,10 @@ def broadcast(wire: Wire, y: Array, root: int) -> Call:
 def _summing(
     wire: Wire, scratch: Scratch, flat: Array, bounds: list[int], out: Array
 ) -> list[Call]:
-    """Return calls that sum the parts of `flat` between `bounds`, that of this rank into `out`.
+    """Return calls that sum `flat` over all ranks; each rank computes one part of the sum.
 
-    `out` may be the part itself.
+    Part r is `flat[bounds[r]:bounds[r + 1]]`. The part of this rank is written to `out`, which may
+    be that part of `flat` itself.
     """
     item, sent = flat.itemsize, _bytes_of(flat)
     step = scratch.piece // item
@@ -138,7 +139,7 @@ def _summing(
 
 
 def _adding(scratch: Scratch, pieces: list[Array], target: Array) -> list[Call]:
-    """Return calls that add pieces in order."""
+    """Return calls that write the sum of `pieces`, added in order, to `target`."""
     if target.dtype.itemsize > 2:
         if len(pieces) == 1:
             return [_call(np.copyto, target, pieces[0])]

@@ -112,7 +112,7 @@ def by_rank_0(lane: Lane, work: Callable[[], object]) -> None:
 def _told_meanwhile(lane: Lane, work: Callable[[], object]) -> None:
     """Call `work`, and send the other ranks its status every quarter of the time limit.
 
-    The waiting ranks therefore do not time out. The last message says how the work ended.
+    So the waiting ranks do not time out. The last message reports success, or the text of an error.
     """
     ended, own = threading.Event(), DONE
 

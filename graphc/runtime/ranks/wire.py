@@ -15,7 +15,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Wire(Protocol):
-    """The connection of one of `size` ranks with the others."""
+    """The connection of one of `size` ranks with all others."""
 
     rank: int
     size: int
@@ -38,7 +38,7 @@ class Wire(Protocol):
         ...
 
     def broadcast(self, whole: Array, root: int) -> None:
-        """Replace `whole` by that of rank `root`."""
+        """Replace `whole` on all ranks by `whole` of rank `root`."""
         ...
 
     def tell(self, message: bytes) -> list[bytes]:

@@ -90,7 +90,10 @@ def _form(library: Library, node: Node, places: Places, workspace: Workspace) ->
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A convolution node, with its values by their roles in x * w = y, and their places."""
+    """A convolution node or one of its gradients, as x * w = y for maps x and y and filters w.
+
+    `places` has the addresses and strides of these values.
+    """
 
     library: Library
     node: Node
@@ -104,7 +107,7 @@ class _Form:
     sum: Value | None
 
     def calls(self, threads: int) -> list[Execution] | None:
-        """Return all calls, in order, on `threads` threads; None if one is not supported."""
+        """Return all calls for `threads` threads, in order; None if one is not supported."""
         found: list[Execution | None] = []
         if self.sum is not None:
             copied = moved(self.library, self.sum, self.w, self.places)
@@ -125,7 +128,7 @@ class _Form:
 
     @property
     def roles(self) -> tuple[int, int, int]:
-        """The arguments of the primitive for x, w and y."""
+        """The numbers of the primitive's arguments for x, w and y."""
         return ROLES[self.node.op.name]
 
     @property
@@ -145,7 +148,7 @@ class _Form:
 
     @property
     def _copied(self) -> tuple[Value, ...]:
-        """The maps that are not channels-last, and have to be copied for the library."""
+        """The maps that must be copied for the library, because they are not channels-last."""
         return tuple(
             v for v in (self.x, self.y) if not is_channels_last(v.type, self.places[v].strides)
         )
@@ -166,7 +169,7 @@ class _Form:
         return align(value.type.bytes // value.shape[0] * images, ALIGNMENT)
 
     def _scratch(self, primitive: Primitive, images: int) -> int:
-        """Return the bytes of the workspace before the scratchpad."""
+        """Return the workspace bytes of filters and copied maps, which precede the scratchpad."""
         copies = sum(self._copy_bytes(value, images) for value in self._copied)
         return self._filters_bytes(primitive) + copies
 
@@ -182,21 +185,27 @@ class _Form:
         return Tensor((groups, k // groups, c, r, s), self.w.type.dtype, by_group)
 
     def _filters_brought(self, primitive: Primitive) -> Execution | None:
-        """Return the call that reorders the filters to the layout of a primitive."""
+        """Return the call that copies the filters to the workspace in the layout of a primitive."""
         given = described(self.library, self._filters())
         ends = Pointer(given.handle), primitive.argument(WEIGHTS)
         addresses = self.places[self.w].address, self.workspace.address
         return reordered(self.library, ends, addresses)
 
     def _filters_back(self, primitive: Primitive, is_later: bool) -> Execution | None:
-        """Return the call that writes the gradient of the filters to its place, or adds it."""
+        """Return the call that copies the gradient of the filters from the workspace to the output.
+
+        If `is_later`, or if the node adds to a sum, the copy is added to the output instead.
+        """
         given = described(self.library, self._filters())
         ends = primitive.argument(WEIGHTS_GRADIENT), Pointer(given.handle)
         addresses = self.workspace.address, self.places[self.w].address
         return reordered(self.library, ends, addresses, is_later or self.sum is not None)
 
     def _chunk(self, primitive: Primitive, first: int, images: int) -> list[Execution | None]:
-        """Return the calls for some images: copies of inputs, the primitive, copies of outputs."""
+        """Return the calls for `images` images from number `first` on.
+
+        These are copies of inputs, the primitive, and copies of outputs.
+        """
         source, filters, target = self.roles
         taken = self._filters_bytes(primitive)
         addresses = {filters: self.workspace.address}
@@ -221,7 +230,7 @@ class _Form:
         return [*before, call, *behind]
 
     def _from(self, value: Value, image: int) -> Place:
-        """Return the place of a value from an image on."""
+        """Return the address and strides of the images of a value from number `image` on."""
         place = self.places[value]
         return Place(place.address + image * place.strides[0], place.strides)
 
@@ -245,7 +254,7 @@ class _Form:
         return PRIMITIVES.get(key, partial(self._made, tensors, images))
 
     def _last(self, value: Value, images: int) -> Tensor:
-        """Describe a channels-last map of some images."""
+        """Describe a map of `images` images with channels-last strides."""
         part = value.type.with_shape((images, *value.shape[1:]))
         size = value.type.dtype.itemsize
         strides = tuple(stride // size for stride in channels_last_strides(part))

@@ -18,7 +18,7 @@ from graphc.runtime.cpu.onednn.primitive import (
 
 
 def strides_of(value: Value, place: Place) -> Numbers:
-    """Return strides in elements; an axis of one element gets a stride beyond all other axes."""
+    """Return strides in elements; an axis of one element gets the largest stride."""
     size = value.type.dtype.itemsize
     given = [stride // size for stride in place.strides]
     reach = max((n * step for n, step in zip(value.shape, given, strict=True)), default=1)
@@ -35,9 +35,10 @@ def repeats(value: Value, place: Place) -> bool:
 def reordered(
     library: Library, ends: tuple[Pointer, Pointer], addresses: tuple[int, int], adds: bool = False
 ) -> Execution | None:
-    """Return a copy from one layout and address to another; with `adds`, it adds to the target.
+    """Return the call that copies a tensor to another layout and address.
 
-    Returns None if the library has no such copy without scratch.
+    `ends` and `addresses` are those of the source and the target. With `adds`, the call adds to the
+    target. Returns None if the library cannot do this without scratch.
     """
     engine, made = Pointer(library.engine.handle), attributes(library, adds)
     descriptor = library.offered(

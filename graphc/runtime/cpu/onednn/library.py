@@ -83,7 +83,7 @@ class Library:
     def offered(
         self, kind: str, name: str, *arguments: Any, refusals: tuple[int, ...] = UNIMPLEMENTED
     ) -> Owned | None:
-        """Create a handle by a function; None if its status is one of `refusals`."""
+        """Create a handle by calling function `name`; return None for a status among `refusals`."""
         handle = Pointer()
         status = self.status(name, ctypes.byref(handle), *arguments)
         if status in refusals:

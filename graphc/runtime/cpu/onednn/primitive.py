@@ -63,7 +63,7 @@ class Workspace:
     """The part of the plan's workspace that the calls of a node may use."""
 
     address: int
-    """A multiple of `ALIGNMENT`."""
+    """The address of the first byte, a multiple of `ALIGNMENT`."""
     size: int
 
 
@@ -80,7 +80,7 @@ class Execution:
     threads: int
     """The number of threads for which the primitive was created."""
     kept: tuple[object, ...]
-    """The handles that must live as long as the call."""
+    """The handles that must exist as long as the call."""
 
 
 def numbers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
@@ -109,7 +109,7 @@ class Primitive:
         self.implementation = (name.value or b"").decode()
         self._made: Owned | None = None
         self.threads = int(library.functions.omp_get_max_threads())
-        """The number of threads it runs on; see `Library.threads`."""
+        """The number of threads that the primitive runs on; see `Library.threads`."""
 
     @property
     def descriptor(self) -> Pointer:
@@ -125,11 +125,11 @@ class Primitive:
 
     @property
     def allocates(self) -> bool:
-        """True if a call allocates memory of the size of its operands, or is slow."""
+        """True if a call would allocate memory of the size of its operands, or would be slow."""
         return any(part in self.implementation for part in ALLOCATING)
 
     def argument(self, argument: int) -> Pointer:
-        """Return the memory descriptor that an argument of the primitive must have."""
+        """Return the memory descriptor that the primitive requires for an argument."""
         return self.tensor(QUERY_EXECUTION_TENSOR, argument)
 
     def tensor(self, query: int, index: int) -> Pointer:
@@ -144,12 +144,12 @@ class Primitive:
         return int(self._library.functions.dnnl_memory_desc_get_size(described))
 
     def lies(self, argument: int, tensor: Owned) -> bool:
-        """Return True if an argument must have the memory descriptor `tensor`."""
+        """Return True if the primitive requires the memory descriptor `tensor` for an argument."""
         equal = self._library.functions.dnnl_memory_desc_equal
         return bool(equal(self.argument(argument), Pointer(tensor.handle)))
 
     def on(self, addresses: Mapping[int, int], scratch: int) -> Execution:
-        """Create a call on arguments at these addresses, with a scratchpad at `scratch`."""
+        """Create a call with arguments at these addresses and a scratchpad at `scratch`."""
         library = self._library
         places = {key: (self.argument(key), address) for key, address in addresses.items()}
         if self.scratch_bytes:
@@ -214,7 +214,10 @@ def attributes(
 
 
 def chosen(library: Library, descriptor: Owned | None, fits: Condition) -> Primitive | None:
-    """Return the first implementation of a descriptor that fits and does not allocate, or None."""
+    """Return the first implementation of a descriptor for which `fits` is true, or None.
+
+    Implementations that allocate memory in each call are skipped.
+    """
     while descriptor is not None:
         found = Primitive(library, descriptor)
         if not found.allocates and fits(found):
@@ -231,7 +234,10 @@ Made = TypeVar("Made")
 
 
 def with_fewer(library: Library, threads: int, make: Callable[[int], Made | None]) -> Made | None:
-    """Return the result of `make` for `threads` threads, halved down to one while it is None."""
+    """Call `make` with `threads` threads, then with half as many each time, down to one.
+
+    Return the first result that is not None, or None.
+    """
     while threads:
         with library.threads(threads):
             found = make(threads)

@@ -1,8 +1,9 @@
 """Matrix products: `matmul` and `linear` nodes as matmul primitives of oneDNN.
 
 All batch axes are axes of one primitive if an implementation supports their strides. Otherwise some
-or all of them become a loop over calls. The implementations that do not allocate support matrices
-by rows or by columns, and the batches that `codegen.products.native.takes_strides` names.
+or all of them become a loop over calls. The implementations that do not allocate accept matrices
+stored by rows or by columns, and the batch strides that `codegen.products.native.takes_strides`
+accepts.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ the library is not used: it maps NaN to 0, which would hide a loss that has dive
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """The operands of a product: batch axes, then matrix axes, with strides in elements."""
+    """The extents of a product, and its operands, with strides in elements.
+
+    Strides are those of the batch axes, then those of the two matrix axes.
+    """
 
     batch: Numbers
     first: Operand
@@ -135,7 +139,7 @@ class _Form:
     threads: int
 
     def products(self, matrices: Matrices) -> list[Execution] | None:
-        """Return one call for the whole batch, or else a loop of calls over some of its axes."""
+        """Return one call for the whole batch, or one for each index of some batch axes."""
         axes = range(len(matrices.batch))
         longest = sorted(axes, key=lambda axis: (matrices.batch[axis], axis))
         for kept in dict.fromkeys((tuple(axes), tuple(longest[-1:]), ())):
@@ -146,10 +150,11 @@ class _Form:
         return None
 
     def _looped(self, matrices: Matrices, kept: Numbers, outer: int) -> list[Execution] | None:
-        """Return calls with the axes `kept` as their batch, one for each index of the other axes.
+        """Return one call for each index of the batch axes that are not in `kept`.
 
-        `outer` is the number of leading axes of one element that are added. For a batch of one
-        axis, the library supports interleaved rows of the matrices only with such an axis.
+        The axes `kept` are the batch of each call. If `outer` is 1, a leading axis of extent 1 is
+        added. For a single batch axis, the library supports matrices with interleaved rows only
+        with such an axis. Returns None if the library supports no such call.
         """
         operands = matrices.first, matrices.second, matrices.result
         primitive = with_fewer(
@@ -211,7 +216,7 @@ class _Form:
 def _tensor(
     matrices: Matrices, each: Operand, kept: Numbers, outer: int, shape: tuple[int, int]
 ) -> Tensor:
-    """Describe an operand with the batch axes `kept`; an axis with stride 0 gets one element."""
+    """Describe an operand with the batch axes `kept`; an axis with stride 0 gets extent 1."""
     batch = [matrices.batch[axis] if each.strides[axis] else 1 for axis in kept]
     matrix = each.strides[-2:]
     inside = [(n, step) for n, step in zip(shape, matrix, strict=True)]
@@ -222,6 +227,6 @@ def _tensor(
 
 
 def _offset(each: Operand, axes: Sequence[int], index: Sequence[int]) -> int:
-    """Return the offset in bytes of the matrix at an index."""
+    """Return the offset in bytes of the matrix at this index of the batch axes `axes`."""
     step = sum(i * each.strides[axis] for i, axis in zip(index, axes, strict=True))
     return step * each.dtype.itemsize
