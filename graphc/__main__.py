@@ -1,4 +1,4 @@
-"""``python -m graphc``."""
+"""Entry point of ``python -m graphc``."""
 
 import sys
 

@@ -14,12 +14,12 @@ from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
 
 MOST = 2**40
-"""Upper limit of the batches that are tried."""
+"""The largest batch size that the search tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargestBatch:
-    """A batch whose plan fits, while the plan of the next larger batch does not."""
+    """The largest batch size that fits, and its plan. The next larger batch does not fit."""
 
     batch: int
     plan: MemoryPlan
@@ -34,11 +34,12 @@ def largest_batch(
 ) -> LargestBatch | None:
     """Return the largest batch whose plan takes at most `memory`; None if no batch fits.
 
-    `memory` is a number of bytes or a string such as ``"7GiB"``. `make` returns the loss for a
-    batch, an integer of at least 1; `options` are those of `graphc.plan`. With
+    `memory` is a number of bytes or a string such as ``"7GiB"``. `make(batch)` returns the loss for
+    a batch size, an integer of at least 1. `options` are those of `graphc.plan`. With
     ``recompute="optimal"`` and no limit on bytes or flops, any amount of recomputation is allowed.
-    The search begins at `start`; the result for other options saves plans. Raises the errors of
-    `make` and `graphc.plan`, and `OptionError` if even a batch of 2**40 fits.
+    The search begins at the batch size `start`, or at a `LargestBatch` found with other options,
+    which saves plans. Raises the errors of `make` and `graphc.plan`, and `OptionError` if even a
+    batch of 2**40 fits.
     """
     search = _Search(make, parse_bytes("memory", memory), options)
     if isinstance(start, LargestBatch):
@@ -51,9 +52,10 @@ def largest_batch(
 class _Search:
     """A search by false position, with the arena bytes of each batch cached.
 
-    Bytes grow almost linearly with the batch. So the next batch to try is where the line through
-    the largest batch that fits and the smallest that does not crosses the limit. If the line is
-    off, the steps away from it double, so the search takes at most a logarithmic number of plans.
+    Bytes grow almost linearly with the batch. A line through the largest batch that fits and the
+    smallest one that does not fit therefore predicts the batch that reaches the limit. This batch
+    is tried next. After each wrong prediction on the same side, the minimum step doubles, so the
+    search makes at most a logarithmic number of plans.
     """
 
     def __init__(self, make: Callable[[int], Value], memory: int, options: dict[str, Any]) -> None:
@@ -86,9 +88,11 @@ class _Search:
         return None if found is None else LargestBatch(fits, found)
 
     def guess(self, fits: int, over: int | None, pace: int) -> int:
-        """Return the next batch to try: above `fits`, and below `over` if that is known.
+        """Return the next batch to try, above `fits`, the largest batch that is known to fit.
 
-        It is at least `pace` above `fits`; for a negative `pace`, at least `-pace` below `over`.
+        The result is below `over`, the smallest batch that is known not to fit, unless that is
+        None. A positive `pace` is the minimum distance from `fits`, a negative one the minimum
+        distance from `over`.
         """
         spare = self.memory - self.sizes[fits]
         if over is not None:
@@ -112,7 +116,7 @@ class _Search:
         return min(fits + max(step + 1, pace // 2), MOST)
 
     def size(self, batch: int) -> int:
-        """Return the arena bytes of a batch; the fewest found if any extra time is allowed."""
+        """Return the arena bytes for a batch, the fewest found if extra time is not limited."""
         if batch not in self.sizes:
             if self.takes_any_time:
                 self.sizes[batch] = self._least(batch)

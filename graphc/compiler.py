@@ -126,8 +126,8 @@ def _on_this_machine(options: Told) -> Told:
 def _present(device: str | Device, roofline: str | None) -> str | Device:
     """Return the profile of the GPU named ``cuda`` or ``cuda:1`` if it is present.
 
-    If `roofline` requests another device, or the GPU is missing, return `device` unchanged. It is
-    then planned for as the default GPU.
+    If `roofline` requests another device, or the GPU is missing, return `device` unchanged. The
+    plan is then made for the default GPU.
     """
     if roofline is not None or not (isinstance(device, str) and device.startswith("cuda")):
         return device

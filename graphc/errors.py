@@ -66,7 +66,7 @@ def level_of_caller() -> int:
 
 
 def _is_passed_through(frame: FrameType) -> bool:
-    """Return True if a frame is internal: not a line of the user's program."""
+    """Return True if a frame is inside graphc or Python, not in the user's program."""
     package = str(frame.f_globals.get("__name__")).partition(".")[0]
     return package in _PASSED_THROUGH or frame.f_code.co_filename.startswith("<frozen ")
 
@@ -287,7 +287,7 @@ def whole_number(name: str, given: object, least: int = 1, most: float = math.in
 
 
 def truth(name: str, given: object, beside: str = "") -> bool:
-    """Return `given` as a bool if it is True or False, also NumPy's, else raise `OptionError`.
+    """Return `given` as a bool if it is a Python or NumPy bool, else raise `OptionError`.
 
     `beside` is text for the message that lists other allowed values.
     """
@@ -359,4 +359,5 @@ MOST_NAMES = 20
 """Maximum number of names that a message lists."""
 
 MUCH_LESS = 0.1
-"""Margin of `difflib`'s ratio, from 0 to 1; about one letter for names of ten letters."""
+"""A suggestion may be less similar than the closest one by at most this difference of `difflib`
+ratios (0 to 1), about one letter of ten."""

@@ -153,7 +153,10 @@ def _own_descriptor(path: str) -> int | None:
 
 
 def _write_into(target: Path, parts: Iterable[bytes]) -> None:
-    """Write to a target that is not a regular file, after the buffered output of this process."""
+    """Write to a target that is not a regular file, after flushing standard output and error.
+
+    They are flushed only if the target is one of them.
+    """
     own = _own_descriptor(str(target))
     if own is not None:
         for stream in (sys.stdout, sys.stderr):
@@ -177,7 +180,7 @@ def _write_all(descriptor: int, parts: Iterable[bytes]) -> None:
 
 
 def _replace(target: Path, parts: Iterable[bytes]) -> None:
-    """Write next to a regular file, or where none exists yet, and rename."""
+    """Write a temporary file beside a regular file, or where no file exists yet, then rename it."""
     _remove_left(target.parent)
     try:
         old = os.stat(target)
@@ -207,7 +210,7 @@ def _replace(target: Path, parts: Iterable[bytes]) -> None:
 
 
 def _open_new(part: Path, mode: int) -> IO[bytes]:
-    """Create a file whose mode is `mode` without the bits of the process's umask.
+    """Create a file whose mode is `mode` minus the bits of the process's umask.
 
     The kernel applies the umask: a process can only read it by changing it for all threads.
     """

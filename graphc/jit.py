@@ -23,7 +23,7 @@ from typing import Any, TypeVar, cast
 Function = TypeVar("Function", bound=Callable[..., object])
 
 LITTLE = 64
-"""Up to this many steps, running the plain loop is faster than loading its machine code."""
+"""For at most this many iterations, the plain loop is faster than loading machine code."""
 
 
 class Loop:
@@ -64,7 +64,7 @@ def compiled(function: Function) -> Function:
 
 
 def suited(function: Function, steps: int) -> Function:
-    """Return a loop compiled, or as the plain function for few steps."""
+    """Return a loop compiled, or its plain function for at most `LITTLE` steps."""
     assert isinstance(function, Loop), "only loops have two forms"
     return cast(Function, function.compiled if steps > LITTLE else function.written)
 
@@ -84,9 +84,11 @@ def _with_numba(loop: Loop) -> Callable[..., Any]:
 def _linked(
     loop: Loop, form: str, change: Callable[[FunctionType], Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """Return a loop in one form, with the loops that it calls in the same form.
+    """Return a loop in compiled or plain form; the loops that it calls have the same form.
 
-    The copy has its own globals, which refer to those loops.
+    `form` is the attribute that caches the result, and `change` converts a function to that form.
+    The returned function has its own globals, in which the names of called loops refer to these
+    forms.
     """
     known = getattr(loop, form)
     if known is not None:

@@ -101,7 +101,7 @@ def now_required(kind: type[Options], name: str) -> Mapping[str, Option[Any]]:
 
 
 def same(kind: type[Options], name: str) -> Any:
-    """Return an option of `kind` as a field of another class, to share a single option."""
+    """Return a copy of an option of class `kind`, to declare it as a field of another class."""
     declaration = declared(kind)[name]
     return field(default=declaration.default, metadata={"option": declaration})
 

@@ -37,7 +37,8 @@ Strides = tuple[int, ...]
 
 
 KnownLayouts = SharedByCopies[tuple[Strides | None, ...]]
-"""Strides of a node's outputs, None if row-major, by the strides of its operands."""
+"""A cache: for a node, the strides of its outputs by the strides of its operands. None means
+row-major."""
 
 
 def layouts(
@@ -45,8 +46,8 @@ def layouts(
 ) -> dict[Value, Strides]:
     """Return the byte strides of the values that are not row-major, except views.
 
-    The result is empty if the target has no preference. `known` is updated; it serves graphs of
-    copies for the same target.
+    The result is empty if the target has no preference. `known` is a cache that this function
+    fills. It may be reused for graphs with copies of these nodes and the same target.
     """
     preferences: list[_Preference] = []
     chosen = _Chosen(target, SharedByCopies() if known is None else known)

@@ -172,7 +172,7 @@ class RecomputeOptions(Options):
     )
 
     def check(self) -> None:
-        """Check each option, and that at most one of them decides the plan."""
+        """Check each option, and that at most one option determines what is recomputed."""
         super().check()
         given = self._given_goals
         if len(given) > 1:
@@ -320,7 +320,7 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
 
     @property
     def chunks_losses(self) -> bool:
-        """True if a loss may be computed by parts of its rows."""
+        """True if a loss may be computed in chunks of rows."""
         asked = self.target.chunks_losses if self.chunk_losses is None else self.chunk_losses
         return self.trains and asked
 
@@ -383,7 +383,7 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
 
     @property
     def _budget_is_for_width(self) -> bool:
-        """True if a budget only limits the bytes of a stream schedule: the step does not train."""
+        """True if the step does not train: a budget limits only the bytes of a stream schedule."""
         return self.optimizer is None and self.streams > 1 and self.budget is not None
 
     @property

@@ -57,7 +57,7 @@ from graphc.remat.reorder import reordered, with_least_peak
 from graphc.settings import settings_of
 
 WORTH_CHUNKS = 0.95
-"""The maximum ratio of the peaks with and without chunked losses at which losses are chunked."""
+"""Losses are computed in chunks if that multiplies the peak by at most this factor."""
 
 Pass = Callable[[Graph], Graph]
 Made = TypeVar("Made", Graph, MemoryPlan)
@@ -65,7 +65,7 @@ Made = TypeVar("Made", Graph, MemoryPlan)
 
 @dataclass(frozen=True)
 class Step:
-    """A named graph-to-graph function, and a predicate of the options it applies to."""
+    """A pass of the pipeline: its name, its function, and a predicate of options that enable it."""
 
     name: str
     change: Callable[[Graph, Compilation], Graph]
@@ -75,7 +75,7 @@ class Step:
 def plain(
     name: str, change: Pass, when: Callable[[PlanningOptions], bool] = lambda options: True
 ) -> Step:
-    """Return a step that does not depend on the compilation."""
+    """Return a step whose function needs only the graph, not the state of the compilation."""
     return Step(name, lambda graph, compilation: change(graph), when)
 
 
@@ -92,7 +92,7 @@ class Compilation:
     certificate: Certificate | None = None
     seconds: list[tuple[str, float]] = field(default_factory=list)
     recomputes: bool | None = None
-    """True if values may be recomputed, which affects fusion; None: as the options say."""
+    """True if values may be recomputed, which affects fusion. If None, the options decide."""
     unfused: Graph | None = None
     """The graph before fusion."""
     _allocation: Allocation | None = None
@@ -172,7 +172,7 @@ def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> Memo
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause garbage collection: planning makes many lasting objects, hardly any cycles."""
+    """Pause garbage collection: planning creates many lasting objects and few reference cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -202,7 +202,7 @@ def traced(options: PlanningOptions) -> Graph:
 
 
 def _with_states_copied(graph: Graph, compilation: Compilation) -> Graph:
-    """Copy outputs that show a state, since updates run before outputs are copied out.
+    """Copy outputs that share bytes with a state: updates run before outputs are returned.
 
     If the step does not train, remove changes of states from the graph instead.
     """
@@ -239,7 +239,7 @@ def _peak(graph: Graph, options: PlanningOptions) -> int:
     """Return the approximate peak live bytes of a training step without recomputation and fusion.
 
     It depends only on the network, the step and the device. Chunking changes the bits of results,
-    so it must not depend on where values are placed.
+    so the decision must not depend on the placement of values.
     """
     compilation = Compilation(options)
     for step in UNFUSED:  # the pipeline checks each when it runs it
@@ -291,7 +291,7 @@ def _reductions_fused(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def planner(graph: Graph, compilation: Compilation) -> BudgetPlanner:
-    """Return the planner for budgets of bytes or flops of a graph without recomputed nodes."""
+    """Return the planner that meets budgets of bytes or flops by recomputing nodes of a graph."""
     options, plain = compilation.options, graph
     if compilation.unfused is not None:
         plain = run(compilation.unfused, FUSING, Compilation(options, recomputes=False))
@@ -309,7 +309,7 @@ def _recomputed(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _goal_of_repeats(compilation: Compilation) -> Goal | None:
-    """Return the goal that passes after a recomputation search must preserve, or None."""
+    """Return the goal that passes after the search for recomputations must still meet, or None."""
     return (compilation.options.goal or Goal()) if compilation.certificate else None
 
 
@@ -402,5 +402,5 @@ UNFUSED = tuple(
 
 
 def before(name: str) -> tuple[Step, ...]:
-    """Return the steps of `STEPS` before the first one of that name."""
+    """Return the steps of `STEPS` before the first step with that name."""
     return STEPS[: [step.name for step in STEPS].index(name)]

@@ -35,18 +35,18 @@ SEED = 5
 STEPS = 3
 
 EXACT, NARROW = 1e-3, 5e-2
-"""Tolerances: of float32, relative to the largest change of an array over all steps, and of the
-loss in bf16."""
+"""Tolerances. `EXACT` is for float32, relative to the largest change of an array over all steps.
+`NARROW` is for the loss in bf16, relative to the loss."""
 
 ROUNDING = 1e-3
-"""The part of an array's largest number that counts as a change, too, as storing a number rounds
-it: `EXACT` of that is eight units in the last place of float32."""
+"""Storing a number rounds it, so this fraction of an array's largest number is added to its change.
+`EXACT` of that is eight units in the last place of float32."""
 
 MEMORY_STEPS = 20
-"""Steps over which the driver's free memory must not change."""
+"""Number of steps during which the driver's free memory must not change."""
 
 DRIVER_GRANULE = 2 * 2**20
-"""The driver hands out memory in pages of this size."""
+"""The page size, in bytes, in which the driver allocates memory."""
 
 NETWORKS: Mapping[str, Callable[[str], Value]] = {
     "mlp": lambda dtype: mlp(layers=3, hidden=32, inputs=20, batch=8, dtype=dtype),
@@ -58,7 +58,8 @@ NETWORKS: Mapping[str, Callable[[str], Value]] = {
         seq_len=3, batch=2, layers=2, hidden=8, inputs=5, classes=7, dtype=dtype
     ),
 }
-"""Small networks with all kinds of calls, by name."""
+"""Name → a function that builds a small network for a dtype. The networks cover different kinds of
+ops."""
 
 STRATEGIES: tuple[Mapping[str, Any], ...] = (
     *({"allocate": name} for name in COMPARED if name != "packed"),
@@ -66,14 +67,14 @@ STRATEGIES: tuple[Mapping[str, Any], ...] = (
     {"reorder": False},
     {"poison": True},
 )
-"""Options that must change no bit."""
+"""Options that must not change any bit of the results."""
 
 GPU_STRATEGIES: tuple[Mapping[str, Any], ...] = ({"cuda_graph": False}, {"streams": 3})
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One comparison: its network, its subject, whether it passed, and what was found."""
+    """One comparison: its network, its subject, whether it passed, and the observed result."""
 
     network: str
     subject: str
@@ -83,7 +84,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The last loss and all states of a run, by name, and how much each changed over the steps."""
+    """A trained program: its last loss and all states by name, and their changes over the steps."""
 
     program: Program
     arrays: Mapping[str, Array]
@@ -93,8 +94,8 @@ class _Run:
 def checks(device: str) -> Iterator[Check]:
     """Run all checks of a device, one after the other.
 
-    A check that raises is one that failed: its message is what was found. Raises `GpuUnavailable`
-    where the device is missing.
+    A check that raises an exception counts as failed, and the result contains the exception's
+    message. Raises `GpuUnavailable` if the device is missing.
     """
     on_gpu = find(device) is not None
     for name, network in NETWORKS.items():
@@ -110,7 +111,7 @@ _Work = tuple[str, Callable[[], tuple[bool, str]]]
 
 
 def _works(network: Callable[[str], Value], device: str, on_gpu: bool) -> Iterator[_Work]:
-    """Yield the checks of a network: the subject, and the function that performs it."""
+    """Yield the subject of each check of a network, and the function that performs the check."""
     reference = cache(lambda: _trained(network("float64"), "cpu", kernels="numpy"))
 
     def trained(**options: Any) -> _Run:
@@ -144,7 +145,7 @@ def _trained(loss: Value, device: str, **options: Any) -> _Run:
 
 
 def _feeds(program: Program, step: int) -> dict[str, Array]:
-    """Return feeds with the same float32 numbers for every precision."""
+    """Return random feeds rounded to float32, which are the same for every precision."""
     return {
         source.name: array.astype(np.float32).astype(array.dtype)
         if array.dtype.kind == "f"
@@ -154,7 +155,11 @@ def _feeds(program: Program, step: int) -> dict[str, Array]:
 
 
 def _near(run: _Run, reference: _Run, tolerance: float) -> tuple[bool, str]:
-    """Compare how much each array changed, so that a small gradient counts as much as any."""
+    """Compare the changes of arrays over all steps with those of the reference run.
+
+    Errors are relative to the largest change of each array, so small gradients count as much as
+    large ones.
+    """
     worst, where = 0.0, "loss"
     for name, change in run.changes.items():
         expected = reference.changes[name]
@@ -184,7 +189,7 @@ def _same(run: _Run, other: _Run) -> tuple[bool, str]:
 
 
 def _memory(loss: Value, device: str) -> tuple[bool, str]:
-    """Check the driver's free memory around binding, and over steps after the capture."""
+    """Check the driver's free memory before and after binding, and over steps after the capture."""
     before = _free_bytes(device)
     run = _trained(loss, device)
     program = run.program
@@ -206,7 +211,7 @@ def _free_bytes(device: str) -> int:
 
 
 def _libraries(program: Program) -> tuple[bool, str]:
-    """Report the calls of a step by library; a decline is no failure."""
+    """Report the library calls of a step; requests that a library declines are not failures."""
     report = program.report
     calls = ", ".join(f"{count} {kind}" for kind, count in report.calls.items())
     declined = "; ".join(report.declined)

@@ -19,7 +19,7 @@ from graphc.plans.memory_plan import PRECISIONS, Precision
 SMALLEST_NORM = 1e-30
 
 MOST_MICRO_BATCHES = 1024
-"""The maximum number of micro-batches of a step: each has its own nodes."""
+"""The maximum number of micro-batches of a step. Each one adds its own nodes to the graph."""
 
 
 def _micro_batches(name: str, given: object) -> None:

@@ -19,7 +19,8 @@ from graphc.ir.op import Strided
 from graphc.ir.types import Layout, TensorType, contiguous_strides, outer_axes
 
 MOST_PIECES = 4096
-"""The maximum number of pieces of memory of a part of a concatenation, if each takes one call."""
+"""A part of a concatenation may consist of at most this many contiguous pieces of memory, since
+some kernels make one call per piece."""
 
 _CLASSES: dict[str, type[Target]] = {}
 """Kind of kernels → the class for them."""
@@ -36,24 +37,26 @@ class Target:
     prefers_channels_last: ClassVar[bool] = False
     """True if the feature maps of convolutions should have channels innermost."""
     prefers_filters_last: ClassVar[bool] = False
-    """True if the weights of convolutions should too, with their gradients and moments."""
+    """True if weights of convolutions, their gradients and moments should have channels
+    innermost."""
     prefers_heads_inside: ClassVar[bool] = False
-    """True if outputs of fused attention should have the layout of its inputs: heads inside
-    positions."""
+    """True if outputs of fused attention should have the axis order of its inputs, in which the
+    heads of a position are adjacent."""
     pads_rows: ClassVar[bool] = False
     """True if rows of 16-bit products should begin at multiples of 16 bytes."""
     fuses: ClassVar[bool] = False
     """True if elementwise nodes are fused by default."""
     has_epilogues: ClassVar[bool] = False
-    """True if products apply activations to their sums, and reductions compute their operands."""
+    """True if product kernels can apply an activation, and reduction kernels can compute their
+    operands."""
     chunks_losses: ClassVar[bool] = False
-    """True if losses are by default computed by parts of the rows if that lowers the peak."""
+    """True if losses are by default computed in chunks of rows, if that lowers the peak."""
     scales_products: ClassVar[bool] = False
-    """True if products accept a factor, see `graphc.passes.scaled_products`."""
+    """True if product kernels accept a scale factor, see `graphc.passes.scaled_products`."""
     merges_norm_gradients: ClassVar[bool] = False
     """True if one node computes the gradients of a norm, see `graphc.passes.norm_gradients`."""
     shares_launches: ClassVar[bool] = False
-    """True if independent nodes may run in one launch, see `launch_key`."""
+    """True if independent nodes may run in one kernel launch, see `launch_key`."""
 
     def __init_subclass__(cls, kind: str) -> None:
         super().__init_subclass__()
@@ -62,38 +65,39 @@ class Target:
     def takes_strides(
         self, node: Node, name: str, type: TensorType, strides: tuple[int, ...]
     ) -> bool:
-        """Return True if the node's kernel reads or writes its operand `name` with these byte
-        strides.
+        """Return True if the node's kernel accepts these byte strides for its operand `name`.
 
-        In strides of written operands, no two elements share bytes.
+        `name` may be an input or an output. In strides of outputs, no two elements share bytes.
         """
         return outer_axes(type, strides) <= node.op.free_axes(node, name)
 
     def takes_part(self, node: Node, name: str, type: TensorType, layout: Layout) -> bool:
-        """Return True if the kernel accepts that operand as a part of a larger tensor, with this
-        layout."""
+        """Return True if the node's kernel accepts operand `name` inside a larger tensor.
+
+        `layout` is the layout of the operand in that tensor.
+        """
         return self.takes_strides(node, name, type, layout.strides)
 
     def is_in_few_pieces(self, type: TensorType, strides: tuple[int, ...]) -> bool:
-        """Return True if kernels stay fast on a tensor with these strides inside a larger one."""
+        """Return True if a tensor with these strides has at most `MOST_PIECES` pieces of memory."""
         return math.prod(type.shape[: outer_axes(type, strides)]) <= MOST_PIECES
 
     def copies(self, node: Node, strided: Strided) -> tuple[Value, ...]:
-        """Return the inputs copied to a contiguous tensor before the node's kernel is called.
+        """Return the inputs that are copied to contiguous workspace before the node's kernel runs.
 
-        The copies are the first tensors of its workspace. A kernel that copies internally has none
-        here.
+        The copies are the first tensors of the workspace. The result omits inputs that the kernel
+        itself copies.
         """
         return ()
 
     def copied_strides(self, node: Node, value: Value, strided: Strided) -> tuple[int, ...]:
-        """Return the byte strides of such a copy, which is contiguous."""
+        """Return the byte strides of the contiguous workspace copy of an input; see `copies`."""
         return contiguous_strides(value.type)
 
     def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
         """Return the workspace tensors of the node's kernel, in order.
 
-        `strided` maps values that are not contiguous and row-major to their strides.
+        `strided` has the byte strides of the values that are not contiguous and row-major.
         """
         return node.op.workspace(node, self.device, strided)
 
