@@ -1,7 +1,8 @@
 """Segments as bulk operators, whose gradients are subgraphs (Chen et al., 2016, Fig. 4).
 
-From outside, a segment is an operator with inputs and outputs. Its gradient reads the same inputs
-and the gradients of the outputs. Inside, both are ordinary graphs, which the same passes plan.
+From outside, a segment is an operator with inputs and outputs. Its gradient is another operator,
+which reads the same inputs and the gradients of the outputs. Both operators consist of ordinary
+graphs, to which the usual passes apply.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ class BulkOperator:
     """A user's segment as one operator.
 
     `forward` is the forward graph. `gradient` runs in the backward pass: recomputed copies, then
-    the gradient itself. Inputs are the values from outside, named as in the whole graph. Outputs
-    are the values that are used outside.
+    the gradient itself. The inputs of each graph are values computed outside of it, named as in the
+    whole graph. Its outputs are the values that nodes outside of it use.
     """
 
     name: str

@@ -1,7 +1,8 @@
 """Cross entropies of linear layers in chunks of rows, if the logits have no other use.
 
-`graphc.ops.linear_cross_entropy` explains the purpose. The pass finds a linear layer and its loss
-as a user or an importer wrote them. The caller decides whether the result lowers the peak.
+The logits are then never stored as a whole, see `graphc.ops.linear_cross_entropy`. The pass finds a
+linear layer and its cross entropy in the graph that a user or an importer built. The caller decides
+whether the result lowers the peak.
 """
 
 from __future__ import annotations
@@ -23,17 +24,20 @@ CHUNKS = (8, 4, 2)
 """Numbers of chunks; the first one that divides the rows is used."""
 
 LEAST_ROWS = 256
-"""The fewest rows of a chunk: smaller products take longer than one product of all rows."""
+"""The fewest rows of a chunk. Smaller products would take longer than one product of all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """A loss of logits that a linear layer produces and nothing else reads."""
+    """A cross entropy, and the linear layer that produces its logits.
+
+    No other node reads the logits.
+    """
 
     layer: Node
     losses: Node
     total: Node
-    """The node that reduces the losses of rows; it may be `losses` itself."""
+    """The node that reduces the losses of all rows to a number; it may be `losses` itself."""
     chunks: int
 
     @property
@@ -62,7 +66,7 @@ def chunk_losses(graph: Graph) -> Graph:
 
 
 def _loss(graph: Graph, node: Node) -> _Loss | None:
-    """Return the loss that a node computes, if it can be chunked."""
+    """Return the cross entropy that `node` computes, if it can be chunked, else None."""
     if isinstance(node.op, SoftmaxCrossEntropy):
         total: Node | None = node
     elif isinstance(node.op, CrossEntropy) and len(node.inputs) == 2:
@@ -84,7 +88,7 @@ def _loss(graph: Graph, node: Node) -> _Loss | None:
 
 
 def _sum_of(graph: Graph, losses: Value) -> Node | None:
-    """Return the only consumer of the losses of rows, if it is their sum or mean."""
+    """Return the only consumer of the per-row losses if it is their sum or mean, else None."""
     readers = [graph.nodes[step] for step in graph.uses[losses]]
     if len(readers) != 1 or losses in graph.visible or not isinstance(readers[0].op, Sum | Mean):
         return None
@@ -92,7 +96,7 @@ def _sum_of(graph: Graph, losses: Value) -> Node | None:
 
 
 def _layer(graph: Graph, logits: Value) -> Node | None:
-    """Return the linear layer that produces logits, if only their loss reads them."""
+    """Return the linear layer that produces the logits; None if logits have other uses."""
     while len(graph.uses[logits]) == 1 and logits not in graph.visible:
         node = logits.node
         if node is None or isinstance(node.op, Linear | Matmul):
@@ -104,7 +108,7 @@ def _layer(graph: Graph, logits: Value) -> Node | None:
 
 
 def _is_layer(node: Node) -> bool:
-    """Return whether a product is rows times a weight, (outputs, inputs), without an epilogue."""
+    """Return True if a node is rows times a weight (outputs, inputs), without activation."""
     a, x = node.attributes, node.inputs[0]
     if isinstance(node.op, Linear):
         return bool(a.activation == "none")
@@ -113,7 +117,10 @@ def _is_layer(node: Node) -> bool:
 
 
 def _by_parts(loss: _Loss, fresh: Node, rewriter: Rewriter) -> Value:
-    """Return the chunked value that replaces a loss; `fresh` is the loss's copy."""
+    """Return the value that replaces a loss, computed in chunks.
+
+    `fresh` is the copy of the loss's node in the new graph.
+    """
     x, weight, *bias = rewriter.values(loss.layer.inputs)
     labels = rewriter.value(loss.losses.inputs[1])
     is_plain = isinstance(loss.losses.op, SoftmaxCrossEntropy)

@@ -12,9 +12,10 @@ from graphc.passes.precision import casts_a_parameter
 def share_common_subexpressions(graph: Graph) -> Graph:
     """Replace a node by an earlier one with the same op, attributes, operands and mirror count.
 
-    Mirrored copies are left alone: they equal their originals on purpose. Tensors filled with one
-    number are not merged, since saving one costs more than computing two. In graphs with gradients,
-    neither are 16-bit copies of parameters: micro-batches would save them for each other.
+    Recomputed copies are not merged with their originals. Tensors filled with one number are not
+    merged, since keeping one in memory costs more than filling another. In graphs with gradients,
+    16-bit copies of parameters are not merged either, since each copy would stay in memory for all
+    micro-batches.
     """
     has_gradients = any(node.phase == "gradient" for node in graph.nodes)
     seen: dict[tuple[Any, ...], Node] = {}

@@ -31,9 +31,9 @@ from graphc.ops.shape import reshape
 
 @dataclass(frozen=True)
 class DataParallel:
-    """The reduction of gradients over the ranks of a program; with one rank it does nothing.
+    """Data-parallel training on `ranks` ranks: gradients are summed over all ranks.
 
-    `link` has the latency and the bandwidth of an all-reduce between ranks.
+    With one rank nothing is changed. `link` has the latency and the bandwidth of an all-reduce.
     """
 
     ranks: int
@@ -44,15 +44,19 @@ class DataParallel:
     """True if batch norms use statistics of all ranks, see `graphc.passes.synchronized_norms`."""
 
     def share_of(self, loss: Value, parts: int) -> Value:
-        """Return a rank's part of the step's loss, which is the mean over ranks and `parts`."""
+        """Divide a loss by the ranks and by `parts`, the micro-batches of each rank.
+
+        The loss of a step is the mean over all micro-batches of all ranks, so it is the sum of
+        these shares.
+        """
         return scale(loss, 1 / (self.ranks * parts)) if self.ranks * parts > 1 else loss
 
     def mean(self, value: Value) -> Value:
-        """Return the mean over ranks."""
+        """Return the mean of `value` over ranks."""
         return value if self.ranks == 1 else all_reduce(scale(value, 1 / self.ranks), self.ranks)
 
     def summed(self, values: Sequence[Value]) -> list[Value]:
-        """Return the sum over ranks of each value, reduced in buckets."""
+        """Return the sum of each value over ranks, reduced in buckets."""
         if self.ranks == 1:
             return list(values)
         distinct = list(dict.fromkeys(values))
@@ -63,8 +67,7 @@ class DataParallel:
         return [found[value] for value in values]
 
     def total_of_parts(self, value: Value) -> Value:
-        """Return the sum over ranks, if each rank computed `value` from its part of the
-        gradients."""
+        """Sum `value` over ranks; each rank has computed it from its part of the gradients."""
         return all_reduce(value, self.ranks) if self.shards_states else value
 
     def averaged(self, effects: Sequence[Node]) -> list[Node]:
@@ -90,9 +93,9 @@ class DataParallel:
         return math.sqrt(self.link.latency * self.link.bytes_per_second * total)
 
     def buckets(self, values: Sequence[Value], kinds: Sequence[Hashable]) -> list[list[int]]:
-        """Return buckets of indices of `values`, in the order in which these are computed.
+        """Group values into buckets, in the order in which the values are computed.
 
-        All values of a bucket have the same one of `kinds`.
+        A bucket is a list of indices of `values`, all with an equal entry of `kinds`.
         """
         most = self._bucket_bytes(sum(value.type.bytes for value in values))
         buckets: list[list[int]] = []
@@ -109,12 +112,12 @@ class DataParallel:
 
 
 def _made(value: Value) -> tuple[int, int]:
-    """Return the position of a value in creation order; sources come first."""
+    """Return a key that orders values as they were created, sources first."""
     return (value.node.serial, value.index) if value.node is not None else (-1, 0)
 
 
 def _same_on_all(values: Sequence[Value]) -> set[Node]:
-    """Return the nodes that the values need and that compute the same on all ranks."""
+    """Return the ancestors of `values` that compute the same result on every rank."""
     found: set[Node] = set()
     for node in ancestors(values):
         operands = node.inputs[:1] if isinstance(node.op, Arrival) else node.inputs
@@ -125,10 +128,10 @@ def _same_on_all(values: Sequence[Value]) -> set[Node]:
 
 
 def _is_same(value: Value, same: Set[Node]) -> bool:
-    """Return whether all ranks have the same value, given the nodes with equal results.
+    """Return True if a value is the same on every rank; `same` has the nodes for which this holds.
 
-    Float states that change are averaged, so they are equal. Integer states, such as seeds, differ
-    between ranks unless they are constants.
+    Float states that steps change are averaged, so they are equal on all ranks. Integer states,
+    such as seeds, differ between ranks unless they are constants.
     """
     if value.node is not None:
         return value.node in same
@@ -137,7 +140,7 @@ def _is_same(value: Value, same: Set[Node]) -> bool:
 
 
 def _exchanged(bucket: Sequence[Value], ranks: int) -> list[Value]:
-    """Return the sums over ranks of the values of a bucket."""
+    """Return the sum over ranks of each value in a bucket, by one all-reduce."""
     if len(bucket) == 1:
         return [all_reduce(bucket[0], ranks)]
     whole = concat([reshape(value, (value.type.elements,)) for value in bucket])

@@ -1,4 +1,4 @@
-"""Forward passes of a training graph: one, or one for each micro-batch."""
+"""Forward passes of a training graph: one for each micro-batch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from graphc.ir.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
-    """Forward steps of a graph, in order: a forward pass, or one micro-batch's."""
+    """The forward nodes of one micro-batch, as steps of the graph in order."""
 
     steps: tuple[int, ...]
 
 
 def forward_passes(graph: Graph) -> list[ForwardPass]:
-    """Return the forward passes in order; gradient nodes separate them."""
+    """Return the forward pass of each micro-batch, in order; gradient nodes separate them."""
     passes: list[ForwardPass] = []
     steps: list[int] = []
     for step, node in enumerate(graph.nodes):

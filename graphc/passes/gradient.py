@@ -87,9 +87,10 @@ def _check_arguments(loss: Value, wrt: Sequence[Value]) -> None:
 def mirror_counts(
     nodes: Sequence[Node], mirror: MirrorCount, kept: Iterable[Value]
 ) -> dict[Node, int]:
-    """Return node → mirror count m; it is 0 for nodes with an effect or a `kept` output.
+    """Return a dict with the mirror count m of each node.
 
-    A view has the count of the node that it views: it has no bytes of its own.
+    It is 0 for nodes with an effect or a `kept` output. A view has the count of the node that it
+    views, because it has no bytes of its own.
     """
     fixed = {value.node for value in kept}
     # Go backward, so that one walk follows views of views.
@@ -125,8 +126,10 @@ class _Differentiation:
         self.active: set[Value] = set()
 
     def run(self, loss: Value, wrt: Sequence[Value]) -> tuple[Value, ...]:
-        """Return the gradients by each value of `wrt`, from a walk over forward nodes in
-        reverse."""
+        """Return the gradients of `loss` by each value of `wrt`.
+
+        Forward nodes are visited in reverse order.
+        """
         self.mark_active(wrt)
         if loss in self.active:
             with builder.in_phase("gradient"):
@@ -145,7 +148,10 @@ class _Differentiation:
         return tuple(results)
 
     def mark_active(self, wrt: Sequence[Value]) -> None:
-        """Find the float values that depend on one of `wrt`: only they carry a gradient."""
+        """Find the active values: float values that depend on a value of `wrt`.
+
+        Only they have gradients.
+        """
         self.active = set(wrt)
         for node in self.nodes:
             if any(self.passes_back(node, index) for index in range(len(node.inputs))):
@@ -153,10 +159,10 @@ class _Differentiation:
                 self.active.update(floats)
 
     def passes_back(self, node: Node, index: int) -> bool:
-        """Return whether an input is active and may get a gradient.
+        """Return True if input number `index` of a node is active and its gradient may not be zero.
 
-        A rule that reads nothing gives 0. An input without a rule counts as one that may get a
-        gradient, so that an error names the op if it does.
+        A gradient rule that reads no gradient must return None, for zero. An input without a rule
+        counts as one with a gradient, so that `contribution` raises an error that names the op.
         """
         if node.inputs[index] not in self.active:
             return False
@@ -174,8 +180,8 @@ class _Differentiation:
     def differentiate(self, node: Node) -> None:
         """Add this node's contributions to the gradients of its active inputs.
 
-        Inputs are processed last to first: by convention bias, then weight, then data. So the data
-        can be freed before its gradient needs bytes.
+        Inputs are processed last to first: by convention bias, then weight, then data. So the bytes
+        of the data can be reused for its gradient.
         """
         for name, value in reversed(node.named_inputs().items()):
             values = value if isinstance(value, tuple) else (value,)
@@ -205,9 +211,10 @@ class _Differentiation:
         return rule.method(node.op, node, **self.arguments(node, name, rule))
 
     def arguments(self, node: Node, source: str, rule: GradientRule) -> dict[str, Any]:
-        """Return the arguments of the gradient rule of input `source`.
+        """Return the arguments of the gradient rule for input `source` of a node.
 
-        These are incoming gradients, and the latest copies of values.
+        These are the gradients of outputs, and the last copies of operands and results, that the
+        rule reads.
         """
         inputs, outputs = node.named_inputs(), node.named_outputs()
         for name, value in outputs.items():
@@ -246,7 +253,10 @@ class _Differentiation:
         self.gradients[target] = part if earlier is None else add(earlier, part)
 
     def latest(self, value: Value) -> Value:
-        """Return the last mirrored copy of a value: a[v] of Alg. 2."""
+        """Return the last mirrored copy of a value, a[v] of Alg. 2.
+
+        It is the value itself if nothing recomputes it.
+        """
         # Inputs and states are always available; a count of 0 means that v.0 is saved.
         if value.node is None or not self.counts.get(value.node):
             return value
@@ -274,13 +284,19 @@ class _Differentiation:
         return self.copies[node, level]
 
     def sources(self, node: Node, level: int) -> list[tuple[Node, int]]:
-        """Return the copies that copy `level` of a node reads: of the same level, or the last."""
+        """Return the (node, level) of each copy that copy number `level` of a node reads.
+
+        For each operand it is the copy of the same level, or the last copy.
+        """
         producers = (value.node for value in node.inputs if value.node is not None)
         levels = ((producer, min(level, self.counts[producer])) for producer in producers)
         return [(producer, count) for producer, count in levels if count > 0]
 
     def copied_input(self, value: Value, level: int) -> Value:
-        """Return the operand of copy number `level` for `value`: u.min(k, m(u)) of Alg. 2."""
+        """Return the operand that copy number `level` of a node reads for `value`.
+
+        It is u.min(k, m(u)) of Alg. 2.
+        """
         if value.node is None:
             return value
         count = min(level, self.counts[value.node])

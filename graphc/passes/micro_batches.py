@@ -1,9 +1,10 @@
 """Gradient accumulation: one copy of the forward graph per micro-batch.
 
 The loss of a step is the mean of the losses of all its batches: micro-batches, and those of other
-ranks. Losses mark their sums over the batch (`graphc.ops.batch_total`), and the copies combine
-them, so that the mean equals the loss of the joint batch. Counts are computed before the first
-copy, since every copy divides by all of them.
+ranks. Losses mark their sums over the batch with ops of `graphc.ops.batch_total`. The copies
+combine marked sums, so that the mean equals the loss of the joint batch. Counts, such as the number
+of rows that are not ignored, are computed before the first copy, since every copy divides by their
+total.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ def _has_totals(graph: Graph) -> bool:
 
 
 def _join(counts: Sequence[Node], copies: Sequence[_Copy], ranks: int) -> None:
-    """Give all copies the mean of each count over all copies and ranks."""
+    """Replace each count by its mean over all copies and ranks.
+
+    `counts` are the nodes that compute them in the original graph.
+    """
     for node in counts:
         for copy in copies:
             copy.add_copies(ancestors(node.inputs))
@@ -81,7 +85,10 @@ def _join(counts: Sequence[Node], copies: Sequence[_Copy], ranks: int) -> None:
 
 
 class _Copy(Rewriter):
-    """A copy of a forward graph on one of all `batches`; `counts` has the joint counts."""
+    """A copy of a forward graph for one of `batches` micro-batches of all ranks.
+
+    `counts` has the mean of each count over all of them.
+    """
 
     def __init__(
         self,
@@ -99,7 +106,7 @@ class _Copy(Rewriter):
         self.counts: dict[Node, Value] = {}
 
     def add_copies(self, nodes: Iterable[Node]) -> None:
-        """Append copies of those nodes that have none yet."""
+        """Append copies of `nodes` to the graph, except of nodes that have a copy."""
         for node in nodes:
             if node in self.stand_ins:
                 continue
@@ -110,7 +117,11 @@ class _Copy(Rewriter):
             self.put(node, builder.copy(node, inputs, attributes=attributes, copy_of=original))
 
     def operands(self, node: Node) -> tuple[Value, ...]:
-        """Return the operands of a node's copy; marked sums read those of all batches."""
+        """Return the operands of a node's copy, with marked counts and sums combined.
+
+        A marked count is replaced by its mean over all batches. The operand of a marked sum is
+        multiplied by the number of batches.
+        """
         inputs = self.values(node.inputs)
         if node in self.counts:
             return (self.counts[node],)

@@ -1,5 +1,7 @@
-"""Differences between training and inference, and stream numbers that make random ops
-repeatable."""
+"""Differences between training and inference, and numbering of random streams.
+
+Numbers make the random ops of equal networks draw equal bits.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ from graphc.passes.synchronized_norms import SynchronizedNorms
 
 
 def number_streams(graph: Graph) -> Graph:
-    """Renumber the streams of random ops from 0 in order, so that equal networks draw equal bits.
+    """Renumber the streams of random ops from 0 in node order.
 
-    Nodes that share a stream, like a dropout and its gradient, still share it.
+    A stream selects a sequence of random numbers, so equal networks draw equal bits. Nodes that
+    share a stream, such as a dropout and its gradient, still share it afterwards.
     """
     numbers: dict[int, int] = {}
 
@@ -34,7 +37,7 @@ def number_streams(graph: Graph) -> Graph:
 
 
 def to_inference(graph: Graph) -> Graph:
-    """Replace nodes that behave differently in inference, such as batch norms and dropout."""
+    """Replace nodes that compute something else in inference, such as batch norms and dropout."""
     if all(type(node.op).inference is Op.inference for node in graph.nodes):
         return graph
     rewriter = Rewriter(graph)
@@ -54,7 +57,7 @@ def training_effects(
 ) -> list[Node]:
     """Return the state updates of forward nodes, such as running statistics, without duplicates.
 
-    Norms over all ranks have their own updates.
+    `norms` has the updates of norms over all ranks.
     """
     effects: dict[object, Node] = {}
     for node in graph.nodes:
@@ -69,8 +72,10 @@ def training_effects(
 
 
 def without_changes(graph: Graph) -> Graph:
-    """Return the graph without `Carrier` nodes, which attach state changes or gradients to
-    values."""
+    """Return the graph without `Carrier` nodes.
+
+    They attach state changes or gradients to values.
+    """
     if not any(isinstance(node.op, Carrier) for node in graph.nodes):
         return graph
     plain = rewrite(graph, lambda n: n.inputs[0] if isinstance(n.op, Carrier) else n)

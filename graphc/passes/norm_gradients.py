@@ -52,9 +52,10 @@ _Group = tuple[Node | None, Node, Node | None]
 
 
 def _groups(graph: Graph) -> list[_Group]:
-    """Return gradients that can be merged: at least two per group, none in two groups.
+    """Return the groups of gradients to merge: at least two per group, each in one group only.
 
-    Two norms of a sum may share the gradient of a bias; the first of them gets it.
+    If the outputs of two norms are added, both may have the same gradient of the bias. It is merged
+    with the first norm.
     """
     known = {(type(n.op), n.inputs[:4], n.attributes): n for n in graph.nodes if _is_gradient(n)}
     taken: set[Node] = set()
@@ -80,7 +81,10 @@ def _is_gradient(node: Node) -> bool:
 
 
 def _may_merge(graph: Graph, members: Sequence[Node]) -> bool:
-    """Return whether all operands precede the first node, and all nodes are recomputed alike."""
+    """Return True if all operands are computed before the first of `members`, and none is a copy.
+
+    The nodes must also have the same phase, mirror count and segment.
+    """
     first = min(graph.position[node] for node in members)
     operands = [value for node in members for value in node.inputs]
     alike = {(node.phase, node.mirror, node.segment) for node in members}
@@ -89,7 +93,7 @@ def _may_merge(graph: Graph, members: Sequence[Node]) -> bool:
 
 
 def _merged(group: _Group, first: Node, rewriter: Rewriter) -> Node:
-    """Return the node that replaces a group, with the position of its first node."""
+    """Return the node that replaces a group; `first` is the first node of the group."""
     dx, dscale, _ = group
     longest = dscale if dx is None else dx
     op = (NormParameterGradients if dx is None else NormGradients).name

@@ -1,21 +1,22 @@
 """Overlap of collectives with computation: collectives begin early, and waits come late.
 
-Problem: orders with the fewest bytes put the node that waits for a collective right after its
-beginning. The rank is then idle while bytes go over the link.
+Problem: in an order with the fewest bytes, the node that waits for a collective follows right after
+the node that begins it. The rank is then idle while bytes go over the link.
 
 The pass is one walk over the nodes. They keep their order, with these exceptions:
 
-- A collective, with nodes that only fill its bucket, runs as soon as its operands are available.
-- An arrival, with views of its result, runs just before the first of its consumers.
-- A node waits until its operands have arrived if only updates, outputs and other collectives
-  depend on it. The walk has two clocks. One adds up the seconds of nodes and of waits at arrivals.
-  The other one is for the link, which carries one collective after another.
+- A collective runs as soon as its operands are available, together with the nodes that only copy
+  these operands into its bucket. ↵ - An arrival, the node that waits for a collective, runs just
+  before the first of its consumers, together with views of its result.
+- A node waits until its operands have arrived if only updates, outputs and other collectives depend
+  on it. The walk has two clocks. One adds up the seconds of nodes and of waits at arrivals. The
+  other one is for the link, which carries one collective after another.
 
 Invariant: a node runs after the producers of its operands, and an update after all other uses of
 the state that it replaces. So each node reads the same values as before. Live ranges of buckets
 become longer. With a budget, the order is used only if the arena keeps to it.
 
-Cost: O(V log V) for V nodes, and one packing with a budget. The paper has no such pass.
+Cost: O(V log V) for V nodes, and one packing with a budget.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def overlap_collectives(
 
 
 def _feeders(graph: Graph) -> set[Node]:
-    """Return collectives, and cheap nodes on which nothing but collectives depends."""
+    """Return the collectives, and the cheap nodes on which only collectives depend."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         if isinstance(node.op, Collective):
@@ -66,12 +67,12 @@ def _feeders(graph: Graph) -> set[Node]:
 
 
 def _does_little(node: Node) -> bool:
-    """Return whether a node is a view or concatenation, or reads only sources or nothing."""
+    """Return True if a node is a view or a concatenation, or has no computed operands."""
     return bool(node.op.views or node.op.gathers) or not any(value.node for value in node.inputs)
 
 
 def _asked_for(graph: Graph) -> set[Node]:
-    """Return arrivals, and views of their results."""
+    """Return the arrivals, which wait for collectives, and the views of their results."""
     found: set[Node] = set()
     for node in graph.nodes:
         is_view = node.viewed is not None and node.viewed.node in found
@@ -81,7 +82,7 @@ def _asked_for(graph: Graph) -> set[Node]:
 
 
 def _may_wait(graph: Graph) -> set[Node]:
-    """Return nodes on which nothing but updates, outputs and collectives depends."""
+    """Return the nodes on which only updates, outputs and collectives depend."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         if node.op.has_effect or isinstance(node.op, Collective) or _users(graph, node) <= found:
@@ -98,7 +99,10 @@ def _is_seen(graph: Graph, node: Node) -> bool:
 
 
 class _Walk:
-    """The nodes placed so far, the clock of the rank, and that of its link."""
+    """State of the walk: the nodes placed so far, and the clocks of the rank and its link.
+
+    Clocks are in seconds from the start of the step.
+    """
 
     def __init__(
         self,
@@ -112,14 +116,15 @@ class _Walk:
         self.placed: set[Node] = set()
         self.now = self.link_free = 0.0
         self.there: dict[Value, float] = {}
-        """Value → the time at which it is available, if known."""
+        """Value → the time in seconds at which it is available, if known."""
         self.waiting: list[tuple[float, int]] = []
         self.missing: dict[Node, int] = {}
-        """Collective → the number of unplaced nodes that it, or a feeder of it, reads."""
+        """Collective → the number of nodes not placed yet that must precede it or its feeders.
+        Feeders are the cheap nodes that fill its bucket."""
         self.fills: dict[Node, list[Node]] = {}
-        """Node → collectives that depend on it directly or through feeders."""
+        """Node → the collectives that need its result, directly or through feeders."""
         self.readers: dict[Value, set[Node]] = {}
-        """State → the nodes that read it, or a view of it."""
+        """State → the nodes that read it or a view of it."""
         for node in graph.nodes:
             for value in node.reads:
                 if isinstance(value, State):
@@ -131,7 +136,10 @@ class _Walk:
                     self.fills.setdefault(need, []).append(node)
 
     def _needs(self, collective: Node) -> set[Node]:
-        """Return the nodes on which a collective depends directly or through feeders."""
+        """Return the nodes whose results a collective needs, directly or through feeders.
+
+        Feeders are cheap nodes on which only collectives depend.
+        """
         found: set[Node] = set()
         pending = [collective]
         while pending:
@@ -159,7 +167,10 @@ class _Walk:
             yield from self._place(node)
 
     def _runs_later(self, node: Node, until: float) -> bool:
-        """Return whether a node waits for its consumers or for its operands."""
+        """Return True if a node is placed later: before its consumers, or when its operands arrive.
+
+        `until` is the time at which its operands are available.
+        """
         if isinstance(node.op, Collective):
             return self.missing[node] > 0
         if node in self.feeders or node in self.asked_for:
@@ -167,9 +178,9 @@ class _Walk:
         return until > self.now and node in self.may_wait
 
     def _until(self, node: Node) -> float:
-        """Return the time at which all operands have arrived.
+        """Return the time in seconds at which all operands of a node are available.
 
-        It also waits for unplaced nodes that read a state which the node replaces.
+        If the node replaces a state, nodes that read the state must be able to run by then, too.
         """
         found = max((self.there.get(value, 0.0) for value in node.inputs), default=0.0)
         for reader in self._readers_of_replaced(node):
@@ -187,8 +198,10 @@ class _Walk:
             yield from self._place(self.graph.nodes[heapq.heappop(self.waiting)[1]])
 
     def _place(self, asked: Node) -> Iterator[Node]:
-        """Yield a node after all nodes that must precede it, then the collectives that it
-        completes."""
+        """Yield a node after all nodes that must precede it.
+
+        The collectives whose last operand it computes follow.
+        """
         pending = [asked]
         while pending:
             node = pending[-1]
@@ -202,7 +215,7 @@ class _Walk:
                     pending += self._filled(node)
 
     def _before(self, node: Node) -> list[Node]:
-        """Return unplaced nodes that must precede a node, in reverse order."""
+        """Return the nodes not placed yet that must precede a node, in reverse order."""
         makers = {value.node for value in node.inputs if value.node is not None}
         missing = (makers | self._readers_of_replaced(node)) - self.placed
         return sorted(missing, key=self.graph.position.__getitem__, reverse=True)
@@ -212,7 +225,7 @@ class _Walk:
         return set().union(*found) - {node}
 
     def _run(self, node: Node) -> None:
-        """Mark a node as placed and advance the clocks."""
+        """Mark a node as placed, and advance the clock of the rank or the link accordingly."""
         self.placed.add(node)
         if isinstance(node.op, Collective):
             self.link_free = max(self.now, self.link_free) + self.exchanging(node)
@@ -224,7 +237,7 @@ class _Walk:
         self.there.update(dict.fromkeys(node.outputs, at))
 
     def _filled(self, node: Node) -> list[Node]:
-        """Return the collectives whose last operand a node has produced, in reverse order."""
+        """Return the collectives that can begin once `node` has run, in reverse order."""
         found = self.fills.get(node, [])
         for collective in found:
             self.missing[collective] -= 1

@@ -31,14 +31,13 @@ from graphc.ops.row_cross_entropy import CrossEntropy, CrossEntropyGradient
 from graphc.ops.shape import full, reshape
 
 MULTIPLE = 8
-"""Extents of 16-bit products on tensor cores should be multiples of this."""
+"""Extents of 16-bit products on tensor cores should be multiples of this number."""
 
 LEAST_CLASSES = 1024
-"""Smaller products take less time than the additional kernels."""
+"""Products with fewer classes are not padded, since they cost less than the additional kernels."""
 
 LOWEST: Mapping[DType, float] = {float16: -65504.0, bfloat16: -(2.0**127)}
-"""A number of each 16-bit dtype that is less than any logit, by so much that its exponential is
-0."""
+"""For each 16-bit dtype, a number so far below any logit that its softmax is 0."""
 
 
 def pad_classes(graph: Graph) -> Graph:
@@ -51,7 +50,10 @@ def pad_classes(graph: Graph) -> Graph:
 
 
 def _layer(graph: Graph, losses: Node) -> Node | None:
-    """Return the product whose logits a cross entropy with a gradient reads, if padding pays."""
+    """Return the product that computes the logits of a cross entropy, if padding makes it faster.
+
+    The cross entropy must have a gradient. Returns None otherwise.
+    """
     if not isinstance(losses.op, CrossEntropy) or len(losses.inputs) > 2:
         return None
     readers = [graph.nodes[step] for step in graph.uses[losses.outputs[1]]]
@@ -67,8 +69,11 @@ def _layer(graph: Graph, losses: Node) -> Node | None:
 
 
 def _is_slow(node: Node) -> bool:
-    """Return whether a node is rows times a weight (classes, inputs), both in 16 bits, with an odd
-    number of classes."""
+    """Return True if a node multiplies rows by a weight (classes, inputs) and padding pays.
+
+    Padding pays for 16-bit operands if the number of classes is large and no multiple of
+    `MULTIPLE`.
+    """
     a = node.attributes
     if type(node.op) is Matmul:
         is_layer = (a.transpose_a, a.transpose_b, a.accumulate) == (False, True, False)
@@ -82,25 +87,25 @@ def _is_slow(node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Wide:
-    """A value with additional classes on one axis, and the number of its own ones."""
+    """A value with additional classes on one axis, and the number of its original classes."""
 
     value: Value
     axis: int
     classes: int
 
     def cut(self) -> Value:
-        """Return a view of the value's own classes."""
+        """Return a view of the original classes."""
         return slice_(self.value, (*(slice(None),) * self.axis, slice(0, self.classes)))
 
 
 class _Padded:
-    """The rewriting of one graph; `wide` has the padded replacements of values."""
+    """The rewriting of one graph; `wide` maps values to their padded replacements."""
 
     def __init__(self, graph: Graph, layers: Iterable[Node]) -> None:
         self.rewriter, self.layers = Rewriter(graph), frozenset(layers)
         self.wide: dict[Value, _Wide] = {}
         self.weights: dict[Value, Value] = {}
-        """The padded weight by the weight of a layer."""
+        """The weight of a layer → its padded replacement."""
 
     def run(self) -> Graph:
         for node in self.rewriter.graph.nodes:
@@ -119,7 +124,7 @@ class _Padded:
         return builder.trace(outputs)
 
     def cut(self, values: Iterable[Value]) -> tuple[Value, ...]:
-        """Return the replacements of values in their own shapes."""
+        """Return the replacements of values in their original shapes, with padding cut off."""
         values = tuple(values)
         for value in values:
             if value in self.wide and value not in self.rewriter.standing:
@@ -127,8 +132,10 @@ class _Padded:
         return self.rewriter.values(values)
 
     def replacement(self, node: Node) -> _Wide | Value | None:
-        """Return the replacement of a node's last output; None if the node needs its operands as
-        they were."""
+        """Return the padded or adapted replacement of a node's last output.
+
+        Returns None if the node is copied unchanged, on operands without padding.
+        """
         if node in self.layers:
             return self.logits(node)
         given = [self.wide.get(value) for value in node.inputs]
@@ -150,7 +157,7 @@ class _Padded:
         return None
 
     def logits(self, node: Node) -> _Wide:
-        """Return the logits of a layer with additional classes."""
+        """Return the logits of a linear layer, with additional classes."""
         rows, weight, *bias = self.cut(node.inputs)
         classes, inputs = weight.shape
         tail = _rounded(inputs + 1) - inputs
@@ -161,8 +168,11 @@ class _Padded:
         return _Wide(product, 1, classes)
 
     def product(self, node: Node, slope: _Wide) -> _Wide | Value | None:
-        """Return a product whose first operand is the gradient of logits: the gradient of the
-        weight or, complete, of the rows."""
+        """Return the replacement of a product whose first operand is the gradient of logits.
+
+        The product is the gradient of the weight, which stays padded, or that of the rows, which
+        needs no padding. Returns None for other products.
+        """
         flags, other = node.attributes, node.inputs[1]
         if slope.axis == 0 or flags.transpose_b:
             return None
@@ -175,8 +185,10 @@ class _Padded:
         return matmul(slope.value, inputs)
 
     def same(self, node: Node, operands: Sequence[Value], **changes: int) -> Value:
-        """Return the last output of the same op on padded operands, with changed attributes; its
-        other outputs keep their shapes."""
+        """Apply a node's op to padded operands with changed attributes; return the last output.
+
+        Its other outputs have their original shapes, and replace those of the node.
+        """
         context = builder.Context(node.scope, node.mirror, node.phase, node.segment)
         attributes = replace(node.attributes, **changes) if changes else node.attributes
         fresh = builder.create(node.op, operands, attributes, context)
@@ -189,9 +201,9 @@ def _rounded(extent: int) -> int:
 
 
 def _padded_weight(weight: Value, bias: Sequence[Value], tail: int) -> Value:
-    """Return a weight (classes, inputs) with additional rows and `tail` additional columns.
+    """Return a weight (classes, inputs) with additional rows, and `tail` additional columns.
 
-    The first additional column is the bias.
+    The first additional column holds the bias.
     """
     (classes, inputs), dtype = weight.shape, weight.type.dtype
     added = _rounded(classes) - classes

@@ -8,8 +8,8 @@ from graphc.ir.graph import Graph, Node, State, Value
 def place_updates(graph: Graph) -> Graph:
     """Run every update as early as possible: after its operands and after other uses of the state.
 
-    A parameter's gradient then dies at once, and the live ranges of parameter gradients need not
-    overlap. Other nodes keep their order.
+    A parameter's gradient is then freed at once, so gradients of several parameters need not be
+    live together. Other nodes keep their order.
     """
     readers: dict[Value, list[int]] = {}
     """State → the steps that read it or a view of it."""

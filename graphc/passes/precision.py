@@ -52,12 +52,12 @@ class _Mixed:
         return builder.trace(outputs)
 
     def restored(self, value: Value) -> Value:
-        """Return the value's replacement, cast to the original type."""
+        """Return the replacement of a value, cast to the dtype of the value."""
         found = self.rewriter.value(value)
         return found if found.type == value.type else cast(found, value.type.dtype)
 
     def convert(self, node: Node) -> None:
-        """Add a node with its operands cast to the type in which it computes."""
+        """Add a copy of a node, with its operands cast to the dtype in which the node computes."""
         inputs = [*self.rewriter.values(node.inputs)]
         choices = [v for i, v in enumerate(inputs) if self.has_choice(node, i, v)]
         is_flexible = (
@@ -87,12 +87,15 @@ class _Mixed:
             self.flexible.update(outputs)
 
     def has_choice(self, node: Node, index: int, value: Value) -> bool:
-        """Return whether a node accepts its operand number `index` in either precision."""
+        """Return True if input number `index` of a node may be float32 or 16 bits."""
         is_wide = node.op.input_name(index) in node.op.wide_inputs
         return not is_wide and value.type.dtype in (float32, self.dtype)
 
     def computed_in(self, node: Node, choices: list[Value]) -> DType:
-        """Return the float type in which a node computes, by its op and its flexible operands."""
+        """Return the float dtype in which a node computes.
+
+        It depends on the op and on `choices`, its operands that may have either precision.
+        """
         if isinstance(node.op, Cast | BitCast):
             return node.inputs[0].type.dtype  # the user has chosen what to convert
         if node.op.precision == "narrow":
@@ -134,8 +137,8 @@ def widen_products(graph: Graph) -> Graph:
 def casts_a_parameter(node: Node) -> bool:
     """Return whether a node casts a parameter, or a part of one, to 16 bits.
 
-    Such a copy is recomputed for the gradient. That costs a pass over the parameter. Saving it
-    would cost half the parameter's bytes between both uses.
+    The 16-bit copy is recomputed for the gradient, which costs a pass over the parameter. Saving it
+    from the forward to the backward pass would take half of the parameter's bytes.
     """
     if not isinstance(node.op, Cast) or not is_16_bit(node.output):
         return False

@@ -63,8 +63,10 @@ def _is_sum(node: Node) -> bool:
 
 
 def _between_layers(graph: Graph, addable: Collection[int]) -> set[int]:
-    """Return the serial numbers of sums of two products, one of a recurrent layer and one from
-    outside."""
+    """Return the serial numbers of sums that must stay additions.
+
+    They add two products, one of a recurrent layer and one from outside of it.
+    """
     sums = [
         node
         for node in graph.nodes
@@ -92,7 +94,7 @@ def _between_layers(graph: Graph, addable: Collection[int]) -> set[int]:
     }
 
     def meets(node: Node) -> bool:
-        """Return whether its operands are from different components, one of which is recurrent."""
+        """Return True if the operands are from two components, one of which is recurrent."""
         own = {component[index[v.node]] for v in node.inputs if v.node in index}
         return len(own) == 2 and not own.isdisjoint(recurrent)
 
@@ -100,12 +102,15 @@ def _between_layers(graph: Graph, addable: Collection[int]) -> set[int]:
 
 
 def _is_of_gradients(graph: Graph, value: Value) -> bool:
-    """Return whether a value is a summand of a gradient that the forward pass already computes."""
+    """Return True if a value is a summand of a gradient computed in the forward pass."""
     return any(isinstance(graph.nodes[step].op, GradientSum) for step in graph.uses[value])
 
 
 def _added(product: Node, total: Value, addition: Node) -> Node | None:
-    """Return a product that adds itself to `total`, in place of the addition; None if it cannot."""
+    """Return a copy of `product` that adds `total` to its result and replaces `addition`.
+
+    Returns None if the product cannot do so.
+    """
     (y,) = product.outputs
     is_batched = isinstance(product.op, Matmul) and y.type.rank != 2
     if is_batched or total is y or not y.type == total.type == addition.output.type:

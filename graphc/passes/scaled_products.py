@@ -20,8 +20,8 @@ from graphc.passes.dead_code import remove_dead_code
 def scale_products(graph: Graph) -> Graph:
     """Merge factors into products whose only use is the multiplication by the factor.
 
-    Only the scaled product is then rounded to 16 bits. So the pass runs for every plan, before
-    there is a gradient.
+    The product is then rounded to 16 bits once, after scaling, which changes bits. So the pass runs
+    for every plan, before the gradient is built.
     """
     scaled = {node.serial for node in graph.nodes if _is_of_product(graph, node)}
 
@@ -36,8 +36,7 @@ def scale_products(graph: Graph) -> Graph:
 
 
 def _is_of_product(graph: Graph, node: Node) -> bool:
-    """Return whether a node is the only use of the product it scales, and both are recomputed
-    alike."""
+    """Return True if `node` scales a product, is its only use and is recomputed with it."""
     value = node.inputs[0] if isinstance(node.op, Scale) else None
     if value is None or value.node is None or value in graph.visible:
         return False

@@ -38,7 +38,10 @@ from graphc.passes.data_parallel import DataParallel
 
 @dataclass(frozen=True)
 class Row:
-    """Parameters that ranks shard together: this rank's part, and its part of their gradients."""
+    """A row: parameters that ranks shard together, concatenated.
+
+    `state` is this rank's part of the row, and `gradient` its part of the row's gradients.
+    """
 
     parameters: tuple[State, ...]
     state: State
@@ -48,11 +51,11 @@ class Row:
 
 @dataclass(frozen=True)
 class ShardedStates:
-    """All rows of a training step, and the value that replaces each parameter in it."""
+    """All rows of a training step, which `gathered` uses to replace its parameters."""
 
     rows: list[Row] = field(default_factory=list)
     gathered_as: Mapping[State, DType] = field(default_factory=dict)
-    """Parameter → the dtype in which it is gathered."""
+    """Parameter → the dtype in which its values are gathered from all ranks."""
 
     @classmethod
     def of(
@@ -64,10 +67,10 @@ class ShardedStates:
         outputs: Iterable[Value],
         taken: Set[str],
     ) -> ShardedStates:
-        """Return the states whose rows are shards of parameters, with their updates.
+        """Group parameters into rows, and create the states for this rank's parts.
 
         `gradients` are those of this rank's batch, `outputs` the other values that the step
-        computes. `taken` are names that are in use, so that no new state has them.
+        computes. New states get names that are not in `taken`.
         """
         found = cls([], _dtypes_read(parameters, [*gradients, *outputs]))
         of_name = getattr(updater, "of", lambda name: updater)  # only groups depend on the name
@@ -104,7 +107,7 @@ class ShardedStates:
         return rewriter.result()
 
     def _gathered(self, row: Row) -> Iterator[tuple[State, Value]]:
-        """Yield the parameters of a row, gathered from all ranks."""
+        """Yield each parameter of a row with the value gathered from all ranks."""
         shard = _shard_of(row.state)
         part = cast(row.state, self.gathered_as[row.parameters[0]])
         values = _split(all_gather(part, shard.ranks), shard)
@@ -113,8 +116,11 @@ class ShardedStates:
 
 
 def _dtypes_read(parameters: Sequence[State], values: Sequence[Value]) -> Mapping[State, DType]:
-    """Return parameter → the narrower dtype to which all nodes that `values` need cast it, or its
-    own."""
+    """Return the dtype in which each parameter can be gathered.
+
+    It is the narrower dtype to which all nodes that `values` need cast the parameter, or else the
+    parameter's own dtype.
+    """
     read: dict[Value, set[DType]] = {state: set() for state in parameters}
     for node in ancestors(values):
         for value in node.inputs:
@@ -129,22 +135,24 @@ def _dtypes_read(parameters: Sequence[State], values: Sequence[Value]) -> Mappin
 
 
 def _first_read(graph: Graph, parameters: Iterable[State]) -> int:
-    """Return the first step that reads one of the parameters; links carry rows one after
-    another."""
+    """Return the first step that reads one of the parameters of a row.
+
+    Rows are gathered in this order, because links carry one after another.
+    """
     return min((step for state in parameters for step in graph.uses[state][:1]), default=0)
 
 
 def _power_of_two(value: Value) -> int:
     """Return the largest power of two that divides the number of elements.
 
-    Members of a row are sorted by it, descending. So each member begins at a multiple of its own,
-    and is as aligned as its rows are.
+    Members of a row are sorted by this number, descending. So each member begins at a multiple of
+    its own number, and is aligned as well as its rows.
     """
     return value.type.elements & -value.type.elements
 
 
 def _reads_narrow(node: Node, gathered_as: Mapping[State, DType]) -> bool:
-    """Return whether a node casts a parameter to the dtype in which it is gathered."""
+    """Return True if a node casts a parameter to the dtype in which the parameter is gathered."""
     return isinstance(node.op, Cast) and any(
         isinstance(value, State) and gathered_as.get(value, value.type.dtype) != value.type.dtype
         for value in node.inputs
@@ -172,7 +180,7 @@ def _state_of(value: Value) -> State:
 
 
 def _scattered(gradients: Sequence[Value], state: State, ranks: int) -> Value:
-    """Return this rank's part of the sum over ranks of a row of gradients."""
+    """Concatenate gradients, sum them over all ranks, and return this rank's part of the sum."""
     parts = [reshape(value, (value.type.elements,)) for value in gradients]
     padding = _shard_of(state).padding
     if padding:
@@ -181,7 +189,7 @@ def _scattered(gradients: Sequence[Value], state: State, ranks: int) -> Value:
 
 
 def _split(row: Value, shard: Shard) -> Sequence[Value]:
-    """Return the members of a row, flattened, and then its padding."""
+    """Return the members of a gathered row as vectors, followed by the padding if there is any."""
     sizes = [member.elements for member in shard.members]
     sizes += [shard.padding] if shard.padding else []
     return split(row, sizes) if len(sizes) > 1 else [row]

@@ -1,4 +1,4 @@
-"""Removal of identities: nodes whose result already exists."""
+"""Removal of nodes that compute an existing value, such as x·1 or two cancelling transposes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def simplify(graph: Graph) -> Graph:
 
 
 def _simpler(node: Node) -> Node | Value:
-    """Return a value that equals the node's result in every bit, or the node itself."""
+    """Return an existing value with the same bits as the node's result, or the node itself."""
     match node.op:
         case Scale() if node.attributes.value == 1.0:
             return node.inputs[0]
@@ -30,15 +30,17 @@ def _simpler(node: Node) -> Node | Value:
 
 
 def _is_negative_zero_safe(node: Node) -> bool:
-    """Return whether x + 0 equals x in every bit: -0.0 + 0.0 is 0.0, so this holds for integers
-    only."""
+    """Return True if x + 0 equals x in every bit.
+
+    It does for integers, but not for floats: -0.0 + 0.0 is 0.0.
+    """
     return node.output.type.dtype.kind == "int"
 
 
 def _undone(node: Node) -> Node | Value:
-    """Return the existing value that a node computes again, or the node itself.
+    """Return the existing value that a negation, reshape or transpose results in, else the node.
 
-    It is the operand if the node changes nothing, and the operand's operand if the two ops cancel.
+    It is the operand if the node changes nothing, and the operand's operand if two ops cancel.
     """
     source = node.inputs[0]
     if isinstance(node.op, Reshape) and node.output.shape == source.shape:

@@ -28,22 +28,24 @@ from graphc.passes.micro_batches import MicroBatch
 
 @dataclass(frozen=True)
 class SynchronizedNorms:
-    """A forward graph with synchronized batch norms; `joint` has node → mean and inverse
-    deviation."""
+    """A forward graph with synchronized batch norms.
+
+    `joint` maps each norm to the mean over all ranks and the inverse of the standard deviation.
+    """
 
     graph: Graph
     ranks: int
     joint: Mapping[Node, tuple[Value, Value]]
 
     def effects(self, node: Node, batches: Sequence[MicroBatch]) -> tuple[Node, ...]:
-        """Return one update per step that moves running statistics towards the joint ones."""
+        """Return the updates of a norm's running statistics, one per step, by joint statistics."""
         means, inverses = ([_copied(v, b) for b in batches] for v in self.joint[node])
         count = self.ranks * BatchNorm().frame(node).count
         return moved_statistics(batches[0].nodes[node], means, inverses, count)
 
 
 def synchronized_norms(graph: Graph, ranks: int) -> SynchronizedNorms:
-    """Return the forward graph with batch norms over all ranks; other nodes are kept."""
+    """Return the forward graph with batch norms over all ranks; other nodes are not changed."""
     rewriter = Rewriter(graph)
     joint: dict[Node, tuple[Value, Value]] = {}
     for node in graph.nodes:
@@ -61,8 +63,10 @@ def synchronized_norms(graph: Graph, ranks: int) -> SynchronizedNorms:
 
 
 def _joint(node: Node, ranks: int) -> tuple[Value, Value]:
-    """Return the mean over all ranks, and the inverse of their deviation with epsilon in its
-    root."""
+    """Return the joint mean over all ranks, and the joint inverse standard deviation.
+
+    The latter is 1 / √(variance + epsilon).
+    """
     _, own_mean, own_inverse = node.outputs
     channels = own_mean.type.elements
     own = concat([own_mean, power(own_inverse, -2.0)])

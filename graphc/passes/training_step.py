@@ -99,7 +99,7 @@ def _accumulated(
     scaling: _LossScale | None,
     parallel: DataParallel,
 ) -> tuple[list[MicroBatch], list[Value]]:
-    """Return all micro-batches, and the gradients of `trained` summed over them.
+    """Return the micro-batches, and the gradients of `trained` summed over all of them.
 
     The nodes of a micro-batch and of its gradients are created before those of the next one.
     """
@@ -127,9 +127,10 @@ def _conditioned(
     scaling: _LossScale | None,
     parallel: DataParallel,
 ) -> tuple[list[Value], Value | None]:
-    """Return the gradients without the loss scale and with a norm of at most `clip_norm`.
+    """Return the gradients without the loss scale, clipped to a norm of at most `clip_norm`.
 
-    With a loss scale, the second result is a value that is true if all are finite, else None.
+    With a loss scale, the second result is a bool value, true if all gradients are finite.
+    Otherwise it is None.
     """
     if clip_norm is None and scaling is None:
         return gradients, None
@@ -148,8 +149,7 @@ def _conditioned(
 
 
 class _LossScale:
-    """The loss scale for float16, and the number of steps without overflow since its last
-    change."""
+    """The loss scale for float16, and the steps without overflow since it last changed."""
 
     def __init__(self) -> None:
         def counter(name: str, value: float) -> State:

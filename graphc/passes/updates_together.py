@@ -17,7 +17,7 @@ used only if its packed arena and its feature maps stay within bounds, see `upda
 Otherwise the walk is repeated with fewer bytes for waiting gradients.
 
 Cost: O(V B) for V nodes and B batches at one time, and one packing each for the given order and for
-every candidate. The paper has no such pass.
+every candidate.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from graphc.ir.graph import Graph, Node, State, Value
 from graphc.plans.goal import Goal
 
 GROWTH = 0.001
-"""The fraction of the live bytes for waiting gradients, and by which the arena may grow."""
+"""Gradients of waiting updates may take this fraction of the live bytes, and the arena may grow by
+this fraction of its size."""
 
 LESS = (1.0, 0.1)
-"""The fractions of these bytes to try in turn, until the arena stays within its bound."""
+"""The fractions of the bytes for waiting gradients that are tried in turn, until the arena does not
+grow too much."""
 
 
 def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
@@ -65,7 +67,7 @@ def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
 
 
 def _most(sizes: Sizes, goal: Goal | None) -> Sizes:
-    """Return the largest sizes allowed after the pass; `sizes` are those of the given order."""
+    """Return the limits on arena and feature maps after the pass; `sizes` are those before it."""
     arena, maps = int((1 + GROWTH) * sizes.arena_bytes), sizes.feature_map_bytes
     if goal is None:
         return Sizes(arena, arena)
@@ -76,8 +78,10 @@ def _most(sizes: Sizes, goal: Goal | None) -> Sizes:
 
 @dataclass
 class _Batch:
-    """Waiting updates of one launch, the values they read and write, and the bytes saved for
-    them."""
+    """Updates that wait for one launch, and the values that they read and write.
+
+    `kept_bytes` is the size of the gradients that are live until the launch.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     read: set[Value] = field(default_factory=set)
@@ -93,12 +97,15 @@ class _Batch:
         self.written |= node.writes
 
     def comes_before(self, reads: set[Value], writes: set[Value]) -> bool:
-        """Return whether the batch must run before a node with these reads and writes."""
+        """Return True if the batch must run before a node with these reads and writes.
+
+        This holds if the node reads what the batch writes, or writes what the batch reads.
+        """
         return not (reads.isdisjoint(self.written) and writes.isdisjoint(self.read))
 
 
 def _order(graph: Graph, known: Mapping[Node, Hashable], workspace: int) -> Iterator[Node]:
-    """Yield all nodes of a graph; updates wait for others with the same key in `known`.
+    """Yield all nodes in a new order: updates wait for others with the same key in `known`.
 
     Gradients of waiting updates have at most `workspace` bytes.
     """

@@ -1,8 +1,9 @@
-"""Inlining of constants into fused groups: no node fills a tensor for them.
+"""Inlining of constants into fused groups, so that no node has to fill a tensor with a constant.
 
-The pass runs after those of `elementwise.py` and `reductions.py`. A constant is the output of
-`full`, also through views. It is inlined only if no bit can change: a compiler would fold a member
-that computes only with constants, and its result may differ from the device's.
+The pass runs after the fusions of `elementwise.py` and `reductions.py`. A constant is the output of
+`full`, also through views. It is inlined only if no bit of the result can change. For example, a
+compiler would fold an op whose operands are all constants, and its result may differ from that of
+the device.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ from graphc.passes.dead_code import remove_dead_code
 
 
 def inline_constants(graph: Graph) -> Graph:
-    """Return the graph with constants inlined in groups, without nodes that only produced these."""
+    """Return the graph with constants inlined in fused groups.
+
+    Nodes whose only purpose was to fill a tensor with such a constant are removed.
+    """
     originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
-    """Nodes with mirrored copies, which refer to them, so they stay."""
+    """Nodes that have recomputed copies. A copy refers to its original, so originals are not
+    removed."""
     numbers: dict[Value, float] = {}
     for node in graph.nodes:
         number = _number(node, numbers)
@@ -49,7 +54,10 @@ def inline_constants(graph: Graph) -> Graph:
 
 
 def _number(node: Node, numbers: Mapping[Value, float]) -> float | None:
-    """Return the number that fills a node's outputs; None if there is none, or not exactly."""
+    """Return the number that fills all elements of a node's output.
+
+    Returns None if the elements differ, or if inlining the number could change a bit.
+    """
     if (viewed := node.viewed) is not None:
         return numbers.get(viewed)
     if not isinstance(node.op, Full) or node.output.type.dtype.kind != "float":
@@ -64,7 +72,7 @@ def _number(node: Node, numbers: Mapping[Value, float]) -> float | None:
 
 
 def _inlined(node: Node, numbers: Mapping[Value, float]) -> Node:
-    """Return a group's node with inputs from `numbers` as constants, where this changes no bit."""
+    """Return a fused node with inputs in `numbers` as constants, where this changes no bit."""
     if not _group(node).members:
         return node
     members = members_of(_group(node))
@@ -108,7 +116,10 @@ def _may_be_put_in(
     known: Mapping[str, TensorType],
     made: TensorType,
 ) -> bool:
-    """Return whether a member keeps its type and its bits with these operands as constants."""
+    """Return True if a member of a group has the same type and bits with `constants` for operands.
+
+    `known` has the types of all values of the group, and `made` is the type of the member's result.
+    """
     others = [known[name] for name in member.names if name not in constants]
     floats = {type.dtype for type in others if type.dtype.kind == "float"}
     given = {known[name].dtype for name in member.names if name in constants}
@@ -122,8 +133,10 @@ def _may_be_put_in(
 
 
 def _computes_of_constants(expression: Expression, constants: Mapping[str, float]) -> bool:
-    """Return whether an instruction reads only constants, or is a power with one, often
-    rewritten."""
+    """Return True if an instruction reads only constants, or is a power with a constant.
+
+    Compilers fold the former and often rewrite the latter, which may change bits.
+    """
 
     def is_constant(operand: Operand) -> bool:
         if isinstance(operand, str):

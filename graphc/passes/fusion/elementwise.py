@@ -4,24 +4,25 @@ A group is a set of elementwise nodes with the same key: phase, mirror count, us
 layout and float type to compute in. The group runs as one kernel at the step of its last member.
 Intermediate values stay in registers; only values with uses outside of the group are written.
 
-The pass is one walk over the nodes in their order. Each node begins a new group. It merges the
-groups that produce its operands, the latest first. These must be open and have its key, and the
-result must be small enough and cost no bytes.
+The pass is one walk over the nodes in their order. Each node begins a new group, and merges with it
+the groups that produce its operands, the latest first. Such a group must be open and have the same
+key. The merged group must stay below limits of size, and must not need more bytes.
 
 Invariant: a group is open as long as no node outside of it reads one of its values, and no state
 that it reads was replaced. So all members of an open group can move to the later step at which it
-is merged: their operands are available and unchanged, and no node needs their results yet. The
-first consumer that does not merge a group closes it, whatever the reason. So all outside uses come
-after the last member, and no cycle can arise.
+is merged: their operands are available and unchanged, and no node needs their results yet. A
+consumer that is not merged with a group closes the group, so it has no later members. Therefore all
+uses outside of the group come after its last member, and no cycle can arise.
 
 Bytes (`_Grouping.saves`): without fusion, results of members are live until their last use. With
 fusion, inputs of members are live until the last member runs. So there are two conditions. First,
-wherever another kernel runs between two members, consider the inputs that would be dead by then.
-They must be no larger than the members' values that would be live. Second, compare the step of the
-group with the steps at which members ran alone. Its inputs, and the outputs that cannot overwrite a
-dying input, must be no larger than the live inputs and members' values at one of those steps.
-Values of other nodes are ignored, so a group whose members are far apart may still raise the peak
-of the graph. If it does, only adjacent members are fused.
+at each kernel that runs between two members, fusion extends the live ranges of some inputs. Their
+bytes must not exceed those of the members' values that are live there without fusion. Second,
+consider the step at which the group runs. Its inputs, and its outputs that cannot overwrite a dying
+input, are live there. Their bytes must not exceed those of the inputs and members' values that are
+live without fusion at the step of some member. Values of other nodes are ignored, so a group whose
+members are far apart may still raise the peak of the graph. If it does, only adjacent members are
+fused.
 
 The bits stay the same, see `graphc.ops.fused`. Cost: O(V + E), times the limits on the size of a
 group.
@@ -44,19 +45,20 @@ from graphc.passes.precision import casts_a_parameter
 MOST_MEMBERS = 16
 MOST_INPUTS = 10
 MOST_OUTPUTS = 6
-"""Beyond these limits, threads run out of registers."""
+"""Limits on the size of a group; beyond them, threads run out of registers."""
 
 
 def fuse(given: Allocation, recomputes: bool = False) -> Allocation:
-    """Return the graph with groups of elementwise nodes as one node each; others keep their order.
+    """Return the graph with each group of elementwise nodes fused into one node.
 
-    Members of a group have the same shape, layout, float type to compute in, phase, mirror count
-    and user's segment. Kept values, copies and nodes with copies are not fused. A value that is
-    also used outside of its group becomes a further output.
+    Other nodes keep their order. Members of a group have the same shape, layout, float type to
+    compute in, phase, mirror count and user's segment. Values marked as kept, recomputed copies and
+    their originals are not fused. A value that is also used outside of its group becomes a further
+    output.
 
-    If the graph is fused for a plan that `recomputes`, forward groups have only one output. Values
-    that are produced together cannot be saved or evicted separately: a cut of the network through
-    one value would become a cut through two.
+    If the graph is fused for a plan that `recomputes`, forward groups have only one output.
+    Otherwise the outputs of a group could only be saved or evicted together, so a cut of the graph
+    through one value would become a cut through two.
     """
     graph = given.graph
     groups = [group for group in _Grouping(given, recomputes).run() if len(group.steps) > 1]
@@ -73,7 +75,7 @@ def fuse(given: Allocation, recomputes: bool = False) -> Allocation:
 
 
 def _peak_bytes(given: Allocation) -> int:
-    """Return the peak live bytes of nodes, without the registers of fused groups on a CPU."""
+    """Return the peak live bytes of a graph; on a CPU, without the workspace of fused groups."""
     return peak_bytes(
         (tenant.first, tenant.last, tenant.bytes)
         for tenant in given.tenants("packed")
@@ -83,7 +85,7 @@ def _peak_bytes(given: Allocation) -> int:
 
 @dataclass(eq=False, slots=True)
 class _Group:
-    """A group so far: the steps of its members, ascending, and their common key."""
+    """A group under construction: the steps of its members, ascending, and their common key."""
 
     steps: list[int]
     key: Hashable
@@ -92,7 +94,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """The bytes of an input of a group or a result of a member, and their live range."""
+    """The size in bytes and the live range of an input of a group or a result of a member."""
 
     bytes: int
     shape: tuple[int, ...]
@@ -108,21 +110,21 @@ class Lasting:
 
     def __init__(self, graph: Graph) -> None:
         self.last: dict[Value, int] = {}
-        """Root → the last step that reads it or a view of it; the number of steps for visible
-        values and states."""
+        """Root (a value that is not a view) → the last step that reads it or a view of it. For
+        visible values and states, this is the number of steps."""
         for value, root in graph.roots.items():
             end = len(graph.nodes) if value in graph.visible or isinstance(root, State) else -1
             read = graph.uses[value]
             self.last[root] = max(self.last.get(root, -1), end, read[-1] if read else -1)
         self.others = [0]
-        """Step → the number of earlier nodes that run a kernel; differences count nodes in
-        between."""
+        """Step → the number of earlier nodes that run a kernel. Differences give the number of
+        kernels between two steps."""
         for node in graph.nodes:
             self.others.append(self.others[-1] + (node.op.views is None))
 
 
 class _Grouping:
-    """The walk over the nodes of a graph that finds its groups."""
+    """A walk over the nodes of a graph that groups elementwise nodes."""
 
     def __init__(self, given: Allocation, recomputes: bool) -> None:
         graph = given.graph
@@ -186,7 +188,10 @@ class _Grouping:
         return (node.phase, node.mirror, node.segment, node.output.shape, strides, *wide)
 
     def join(self, joined: _Group, group: _Group) -> bool:
-        """Merge `group` into `joined` if the result is small enough and costs no bytes."""
+        """Merge `group` into `joined` if the result is small enough and needs no more bytes.
+
+        Returns False if they are not merged.
+        """
         steps = sorted({*joined.steps, *group.steps})
         if len(steps) > MOST_MEMBERS:
             return False
@@ -219,10 +224,10 @@ class _Grouping:
         first: Mapping[Value, int],
         outputs: Sequence[Value],
     ) -> bool:
-        """Return whether the group's inputs and values need no more bytes than those of its members
-        alone.
+        """Return True if fusion needs no more bytes than the members as separate nodes.
 
-        `first` has the first step that reads each input; `outputs` have uses outside.
+        `steps` has the steps of the members, ascending. `first` has the first step that reads each
+        input; `outputs` are the values with uses outside of the group.
         """
         needed: dict[Value, int] = {}
         for value, step in first.items():
@@ -251,9 +256,10 @@ class _Grouping:
         return any(_live(x, extents) >= together for x in made)
 
     def extent(self, root: Value, needed: int, is_read_whole: bool) -> _Extent:
-        """Return the bytes of a root and its live range.
+        """Return the bytes of a value with its views, and its live range.
 
-        If it can be recomputed, the range begins only at the step `needed` that reads it first.
+        If the value can be recomputed, its live range begins only at `needed`, the step that reads
+        it first. `is_read_whole` is True if the group reads the value itself, not only views of it.
         """
         found = self.extents.get(root)
         if found is None:
@@ -267,9 +273,10 @@ class _Grouping:
 
 
 def _live(made: _Extent, extents: Sequence[_Extent]) -> int:
-    """Return the bytes of `extents` that are live while the producer of `made` runs alone.
+    """Return the bytes of `extents` that are live at the step of the member that produces `made`.
 
-    The result overwrites an extent of the same size and shape that dies at that step.
+    Without fusion, `made` may overwrite an extent of the same size and shape that dies at that
+    step. Its bytes then count once.
     """
     step, live, is_over = made.born, 0, False
     for x in extents:
@@ -296,9 +303,9 @@ def _rebuilt(graph: Graph, groups: Sequence[_Group]) -> Graph:
 
 
 def _fused(graph: Graph, members: Sequence[Node], rewriter: Rewriter) -> tuple[Node, list[Value]]:
-    """Return the fused node of a group, and the values of the old graph that it computes.
+    """Return the node that replaces a group, and the values of the old graph that it computes.
 
-    The node reads values of the new graph.
+    Its operands are values of the new graph.
     """
     returned = set(graph.outputs.values())
     names: dict[Value, str] = {}

@@ -19,9 +19,10 @@ def fuse_epilogues(graph: Graph) -> Graph:
     """Merge activations into the linear nodes that produce their operand.
 
     The activation must be the only use of its operand, directly or through reshapes. So gelu stays
-    a separate op if there is a gradient, which reads its operand; the gradient of relu reads the
-    result. Both nodes must be recomputed alike. The pass runs for every plan, before recomputation
-    is chosen, so that all plans compute the same bits.
+    a separate op if there is a gradient, because that gradient reads the operand of gelu. The
+    gradient of relu reads the result of relu instead. Both nodes must have the same phase, mirror
+    count and segment. The pass runs for every plan, before recomputation is chosen, so that all
+    plans compute the same bits.
     """
     names = {op.name: name for name, op in ACTIVATIONS.items()}
     taken: set[int] = set()
@@ -45,7 +46,7 @@ def fuse_epilogues(graph: Graph) -> Graph:
 
 
 def _product(graph: Graph, activation: Node) -> Node | None:
-    """Return the linear node that can take `activation` as its epilogue; None if there is none."""
+    """Return the linear node that can apply `activation` as its epilogue; None if there is none."""
     for value in _sources(activation):
         if value in graph.visible or len(graph.uses[value]) > 1 or value.node is None:
             return None
@@ -64,7 +65,11 @@ def _sources(activation: Node) -> Iterator[Value]:
 
 
 def _fits(product: Node, activation: Node) -> bool:
-    """Return whether a linear node has no activation yet, and both nodes are recomputed alike."""
+    """Return True if a linear node can take `activation` as its epilogue.
+
+    It must not have an activation yet, and both nodes must have the same phase, mirror count and
+    segment.
+    """
     return (
         product.attributes.activation == "none"
         and product.copy_of is None

@@ -1,25 +1,28 @@
 """Fusion of reductions with their producers and consumers on GPUs: one kernel, not two or three.
 
-The operand of a fused reduction then needs no bytes. The pass runs after that of `elementwise.py`.
+The operand of a fused reduction needs no bytes. The pass runs after the fusion of `elementwise.py`.
 A group is a sum, mean, maximum or sum of squares, and at least one of
 
     before  the elementwise node that produces its operand; or, of a fused node, the member that
             produces it and members that only this one needs, while the others stay as a node
     behind  an elementwise or fused node that reads nothing but its result
 
-The operand must have no other use, and neither must the result if it is fused. No value between two
-of the nodes is an output or kept. All nodes have the same phase, mirror count and segment. A group
-does not grow further, and a node is in at most one group.
+The operand must have no other use. If a node behind the reduction is fused, the result must have no
+other use either. Values between the fused nodes must not be outputs of the graph, nor marked as
+kept. All nodes have the same phase, mirror count and segment. A group does not grow further, and a
+node is in at most one group.
 
 Invariant: the fused node takes the position of the first of its nodes, so it reads nothing later
-than that node did. Values that were live only until the first step are dead after it as before.
+than that node did. Values whose last use was this first node still have their last use there.
 
-Bytes: if no input dies at the node before, the operand had bytes of its own. No step needs more if
-the result and the workspace of the fused kernel are no larger than the operand. If inputs die
-there, the operand may have overwritten one. They are now live in the reduction. That is safe if the
-reduction ran next, no members stay, and these inputs are no larger than the operand. The result of
-a node behind must be no larger than the reduction's. Fusions that these rules do not prove safe are
-done only if the graph with all of them has no higher peak of live bytes.
+Bytes: a fusion is safe if no step can have more live bytes than before. Call the producer of the
+operand P. If no input has its last use at P, the operand had bytes of its own. The fusion is then
+safe if the result and the workspace of the fused kernel are no larger than the operand. If inputs
+have their last use at P, the operand may have overwritten one of them, and now these inputs are
+live in the reduction. The fusion is then safe if the reduction ran right after P, no members of P
+remain, and these inputs are no larger than the operand. The result of a node behind must be no
+larger than the result of the reduction. Fusions that these rules do not prove safe are done only if
+the peak live bytes of the graph with all of them are not higher.
 
 Sums are ordered as if the operand were stored, so the bits stay the same. NumPy would have to store
 it, so plans for a CPU do not use this pass. Cost: O(V + E) for the search, and the storages of two
@@ -49,10 +52,11 @@ from graphc.passes.precision import casts_a_parameter
 
 
 def fuse_reductions(given: Allocation, recomputes: bool = False) -> Graph:
-    """Return the graph with reductions that compute their operands, where this costs no bytes.
+    """Return the graph with reductions that compute their operands, if this needs no more bytes.
 
-    Safe fusions are always done, the others if the graph with all of them has no higher peak of
-    live bytes. For a plan that `recomputes` only safe ones are done, since its peak is another one.
+    Safe fusions are always done. The others are done if the graph with all of them has no higher
+    peak of live bytes. For a plan that `recomputes`, only safe fusions are done, since
+    recomputation changes the peak.
     """
     graph = given.graph
     found = _Search(given, recomputes).run()
@@ -66,16 +70,20 @@ def fuse_reductions(given: Allocation, recomputes: bool = False) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The members of a group, the values that they call x0, x1, ..., and the members it returns."""
+    """The ops of a fused kernel: calls of members, input values, and the members to return.
+
+    Calls refer to `inputs` as x0, x1, ... and to results of earlier members as m0, m1, ....
+    """
 
     members: tuple[Member, ...]
     inputs: tuple[Value, ...]
     results: tuple[int, ...]
 
     def part(self, numbers: Sequence[int], outputs: Mapping[int, Value]) -> _Group:
-        """Return the members of these numbers as a separate group.
+        """Return the members with these numbers as a group of their own.
 
-        If it needs the result of a member outside of it, it reads that member's entry in `outputs`.
+        The result of any other member becomes an input: `outputs` has the value by the number of
+        the member.
         """
         inputs: dict[Value, str] = {}
 
@@ -102,20 +110,26 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Fusion:
-    """Nodes to fuse, in their order; the node that replaces them; the rest of a split group."""
+    """The nodes of one fusion in their order, and the nodes that replace them.
+
+    `fused` replaces all of them. If only some members of a group are fused, `rest` computes the
+    others.
+    """
 
     nodes: tuple[Node, ...]
     fused: Node
     operand: Value | None
-    """The reduction's operand, if it is no longer stored."""
+    """The operand of the reduction, if the fused kernel computes it instead of reading it."""
     rest: Node | None
     is_safe: bool
-    """True if the fusion costs no bytes, whatever the rest of the graph is."""
+    """True if the fusion cannot raise the live bytes of any step, whatever other nodes exist."""
 
 
 class _Search:
-    """The search for reductions to fuse with the producer of their operand, or with their
-    consumer."""
+    """A search for reductions that can be fused with their producer or their consumer.
+
+    The producer is the node that computes the operand of the reduction.
+    """
 
     def __init__(self, given: Allocation, recomputes: bool) -> None:
         self.graph, self.target, self.strides = given.graph, given.target, given.strides
@@ -139,7 +153,7 @@ class _Search:
         return found
 
     def fusion(self, reduction: Node, taken: set[Node]) -> _Fusion | None:
-        """Return the fusion of a reduction and its neighbors; None if none can be fused."""
+        """Return the fusion of a reduction with its producer, its consumer or both, else None."""
         maker = reduction.inputs[0].node
         if maker is None or maker in taken or not self.may_join(reduction, maker):
             maker = None
@@ -157,7 +171,7 @@ class _Search:
         return _Fusion(nodes, fused, operand, rest, is_safe)
 
     def may_join(self, reduction: Node, maker: Node) -> bool:
-        """Return whether a reduction may be fused with the producer of its operand."""
+        """Return True if a reduction may be fused with `maker`, the producer of its operand."""
         operand = reduction.inputs[0]
         return (
             _is_elementwise(maker)
@@ -168,7 +182,7 @@ class _Search:
         )
 
     def is_only_read_by(self, value: Value, reader: Node) -> bool:
-        """Return whether the value has no other use, and its reader and producer may be merged."""
+        """Return True if `reader` is a value's only use and can be merged with its producer."""
         return (
             self.graph.uses[value] == [self.graph.position[reader]]
             and value not in self.graph.visible
@@ -178,8 +192,10 @@ class _Search:
         )
 
     def behind(self, reduction: Node) -> Node | None:
-        """Return the only consumer of a reduction's result, if it is elementwise with no other
-        input."""
+        """Return the only consumer of a reduction's result, if it is elementwise.
+
+        It must have no other operand. Returns None otherwise.
+        """
         result = reduction.output
         if result.type.dtype.kind != "float" or not self.graph.uses[result]:
             return None
@@ -195,14 +211,14 @@ class _Search:
         return node if may_join else None
 
     def stays_single(self, node: Node) -> bool:
-        """Return whether the node is not a copy, and has none."""
+        """Return True if a node is neither a recomputed copy nor the original of one."""
         return node.phase != "mirror" and node.copy_of is None and node not in self.originals
 
     def parts(self, maker: Node, reduction: Node) -> tuple[_Group | None, Node | None]:
-        """Return the members of `maker` to fuse with the reduction, and a node of the others.
+        """Return the members of `maker` to fuse with the reduction, and a node for the others.
 
-        No member is fused if a value that is not stored now would have to be, or if it has too many
-        inputs.
+        `maker` is the producer of the reduction's operand. Nothing is fused if the rest would have
+        to write a value that is not written now, or if the fused group would have too many inputs.
         """
         group, operand = _group_of(maker), reduction.inputs[0]
         number = group.results[operand.index]
@@ -220,7 +236,7 @@ class _Search:
         return (part, rest) if len(part.inputs) <= MOST_INPUTS else (None, None)
 
     def fused(self, reduction: Node, part: _Group | None, behind: Node | None) -> Node:
-        """Return the node that replaces a reduction, the members before it, and `behind`."""
+        """Return the node that replaces a reduction, the members fused before it, and `behind`."""
         operand, given = reduction.inputs[0], reduction.attributes
         last = reduction if behind is None else behind
         strides = self.strides.get(operand, contiguous_strides(operand.type))
@@ -238,7 +254,7 @@ class _Search:
     def rest(
         self, maker: Node, group: _Group, left: Sequence[int]
     ) -> tuple[Node | None, dict[int, Value]]:
-        """Return a node of the remaining members, and the output of each of these by member."""
+        """Return a node for the members `left` of a group, and its outputs by member number."""
         if not left:
             return None, {}
         part = group.part(left, {})
@@ -254,11 +270,15 @@ class _Search:
         return rest, dict(zip(results, rest.outputs, strict=True))
 
     def bytes(self, value: Value) -> int:
-        """Return the bytes of a value in the arena."""
+        """Return the bytes of a value in the arena, including alignment."""
         return align(value.type.bytes, self.alignment)
 
     def is_safe(self, reduction: Node, maker: Node, fused: Node, rest: Node | None) -> bool:
-        """Return whether no step has more live bytes than with reduction and producer apart."""
+        """Return True if the fused node cannot raise the live bytes of any step.
+
+        `maker` is the producer of the reduction's operand, and `rest` has its members that are not
+        fused.
+        """
         step, operand = self.graph.position[maker], self.bytes(reduction.inputs[0])
         scratch = self.target.workspace(fused, {})
         own = self.bytes(fused.output) + sum(align(s.bytes, self.alignment) for s in scratch)
@@ -272,9 +292,9 @@ class _Search:
         return rest is None and is_next and sum(dying) <= operand
 
     def dying(self, maker: Node, fused: Node) -> list[int]:
-        """Return sizes of the roots that the fused node reads and that may die at the producer.
+        """Return the sizes in bytes of operands of `fused` that may have their last use at `maker`.
 
-        In a plan that recomputes, any value may have its last use here.
+        If the plan recomputes, any value may have its last use there.
         """
         roots = {self.graph.roots[v]: None for v in fused.inputs if v in self.graph.roots}
         step = len(self.graph.nodes) if self.recomputes else self.graph.position[maker]
@@ -286,18 +306,21 @@ class _Search:
 
 
 def _is_elementwise(node: Node) -> bool:
-    """Return whether a node is a group or may be a member of one."""
+    """Return True if a node is a fused group, or could be a member of one."""
     dtypes = [value.type.dtype for value in (*node.inputs, *node.outputs)]
     return (is_fusible(node.op) or isinstance(node.op, Fused)) and share_arithmetic(dtypes)
 
 
 def _place(node: Node) -> tuple[str, int, str]:
-    """Return what nodes must share to be recomputed alike: phase, mirror count and segment."""
+    """Return the attributes that fused nodes must share: phase, mirror count and segment.
+
+    Nodes that share these are recomputed together.
+    """
     return node.phase, node.mirror, node.segment
 
 
 def _group_of(maker: Node) -> _Group:
-    """Return the group of a fused node, or an elementwise node as a group of one."""
+    """Return the group of a fused node; for another elementwise node, a group of one member."""
     if isinstance(maker.op, Fused):
         members = members_of(maker.attributes)
         return _Group(members, maker.inputs, maker.attributes.results)
@@ -307,7 +330,7 @@ def _group_of(maker: Node) -> _Group:
 
 
 def _taken(group: _Group, number: int) -> list[int]:
-    """Return the numbers of a member and of those that only it needs, ascending."""
+    """Return the numbers of a member and of the earlier members that only it needs, ascending."""
     taken = {number}
     for earlier in reversed(range(number)):
         readers = [i for i, m in enumerate(group.members) if f"m{earlier}" in m.operands]
@@ -317,7 +340,7 @@ def _taken(group: _Group, number: int) -> list[int]:
 
 
 def _rebuilt(graph: Graph, fusions: Sequence[_Fusion]) -> Graph:
-    """Return the graph with fused nodes at the positions of their first nodes."""
+    """Return the graph with each fused node at the position of the first node that it replaces."""
     by_first = {fusion.nodes[0]: fusion for fusion in fusions}
     later = {node for fusion in fusions for node in fusion.nodes[1:]}
     rewriter = Rewriter(graph)
