@@ -1,5 +1,4 @@
-"""Memory plans: the plan, its printed forms and file, the cost model, and the independent
-checker."""
+"""Memory plans: the plan itself, its text forms and file, the cost model, and the checker."""
 
 from graphc.plans import html_form, json_form, overview, printout  # registers printed forms
 

@@ -1,6 +1,6 @@
 """Recomputes the figures stated in a plan from its layout and its graph.
 
-`check_plan` proves that a step corrupts nothing. This module proves that the stated lifetimes,
+`check_plan` proves that a step corrupts nothing. This module checks that the stated lifetimes,
 kinds, origins, strides and sizes are correct. It shares no code with the planners.
 """
 
@@ -21,16 +21,15 @@ from graphc.plans.streams import Streams
 CURE = "plan again, or correct the plan"
 
 SLACK = 1 + 1e-9
-"""Tolerance for rounding in sums of seconds."""
+"""Tolerance factor for rounding errors in sums of seconds."""
 
 
 def check_figures(plan: MemoryPlan) -> None:
-    """Raise `PlanError`, naming the culprits, unless exact figures are right.
+    """Raise `PlanError`, naming the values concerned, unless the plan's figures are right.
 
-    Exact figures are lifetimes, kinds, origins, strides and sizes.
-    Figures that depend on a planner's choices or on measured times are checked against bounds: the
-    bytes of feature maps, the arena under other strategies, proven bounds, and the cost of
-    recomputation.
+    Lifetimes, kinds, origins, strides and sizes must be exact. Figures that depend on a planner's
+    choices or on measured times are checked against bounds: the bytes of feature maps, the arena
+    under other strategies, proven bounds, and the cost of recomputation.
     """
     _check_buffers(plan)
     _check_origins(plan)
@@ -53,8 +52,8 @@ def _check_buffers(plan: MemoryPlan) -> None:
     """Check lifetimes, kinds and sizes of buffers.
 
     A lifetime extends from the first write to the last read. A buffer has the kind of its first
-    value, and ends where its values end. Sources exist before the first step; outputs and states
-    are read after the last one.
+    value, and ends at the last byte of its values. Inputs and states are written before the first
+    step; outputs and states are read after the last step.
     """
     names, outputs = plan.graph.names, set(plan.graph.outputs.values())
     for buffer in plan.buffers:
@@ -107,7 +106,7 @@ def _check_slots(plan: MemoryPlan) -> None:
 
 
 def _span(graph: Graph, value: Value, outputs: set[Value]) -> Lifetime:
-    """Return the steps from the one that writes a value to just after its last use."""
+    """Return the lifetime of a value: from the step that writes it to its last use."""
     end = len(graph.nodes) + 1
     if isinstance(value, State):
         return Lifetime(0, end)
@@ -118,13 +117,13 @@ def _span(graph: Graph, value: Value, outputs: set[Value]) -> Lifetime:
 
 
 def _end(value: Value, placement: Placement) -> int:
-    """Return the end of a value's last element, relative to the start of its buffer."""
+    """Return the end of a value's last element, in bytes from the start of its buffer."""
     strides = placement.strides or contiguous_strides(value.type)
     return placement.offset + span_bytes(value.type, Layout(placement.offset, strides))
 
 
 def _check_origins(plan: MemoryPlan) -> None:
-    """Check that placements state how each value got its bytes, and which value it overwrites."""
+    """Check the stated origin of each value's bytes, and the stated value that it overwrites."""
     recycled = _recycled(plan.buffers)
     for value, placement in plan.placements.items():
         name = plan.graph.names[value]
@@ -142,9 +141,9 @@ def _check_origins(plan: MemoryPlan) -> None:
 
 
 def _check_strides(plan: MemoryPlan) -> None:
-    """Check the strides of values that are no views and no parts of concatenations.
+    """Check the strides of values that are neither views nor parts of concatenations.
 
-    They determine the order of sums, and so the bits of results. `check_plan` checks views and
+    Strides determine the order of sums, and so the bits of results. `check_plan` checks views and
     parts.
     """
     expected = layouts(plan.graph, plan.target)
@@ -159,8 +158,10 @@ def _check_strides(plan: MemoryPlan) -> None:
 
 
 def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | None]:
-    """Return how a node's output got its bytes, and the value that it overwrites, views or
-    updates."""
+    """Return the origin of a node output's bytes, and the value it overwrites, views or updates.
+
+    `fresh` is the origin to return for bytes of its own: ``new`` or ``reuse``.
+    """
     node = value.producer
     placement = plan.placements[value]
     if placement.how == "view":  # `check_plan` has compared the two
@@ -179,7 +180,7 @@ def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | No
 
 
 def _wholes(plan: MemoryPlan, value: Value) -> list[Value]:
-    """Return the concatenations in the same buffer that a value or a view of it is a part of."""
+    """Return the concatenations that contain a value, or a view of it, and are in its buffer."""
     buffer, wholes, pending = plan.placements[value].buffer, [], [value]
     while pending:
         part = pending.pop()
@@ -193,7 +194,10 @@ def _wholes(plan: MemoryPlan, value: Value) -> list[Value]:
 
 
 def _recycled(buffers: Sequence[Buffer]) -> set[int]:
-    """Return the indices of buffers on bytes used before, in order of first step, then index."""
+    """Return the indices of buffers on bytes that an earlier buffer has used.
+
+    Buffers are ordered by first step, then by index.
+    """
     edges = {edge for b in buffers for edge in (b.offset, b.offset + b.bytes)}
     cell = {edge: index for index, edge in enumerate(sorted(edges))}
     touched = np.zeros(len(cell), bool)
@@ -239,11 +243,7 @@ def _check_sizes(plan: MemoryPlan) -> None:
 
 
 def _feature_maps(plan: MemoryPlan) -> list[Buffer]:
-    """Return the buffers that the paper's measure counts.
-
-    Excluded are states, values gathered from states, inputs, outputs, workspaces, slots, and
-    operands of updates.
-    """
+    """Return the buffers whose bytes count as feature maps in the paper's measure."""
     apart = {*plan.graph.outputs.values(), *plan.graph.sources}
     apart |= {value for node in plan.graph.effects for value in node.inputs}
     excluded = {plan.placements[value].buffer for value in apart}
@@ -261,8 +261,11 @@ def _most_live(plan: MemoryPlan, buffers: Sequence[Buffer]) -> int:
 
 
 def _check_streams(plan: MemoryPlan, streams: Streams) -> None:
-    """Check the frontier of stream choices, that the plan is on it, and that the speedup is
-    possible."""
+    """Check the stated stream choices and seconds.
+
+    The choices must be a Pareto frontier that contains the plan itself, and the speedup must be at
+    most the number of streams.
+    """
     pairs = [(choice.arena_bytes, choice.seconds) for choice in streams.choices]
     own = plan.arena_bytes, streams.seconds
     if own not in pairs or any(b[0] <= a[0] or b[1] >= a[1] for a, b in itertools.pairwise(pairs)):

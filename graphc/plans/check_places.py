@@ -1,4 +1,4 @@
-"""The location of values in memory by NumPy's own rules: bytes, pieces, views, parts.
+"""Locations of values in memory, derived from NumPy's rules: bytes, pieces, views, parts.
 
 This module belongs to the checker of plans and shares no code with the planners.
 
@@ -32,7 +32,7 @@ from graphc.ir.graph import Graph, Node, State, Value
 from graphc.plans.memory_plan import MemoryPlan
 
 OUTLINE = bytearray(16)
-"""Memory for arrays whose addresses are used but whose elements are never accessed."""
+"""An array whose address is used to compute with strides, but whose elements are not accessed."""
 
 
 def _row_major(value: Value) -> tuple[int, ...]:
@@ -41,22 +41,26 @@ def _row_major(value: Value) -> tuple[int, ...]:
 
 
 def numbers(cells: Any) -> Any:
-    """Return the cell numbers that an index of cells, a slice or an array, selects."""
+    """Return the cell numbers that an index selects, which is a slice or an array."""
     return np.arange(cells.start, cells.stop) if isinstance(cells, slice) else cells
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Pieces of equal size: their ascending starts, relative to the first."""
+    """The layout of a value as pieces of equal size.
+
+    `offsets` are the ascending starts of the pieces in bytes, relative to the first; `bytes` is the
+    size of one.
+    """
 
     offsets: Any
     bytes: int
 
 
 def _run(size: int, axes: Sequence[tuple[int, int]]) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Return the bytes of one piece of an array, and the (stride, extent) axes that repeat it.
+    """Return the size in bytes of a contiguous piece of an array, and the axes that repeat it.
 
-    `size` is the size of an element; `axes` are given innermost first.
+    `size` is the size of an element. Axes are (stride, extent) pairs, innermost first.
     """
     inner = 0
     while inner < len(axes) and axes[inner][0] in (0, size):
@@ -66,7 +70,10 @@ def _run(size: int, axes: Sequence[tuple[int, int]]) -> tuple[int, tuple[tuple[i
 
 
 def _starts(axes: Sequence[tuple[int, int]]) -> Any:
-    """Return the element offsets of an array with these strides and extents, innermost first."""
+    """Return the byte offset of each element of an array with these axes.
+
+    Axes are (stride, extent) pairs, innermost first.
+    """
     offsets = np.zeros(1, np.int64)
     for stride, n in axes:
         offsets = np.add.outer(np.arange(n) * stride, offsets).ravel()
@@ -77,7 +84,7 @@ ONE_PIECE = np.zeros(1, np.int64)
 
 
 class PlacedValues:
-    """The bytes of all values of a plan, and the cells that they are divided into.
+    """The bytes of all values of a plan, divided into cells.
 
     A cell is a range of bytes between two adjacent edges of pieces or workspaces: cell i extends
     from `marks[i]` to `marks[i + 1]`.
@@ -98,7 +105,7 @@ class PlacedValues:
             for value in node.outputs
             if plan.placements[value].strides is not None and self.has_gaps(value)
         }
-        """Buffers with computed values that have gaps."""
+        """Indices of buffers that contain a computed value with gaps between its elements."""
         self.known: dict[tuple[tuple[int, int], ...], Any] = {}
         self.patterns = {value: self.pattern_of(value) for value in self.graph.values}
         self.marks = self.edges()
@@ -119,7 +126,7 @@ class PlacedValues:
         return marks[np.diff(marks, prepend=-1) > 0]
 
     def span(self, value: Value) -> tuple[int, int]:
-        """Return the first byte of a value in the arena, and the end of its last element."""
+        """Return the first byte of a value in the arena, and the byte after its last element."""
         placement = self.plan.placements[value]
         buffer = self.plan.buffers[placement.buffer]
         start = buffer.offset + placement.offset
@@ -144,13 +151,16 @@ class PlacedValues:
         return self.spans[value], value.shape, steps
 
     def has_gaps(self, value: Value) -> bool:
-        """Return True if some bytes between the first and the last of a value do not belong to
-        it."""
+        """Return True if a value has gaps: bytes between first and last that are not its own."""
         start, end = self.spans[value]
         return end - start != value.type.bytes
 
     def pattern_of(self, value: Value) -> Pattern:
-        """Return the pieces of a value; one piece if nothing is written between its elements."""
+        """Return the pieces of a value.
+
+        If its buffer has no computed value with gaps, all bytes from the first to the last of the
+        value count as one piece.
+        """
         placement, (start, end) = self.plan.placements[value], self.spans[value]
         if placement.strides is None or placement.buffer not in self.scattered:
             return Pattern(ONE_PIECE, end - start)
@@ -162,11 +172,11 @@ class PlacedValues:
         return Pattern(self.known[outer], size)
 
     def cell_range(self, start: int, end: int) -> slice:
-        """Return the cells between two edges."""
+        """Return the cells between two edges, which are offsets in the arena."""
         return slice(*np.searchsorted(self.marks, (start, end)).tolist())
 
     def cells_of_single_pieces(self) -> dict[Value, slice]:
-        """Return the cells of every value with one piece, by one batched search."""
+        """Return the cells of each value that is one piece, found by one binary search for all."""
         single = [value for value, pattern in self.patterns.items() if len(pattern.offsets) == 1]
         starts = np.array([self.spans[value][0] for value in single], np.int64)
         sizes = np.array([self.patterns[value].bytes for value in single], np.int64)
@@ -176,7 +186,10 @@ class PlacedValues:
         return dict(zip(single, map(slice, first, last), strict=True))
 
     def cells_of(self, value: Value) -> Any:
-        """Return the index of a value's cells, ascending: a slice for one piece, else an array."""
+        """Return an index that selects the cells of a value.
+
+        It is a slice for a value of one piece, else an ascending array of cell numbers.
+        """
         if value in self.slices:
             return self.slices[value]
         (start, _), pattern = self.spans[value], self.patterns[value]
@@ -197,8 +210,10 @@ class PlacedValues:
         return bool(taken[self.cells_of(b)].any())
 
     def outline(self, value: Value) -> tuple[Any, int]:
-        """Return an array like a value, never to be accessed, and the address of its buffer's
-        start."""
+        """Return an array with the shape and strides of a value, and the address of its buffer.
+
+        The array is for computing addresses; its elements must not be accessed.
+        """
         place = self.plan.placements[value]
         array = np.ndarray(value.shape, value.type.dtype.numpy, OUTLINE, 0, (0,) * value.type.rank)
         strides = place.strides or _row_major(value)
@@ -206,8 +221,7 @@ class PlacedValues:
         return array, array.__array_interface__["data"][0] - place.offset
 
     def viewed(self, node: Node) -> Value | None:
-        """Return the operand that a node's outputs are placed as views of; None for computed
-        outputs."""
+        """Return the operand that a node's outputs are views of; None if they are computed."""
         source = node.viewed
         if source is None:
             return None
@@ -220,7 +234,10 @@ class PlacedValues:
         return source if are_views else None
 
     def is_writable(self, value: Value) -> bool:
-        """Return True if a kernel can write a value's strides and none of its elements overlap."""
+        """Return True if a kernel can write a value with its strides.
+
+        No two of its elements may overlap.
+        """
         strides, node = self.plan.placements[value].strides, value.node
         if strides is None:
             return True
@@ -236,7 +253,7 @@ class PlacedValues:
         return target.takes_strides(node, name, value.type, strides)
 
     def check_view(self, node: Node, source: Value) -> None:
-        """Check that a view is located where NumPy's rules place it inside its operand."""
+        """Check that a view is located in its operand where NumPy's rules locate it."""
         array, start = self.outline(source)
         try:
             parts = node.op.numpy_views(node, array)
@@ -257,7 +274,7 @@ class PlacedValues:
                 )
 
     def inside(self, node: Node) -> list[Value]:
-        """Return the operands placed exactly at their part of a concatenation's output."""
+        """Return the operands that are placed exactly at their part of a concatenation's output."""
         (y,) = node.outputs
         array, start = self.outline(y)
         found: list[Value] = []

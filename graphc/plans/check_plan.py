@@ -41,11 +41,11 @@ from graphc.plans.check_streams import check_streams
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 
 NOBODY = -1
-"""The content of cells without a value: nothing was written there, or a workspace was."""
+"""The content of cells that have no value: nothing or a workspace was written to them."""
 
 
 def check_plan(plan: MemoryPlan) -> None:
-    """Raise `PlanError`, with both culprits, if a step under this plan would corrupt a value.
+    """Raise `PlanError`, naming both values, if a step under this plan would corrupt a value.
 
     Rejects overlap, illegal overwriting, misalignment, positions outside the arena or their buffer,
     lifetimes that end before the last use, reads of values that are not computed, invalid views,
@@ -56,24 +56,25 @@ def check_plan(plan: MemoryPlan) -> None:
 
 
 class _Replay:
-    """One check of a plan: its stated figures, then a replay of one step over the cells."""
+    """A check of a plan: first of its stated figures, then a replay of one step over the cells."""
 
     def __init__(self, plan: MemoryPlan) -> None:
         self.plan = plan
         self.graph: Graph = plan.graph
         self.names = self.graph.names
         self.owner_of: dict[Value, Any] = {}
-        """The content that a read of a value must find: a number, or one per cell if parts of a
-        concatenation keep theirs. A view has the content of its operand."""
+        """Value → the content that a read of the value must find: a number, or an array with one
+        number per cell if parts of a concatenation have their own. A view has the content of its
+        operand."""
         self.contents: list[Value] = []
-        """Content → the value written, or the state that this replaces."""
+        """Content → the value that was written, or the state that this value replaces."""
         self.writers: list[Value] = []
-        """Content → the value written."""
+        """Content → the value that was written."""
         self.root: dict[Value, Value] = {}
         """The output of an update → the state that it replaces."""
         self.places = PlacedValues(plan)
         self.owners = np.full(self.places.count, NOBODY, np.int64)
-        """Cell → the content that was written there last."""
+        """Cell → the content that was written to it last."""
         self.is_state = np.zeros(self.places.count, bool)
         for state in self.graph.states:
             self.is_state[self.places.cells_of(state)] = True
@@ -115,8 +116,7 @@ class _Replay:
                 )
 
     def check_slots(self) -> None:
-        """Check that slots are large enough and disjoint from all values, workspaces and other
-        slots.
+        """Check that slots are large enough and that nothing else shares their bytes.
 
         Copies write to slots at any time.
         """
@@ -142,7 +142,7 @@ class _Replay:
                 raise PlanError(f"the slot of {name} overlaps {other}", [name, other])
 
     def check_lifetimes(self) -> None:
-        """Check that every use and write of a value is inside its buffer's stated lifetime."""
+        """Check that all uses and writes of a value are in the stated lifetime of its buffer."""
         end = len(self.graph.nodes)
         for step, node in enumerate(self.graph.nodes):
             for value in node.inputs + node.outputs:
@@ -166,7 +166,10 @@ class _Replay:
     # --- replay ---
 
     def write(self, value: Value, who: str) -> None:
-        """Give the cells of a value a new content; raises `PlanError` if a state would be lost."""
+        """Write a value: give its cells a new content.
+
+        Raises `PlanError` if `who`, the writer, would overwrite a state.
+        """
         cells = self.places.cells_of(value)
         self.spare_states(cells, who, self.names[value], self.root.get(value, value))
         self.owner_of[value] = len(self.contents)
@@ -178,8 +181,10 @@ class _Replay:
         self.expect(value, f"step {step} ({node.label}) reads it", node)
 
     def expect(self, value: Value, use: str, node: Node | None = None) -> None:
-        """Raise `PlanError` unless all cells of a value store its content; `use` describes the
-        read."""
+        """Raise `PlanError` unless all cells of a value have the content that was written for it.
+
+        `use` describes the read, for the message.
+        """
         name = self.names.get(value, repr(value))
         if value not in self.owner_of:
             raise PlanError(
@@ -202,8 +207,10 @@ class _Replay:
         return "\n" + text_window(self.graph, node)
 
     def execute(self, node: Node, step: int, updated: dict[Value, str]) -> None:
-        """Replay the writes of a node; `updated` maps the states replaced so far to their new
-        values."""
+        """Replay the writes of a node.
+
+        `updated` maps each state replaced so far to the name of its new value.
+        """
         outputs = set(node.outputs)
         viewed = self.places.viewed(node)
         if viewed is not None:
@@ -242,8 +249,7 @@ class _Replay:
             self.write(value, f"step {step} ({node.label})")
 
     def check_piece(self, value: Value) -> None:
-        """Check that a computed value is aligned to its elements, writable, and not stated as a
-        view."""
+        """Check that a computed value is aligned to its element size, writable and not a view."""
         placement, name = self.plan.placements[value], self.names[value]
         if placement.how == "view" or not self.places.is_writable(value):
             raise PlanError(
@@ -272,7 +278,7 @@ class _Replay:
             )
 
     def content_of_view(self, value: Value, source: Value) -> Any:
-        """Return the content of a view: that of `source`, in the cells of the view."""
+        """Return the content of a view: the part of the content of `source` in the view's cells."""
         content = self.owner_of[source]
         if isinstance(content, int):
             return content
@@ -280,10 +286,10 @@ class _Replay:
         return content[np.searchsorted(of_source, of_value)]
 
     def gather(self, node: Node, step: int) -> bool:
-        """Replay a concatenation with parts placed inside its output; return False if there are
-        none.
+        """Replay a concatenation if some of its parts are computed in place.
 
-        Parts in place keep their content; copied cells belong to the output.
+        Returns False if none is. Parts in place keep their content; the cells of copied parts get
+        that of the output.
         """
         (y,) = node.outputs
         inside = self.places.inside(node)
@@ -302,8 +308,10 @@ class _Replay:
         return True
 
     def check_overlaps(self, node: Node, value: Value, outputs: set[Value]) -> None:
-        """Check that an output overlaps only operands that the op allows, exactly, and no other
-        output."""
+        """Check that an output overlaps no other output, and only operands that it may overwrite.
+
+        It must have the same layout as such an operand.
+        """
         position = node.outputs.index(value)
         name = node.op.output_name(position)
         allowed = set(node.op.may_overwrite.get(name, ()))
@@ -331,14 +339,17 @@ class _Replay:
                 )
 
     def check_apart(self, node: Node, value: Value, region: tuple[int, int]) -> None:
-        """Check that a node's workspace, the bytes of `region`, overlaps no operand or output."""
+        """Check that a node's workspace, at the bytes `region`, does not overlap `value`.
+
+        `value` is an operand or output of the node.
+        """
         low, high = self.places.spans[value]
         if low < region[1] and region[0] < high:
             names = [self.names[value], f"workspace of {node.label}"]
             raise PlanError(f"{names[1]} overlaps {names[0]}{self.near(node)}", names)
 
     def spare_states(self, cells: Any, who: str, name: str, own: Value | None) -> None:
-        """Raise `PlanError` if a write would overwrite a state other than `own`."""
+        """Raise `PlanError` if a write to `cells` would overwrite a state other than `own`."""
         if not self.is_state[cells].any():
             return
         for owner in np.unique(self.owners[cells]).tolist():

@@ -1,4 +1,4 @@
-"""Checks by vector clocks that all orders a stream schedule allows have the plan's results.
+"""Checks, by vector clocks, that every order that a stream schedule allows gives the same results.
 
 This module belongs to the checker of plans and shares no code with the planners.
 
@@ -33,7 +33,7 @@ NOBODY = -1
 
 
 def check_streams(plan: MemoryPlan, places: PlacedValues) -> None:
-    """Raise `PlanError`, with both culprits, if nodes that touch the same bytes are not ordered.
+    """Raise `PlanError`, naming both nodes, if nodes that access the same bytes are not ordered.
 
     Also raises if the slots are not a valid schedule of the plan's nodes.
     """
@@ -42,23 +42,24 @@ def check_streams(plan: MemoryPlan, places: PlacedValues) -> None:
 
 
 class _Clocks:
-    """One walk through the nodes in the plan's order."""
+    """A walk through the nodes in the plan's order, with their vector clocks."""
 
     def __init__(self, plan: MemoryPlan, streams: Streams, places: PlacedValues) -> None:
         self.plan, self.streams, self.places = plan, streams, places
         self.nodes = plan.graph.nodes
         count = self.check_count()
         self.ahead = np.full((count, count), NOBODY)
-        """For each stream, the clock of its next node: the last node of every stream that precedes
+        """Stream → the clock of its next node: for every stream, the last node certain to precede
         it."""
         self.behind: dict[int, Any] = {}
-        """Node → the clock of nodes that wait for it, which includes the node itself."""
+        """Node → the clock of nodes that wait for it: the node's own clock, with the node itself
+        added."""
         self.writer = np.full(places.count, NOBODY)
         self.readers = np.full((places.count, count), NOBODY)
         self.stream_of = np.zeros(len(self.nodes), np.int64)
 
     def check_count(self) -> int:
-        """Return the number of streams, which must be one that programs support."""
+        """Return the number of streams; raises `PlanError` if programs do not support that many."""
         if not 1 <= self.streams.count <= MOST_STREAMS:
             raise PlanError(
                 f"a plan must have 1 to {MOST_STREAMS} streams, got {self.streams.count}", []
@@ -107,7 +108,8 @@ class _Clocks:
     def written(self, node: Node) -> list[Any]:
         """Return the cells that a node writes.
 
-        These are the cells of its outputs, except parts placed inside them, and of its workspace.
+        These are the cells of its outputs and its workspace, except those of operands that are
+        computed in place inside an output.
         """
         found = [self.places.cells_of(value) for value in node.outputs]
         if node.op.gathers is not None:

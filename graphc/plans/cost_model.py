@@ -55,11 +55,11 @@ class CostModel:
     def of(
         cls, plan: MemoryPlan, device: Device | None = None, measured: MeasuredCosts | None = None
     ) -> CostModel:
-        """Return the cost model for a plan, on its own device unless another one is given."""
+        """Return the cost model for a plan, by default on the device of the plan."""
         return cls(device or plan.device, measured, plan.settings.get("precision") == "tf32")
 
     def seconds(self, node: Node) -> float:
-        """Return the seconds of one run of the node's kernel."""
+        """Return the seconds of a node; 0 if it runs no kernel."""
         if self.measured is None:
             return seconds(node, self.device, self.tf32)
         found = self._measured_seconds.get(node_key(node))
@@ -75,7 +75,7 @@ class CostModel:
 
     @cached_property
     def _ratios(self) -> Mapping[str, list[float]]:
-        """Measured over roofline time by op, one number per key."""
+        """Return op → ratios of measured to roofline seconds, one for each measured key."""
         ratios: dict[str, list[float]] = {}
         for entry in self.measured.measured if self.measured else ():
             roofline = self.device.seconds(entry.flops, entry.bytes)
@@ -89,7 +89,10 @@ class CostModel:
 
     @cached_property
     def _ratio(self) -> float:
-        """The median over all ops without views, whose zero times say nothing about kernels."""
+        """Return the median ratio over all ops that run kernels.
+
+        Views take no time, so their ratios are not counted.
+        """
         ratios = [ratio for found in self._ratios.values() for ratio in found if ratio]
         return median(ratios) if ratios else 1.0
 
@@ -103,7 +106,7 @@ class CostModel:
 
 
 def recomputation(graph: Graph, costs: CostModel) -> Recomputation:
-    """Return the work that recomputed nodes add, relative to the step without them."""
+    """Return the number of recomputed nodes, and the fractions of flops and seconds they add."""
     flops = extra_flops = 0
     seconds: list[float] = []
     again: list[float] = []

@@ -32,7 +32,10 @@ READER = JsonReader(OptionError, CURE)
 
 
 def node_key(node: Node) -> str:
-    """Return the key of nodes whose kernels take equal time: op, attributes and types."""
+    """Return the key of a node: its op, attributes and types.
+
+    Nodes with the same key are assumed to take the same time.
+    """
     inputs = ", ".join(str(value.type) for value in node.inputs)
     outputs = ", ".join(str(type) for type in node.output_types)
     items = [
@@ -46,8 +49,10 @@ def node_key(node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The nodes with one key: their number in a step, the mean seconds of one, and the work of
-    one."""
+    """The measurement of all nodes with one key.
+
+    It has their number in a step, and the mean seconds, flops and bytes of one node.
+    """
 
     key: str
     op: str
@@ -60,7 +65,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """Kernel times of one step; `device` describes where they were measured, at least its name."""
+    """Measured seconds of the kernels of one step.
+
+    `device` describes the device that ran them; it has at least a name.
+    """
 
     device: Mapping[str, str]
     measured: tuple[Measurement, ...]

@@ -8,16 +8,17 @@ Memory that NCCL allocates on a GPU is known once ranks are connected.
 from __future__ import annotations
 
 PIECE_BYTES = 1 << 18
-"""The maximum number of bytes received from all ranks at a time; from each at least
-`LEAST_BYTES`."""
+"""The maximum bytes received from all ranks together at a time, but at least `LEAST_BYTES` from
+each."""
 
 LEAST_BYTES = 1 << 12
 
 WIDEST = 8
-"""The bytes of the largest element that is summed."""
+"""The size in bytes of the largest element that collectives sum."""
 
 WIDE_PIECES = 4
-"""Pieces for the float32 sum of 16-bit numbers: two numbers of twice the bytes each."""
+"""Size of the workspace for float32 sums of 16-bit numbers, in received pieces. The sum and the
+summand each take twice the bytes of a 16-bit piece."""
 
 
 def piece_bytes(ranks: int) -> int:
@@ -26,5 +27,5 @@ def piece_bytes(ranks: int) -> int:
 
 
 def room_bytes(ranks: int) -> int:
-    """Return the workspace bytes of a program with that many ranks; one rank needs none."""
+    """Return the bytes of the workspace for collectives of `ranks` ranks; one rank needs none."""
     return (ranks + WIDE_PIECES) * piece_bytes(ranks) if ranks > 1 else 0

@@ -25,7 +25,7 @@ from graphc.ir.links import Link, Links
 from graphc.ops.collective import Collective
 
 LARGE = 2**30
-"""Bytes of a collective whose duration is dominated by bandwidth."""
+"""Bytes for which the duration of a collective depends only on bandwidth, not on latency."""
 
 
 def _ring(passes: float, size: float, ranks: int, link: Link) -> float:

@@ -97,7 +97,10 @@ def _svg(height: int, title: str, shapes: Iterable[str]) -> str:
 
 
 def _map(plan: MemoryPlan) -> str:
-    """Return the picture of the arena: nodes by addresses, a rectangle per span of each buffer."""
+    """Return the picture of the arena: a rectangle for each span of each buffer.
+
+    The horizontal axis has the nodes, the vertical axis the addresses.
+    """
     across, up = WIDTH / len(plan.live_profile), MAP_HEIGHT / max(1, plan.arena_bytes)
     parts = [(span, buffer) for buffer in plan.buffers for span in spans(plan, buffer)]
     parts.sort(key=lambda part: -(part[0].last - part[0].first) * part[1].bytes)
@@ -121,7 +124,10 @@ def _curve(plan: MemoryPlan) -> str:
 
 
 def _bars(sizes: Sequence[int], title: str) -> str:
-    """Return a chart of sizes with one bar per pixel, the largest of the sizes that share it."""
+    """Return a chart of sizes with one bar per pixel.
+
+    If several sizes fall on one pixel, the bar shows the largest.
+    """
     columns = min(len(sizes), WIDTH)
     most = max(sizes, default=0) or 1
     path = []

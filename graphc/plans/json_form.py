@@ -47,14 +47,12 @@ CURE = "create a plan file with `graphc plan MODEL --output FILE`"
 READER = JsonReader(PlanFileError, CURE)
 
 UNSEALED = ("sha256", "planning_seconds")
-"""The keys excluded from the checksum: itself, and the one figure that differs between runs."""
+"""The keys that the checksum does not cover: the checksum itself, and the planning time, which
+differs between runs."""
 
 SLOTS = "slots"
-"""A key that only files of plans with slots have.
-
-The key of streams is likewise optional. So files of other plans did not change when these keys were
-added.
-"""
+"""A key that is present only in files of plans with slots, as the key of streams is in files of
+plans with streams. So adding these keys did not change files of other plans."""
 
 KEYS = (
     "format", "version", "recompute", "allocate", "alignment", "device", "settings", "certificate",
@@ -149,7 +147,7 @@ def _placement_object(plan: MemoryPlan, value: Value) -> dict[str, Any]:
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256, in hexadecimal, of the object's shortest JSON with sorted keys."""
+    """Return the SHA-256, in hexadecimal, of an object's JSON with sorted keys and no spaces."""
     sealed = {key: entry for key, entry in content.items() if key not in UNSEALED}
     text = json.dumps(sealed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
@@ -229,13 +227,15 @@ def _alignment(given: object) -> int:
 
 
 TENSOR_RATES = ("narrow_flops_per_second", "tf32_flops_per_second")
-"""Rates that are not stored in a file: they are known for named profiles, and others have none."""
+"""Fields of devices that are not stored in a file. A device named like a profile has the rates of
+that profile, and other devices have none."""
 
 
 def _device_object(device: Device) -> dict[str, Any]:
-    """Return the device profile without default kernels, tensor rates, and an absent cuDNN version.
+    """Return a device profile as a JSON object.
 
-    Older versions did not write these fields, so their files keep the same checksum.
+    The object omits default kernels, tensor rates, and a cuDNN version of 0. Older versions of
+    graphc did not write these fields, so their files keep the same checksum.
     """
     content = asdict(device)
     if device.kernels == _unsaid_kernels(device.kind):

@@ -15,8 +15,10 @@ STREAM_KEYS = ("count", "seconds", "one_stream_seconds", "choices", "nodes")
 
 
 def streams_object(graph: Graph, streams: Streams) -> dict[str, Any]:
-    """Return the JSON object: for each node its stream and the numbers of the nodes it waits
-    for."""
+    """Return the schedule as a JSON object: the stream and the waits of each node.
+
+    The waits are the numbers of the nodes that the node waits for.
+    """
     slots = [streams.slots.get(node) for node in graph.nodes]
     return {
         "count": streams.count,
@@ -57,7 +59,7 @@ def read_streams(reader: JsonReader, given: object, graph: Graph) -> Streams | N
 
 
 def _slot(reader: JsonReader, given: object, where: str) -> list[int]:
-    """Return a stream and the nodes that are waited for."""
+    """Return a node's stream and the numbers of the nodes that it waits for."""
     listed = reader.listed(given, where)
     if not listed:
         reader.fail(where, "expected a stream and the nodes that it waits for", given)

@@ -30,7 +30,7 @@ Kind = Literal[
     "state", "input", "feature map", "gradient", "mirror", "workspace", "slot", "gathered"
 ]  # fmt: skip
 RARE: tuple[Kind, ...] = ("slot", "gathered")
-"""Kinds that are listed only if a plan has any."""
+"""Kinds of buffers that are listed only for plans that have such buffers."""
 
 Way = Literal["in", "out"]
 
@@ -42,10 +42,10 @@ RECOMPUTE: tuple[Recompute, ...] = (
     "none", "mirror", "cheap", "segments", "sublinear", "recursive", "optimal",
 )  # fmt: skip
 COMPARED: tuple[Allocate, ...] = ("none", "inplace", "sharing", "packed")
-"""Allocation strategies whose arena size every plan states."""
+"""Allocation strategies; every plan states the size of its arena under each of them."""
 
 ALLOCATE: tuple[Allocate, ...] = (*COMPARED, "coloring")
-"""All allocation strategies; the last one is a slow baseline."""
+"""All allocation strategies; the last one is a baseline that takes long to compute."""
 
 
 PRECISIONS: dict[Precision, str] = {
@@ -63,8 +63,10 @@ def check_alignment(alignment: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """The half-open range of steps `[first, last)`. States live through the whole step and
-    beyond."""
+    """A half-open range of steps `[first, last)`.
+
+    States are live during the whole step and beyond it.
+    """
 
     first: int
     last: int
@@ -75,8 +77,10 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Bytes at a fixed offset for a lifetime, shared by values that view or overwrite each
-    other."""
+    """A range of bytes in the arena for a lifetime.
+
+    Values that view or overwrite each other share a buffer.
+    """
 
     index: int
     kind: Kind
@@ -90,8 +94,8 @@ class Placement:
     """The position of a value in a buffer.
 
     `offset` is in bytes from the buffer's start. `strides` are in bytes; None means contiguous and
-    row-major. `how` is the origin of the bytes. `over` is the value that it overwrites or views, or
-    is a part of.
+    row-major. `how` is the origin of the bytes. `over` is the value that this value overwrites or
+    views, or the concatenation that contains it.
     """
 
     buffer: int
@@ -102,7 +106,7 @@ class Placement:
 
     @property
     def layout(self) -> Layout | None:
-        """Offset and strides together; None for a contiguous row-major value."""
+        """The offset and strides in bytes; None for a contiguous row-major value."""
         return None if self.strides is None else Layout(self.offset, self.strides)
 
 
@@ -121,8 +125,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """The number of nodes that a plan recomputes, and the fractions of a step's flops and time they
-    add."""
+    """The nodes that a plan recomputes: their number, and their cost.
+
+    The cost is given as fractions of the flops and of the seconds of a step without recomputation.
+    """
 
     nodes: int
     extra_flops_fraction: float
@@ -131,7 +137,7 @@ class Recomputation:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The goal of a plan, and proven bounds.
+    """The goal of a plan, and bounds that planners have proven.
 
     No schedule of this graph has an arena smaller than `bound_bytes`. No schedule within the plan's
     bytes adds less than the fraction `extra_time_bound` of a step's seconds.
@@ -176,7 +182,7 @@ class MemoryPlan:
 
     @property
     def bound_bytes(self) -> int | None:
-        """The bytes that every schedule of this graph needs; None if nothing was proven."""
+        """A proven lower bound on the bytes of every schedule of this graph, or None."""
         return self.certificate.bound_bytes if self.certificate else None
 
     @cached_property
@@ -186,7 +192,7 @@ class MemoryPlan:
 
     @cached_property
     def strided(self) -> dict[Value, tuple[int, ...]]:
-        """Strides in bytes of values that are not contiguous and row-major."""
+        """Value → its byte strides, for values that are not contiguous and row-major."""
         return strided(self.placements)
 
     @cached_property
@@ -196,7 +202,7 @@ class MemoryPlan:
 
     @cached_property
     def workspace_bytes(self) -> int:
-        """The bytes of the largest workspace of a node."""
+        """The bytes of the largest workspace that a node has."""
         return max((buffer.bytes for buffer in self.workspaces.values()), default=0)
 
     @cached_property
@@ -217,8 +223,10 @@ class MemoryPlan:
 
     @cached_property
     def live_profile(self) -> tuple[int, ...]:
-        """The live bytes at each step, rounded up to the alignment. One entry per node, at least
-        one."""
+        """The live bytes at each step, rounded up to the alignment.
+
+        There is one entry per node, and at least one.
+        """
         steps = max(1, len(self.graph.nodes))
         change = [0] * (steps + 1)
         for buffer in self.buffers:
@@ -232,9 +240,9 @@ class MemoryPlan:
         return tuple(profile)
 
     def lifetime_end(self, buffer: Buffer) -> int:
-        """Return the step before which a buffer is free again, at most the number of steps.
+        """Return the step from which the bytes of a buffer are free, at most the number of steps.
 
-        States, slots, and outputs until they are copied out, live beyond the last step.
+        States, slots, and outputs until they are copied, are live beyond the last step.
         """
         return min(buffer.lifetime.last, max(1, len(self.graph.nodes)))
 
@@ -308,7 +316,7 @@ class MemoryPlan:
         }
 
     def _streams_summary(self) -> dict[str, Any]:
-        """Return the keys of plans with streams."""
+        """Return the summary's entries for plans with streams."""
         if self.streams is None:
             return {}
         return {

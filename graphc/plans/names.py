@@ -1,7 +1,7 @@
 """Names of values, nodes and buffers in printouts, messages and pages, and the kinds shown there.
 
-A buffer contains one value after another. So its name and kind depend on the node: they are those
-of the value whose bytes it contains there.
+A buffer contains one value after another. So its name and kind depend on the node that runs: they
+are those of the value that the buffer contains at that time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from graphc.ir.graph import Node, Value
 from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan, kind_of
 
 LABELS = {"mirror": "recomputed", "repeated": "recomputed"}
-"""Labels of kinds in views, where they differ from the kinds of plans and of torch's steps."""
+"""Labels of the kinds whose name in views differs from that in plans and torch steps."""
 
 
 class Span(NamedTuple):
-    """Nodes `[first, last)` at which a buffer is of one kind."""
+    """A range of nodes `[first, last)` during which a buffer is of one kind."""
 
     first: int
     last: int
@@ -56,10 +56,10 @@ def born(plan: MemoryPlan, value: Value) -> int:
 
 
 def held_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Value | None:
-    """Return the value whose bytes a buffer contains at a node: the one written last.
+    """Return the value that a buffer contains when node `step` runs: the one written last.
 
-    Returns None for a workspace or a slot. A state's bytes always belong to the state, updated or
-    not.
+    Returns None for a workspace or a slot. A state's buffer always contains the state, even after
+    its update.
     """
     residents = plan.residents.get(buffer.index, [])
     if buffer.kind == "state":
@@ -73,7 +73,10 @@ def held_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Value | None:
 
 
 def buffer_name(plan: MemoryPlan, buffer: Buffer, step: int) -> str:
-    """Return the name of a buffer at a node: its value, or the owner of the slot or workspace."""
+    """Return the name of a buffer when node `step` runs.
+
+    It is the name of its value, or names the owner of the workspace or slot.
+    """
     for slot in plan.slots:
         if slot.buffer is buffer:
             return f"slot of {called(plan, slot.value)}"
@@ -104,7 +107,7 @@ def spans(plan: MemoryPlan, buffer: Buffer) -> list[Span]:
 
 
 def _written(plan: MemoryPlan, buffer: Buffer) -> Iterator[tuple[int, Kind]]:
-    """Yield the step at which each value is written into a buffer, and its kind.
+    """Yield (step, kind) for each value that is written into a buffer.
 
     Buffers of states, workspaces and slots yield nothing, since their kind never changes.
     """
@@ -117,7 +120,7 @@ def _written(plan: MemoryPlan, buffer: Buffer) -> Iterator[tuple[int, Kind]]:
 
 
 def kind_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Kind:
-    """Return the kind of the bytes that a buffer contains at a node."""
+    """Return the kind of the value that a buffer contains when node `step` runs."""
     return next(span.kind for span in reversed(spans(plan, buffer)) if span.first <= step)
 
 
@@ -127,11 +130,11 @@ def kind_label(kind: str) -> str:
 
 
 def listed(parts: list[str], most: int) -> str:
-    """Return the first `most` parts separated by commas, and the number of others."""
+    """Join the first `most` parts with commas, and add the number of omitted ones."""
     more = f" and {len(parts) - most} more" if len(parts) > most else ""
     return ", ".join(parts[:most]) + more
 
 
 def count(number: int, what: str) -> str:
-    """Return a number with its noun: ``1 value``, ``2 values``."""
+    """Return a number with a noun, in the plural if needed: ``1 value``, ``2 values``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -22,8 +22,8 @@ HINTS, RECOMPUTED_OPS = 3, 4
 def overview(plan: MemoryPlan) -> str:
     """Return the summary, bytes by kind, the peak, and options that would lower it.
 
-    Rows have a fixed number of lines, and longer ones are cut. Hints name options by the kinds of
-    bytes at the peak, without planning again.
+    Each row has a fixed number of lines; longer rows are truncated. Hints are derived from the
+    kinds of bytes at the peak, without planning again.
     """
     sections = [_summary(plan), _kinds(plan), _peak(plan), _hints(plan)]
     lines = "\n\n".join("\n".join(lines) for lines in sections if lines).splitlines()
@@ -75,7 +75,7 @@ def _hints(plan: MemoryPlan) -> list[str]:
 
 
 def _lowering(plan: MemoryPlan) -> Iterator[tuple[int, str]]:
-    """Yield (bytes, option) for options that lower the arena by up to that many bytes."""
+    """Yield (bytes, option) for each option that lowers the arena by at most that many bytes."""
     step, held = plan.peak_step, Counter[Kind]()
     for buffer in plan.live_at(step):
         held[kind_at(plan, buffer, step)] += buffer.bytes

@@ -97,8 +97,10 @@ def _summary(plan: MemoryPlan) -> list[str]:
 
 
 def _streams(plan: MemoryPlan) -> Iterator[list[str]]:
-    """Yield the table of stream schedules, with a star at the plan's own; nothing without
-    streams."""
+    """Yield the rows of the table of stream schedules, if the plan has streams.
+
+    A star marks the schedule of the plan.
+    """
     streams = plan.streams
     if streams is None:
         return
@@ -117,7 +119,7 @@ def _streams(plan: MemoryPlan) -> Iterator[list[str]]:
 
 
 def _row(label: str, figure: str, indent: int = INDENT) -> list[str]:
-    """Return the lines of a label and a figure, which wraps in its own column."""
+    """Return a label with a figure as lines; a long figure is wrapped in its own column."""
     return textwrap.wrap(
         figure,
         WIDTH,

@@ -20,10 +20,10 @@ from graphc.plans.memory_plan import MemoryPlan
 
 @dataclass(frozen=True, slots=True)
 class RankModel:
-    """A modeled step of a rank.
+    """The modeled step of one of several ranks.
 
     Fields are the seconds of the step, of its nodes and of its collectives, the number of
-    collectives, and the bytes sent. `room_bytes` are the bytes outside the arena in which a CPU
+    collectives, and the bytes sent. `room_bytes` is the workspace outside the arena in which a CPU
     computes sums.
     """
 
@@ -36,7 +36,7 @@ class RankModel:
 
     @property
     def hidden(self) -> float:
-        """The fraction of the collectives' seconds during which nodes run."""
+        """The fraction of the collectives' seconds that overlaps with nodes."""
         if not self.exchange_seconds:
             return 1.0
         shown = self.seconds - self.computing_seconds
@@ -45,9 +45,10 @@ class RankModel:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Seconds of each node, including waits for collectives, and the collectives.
+    """The seconds of each node of a plan in order, and the collectives that overlap with them.
 
-    A collective is (node number, begin, seconds).
+    The seconds of a node that waits for a collective are those of the wait. `exchanges` has the
+    node number, the start and the seconds of each collective.
     """
 
     seconds: tuple[float, ...]
@@ -57,7 +58,7 @@ class Timeline:
 def timeline(
     plan: MemoryPlan, costs: CostModel | None = None, algorithm: Algorithm = least
 ) -> Timeline:
-    """Return the timeline of a rank by the cost model, without launch overhead."""
+    """Model a step of a rank by the cost model, without launch overhead."""
     costs, links = costs or CostModel.of(plan), links_of(plan.device)
     now = free = 0.0
     seconds: list[float] = []

@@ -13,9 +13,10 @@ MOST_STREAMS = 64
 
 @dataclass(frozen=True, slots=True)
 class StreamSlot:
-    """The stream of a node, where it follows the earlier nodes of that stream, and its waits.
+    """The stream of a node, and the nodes of other streams that it waits for.
 
-    `waits` are the graph positions of earlier nodes on other streams that it waits for.
+    A node also follows all earlier nodes of its stream. `waits` has positions of nodes in the
+    graph.
     """
 
     stream: int
@@ -24,7 +25,7 @@ class StreamSlot:
 
 @dataclass(frozen=True, slots=True)
 class StreamChoice:
-    """The arena bytes and the modeled seconds of a step of one stream schedule."""
+    """A possible stream schedule: its arena bytes, and the modeled seconds of a step."""
 
     arena_bytes: int
     seconds: float
@@ -32,13 +33,12 @@ class StreamChoice:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """A schedule of a plan's nodes on `count` streams, with a slot for each node that is not a
-    view.
+    """A schedule of a plan's nodes on `count` streams.
 
-    `seconds` is the duration of a step by the cost model, which assumes that concurrent nodes do
-    not slow each other. `one_stream_seconds` is the duration on one stream. `choices` is the Pareto
-    frontier of the schedules found, by increasing bytes and decreasing seconds. The plan is one of
-    them.
+    `slots` has an entry for each node that is not a view. `seconds` is the duration of a step by
+    the cost model, which assumes that concurrent nodes do not slow each other. `one_stream_seconds`
+    is the duration on one stream. `choices` is the Pareto frontier of the schedules found, by
+    increasing bytes and decreasing seconds. The plan's own schedule is one of them.
     """
 
     count: int
