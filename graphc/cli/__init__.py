@@ -101,7 +101,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _printout_apart(options: argparse.Namespace) -> AbstractContextManager[object]:
-    """Redirect printing to standard error if the command's file goes to standard output."""
+    """Print to standard error if the output file of the command is standard output."""
     paths = (getattr(options, name, None) for name in ("output", "save"))
     if any(path is not None and is_standard_output(path) for path in paths):
         return redirect_stdout(sys.stderr)
@@ -109,7 +109,10 @@ def _printout_apart(options: argparse.Namespace) -> AbstractContextManager[objec
 
 
 def _may_follow(entry: str, options: argparse.Namespace) -> bool:
-    """Return whether an entry may follow options: key=value, or a word if the command takes one."""
+    """Return True if a command line entry may follow options.
+
+    It may if it is key=value, or a word that the command accepts.
+    """
     is_taken = "=" in entry or getattr(options, "takes_word", False)
     return is_taken and not entry.startswith("-")
 

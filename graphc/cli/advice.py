@@ -29,15 +29,16 @@ POLICIES: tuple[dict[str, Any], ...] = (
 """Policies that may lower a peak, in the order in which they are tried."""
 
 SEARCH = 10
-"""A search for a goal takes at least this many times as long as another plan."""
+"""Planning with a budget or another goal takes at least this many times as long as without."""
 
 WORK = 3_000
-"""Limit on the nodes of alternative plans, so that they take no longer than the plan itself."""
+"""Limit on the total nodes of alternative plans, so that making them takes no longer than the plan
+itself."""
 
 HEADING = "What lowers the arena, with the time that it adds by the cost model:"
 
 MOST = 3
-"""Number of changes printed with a plan."""
+"""Number of changes that are printed with a plan."""
 
 
 def fits_line(plan: MemoryPlan, options: argparse.Namespace | None = None) -> str:
@@ -57,9 +58,10 @@ def fits_line(plan: MemoryPlan, options: argparse.Namespace | None = None) -> st
 
 
 def cure_line(plan: MemoryPlan, options: argparse.Namespace) -> str | None:
-    """Return a hint how to make a plan fit its device; None if it fits or the memory is unknown.
+    """Return a hint on how to make a plan fit its device; None if none is needed or possible.
 
-    Finding the hint plans with that budget, which may take longer than the plan itself.
+    None is returned if the plan fits, or if the memory of the device is unknown. Finding the hint
+    plans with a budget, which may take longer than the plan itself.
     """
     memory = memory_of(plan.device)
     if memory is None or memory.spare_bytes(plan.arena_bytes) >= 0:
@@ -68,7 +70,7 @@ def cure_line(plan: MemoryPlan, options: argparse.Namespace) -> str | None:
 
 
 def fit_line(plans: Sequence[tuple[str, MemoryPlan]], options: argparse.Namespace | None) -> str:
-    """Return a line with the number of plans that fit, and the fastest of them."""
+    """Return a line with the number of plans that fit, and the fastest of these."""
     fewest = min((plan for _, plan in plans), key=lambda plan: plan.arena_bytes)
     if len({plan.device.name for _, plan in plans}) > 1:
         return _each_on_its_own(plans)
@@ -86,7 +88,7 @@ def fit_line(plans: Sequence[tuple[str, MemoryPlan]], options: argparse.Namespac
 
 
 def _each_on_its_own(plans: Sequence[tuple[str, MemoryPlan]]) -> str:
-    """Return a line on plans for several devices: how many fit, and which do not.
+    """Return a line about plans for several devices: how many fit, and the names of the others.
 
     Step times of different devices are not compared.
     """
@@ -104,13 +106,13 @@ def _each_on_its_own(plans: Sequence[tuple[str, MemoryPlan]]) -> str:
 
 
 def as_budget(size: int) -> str:
-    """Return `size` as a budget, rounded down to two decimals."""
+    """Format a number of bytes as a value of `--budget`, rounded down to two decimals."""
     unit, name = (GIB, "GiB") if size >= GIB else (MIB, "MiB")
     return f"{100 * size // unit / 100:.2f}{name}"
 
 
 def place(memory: DeviceMemory) -> str:
-    """Return the name of the device with this memory, for use in a sentence."""
+    """Return a name for the device with this memory, for use in a sentence."""
     return "this machine" if memory.name == "cpu" else memory.name
 
 
@@ -127,7 +129,7 @@ def _wrapped(line: str) -> str:
 
 
 def _cure(memory: DeviceMemory, plan: MemoryPlan, options: argparse.Namespace) -> str:
-    """Return the budget that makes a plan fit and its cost in time, or why none does."""
+    """Return a budget with which a plan fits and its cost in time, or why no budget does."""
     if options.optimizer == "none":
         return "a smaller batch may fit: `graphc batch` finds the largest"
     if plan.state_bytes > memory.usable_bytes:
@@ -143,7 +145,7 @@ def _cure(memory: DeviceMemory, plan: MemoryPlan, options: argparse.Namespace) -
 
 
 def _in_place(options: argparse.Namespace) -> str:
-    """Return a phrase with the given options that a budget replaces."""
+    """Return a phrase that names the given options that a budget would replace."""
     given = [f"--{goal.replace('_', '-')}" for goal in GOALS if getattr(options, goal, None)]
     if getattr(options, "recompute", None) not in (None, "none", "optimal"):
         given.append(f"--recompute {options.recompute}")
@@ -155,8 +157,8 @@ def _in_place(options: argparse.Namespace) -> str:
 class Change:
     """A change of options that saves bytes.
 
-    `extra_time_fraction` is the time it adds, relative to the step. It is None if the step itself
-    differs, with a smaller batch.
+    `extra_time_fraction` is the time it adds, relative to the step. It is None for a smaller batch,
+    whose step computes something else.
     """
 
     how: str
@@ -166,7 +168,7 @@ class Change:
 
     @property
     def seconds_per_byte(self) -> float:
-        """The added fraction of a step per saved byte; infinite if the step itself differs."""
+        """The added time per saved byte, as a fraction of a step; infinite for a smaller batch."""
         extra = self.extra_time_fraction
         return math.inf if extra is None else max(extra, 0.0) / self.saved_bytes
 
@@ -180,19 +182,22 @@ class Change:
 
 @dataclass(frozen=True)
 class Lowering:
-    """Changes that lower an arena, by added time per saved byte; names of those (not) tried."""
+    """The changes that lower an arena, sorted by added time per saved byte.
+
+    `tried` and `left_out` name the changes that were and were not tried.
+    """
 
     changes: Sequence[Change]
     tried: Sequence[str]
     left_out: Sequence[str]
 
     def told(self, most: int | None = None) -> list[str]:
-        """Return lines with the first `most` changes, by default with all."""
+        """Return the lines to print, with the first `most` changes or all."""
         lines = [f"  {change}" for change in self.changes[:most]]
         return [*([HEADING, *lines] if lines else []), *self.beside()]
 
     def beside(self) -> Iterator[str]:
-        """Yield sentences on changes that were not tried, and on tried ones if none saves bytes."""
+        """Yield sentences about changes that were not tried, and about a lack of useful ones."""
         if self.tried and not self.changes:
             yield f"The arena is not lowered by {', '.join(self.tried)}."
         if self.left_out:
@@ -210,13 +215,14 @@ class Alternatives:
         self._known: dict[tuple[object, ...], MemoryPlan] = {}
 
     def know(self, plan: MemoryPlan, **strategy: Any) -> None:
-        """Record an existing plan under the options in which it differs."""
+        """Record a plan that exists already; `strategy` has the options in which it differs."""
         self._known[self._key(strategy)] = plan
 
     def lowering(self, plan: MemoryPlan, share: float = 1.0, **strategy: Any) -> Lowering:
-        """Return the changes that lower a plan's arena, within a share of the work.
+        """Return the changes of options that lower a plan's arena.
 
-        `strategy` has the options of this plan that differ from those of the command.
+        Trying them takes at most a fraction `share` of the work limit. `strategy` has the options
+        of this plan that differ from those of the command.
         """
         left = None if self._work is None else self._work * share
         changes, tried, left_out = [], [], []
@@ -239,7 +245,7 @@ class Alternatives:
     def _all(
         self, plan: MemoryPlan, strategy: dict[str, Any]
     ) -> Iterator[tuple[str, dict[str, Any], bool]]:
-        """Yield changes as their text, their keywords, and a flag: True if the step is the same.
+        """Yield each possible change: its text, its options, and True if the step stays the same.
 
         The changes are better placement, reordering, no slots, a smaller batch, and recomputation.
         """
@@ -270,7 +276,7 @@ class Alternatives:
         return len(plan.graph.nodes) * (SEARCH if self._goals(strategy) else 1)
 
     def _plan(self, how: str, strategy: dict[str, Any]) -> MemoryPlan | None:
-        """Return the plan; None if a budget or the user's model raises an error."""
+        """Return the plan with changed options; None if planning raises an error."""
         key = self._key(strategy)
         if key not in self._known:
             report(f"what would lower the arena: {how}")

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 STEPS = 10_000
-"""Default number of steps of a run that is planned but not executed."""
+"""Default number of steps of a planned run, on which learning-rate schedules depend."""
 
 
 class _Parser(Protocol):
-    """A parser, or an argument group."""
+    """The part of argparse's parsers and argument groups that functions here use."""
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action: ...
 
@@ -37,7 +37,7 @@ class _Parser(Protocol):
 def add_options(
     parser: _Parser, kind: type[Options], names: Sequence[str], **defaults: object
 ) -> None:
-    """Add options of a class by their flags; `defaults` override those of the class."""
+    """Add options of a class by their flags; `defaults` replace the defaults of the class."""
     for name in names:
         option = declared(kind)[name]
         add_option(parser, name, option, defaults.get(name, option.default))
@@ -46,7 +46,10 @@ def add_options(
 def add_option(
     parser: _Parser, name: str, option: Option[Any], default: object, **settings: Any
 ) -> None:
-    """Add an option by its flag; `settings` are further arguments for argparse."""
+    """Add an option to a parser by its flag.
+
+    `settings` are further arguments of argparse's `add_argument`.
+    """
     flag = option.flag
     assert flag is not None, "only options with a flag are for the command line"
     given = {"metavar": flag.metavar, "type": flag.parse, "action": flag.action}
@@ -116,7 +119,10 @@ def recipe(options: argparse.Namespace) -> Recipe:
 
 
 def planned_steps(options: argparse.Namespace, made: Recipe) -> int:
-    """Return the number of steps of the planned run; raises `OptionError` if steps do not apply."""
+    """Return the number of steps of the planned run.
+
+    Raises `OptionError` if the number is given but has no effect.
+    """
     given = getattr(options, "steps", None)
     if given is None:
         return STEPS
@@ -129,7 +135,7 @@ def planned_steps(options: argparse.Namespace, made: Recipe) -> int:
 
 
 def _check_useful(options: argparse.Namespace, made: Recipe) -> None:
-    """Raise `OptionError` for options that do not change the plan."""
+    """Raise `OptionError` for given options that do not change the plan."""
     if made.optimizer == "none":
         asked = {
             "--learning-rate": made.learning_rate is not None,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
 THIRD = 0.33
-"""The flops of about one further forward pass, as a fraction of those of a step."""
+"""The flops of one more forward pass, as a fraction of those of a step."""
 
 
 def add(commands: Commands) -> None:
@@ -65,12 +65,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _row(flags: str, batch: str, arena: str, extra: str) -> str:
-    """Return one line of the table."""
+    """Return a row of the table: the kind of plan, its batch, its arena and its extra time."""
     return f" {flags:<23}{batch:>15}{arena:>12}{extra:>12}".rstrip()
 
 
 def _batched(options: argparse.Namespace) -> Callable[[int], Value]:
-    """Return the model as a function of its batch."""
+    """Return a function from the batch size to the loss of the model."""
     settings = parse_settings(options.settings)
     if "batch" in settings:
         raise OptionError("graphc batch searches for the batch; leave out batch=...")
@@ -82,7 +82,7 @@ def _batched(options: argparse.Namespace) -> Callable[[int], Value]:
 
 
 def _capacity(options: argparse.Namespace) -> tuple[str, str]:
-    """Return the name of the memory and its usable bytes in the format of `--budget`."""
+    """Return the name of the memory, and its usable bytes as a value of `--budget`."""
     if options.budget is not None:
         parse_bytes("--budget", options.budget)
         return "the budget", options.budget
@@ -94,7 +94,7 @@ def _capacity(options: argparse.Namespace) -> tuple[str, str]:
 
 
 def _kinds(options: argparse.Namespace, limit: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the kinds of plans as options of `graphc plan` and as keywords of `graphc.plan`."""
+    """Return the kinds of plans to try: their command-line flags, and keywords of `graphc.plan`."""
     plain = ("no recomputation", {"recompute": "none"})
     if options.optimizer == "none":
         return [plain]

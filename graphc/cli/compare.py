@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
 SHOWING = ("model", "settings", "output", "json", "takes_word", "run")
-"""Options that determine the use of plans, and not the plans themselves."""
+"""Options that determine what is printed or written, and do not change plans."""
 
 LONGEST = 18
 """Maximum width of a row's name; longer names are wrapped."""
@@ -71,20 +71,19 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"recompute": "recursive"},
     {"max_extra_flops": 0.33},
 )
-"""Plans as in Fig. 5 and 6 of the paper.
-
-They are allocation strategies without recomputation, the paper's policies with offsets in one
-arena, and the fewest bytes within the time of about one more forward pass.
-"""
+"""Recomputation policies to compare, as in Fig. 5 and 6 of the paper. They are allocation
+strategies without recomputation, the paper's policies with offsets in one arena, and the plan with
+the fewest bytes for the flops of about one more forward pass."""
 
 
 PACKED = ("none", "packed")
-"""The name and the strategy of the packed plan without recomputation."""
+"""The name and the strategy of the packed plan without recomputation, with which others are
+compared."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A plan with its name and its differences from the options, which are None for a file."""
+    """A plan with its name, and the options in which it differs; None for a plan from a file."""
 
     name: str
     plan: MemoryPlan
@@ -120,7 +119,7 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _order_note(rows: Sequence[Row]) -> list[str]:
-    """Return a line if the order of a packed plan changes the bytes of the other strategies."""
+    """Return a note if the order of a packed plan changes the bytes of the other strategies."""
     sizes: dict[str, int] = {
         row.plan.allocate: row.plan.arena_bytes for row in rows if row.name == "none"
     }
@@ -140,7 +139,7 @@ def _is_colored(row: Row) -> bool:
 
 
 def _made(options: argparse.Namespace) -> list[Row]:
-    """Return the rows of the model."""
+    """Return one row for each strategy, policy and budget of the model."""
     trains = options.optimizer != "none"
     if not trains and options.budgets:
         raise OptionError("--budget applies only to training steps; leave out --optimizer none")
@@ -163,7 +162,7 @@ def _made(options: argparse.Namespace) -> list[Row]:
 
 
 def _read(paths: Sequence[str]) -> list[Row]:
-    """Return the rows of plans from files, named by path if file names are equal."""
+    """Return one row for each plan from a file; plans with equal file names are named by path."""
     names = [Path(path).name for path in paths]
     return [
         Row(name if names.count(name) == 1 else path, load_plan(path), None)

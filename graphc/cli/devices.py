@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _lines(found: Mapping[str, Sequence[str]] | str) -> Iterator[str]:
-    """Yield lines on the requests that cuDNN declines."""
+    """Yield lines about the requests that cuDNN does not support."""
     if isinstance(found, str):
         yield found
     elif not found:
@@ -132,9 +132,9 @@ def _cublas() -> str:
 
 
 def _layers() -> Value:
-    """Return typical convolutions of residual and mobile networks, and causal attention.
+    """Build a loss with typical convolutions of residual and mobile networks, and attention.
 
-    The heads of the attention have 64 elements.
+    The attention is causal, and its heads have 64 elements.
     """
     images, tokens = input("images", (8, 3, 64, 64)), input("tokens", (2, 128, 64))
     h = relu(conv2d(images, 64, 7, stride=2, padding=3, name="stem"))
@@ -147,7 +147,7 @@ def _layers() -> Value:
 
 
 def _declined_by_precision(gpu: Gpu) -> dict[Precision, list[str]]:
-    """Map each precision to the distinct requests of a step without an engine in cuDNN.
+    """Map each precision to the requests of a step for which cuDNN has no engine.
 
     Precisions without such requests are omitted. No device memory is accessed. Raises `GraphcError`
     if cuDNN is missing or finds no usable GPU.
@@ -176,7 +176,7 @@ def _declined_requests(gpu: Gpu, cudnn: Cudnn, precision: Precision) -> list[str
 
 
 def _cudnn_declines(gpu: Gpu) -> dict[Precision, list[str]] | str:
-    """Return the declined requests, or the reason why cuDNN is not available."""
+    """Return the requests that cuDNN does not support, or the reason why cuDNN is not available."""
     try:
         find_gpu(gpu.number)  # raises an error if the GPU is too old
         return _declined_by_precision(gpu)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SHOWING = (
     "model", "settings", "peak", "kept", "scopes", "json", "value", "costs", "roofline", "run",
 )  # fmt: skip
-"""Options that determine the use of a plan, and not the plan itself."""
+"""Options that determine what is printed or written, and do not change the plan."""
 
 FOR_A_MODEL = "What would lower the arena is told of a model, not of a plan from a file."
 

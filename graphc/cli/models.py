@@ -1,4 +1,4 @@
-"""graphc models, and the loss that MODEL and key=value of other commands name."""
+"""The command ``graphc models``, and the networks that MODEL and key=value of commands name."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def add_model(parser: argparse.ArgumentParser, *others: str, is_optional: bool =
 
 
 def add_loss(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a network from a file; `with_flags` converts them into settings."""
+    """Add the options of a network from a file, which `with_flags` converts into settings."""
     group = parser.add_argument_group("of an ONNX file, or of a module of torch")
     group.add_argument(
         "--loss", metavar="LOSS",
@@ -129,7 +129,10 @@ def _checked_loss(model: str, made: object) -> Value:
 
 
 def _made_by(model: str, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the result of the model's function, and the settings of `ASKED` it does not take."""
+    """Return the result of the model's function, and the settings that apply to its import.
+
+    These are the settings of `ASKED` that the function has no parameter for.
+    """
     function = find_model(model, settings)
     known = inspect.signature(function).parameters if ":" in model else settings
     asked = {name: settings[name] for name in ASKED if name in settings and name not in known}
@@ -150,7 +153,10 @@ def arguments_of(model: str, entries: Sequence[str]) -> dict[str, Any]:
 
 
 def _parsed(model: str, entries: Sequence[str]) -> dict[str, Any]:
-    """Return settings by name; for an ONNX file, extents and inputs may have any name."""
+    """Return settings by name.
+
+    For an ONNX file, they are extents and inputs, which may have any name.
+    """
     return parse_settings(entries, any_key=model.endswith(SUFFIX))
 
 
@@ -217,7 +223,7 @@ def _functions(path: str) -> str:
 
 
 def _call(what: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Run a user's code; report its exceptions with their location instead of a traceback."""
+    """Call a user's function; report an exception with its location instead of a traceback."""
     try:
         return function(**arguments)
     except GraphcError:

@@ -22,11 +22,14 @@ SOFTMAXES = ("softmax", "log_softmax")
 """Ops that cross entropy replaces."""
 
 MOVES = ("cast", "reshape", "transpose")
-"""Ops that may follow the final softmax of a network."""
+"""Operators that move elements and may follow the final softmax of a network."""
 
 
 def onnx_model(path: str) -> Callable[..., Value]:
-    """Return a function from a file's open extents to its loss; it reads no weights."""
+    """Return a function that builds the loss of a file from the extents that the file leaves open.
+
+    The function reads no weights.
+    """
 
     def network(loss: str | None = None, trainable: str | None = None, **dims: Any) -> Value:
         return loss_of(path, read(path, dims, trainable, weights=False), loss)
@@ -66,7 +69,10 @@ def _shown(extents: Sequence[int | str | None] | None) -> str:
 
 
 def loss_of(path: str, network: Network, asked: str | None) -> Value:
-    """Return the requested loss: an output or a loss of one; raises `OptionError` for others."""
+    """Return the loss that `asked` names: an output, or a loss function of an output.
+
+    Raises `OptionError` for other names.
+    """
     if asked is None:
         scalars = [value for value in network.outputs.values() if value.shape == ()]
         if len(scalars) != 1:
@@ -99,7 +105,7 @@ def _first(path: str, network: Network) -> Value:
 
 
 def _cross_entropy(network: Network, output: Value) -> Value:
-    """Return the cross entropy against a new input of labels, one per row of classes."""
+    """Return the cross entropy of an output and a new input of labels, one per row of classes."""
     logits, axis = _logits(output)
     if logits.type.rank < 2:
         raise OptionError(f"cross entropy needs an output (rows, ..., classes), got {logits.type}")
@@ -109,11 +115,11 @@ def _cross_entropy(network: Network, output: Value) -> Value:
 
 
 def _logits(output: Value) -> tuple[Value, int]:
-    """Return the logits of an output, and the axis of classes.
+    """Return the logits that an output is computed from, and the axis of classes.
 
-    A final softmax is skipped, even if nodes of `MOVES` follow it, as in its form up to opset 12.
-    The classes are along its axis. Without a softmax, they are along the last axis, or along the
-    second for ranks above 3.
+    If the network ends with a softmax, possibly followed by operators of `MOVES`, the logits are
+    the operand of the softmax, and the classes are along its axis. Otherwise the output itself is
+    taken, with classes along the last axis, or along the second for more than 3 axes.
     """
     moves, value = list[Node](), output
     while value.node is not None and value.node.op.name in MOVES:
@@ -133,7 +139,10 @@ def _logits(output: Value) -> tuple[Value, int]:
 
 
 def _axis_behind(move: Node, axis: int) -> int | None:
-    """Map an axis through a node of `MOVES`; None if a reshape splits or merges it."""
+    """Return the position of an axis after an operator of `MOVES`.
+
+    Returns None if a reshape splits or merges the axis.
+    """
     have, want = move.inputs[0].shape, move.output.shape
     if move.op.name == "transpose":
         place: int = move.attributes.permutation.index(axis)
@@ -149,7 +158,7 @@ def _mse(network: Network, output: Value) -> Value:
 
 
 def _free(network: Network, wanted: str) -> str:
-    """Return a name that no input of the network has."""
+    """Return `wanted`, changed if necessary so that no input of the network has that name."""
     taken, name, number = {value.name for value in network.inputs.values()}, wanted, 2
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1

@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _standing(packing: Packing, effort: int) -> str:
-    """Describe the optimality of a height, or why the search for a smaller one ended."""
+    """Describe why the search ended: the height is proven optimal, or a limit was reached."""
     if packing.is_optimal:
         return "the least there is"
     if packing.work >= effort:

@@ -11,7 +11,7 @@ from graphc.cli.terminal import complain
 from graphc.errors import did_you_mean, given_twice, quoted
 
 MEMORY = ("--memory", "--gpu-memory", "--vram")
-"""Names under which users look for the memory of a device."""
+"""Option names that users try for the memory of a device, such as a graphics card."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -20,7 +20,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.given: dict[str, str] = {}
-        """Maps destinations to the flags on the command line, even if the value is the default."""
+        """Destination → the flag on the command line, present even if the value equals the
+        default."""
         self._values: dict[str, Any] = {}
 
     def error(self, message: str) -> NoReturn:
@@ -39,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _tell_given(self, entries: Sequence[str]) -> None:
-        """Record flags in their form on the command line: --fuse, not --no-fuse."""
+        """Record the flags on the command line, in the form used there: --fuse, or --no-fuse."""
         for action in self._actions:
             if action.dest not in self.given:
                 continue
@@ -49,7 +50,7 @@ class Parser(argparse.ArgumentParser):
             self.given[action.dest] = next(iter(forms), self.given[action.dest])
 
     def _card(self, entry: str) -> str:
-        """Return the right option for a memory; empty if the entry names another option."""
+        """Return the suggestion of the right option for a memory; empty for other entries."""
         name, _, size = entry.partition("=")
         if name not in MEMORY or "--device" not in self._option_string_actions:
             return ""
@@ -67,7 +68,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Return options and the other entries; an unknown option is an error."""
+        """Return the options and the remaining entries; an unknown option is an error."""
         found, rest = super().parse_known_args(args, namespace)
         self._tell_given(sys.argv[1:] if args is None else args)
         for entry in rest:

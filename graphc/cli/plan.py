@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
 MARKED = ("none", "cheap", "sublinear", "recursive")
-"""Policies marked on the chart of a trade-off curve."""
+"""Policies whose plans are marked in the chart of the trade-off curve."""
 
 LONGEST = 10
-"""Maximum number of listed ops of a modeled step."""
+"""Maximum number of ops that are listed for a modeled step."""
 
 SHOWING = ("model", "settings", "output", "json", "text", "run")
-"""Options that determine the use of a plan, and not the plan itself."""
+"""Options that determine what is printed or written, and do not change the plan."""
 
 
 def add(commands: Commands) -> None:
@@ -122,7 +122,7 @@ def _check_shown(options: argparse.Namespace) -> None:
 
 
 def step_model(memory_plan: MemoryPlan) -> dict[str, Any]:
-    """Return the modeled step of a GPU plan, with and without cuDNN; empty for other devices."""
+    """Return models of a step of a GPU plan, with and without cuDNN; empty for other devices."""
     if memory_plan.device.kind != "cuda":
         return {}
     from graphc.runtime.gpu.lints import findings  # both import the code generator
@@ -152,7 +152,7 @@ def _show_step_model(memory_plan: MemoryPlan) -> None:
 
 
 def _slow(findings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return a line for each pair of rule and op that slows the step, with its first finding."""
+    """Return a line for each kind of slow op: the lint rule, the op, and the first finding."""
     first: dict[tuple[str, str], Mapping[str, str]] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for finding in findings:

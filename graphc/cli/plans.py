@@ -1,4 +1,4 @@
-"""Plans of commands: made by their options, and described as JSON."""
+"""Plans that commands make from their options, and descriptions of plans as JSON."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from graphc.training.recipe import Recipe
 DEFAULT = Recipe(optimizer="sgd")
 
 SUFFIX = ".json"
-"""The suffix of a MODEL that is a plan."""
+"""The suffix of a MODEL that is a plan from a file."""
 
 PICTURE = ".png"
-"""The suffix of an output that is a chart."""
+"""The suffix of an output file that is a chart."""
 
 WRITTEN_FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
-"""Formats of output files by suffix."""
+"""Formats of output files, by suffix."""
 
 
 def check_alone(
@@ -60,7 +60,7 @@ def plan_from_arguments(options: argparse.Namespace, **strategy: Any) -> MemoryP
 
 
 def check_suffix(path: str, suffix: str) -> None:
-    """Raise `OptionError` if the suffix of a file does not match its content."""
+    """Raise `OptionError` if a file's suffix names another format than the one to write."""
     if is_regular(path) and not path.endswith(suffix):
         raise OptionError(f"{path!r} must end in {suffix}, since it holds {WRITTEN_FORMS[suffix]}")
     if suffix == PICTURE:
@@ -88,7 +88,7 @@ def plan_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def written(options: argparse.Namespace) -> None:
-    """Print the path of the output file; with --json, to standard error."""
+    """Print the path of the output file, to standard error if --json is given."""
     if options.output is not None:
         line = f"written to {options.output}"
         if options.json:
@@ -100,19 +100,25 @@ def written(options: argparse.Namespace) -> None:
 def described(
     plan: MemoryPlan, options: argparse.Namespace | None, model: str, **strategy: Any
 ) -> dict[str, Any]:
-    """Describe a plan made by `options` and `strategy`; `options` is None if it is from a file."""
+    """Return a plan as a JSON object, with the options that made it.
+
+    `options` is None for a plan from a file.
+    """
     made_by = _made_by(options, strategy) if options is not None else {}
     return {**plan.summary(model), **_memory(plan), **made_by}
 
 
 def identity(options: argparse.Namespace) -> dict[str, Any]:
-    """Describe the model and the options, for objects with no plan or several plans."""
+    """Return the model and the options as a JSON object, for results without a single plan."""
     device = device_of(options.device, options.roofline).name
     return {"model": options.model, "device": device, **_made_by(options, {})}
 
 
 def infeasible(error: BudgetError, options: argparse.Namespace) -> dict[str, Any]:
-    """Describe a budget that cannot be met: the options, the bounds, and the values at the peak."""
+    """Return a JSON object for a budget that no plan fits.
+
+    It has the options, the bounds, and the values at the peak.
+    """
     try:
         made_by = identity(options)
     except (AttributeError, GraphcError):  # a problem file has no model
@@ -128,7 +134,7 @@ def infeasible(error: BudgetError, options: argparse.Namespace) -> dict[str, Any
 
 
 def _memory(plan: MemoryPlan) -> dict[str, Any]:
-    """Return the device memory and if the plan fits, for JSON; None for unknown values."""
+    """Return JSON entries for the device's memory, and whether the plan fits; None if unknown."""
     memory = memory_of(plan.device)
     return {
         "memory_bytes": None if memory is None else memory.total_bytes,

@@ -23,8 +23,8 @@ DELAY_SECONDS = 2.0
 def progress_shown() -> Iterator[None]:
     """Show reported progress after `DELAY_SECONDS`, if standard error is a terminal.
 
-    The display is removed before any output, returns if work continues afterwards, and is removed
-    at the end.
+    The display is removed before any output and at the end. If work continues after output, it is
+    shown again.
     """
     console = Console(stderr=True)
     # Rich treats a pipe as a terminal if FORCE_COLOR is set.
@@ -43,14 +43,14 @@ def progress_shown() -> Iterator[None]:
 
 
 class _Display:
-    """A line with a spinner, the current work and the elapsed time, removed at the end."""
+    """A line with a spinner, the current work and the elapsed seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._lock = console, threading.Lock()
         self._wait()
 
     def _wait(self) -> None:
-        """Show a new line after the delay."""
+        """Wait for the delay, then show a new line."""
         text = TextColumn(
             "{task.description}",
             markup=False,
@@ -89,18 +89,18 @@ class _Display:
 
 
 class _Answer:
-    """A wrapper of standard output that ends the display before each write."""
+    """A wrapper of standard output that removes the display before each write."""
 
     def __init__(self, file: TextIO, display: _Display) -> None:
         self._file, self._display = file, display
 
     def write(self, text: str) -> int:
-        """End the display and write the text."""
+        """Remove the display and write the text."""
         self._display.end()
         return self._file.write(text)
 
     def flush(self) -> None:
-        """End the display and flush, because the wrapped file may be written next."""
+        """Remove the display and flush, because the wrapped file may be written next."""
         self._display.end()
         self._file.flush()
 

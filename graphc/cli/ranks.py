@@ -34,7 +34,7 @@ WIDTH = 100
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A number of ranks, with the plan, step model and communication of one rank."""
+    """A row of the table: a number of ranks, and the plan, step and communication of one rank."""
 
     ranks: int
     plan: MemoryPlan
@@ -44,7 +44,7 @@ class Row:
 
     @property
     def efficiency(self) -> float:
-        """Weak scaling efficiency: step time of a single rank divided by that of this row."""
+        """Weak scaling efficiency: the step time of one rank divided by that of all `ranks`."""
         return self.alone_seconds / self.model.seconds if self.model.seconds else 1.0
 
 
@@ -92,7 +92,7 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _doubling(last: int) -> Iterator[int]:
-    """Yield 1, 2, 4, ... and the last number."""
+    """Yield the powers of two below `last`, then `last`."""
     ranks = 1
     while ranks < last:
         yield ranks

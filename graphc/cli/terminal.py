@@ -18,7 +18,7 @@ WIDTH = 80
 """Number of columns of a command's output."""
 
 BELOW = " " * 6
-"""Indent of wrapped lines, deeper than the start of any list item."""
+"""Indentation of wrapped lines; it is deeper than the indentation of list items."""
 
 LONGEST_WORD = 200
 """Words of at least this many characters are truncated in errors."""
@@ -30,7 +30,7 @@ def say(*parts: object, end: str = "\n") -> None:
 
 
 def tell(sentences: Iterable[str], below: str = BELOW) -> None:
-    """Print each sentence on a new line, wrapped to `WIDTH` columns."""
+    """Print sentences, each on a new line, wrapped to `WIDTH` columns."""
     for sentence in sentences:
         say(textwrap.fill(sentence, WIDTH, subsequent_indent=below, break_on_hyphens=False))
 
@@ -52,7 +52,7 @@ class Console(rich.console.Console):
 
 
 class _Escaping(RenderHook):
-    """A hook that wraps everything that a console prints in `_Escaped`."""
+    """A rich hook that escapes control characters in everything that a console prints."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Return the renderables wrapped in `_Escaped`."""
@@ -60,7 +60,7 @@ class _Escaping(RenderHook):
 
 
 class _Escaped:
-    """A renderable whose text is escaped, but not its colors and rich's control codes."""
+    """A wrapper of a rich renderable that escapes its text, but not colors and control codes."""
 
     def __init__(self, inner: ConsoleRenderable) -> None:
         self._inner = inner

@@ -11,11 +11,11 @@ from graphc.ir.graph import Value
 from graphc.torch.importing.loading import is_module
 
 ASKED = ("loss", "trainable")
-"""Settings of an imported network, which are no arguments of the function."""
+"""Names of settings for the import of a network; they are not passed to the user's function."""
 
 
 def is_called_module(made: object) -> bool:
-    """Return whether the result of a function is a module with the arguments of a call."""
+    """Return True if a function has returned a module together with arguments to call it with."""
     return isinstance(made, tuple) and 2 <= len(made) <= 3 and is_module(made[0])
 
 
@@ -27,6 +27,6 @@ def read(made: Any, trainable: str | None, weights: bool) -> Network:
 
 
 def module_loss(model: str, made: Any, asked: dict[str, Any]) -> Value:
-    """Return the loss of such a module, without reading its weights."""
+    """Return the loss of a module that a user's function returned, without reading its weights."""
     network = read(made, asked.get("trainable"), weights=False)
     return loss_of(model, network, asked.get("loss"))

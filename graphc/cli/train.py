@@ -118,7 +118,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def with_task(arguments: Sequence[str]) -> list[str]:
-    """Return the command line with the task inserted that a MODEL implies."""
+    """Return the command line with the task inserted that its MODEL implies."""
     listed = list(arguments)
     if listed[:1] == ["train"] and listed[1:2]:
         model = listed[1]
@@ -203,7 +203,7 @@ def _network(options: argparse.Namespace) -> None:
 def _feeds(
     options: argparse.Namespace, fed: Sequence[Input], unread: Collection[str], chosen: Recipe
 ) -> ArrayFeeds | FunctionFeeds:
-    """Return the feeds of --data, and set the default length of the run.
+    """Return the feeds that --data names, and set the default length of the run.
 
     Feeds of a function may contain inputs that the loss does not read.
     """
@@ -327,7 +327,7 @@ def _draw_curve(options: argparse.Namespace, reports: Sequence[MeanLoss]) -> Non
 
 
 def _reported(reports: list[Report]) -> dict[str, Any]:
-    """Return all figures except speeds, which differ from run to run, and those not computed."""
+    """Return the figures of reports that are computed and reproducible, without speeds."""
     rows = [
         {key: each for key, each in asdict(report).items() if each is not None}
         for report in reports

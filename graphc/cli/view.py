@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
 TIMES = ("costs", "roofline", "measure")
-"""Options for the times of nodes."""
+"""Options that select the seconds of nodes to show."""
 
 SHOWING = ("model", "settings", "output", "strategies", "diff", *TIMES, "run")
-"""Options that determine the use of a plan, and not the plan itself."""
+"""Options that determine what is written, and do not change the plan."""
 
 
 Writer = Callable[[Mapping[str, MemoryPlan], argparse.Namespace, list[str]], bytes]
@@ -111,7 +111,7 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _check_times(options: argparse.Namespace, write: Writer | None) -> None:
-    """Raise `OptionError` for times that the output does not show."""
+    """Raise `OptionError` for options on times of nodes if the output does not show times."""
     if options.measure is not None:
         whole_number("--measure", options.measure)
     if write in (_page, _trace):
@@ -160,7 +160,7 @@ def _two_plans(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryP
 
 
 def _tabs(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
-    """Return a plan for each name in --strategies."""
+    """Return one plan for each name in --strategies, by the label of its tab."""
     names = [name.strip() for name in options.strategies.split(",")]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
@@ -175,7 +175,11 @@ def _tabs(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
 
 
 def strategy(name: str) -> dict[str, Any]:
-    """Return keyword arguments of `graphc.plan` for a name; ``none`` names an allocation."""
+    """Return the keyword arguments of `graphc.plan` for a strategy.
+
+    A strategy is an allocation strategy or a recomputation policy; ``none`` is an allocation
+    strategy.
+    """
     choose("strategy", name, tuple(dict.fromkeys((*ALLOCATE, *RECOMPUTE))))
     if name in ALLOCATE:
         return {"allocate": name, "recompute": "none"}
@@ -210,7 +214,7 @@ def _page(plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: l
 
 
 def _limits(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> dict[str, Limit]:
-    """Return the limit of each plan's arena: the given budget, else the device's memory."""
+    """Return the capacity to show for each plan: the given budget, else the device's memory."""
     if options.budget is not None:
         budget = Limit(parse_bytes("budget", options.budget), "budget")
         return dict.fromkeys(plans, budget)
@@ -223,7 +227,10 @@ def _limits(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> dic
 
 
 def _lowering(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> dict[str, list[str]]:
-    """Return sentences on changes that lower each plan's arena; empty for plans from files."""
+    """Return sentences on changes that lower each plan's arena.
+
+    They are empty for plans from files.
+    """
     if options.diff or options.model.endswith(SUFFIX):
         return {}
     alternatives = Alternatives(options)
@@ -238,7 +245,7 @@ def _lowering(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> d
 
 
 def _clocks(plan: MemoryPlan, options: argparse.Namespace) -> dict[str, Clock]:
-    """Return the clocks of a page: planned, and profiled or measured if requested."""
+    """Return node times for a page: planned and, if requested, profiled or measured."""
     clocks = {"planned": estimated(plan, cost_model(plan, options.roofline, None))}
     if options.costs is not None:
         costs = cost_model(plan, options.roofline, options.costs)
