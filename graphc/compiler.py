@@ -107,8 +107,10 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
 
 
 def device_of(device: str | Device, roofline: str | None) -> Device:
-    """Return the device profile for these options; ``auto`` and ``cuda`` select this machine's
-    device."""
+    """Return the device profile for these options.
+
+    ``auto`` and ``cuda`` select the device of this machine.
+    """
     if device == AUTO:
         device = _profile(find(AUTO))
     return planned_device(_present(device, roofline), roofline)

@@ -9,8 +9,7 @@ from graphc.plans.cost_model import CostModel
 
 
 def settings_of(options: PlanningOptions) -> dict[str, Any]:
-    """Return the options recorded in a plan: the optimizer, and those that differ from the
-    defaults."""
+    """Return the options that a plan records: the optimizer, and options that are not defaults."""
     settings: dict[str, Any] = {}
     optimizer = options.trained_by
     if optimizer is not None:

@@ -136,8 +136,7 @@ class Arena:
         return self.bytes[max(first, moved.end) - moved.bytes : max(last, moved.end) - moved.bytes]
 
     def view(self, type: TensorType, offset: int, strides: tuple[int, ...] | None = None) -> Array:
-        """Return an array at an offset of the plan; raises `PlanError` if it would leave the
-        arena."""
+        """Return an array at a plan offset; raises `PlanError` if it would exceed the arena."""
         return _view(type, offset - self._unallocated.bytes, strides, self.bytes)
 
 

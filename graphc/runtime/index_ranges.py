@@ -46,8 +46,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The bounds of the indices of an op; `counted` is scratch for the mask of indices that are not
-    ignored."""
+    """The bounds of integers that an op uses as indices.
+
+    `counted` is scratch for the mask of indices that are not ignored.
+    """
 
     bounds: Bounds
     counted: Array | None

@@ -173,8 +173,11 @@ def bytes_of_buffers(plan: MemoryPlan, nodes: Sequence[Node]) -> dict[int, int]:
 
 
 def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tuple[str, float]]:
-    """Yield the kind and seconds of each library call without its launch, then those of all kernels
-    of the node: the maximum of their compute time and their memory time."""
+    """Yield the kind and the seconds of each library call, then of all kernels of a node.
+
+    Seconds do not include the launch. For kernels they are the maximum of compute time and memory
+    time.
+    """
     node = work.nodes[0]
     for call in work.calls:
         if isinstance(call, BoundGemm):

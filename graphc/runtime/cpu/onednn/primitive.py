@@ -69,8 +69,10 @@ class Workspace:
 
 @dataclass
 class Execution:
-    """A call in the step table: ``int dnnl_primitive_execute(primitive, stream, count,
-    arguments)``."""
+    """A call of a primitive, for the step table.
+
+    Its C function is ``int dnnl_primitive_execute(primitive, stream, count, arguments)``.
+    """
 
     function: int
     primitive: int
