@@ -31,13 +31,13 @@ def load(
     """Load an ONNX file, or a model in memory, as a network to compile or to train.
 
     `dims` binds symbolic extents, ``{"N": 32}``, or gives an input a shape by its name. Symbols
-    bound by a shape hold for other inputs, too. Numbers may differ from the file's. `trainable`
-    selects the trainable weights. The default and True select those that layers read (see the
-    network's report), and False selects none. A string is a regular expression on names, and a
-    collection lists names. With ``weights=False``, the parameters are not read and are initialized
-    like those of layers. `known` gives values of inputs that become part of the network, such as
-    shapes. They are arrays of the file's type, or Python numbers. Floats are rounded; integers must
-    be exact.
+    bound by a shape hold for other inputs, too. Extents that are fixed in the file may be changed,
+    too. `trainable` selects the trainable weights. The default and True select those that layers
+    read (see the network's report), and False selects none. A string is a regular expression on
+    names, and a collection lists names. With ``weights=False``, the parameters are not read and are
+    initialized like those of layers. `known` gives values of inputs that become part of the
+    network, such as shapes. They are arrays of the file's type, or Python numbers. Floats are
+    rounded; integers must be exact.
 
     Raises `OnnxError` for a file that cannot be read, or with a list of all features that graphc
     lacks for it. Raises `OptionError` for names in `dims`, `trainable` or `known` that the model
@@ -80,11 +80,11 @@ def save(
 
     A program's states are written with their current values. Outputs are a loss, a list, or a
     mapping from names. Their states are taken from `states` by name, such as the ``states`` of a
-    program that has trained them. All others get the initial values of a program with this `seed`
-    (default 0). Batch norm and dropout are written in inference form, or with ``training=True`` as
-    in a training step. `external_data` writes states to a separate file; ``"auto"`` does so above
-    1 GiB. Information that ONNX cannot represent, such as scopes and initial values, is stored in
-    the metadata, so that `load` returns the same network.
+    program that has trained them. States that are not in `states` get the initial values of a
+    program with this `seed` (default 0). Batch norm and dropout are written in inference form, or
+    with ``training=True`` as in a training step. `external_data` writes states to a separate file;
+    ``"auto"`` does so above 1 GiB. Information that ONNX cannot represent, such as scopes and
+    initial values, is stored in the metadata, so that `load` returns the same network.
 
     Raises `OnnxError` for ops that ONNX cannot represent, and if the file cannot be written. Raises
     `OptionError` if none of `states` belongs to the outputs, and for a state of another type.

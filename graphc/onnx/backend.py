@@ -25,7 +25,7 @@ from graphc.runtime.program import Program
 
 @dataclass(frozen=True)
 class _Bound:
-    """A program compiled for given input types, with the values of some inputs baked in."""
+    """A program for inputs of fixed types, and for fixed values of the inputs in `baked`."""
 
     network: Network
     program: Program
@@ -33,7 +33,7 @@ class _Bound:
     baked: Mapping[str, Array]
 
     def takes(self, arrays: Mapping[str, Array]) -> bool:
-        """Return True if the program fits these inputs."""
+        """Return True if `arrays` have the types and the fixed values of the program."""
         return self.types == _types(arrays) and all(
             np.array_equal(array, arrays[name]) for name, array in self.baked.items()
         )
@@ -55,7 +55,7 @@ def _types(arrays: Mapping[str, Array]) -> dict[str, tuple[tuple[int, ...], np.d
 
 
 class Prepared(BackendRep):
-    """A model that is compiled on its first run, and again for inputs of other types.
+    """A model that is compiled on its first run, and again whenever inputs have other types.
 
     Inputs that determine extents, such as shapes and axes, become part of the program.
     """
@@ -91,7 +91,10 @@ class Prepared(BackendRep):
 
 
 def _without_defaults(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """Return the model without the initializers of these names, which are fed instead."""
+    """Return the model without the initializers of these names.
+
+    The names are then inputs that have to be fed.
+    """
     kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]
     if len(kept) == len(model.graph.initializer):
         return model
@@ -103,9 +106,10 @@ def _without_defaults(model: onnx.ModelProto, names: Collection[str]) -> onnx.Mo
 
 
 def _arrays(inputs: Any, needed: Sequence[str], names: Sequence[str]) -> dict[str, Array]:
-    """Return inputs as arrays, given by name or in the order of `needed` or of `names`.
+    """Return inputs as arrays by name.
 
-    Raises `FeedError` for inputs that do not match, and if one name has two different contents.
+    `inputs` is a mapping, or a sequence in the order of `needed` or of `names`. Raises `FeedError`
+    for inputs that do not match, and if one name has two different contents.
     """
     more = [name for name in names if name not in needed]
     told = f"{', '.join(needed)}{' and optionally ' if more else ''}{', '.join(more)}"
@@ -140,7 +144,7 @@ def _array(name: str, given: Any) -> Array:
 def network_for(
     model: onnx.ModelProto, arrays: Mapping[str, Array], **options: Any
 ) -> tuple[Network, frozenset[str]]:
-    """Return the network for these inputs, and the names of the inputs that became part of it."""
+    """Return the network for these inputs, and the names of inputs that became part of it."""
     baked: frozenset[str] = frozenset()
     dims = {name: array.shape for name, array in arrays.items() if array.shape}
     while True:

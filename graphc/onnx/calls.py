@@ -18,14 +18,17 @@ from graphc.ir.graph import Input, Value, ancestors
 from graphc.ir.types import DType, as_dtype
 
 Operand = Value | Weight
-"""A tensor during import: computed in a step, or known at import time."""
+"""A tensor during import: either computed in each step, or known at import time."""
 
 Result = Operand | Sequence[Operand | None]
 """The result of a rule: the only output, or a sequence of all outputs."""
 
 
 class UndeterminedError(OnnxError):
-    """A value computed in a step is needed at import; `undetermined` names its inputs."""
+    """Import needs a value that is only computed in a step.
+
+    `undetermined` has the names of the inputs on which the value depends.
+    """
 
 
 @dataclass
@@ -35,7 +38,8 @@ class OnnxCall(Call):
     node: onnx.NodeProto
     opset: int
     subgraph: Callable[[onnx.GraphProto, Mapping[str, Operand]], list[Operand]]
-    """Imports a body that reads the tensors in scope at the node; returns the body's outputs."""
+    """A function that imports a body, a subgraph attribute of the node, and returns its outputs.
+    The body may read all tensors in scope at the node."""
 
     def __post_init__(self) -> None:
         self._attributes = {a.name: a for a in self.node.attribute}
@@ -44,7 +48,7 @@ class OnnxCall(Call):
 
     @property
     def values(self) -> list[Value]:
-        """Return all operands as values."""
+        """Return all operands as values of the graph."""
         return [self.value(index) for index in self.arguments]
 
     def is_known(self, index: int) -> bool:
@@ -63,13 +67,13 @@ class OnnxCall(Call):
         )
 
     def integers(self, index: int, default: Sequence[int] | None = None) -> list[int]:
-        """Return the elements of a known integer operand, or `default` if it is omitted."""
+        """Return the elements of a known integer operand; `default` if it is omitted."""
         if default is not None and not self.has(index):
             return list(default)
         return [int(n) for n in np.asarray(self.known(index)).reshape(-1)]
 
     def number(self, index: int, default: float | None = None) -> float:
-        """Return the single element of a known operand, or `default` if it is omitted."""
+        """Return the single element of a known operand; `default` if it is omitted."""
         if default is not None and not self.has(index):
             return default
         array = self.known(index)
@@ -121,7 +125,10 @@ class OnnxCall(Call):
         return str(given)
 
     def axes(self, index: int = 1) -> list[int] | None:
-        """Return the axes from an operand or from the attribute of older versions, else None."""
+        """Return the axes from an operand, or from an attribute as in older versions.
+
+        Returns None if neither is given.
+        """
         if self.has(index):
             return self.integers(index)
         given = self.attribute("axes")
@@ -130,7 +137,7 @@ class OnnxCall(Call):
     # --- results ---
 
     def wants(self, index: int) -> bool:
-        """Return True if an output is named."""
+        """Return True if the node names output `index`, so that it may be used."""
         return index < len(self.node.output) and bool(self.node.output[index])
 
 

@@ -18,13 +18,15 @@ from graphc.ir.op import Array
 from graphc.ir.types import DType
 
 Emitted = str | Sequence[str | None]
-"""The name of the only output, or a sequence with a name or None per output."""
+"""The result of an export rule: the name of the only output, or a sequence with a name or None for
+each output."""
 
 Rule = Callable[..., Emitted]
-"""``rule(node, on, *names)``, with the emission and the names of the inputs."""
+"""``rule(node, on, *names)``: `node` is the graph node, `on` the emission to which ONNX nodes are
+added, and `names` are the ONNX names of the inputs."""
 
 RULES: dict[str, Rule] = {}
-"""Rules by op name."""
+"""Op name → its export rule."""
 
 Registered = TypeVar("Registered", bound=Rule)
 
@@ -45,11 +47,14 @@ def element_type(dtype: DType) -> int:
 
 
 OPSET = 21
-"""The opset version: the first with a group norm of per-channel scales."""
+"""The minimum opset version of written files: the first with a group norm of per-channel scales."""
 
 
 class Emission:
-    """A list of nodes. A call with an op type, inputs and attributes appends a node."""
+    """A list of ONNX nodes under construction.
+
+    Calling it with an op type, inputs and attributes appends a node.
+    """
 
     def __init__(self, training: bool, read: frozenset[Value]) -> None:
         self.training = training
@@ -64,7 +69,7 @@ class Emission:
         self._known: dict[object, str] = {}
 
     def needs(self, opset: int) -> None:
-        """Require at least this opset version."""
+        """Raise the opset version of the file to at least `opset`."""
         self.opset = max(self.opset, opset)
 
     def name(self, wanted: str) -> str:
@@ -98,34 +103,43 @@ class Emission:
         return self._known[key]
 
     def number(self, value: float, dtype: DType) -> str:
-        """Add a scalar constant."""
+        """Add a scalar constant and return its name."""
         return self.constant(np.array(value).astype(dtype.numpy))
 
     def integers(self, *numbers: int) -> str:
-        """Add a vector of 64-bit integers, such as a shape or axes."""
+        """Add a constant vector of 64-bit integers, such as a shape, and return its name."""
         return self.constant(np.array(numbers, np.int64))
 
     def scalar_integer(self, number: int) -> str:
-        """Add a scalar 64-bit integer."""
+        """Add a constant scalar 64-bit integer and return its name."""
         return self.constant(np.array(number, np.int64))
 
     def truth(self, value: bool) -> str:
-        """Add a scalar bool."""
+        """Add a constant scalar bool and return its name."""
         return self.constant(np.array(value))
 
     def filled(self, shape: Sequence[int], value: float, dtype: DType) -> str:
-        """Add a tensor filled with one number, stored in the file as a scalar."""
+        """Add a tensor filled with one number and return its name.
+
+        The file stores the tensor as a scalar.
+        """
         if not shape:
             return self.number(value, dtype)
         content = numpy_helper.from_array(np.array([value]).astype(dtype.numpy))
         return self("ConstantOfShape", self.integers(*shape), value=content)
 
     def cast(self, name: str, have: DType, want: DType) -> str:
-        """Cast `name` to another dtype; return it unchanged if it already has that dtype."""
+        """Cast a tensor from dtype `have` to `want` and return the result's name.
+
+        If both are equal, no node is added and `name` is returned.
+        """
         return name if have == want else self("Cast", name, to=element_type(want))
 
     def once(self, key: object, make: Callable[[], str]) -> str:
-        """Return an input-independent tensor, which `make` emits on first use."""
+        """Return the name of a tensor that does not depend on inputs.
+
+        `make` emits it at the first call with this `key`.
+        """
         if key not in self._known:
             self._known[key] = make()
         return self._known[key]

@@ -27,13 +27,14 @@ from graphc.runtime.initial import fill_initial
 from graphc.runtime.program import Program
 
 MOST_INLINE_BYTES = 2**30
-"""Size of states above which they go to a separate file; an ONNX file is below 2 GiB."""
+"""If all states together are larger, they are written to a separate file, since an ONNX file must
+be smaller than 2 GiB."""
 
 MOST_BYTES = 2**31 - 2**20
-"""Maximum bytes of inline states; the rest of 2 GiB is reserved for the graph."""
+"""Maximum bytes of states inside the ONNX file. The rest of 2 GiB is reserved for the graph."""
 
 ALIGNMENT = 4096
-"""Alignment of states in a separate file, so that they can be memory-mapped."""
+"""Alignment in bytes of states in a separate file, so that they can be memory-mapped."""
 
 Outputs = Program | Value | Sequence[Value] | Mapping[str, Value]
 
@@ -83,7 +84,7 @@ def _source(
 def _check_any_named(held: Mapping[str, Array], graph: Graph) -> None:
     """Raise `OptionError` if the graph has states and none of them is in `held`.
 
-    `held` may contain others, such as optimizer moments and weights of other networks.
+    `held` may also contain other states, such as optimizer moments and weights of other networks.
     """
     own = [state.name for state in graph.states if not isinstance(state.initial, Contents)]
     if own and not any(name in held for name in own):
@@ -95,7 +96,10 @@ def _check_any_named(held: Mapping[str, Array], graph: Graph) -> None:
 
 
 def _content(held: Mapping[str, Array], seed: int) -> Callable[[State], Array]:
-    """Return a function for the content of a state: constant, held or initial values."""
+    """Return a function from a state to its content.
+
+    The content is that of a constant, the array in `held`, or the initial values for `seed`.
+    """
 
     def content(state: State) -> Array:
         if isinstance(state.initial, Contents):
@@ -110,7 +114,7 @@ def _content(held: Mapping[str, Array], seed: int) -> Callable[[State], Array]:
 
 
 def _checked(state: State, array: Array) -> Array:
-    """Return the array; raise `OptionError` if its type is not that of the state."""
+    """Return the array of a state; raise `OptionError` if its shape or dtype is not the state's."""
     if array.shape != state.shape or array.dtype != state.type.dtype.numpy:
         raise OptionError(
             f"states: {state.name!r} must be {state.type}, got {array.dtype}{list(array.shape)}; "
@@ -137,9 +141,10 @@ def _put_inside(made: Written, content: Callable[[State], Array]) -> None:
 
 
 def _put_beside(made: Written, content: Callable[[State], Array], target: Path) -> None:
-    """Write the states to a separate file, named by a hash of its content, and refer to it.
+    """Write the states to a separate file and make the model refer to it.
 
-    An existing model keeps its own states until the new model has replaced it.
+    The file is named by a hash of its content, so an existing model keeps its own states until the
+    new model has replaced it.
     """
     if not is_regular(target):
         raise OnnxError(
@@ -160,7 +165,7 @@ def _put_beside(made: Written, content: Callable[[State], Array], target: Path) 
 
 
 def _parts(made: Written, content: Callable[[State], Array]) -> Iterator[bytes]:
-    """Yield the states with padding, one at a time to limit memory."""
+    """Yield the bytes of the states and their padding, one state at a time to limit memory."""
     for state in made.states:
         yield content(state).tobytes()
         yield bytes(_aligned(state.type.bytes) - state.type.bytes)
@@ -171,7 +176,7 @@ def _aligned(size: int) -> int:
 
 
 def _remove_old(target: Path, made: Written) -> None:
-    """Remove state files of earlier models with this name."""
+    """Remove the state files of earlier models at the path `target`."""
     kept = {entry.value for t in made.model.graph.initializer for entry in t.external_data}
     name = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.data")
     for entry in target.parent.iterdir() if is_regular(target) else ():

@@ -43,7 +43,10 @@ def input_extents(path: str | os.PathLike[str]) -> dict[str, tuple[int | str | N
 
 
 def known_arrays(model: Model, known: Mapping[str, Any]) -> dict[str, Array]:
-    """Return known inputs as arrays; raise `OptionError` for unknown names or invalid values."""
+    """Return the arrays of inputs whose values are known; raise `OptionError` if invalid.
+
+    It is raised for unknown names, too.
+    """
     if not isinstance(known, Mapping):
         raise OptionError(f"known must map names of inputs to arrays, got {quoted(known)}")
     inputs = {value.name: value for value in model.inputs}
@@ -81,7 +84,7 @@ def _array(name: str, given: Any) -> Array:
 
 
 def _held(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Convert Python numbers to a dtype; return them unchanged if they do not fit.
+    """Convert Python numbers to the dtype of an input; return them unchanged if this is impossible.
 
     Floats may be rounded but must not overflow. Integers and bools must be exact.
     """
@@ -100,7 +103,7 @@ def _held(array: Array, dtype: np.dtype[Any]) -> Array:
 def bound_types(
     model: Model, dims: Dims, known: Mapping[str, Array]
 ) -> dict[str, TensorType | str]:
-    """Return the type of each input with bound extents, or a sentence about what is missing.
+    """Return the type of each input with all extents bound, or a sentence on what is missing.
 
     A symbol bound by the shape of one input holds for all inputs. Raises `OptionError` for unknown
     names in `dims`, and for contradictory numbers.
@@ -140,7 +143,10 @@ def _check_dims(dims: Dims, there: Iterable[str]) -> None:
 
 
 def _settle(value: onnx.ValueInfoProto, shape: tuple[int, ...], numbers: dict[str, int]) -> None:
-    """Bind symbols to an input's shape; fixed extents may differ from the file's."""
+    """Bind the symbols of an input to the extents of a given shape.
+
+    Extents that are fixed in the file may have other values in the shape.
+    """
     type = value.type.tensor_type
     if type.HasField("shape") and len(shape) != len(type.shape.dim):
         raise OptionError(
@@ -163,7 +169,7 @@ def _symbols(value: onnx.ValueInfoProto) -> list[str]:
 def _bound(
     value: onnx.ValueInfoProto, shape: tuple[int, ...] | None, numbers: Mapping[str, int]
 ) -> TensorType | str:
-    """Return the type of an input, or a sentence about what is missing."""
+    """Return the type of an input with its symbols bound, or a sentence on what is missing."""
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         return f"input {value.name!r} is a {str(kind).removesuffix('_type')}, not a tensor"
@@ -199,7 +205,7 @@ def _unknown(value: onnx.ValueInfoProto, extents: Sequence[int | None]) -> str:
 
 
 def _declared(value: onnx.ValueInfoProto) -> str:
-    """Format the shape of an input as declared in the file."""
+    """Format the shape of an input as the file declares it."""
     if not value.type.tensor_type.HasField("shape"):
         return "of any shape"
     dims = value.type.tensor_type.shape.dim

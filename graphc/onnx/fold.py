@@ -28,11 +28,11 @@ FOLDED = frozenset((
 """Foldable operators, mainly of shape and index arithmetic that exporters leave in graphs."""
 
 MOST_ELEMENTS = 2**16
-"""Maximum elements of an operand to fold, so that imports stay fast."""
+"""Operands with more elements are not folded, so that imports stay fast."""
 
 
 def is_folded(node: onnx.NodeProto) -> bool:
-    """Return True if a node is folded when its operands are known."""
+    """Return True if a node can be folded as soon as all its operands are known."""
     is_standard = node.domain in ("", "ai.onnx")
     return is_standard and node.op_type in FOLDED and bool(node.input)
 
@@ -40,7 +40,10 @@ def is_folded(node: onnx.NodeProto) -> bool:
 def folded(
     node: onnx.NodeProto, operands: Sequence[Operand | None], opset: int
 ) -> list[Weight] | None:
-    """Return the folded outputs of a node, or None if a step computes it."""
+    """Return the outputs of a node whose operands are known, computed at import.
+
+    Returns None if a step has to compute the node.
+    """
     if not is_folded(node):
         return None
     tensors = [o for o in operands if isinstance(o, Weight)]
@@ -68,7 +71,10 @@ def _evaluated(
 
 
 def _extended(node: onnx.NodeProto, named: Mapping[str, Array], opset: int) -> list[Weight] | None:
-    """Fold ops that enlarge tensors, within bounds, and with broadcast views if possible."""
+    """Fold an op that enlarges its operand, using broadcast views if possible.
+
+    Returns None if the result would be too large.
+    """
     arrays = [named[name] for name in node.input if name in named]
     first = arrays[0]
     if node.op_type == "Range":

@@ -21,7 +21,7 @@ from graphc.ops.shape import Full, FullAttributes
 
 
 def forward_of(graph: Graph) -> Graph:
-    """Return the graph of nodes that the outputs depend on, each once, in creation order."""
+    """Return the forward graph: each node on which outputs depend, once, in creation order."""
     rewriter = Rewriter(graph)
     for node in graph.nodes:
         if node.copy_of is not None:
@@ -40,7 +40,7 @@ def forward_of(graph: Graph) -> Graph:
 
 
 class _Maker:
-    """A factory of nodes that replace a node, with its context."""
+    """A factory of nodes that replace a given node and have its scope, phase and segment."""
 
     def __init__(self, rewriter: Rewriter, node: Node) -> None:
         self.rewriter, self.node = rewriter, node

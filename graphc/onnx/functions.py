@@ -12,15 +12,17 @@ from onnx import defs, helper
 from graphc.ir.types import TensorType
 
 MASKING = ("Attention", "FlexAttention")
-"""Operators whose bodies apply softmax to masked scores of -inf, possibly in entire rows."""
+"""Operators whose function body applies softmax to scores of -inf at masked elements, in some cases
+in entire rows."""
 
 MASKED = "graphc.masked"
-"""The domain of such a softmax; ONNX's own has no gradient for rows of -inf."""
+"""The domain by which softmax in these bodies is marked. It is imported with zeros in rows that are
+entirely -inf, for which ONNX's softmax has no gradient."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """A function body: nodes, names of inputs and outputs, and the opset version."""
+    """The body of an operator that ONNX defines as a function of other operators."""
 
     inputs: Sequence[str]
     outputs: Sequence[str]
@@ -29,7 +31,7 @@ class Body:
 
 
 def body_of(node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int) -> Body | None:
-    """Return the body of a node's operator for operands of these types, or None."""
+    """Return the function body of a node's operator for operands of these types, or None."""
     schema = _schema(node, opset)
     if schema is None:
         return None
@@ -46,13 +48,16 @@ def body_of(node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int
 
 
 def has_body(node: onnx.NodeProto, opset: int) -> bool:
-    """Return True if a node's operator has a body for some operand types."""
+    """Return True if a node's operator has a function body for some operand types."""
     schema = _schema(node, opset)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
 def _schema(node: onnx.NodeProto, opset: int) -> Any:
-    """Return the schema of a node's operator in this version, else in the newest, else None."""
+    """Return the schema of a node's operator in this opset version, or else the newest.
+
+    Returns None if ONNX has none.
+    """
     for version in (opset, defs.onnx_opset_version()):
         try:
             return defs.get_schema(node.op_type, version, node.domain)
@@ -91,7 +96,10 @@ def _proto(type: TensorType) -> onnx.TypeProto:
 def _with_attributes(
     inner: onnx.NodeProto, outer: onnx.NodeProto, schema: defs.OpSchema
 ) -> onnx.NodeProto:
-    """Replace attribute references in a body node by the outer node's attributes or defaults."""
+    """Return a body node whose attribute references are replaced by values.
+
+    The values are attributes of the outer node, or their defaults in the schema.
+    """
     if not any(a.ref_attr_name for a in inner.attribute) and not _has_body(inner):
         return inner
     given = {a.name: a for a in outer.attribute}

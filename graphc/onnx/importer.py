@@ -39,10 +39,10 @@ from graphc.onnx.scopes import scope_of
 Environment = MutableMapping[str, Operand | Missing]
 
 DEEPEST = 64
-"""Maximum nesting depth of bodies."""
+"""Maximum nesting depth of subgraphs and function bodies."""
 
 REPEATED = ("Loop", "Scan")
-"""Operators whose body is always imported, in contrast to the branches of If."""
+"""Operators whose subgraph is always imported; of If, only one branch is."""
 
 
 def load(
@@ -120,7 +120,7 @@ class Importer:
         return inputs, {name: source.name for name, source in inputs.items()}
 
     def _tensor(self, name: str, weight: Weight) -> Operand | Missing:
-        """Return a tensor of the file as a state or as a known tensor."""
+        """Return a tensor of the file as a state, or as a tensor known at import."""
         role = self.roles[name]
         if role.kind == "constant" or not weight.elements:
             return weight
@@ -178,7 +178,7 @@ class Importer:
     # --- nodes ---
 
     def run(self, nodes: Iterable[onnx.NodeProto], environment: Environment) -> None:
-        """Import nodes in order and add their outputs to `environment`."""
+        """Import nodes in order, and add their outputs by name to `environment`."""
         made: set[str] = set()
         for node in nodes:
             if twice := made & set(node.output):
@@ -273,7 +273,7 @@ class Importer:
         return self.problems.operator(name, Place(node.name or next(iter(node.output), "")))
 
     def _pass_over(self, node: onnx.NodeProto) -> None:
-        """Record unsupported features of a skipped node that do not depend on its operands."""
+        """Record unsupported operators of a node that is skipped because an operand is missing."""
         domain = "" if node.domain in STANDARD else node.domain
         if RULES.find(node.op_type, domain) is not None:
             for attribute in node.attribute if node.op_type in REPEATED else ():
@@ -285,7 +285,10 @@ class Importer:
     def subgraph(
         self, environment: Environment, graph: onnx.GraphProto, given: Mapping[str, Operand]
     ) -> list[Operand]:
-        """Import a body and return its outputs; it can read the enclosing environment."""
+        """Import a subgraph and return its outputs.
+
+        It can read the tensors of `environment`, and those in `given` by name.
+        """
         inner: Environment = ChainMap({}, environment)
         inner.update(given)
         from graphc.onnx.weights import stored
@@ -329,5 +332,5 @@ def _scoped(node: onnx.NodeProto, depth: int) -> Iterator[None]:
 
 
 def _fill(role: Role) -> float:
-    """Return the initial value of a vector whose content is not read: 1 for scale or variance."""
+    """Return the fill of a vector if weights are not read: 1 for scale or variance, else 0."""
     return float(role.reason.endswith(("(scale)", "(variance)")))

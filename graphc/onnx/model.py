@@ -19,17 +19,17 @@ OPSET = 26
 """The opset version of the import rules; older models are converted."""
 
 SMALL_ELEMENTS = 1024
-"""Maximum elements of tensors that remain in the structure during version conversion."""
+"""Larger tensors are removed from the structure while it is converted to another version."""
 
 STANDARD = ("", "ai.onnx")
-"""Names of the domain of standard operators."""
+"""Names for the domain of ONNX's standard operators."""
 
 
 @dataclass
 class Model:
     """The structure of a model, and its tensors by name.
 
-    `from_nodes` names tensors that are produced by nodes such as Constant.
+    `from_nodes` has the names of tensors that nodes such as Constant produce.
     """
 
     proto: onnx.ModelProto
@@ -75,7 +75,7 @@ def parsed(path: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelPr
 
 
 def _apart(proto: onnx.ModelProto, folder: str) -> Model:
-    """Separate the structure and the tensors of a model, without modifying `proto`."""
+    """Separate the structure of a model from its tensors, without modifying `proto`."""
     structure = onnx.ModelProto()
     _copy_fields(proto, structure, {"graph"})
     _copy_fields(proto.graph, structure.graph, {"initializer", "node", "sparse_initializer"})
@@ -108,7 +108,7 @@ def _copy_fields(source: Any, target: Any, without: set[str]) -> None:
 
 
 def _constant(node: onnx.NodeProto, weights: Mapping[str, Weight], folder: str) -> Weight | None:
-    """Return the tensor of a node that depends only on attributes and a known shape, else None."""
+    """Return the tensor that a node produces from attributes and a known shape only, else None."""
     if node.domain not in STANDARD or len(node.output) != 1 or not node.output[0]:
         return None
     if node.op_type == "Constant" and len(node.attribute) == 1:

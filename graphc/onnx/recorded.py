@@ -1,7 +1,7 @@
 """Recording of a graph's text form in the metadata of its ONNX file, for a lossless round trip.
 
-The text is used only if it matches the file. Exported again, it has to yield the file's nodes,
-inputs, outputs and initializers. A file modified by another tool is imported like any other.
+The text is used only if its export would give the nodes, inputs, outputs and initializers of the
+file. A file that another tool has modified is imported like any other file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphc.ir.text import format_graph
 from graphc.onnx.written import written
 
 GRAPH, TRAINING = "graphc.graph", "graphc.training"
-"""Keys of the metadata."""
+"""Keys of the metadata for the graph's text, and for the flag of training form."""
 
 
 _BYTES = re.compile(r"(?<=base64=')[^']*(?=', digest=')")
@@ -32,7 +32,7 @@ _CONSTANT = re.compile(r"@([\w./-]+)(: .* = constant\(\) \{base64=')(', digest='
 
 
 def record(model: ModelProto, graph: Graph, training: bool) -> None:
-    """Write the graph's text to the metadata of its model, without contents of initializers."""
+    """Write the graph's text to the metadata of its model, without the contents of states."""
     text = _BYTES.sub("", format_graph(graph))
     for key, value in ((GRAPH, text), (TRAINING, str(training))):
         model.metadata_props.add(key=key, value=value)
@@ -40,7 +40,7 @@ def record(model: ModelProto, graph: Graph, training: bool) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The graph from which a file was written, and its states by the names of initializers.
+    """The graph from which a file was written, and its states by names of initializers.
 
     `training` is True if the file computes the forward pass of a training step.
     """
@@ -51,9 +51,10 @@ class Recorded:
 
 
 def recorded(model: ModelProto, read: Callable[[str], Array]) -> Recorded | None:
-    """Return the graph from which a file was written; None if not recorded or modified since.
+    """Return the graph from which a file was written.
 
-    `read` returns the content of an initializer.
+    Returns None if the file has no record, or was modified since. `read` returns the content of an
+    initializer.
     """
     notes = {entry.key: entry.value for entry in model.metadata_props}
     if GRAPH not in notes:
@@ -82,7 +83,10 @@ def recorded(model: ModelProto, read: Callable[[str], Array]) -> Recorded | None
 
 
 def _filled(text: str, model: ModelProto, read: Callable[[str], Array]) -> str:
-    """Insert the bytes of constants into the text, from the initializers of the same names."""
+    """Insert the bytes of constants into the text of a graph.
+
+    `read` returns them from the initializers with the same names.
+    """
     held = {tensor.name for tensor in model.graph.initializer}
 
     def fill(found: re.Match[str]) -> str:
@@ -94,7 +98,7 @@ def _filled(text: str, model: ModelProto, read: Callable[[str], Array]) -> str:
 
 
 def _structure(graph: GraphProto) -> tuple[object, ...]:
-    """Return a graph's nodes, inputs, outputs and initializer types, without contents."""
+    """Return a graph's nodes, inputs, outputs and the types of initializers, for comparison."""
     parts = (*graph.node, *graph.input, *graph.output)
     tensors = tuple((t.name, t.data_type, tuple(t.dims)) for t in graph.initializer)
     sparse = len(graph.sparse_initializer)
@@ -102,7 +106,7 @@ def _structure(graph: GraphProto) -> tuple[object, ...]:
 
 
 def _with_shared_states(graph: Graph) -> Graph:
-    """Replace the graph's step and seed counters by those shared in this process."""
+    """Replace the step counter and the seed of a graph by the states shared in this process."""
     shared = {state.name: state for state in (builder.STEP, builder.SEED)}
     standing: dict[Value, Value] = {
         state: shared[state.name]

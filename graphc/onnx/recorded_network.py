@@ -20,7 +20,7 @@ from graphc.onnx.weights import stored
 from graphc.ops.batch_norm import BatchNorm
 
 KINDS: Mapping[str, Kind] = {"parameter": "parameter", "statistic": "statistic"}
-"""Roles of states in reports. States of other roles never change."""
+"""Role of a state → its kind in reports. States of other roles never change."""
 
 
 def recorded_network(
@@ -29,7 +29,10 @@ def recorded_network(
     trainable: bool | str | Collection[str] | None,
     weights: bool,
 ) -> Network | None:
-    """Return the network recorded in a file; None if not recorded or modified since."""
+    """Return the network recorded in a file.
+
+    Returns None if the file has no record, or was modified since.
+    """
     held = {tensor.name: stored(tensor, folder) for tensor in model.graph.initializer}
     found = recorded(model, lambda name: held[name].read())
     if found is None:

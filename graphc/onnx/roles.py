@@ -1,4 +1,7 @@
-"""Classification of a file's tensors as trainable or not, by their uses, through views."""
+"""Classification of a file's tensors as trainable or fixed, by the operators that use them.
+
+Uses through views count, too.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +33,16 @@ LAYERS: Mapping[str, tuple[int, ...]] = {
     "RMSNormalization": (1,),
     "RNN": (1, 2, 3),
 }
-"""Indices of the operands that are weights, by operator."""
+"""Operator → the indices of its operands that are weights."""
 
 ARITHMETIC = ("Add", "Div", "Mul", "Sub")
-"""Operators whose operands are weights if they have more than one element."""
+"""Operators whose operands are weights if they are tensors of the file with several elements."""
 
 PASSING = (
     "Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
     "Transpose", "Unsqueeze",
 )  # fmt: skip
-"""Operators that pass weights through to the uses of their results."""
+"""Operators that only pass weights on: the uses of their results count as uses of the weights."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ class _Reader:
 
 
 def roles(model: Model, trainable: bool | str | Collection[str] | None) -> dict[str, Role]:
-    """Return the role of each tensor; raise `OptionError` for a choice that matches nothing."""
+    """Return the role of each tensor.
+
+    Raises `OptionError` if `trainable` matches no tensor.
+    """
     readers: dict[str, list[_Reader]] = {}
     makers: dict[str, str] = {}
     for node in _nodes(model.graph):
@@ -69,7 +75,7 @@ def roles(model: Model, trainable: bool | str | Collection[str] | None) -> dict[
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield all nodes; nodes of bodies follow the node that contains them."""
+    """Yield all nodes; the nodes of a subgraph follow the node that contains it."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -106,9 +112,9 @@ def _role(
 
 
 def _learns(reader: _Reader, weight: Weight, makers: Mapping[str, str]) -> bool:
-    """Return True if this operand of a sum or product is a weight.
+    """Return True if a tensor counts as a weight because this sum or product uses it.
 
-    A single element is a weight only if it is added to the result of a MatMul.
+    A single element counts only if it is added to the result of a MatMul.
     """
     if weight.elements > 1:
         return True

@@ -1,7 +1,7 @@
-"""The scopes of an ONNX file's nodes.
+"""Scopes of an ONNX file's nodes, derived from the names of nodes.
 
-They follow the nodes' names. ``/layer1/conv/Conv`` is in the scope ``layer1/conv``, and ``/Relu``
-is in none. ``Conv_12``, which has no path, is in the scope ``Conv_12``.
+``/layer1/conv/Conv`` is in the scope ``layer1/conv``, and ``/Relu`` is in none. ``Conv_12``, which
+has no path, is in the scope ``Conv_12``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from graphc.importing.names import mangled
 
 
 def scope_of(node_name: str) -> str:
-    """Return the scope of a node with this name; empty for none."""
+    """Return the scope of a node with this name, or an empty string."""
     path, slash, _ = node_name.rpartition("/")
     if not slash:
         return mangled(node_name) if node_name else ""

@@ -37,7 +37,7 @@ def stored(tensor: onnx.TensorProto, folder: str) -> Weight:
 
 
 def _numbers(tensor: onnx.TensorProto, folder: str) -> Array:
-    """Return the array of a tensor; raise `OnnxError` if the file does not contain it."""
+    """Return the content of a tensor as an array; raise `OnnxError` if it is not available."""
     if external_data_helper.uses_external_data(tensor):
         return _external(tensor, folder)
     try:
@@ -68,7 +68,10 @@ def _external(tensor: onnx.TensorProto, folder: str) -> Array:
 
 
 def _beside(folder: str, location: str) -> str:
-    """Return a path in the model's folder; raise `ValueError` for a path outside it."""
+    """Return the path of external data in the model's folder.
+
+    Raises `ValueError` for a path outside of the folder.
+    """
     root = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(root, location))
     if os.path.commonpath([root, path]) != root:

@@ -20,7 +20,7 @@ from graphc.ops.elementwise import Elementwise
 
 @dataclass(frozen=True)
 class Written:
-    """A model, and the states for its initializers, in order."""
+    """An ONNX model without contents, and the states for its initializers, in their order."""
 
     model: ModelProto
     states: tuple[State, ...]
@@ -64,7 +64,7 @@ def _described(name: str, value: Value) -> ValueInfoProto:
 
 
 def _defaults(graph: Graph, on: Emission) -> Iterator[TensorProto]:
-    """Yield initializers with the defaults of optional inputs."""
+    """Yield an initializer with the default value of each optional input."""
     for value in graph.inputs:
         if value.default is not None:
             number = np.array(value.default).astype(value.type.dtype.numpy)
@@ -95,7 +95,7 @@ def _emit(graph: Graph, on: Emission) -> None:
 
 
 def rule_of(node: Node) -> Rule | None:
-    """Return the rule of a node's op, or of all ops of its kind, else None."""
+    """Return the export rule of a node's op, or that of its kind of ops, else None."""
     if node.op.name in RULES:
         return RULES[node.op.name]
     if isinstance(node.op, AxisMap):
@@ -105,7 +105,10 @@ def rule_of(node: Node) -> Rule | None:
 
 
 def _note_unheld(node: Node, on: Emission, missing: dict[str, list[Node]]) -> None:
-    """Record used outputs that ONNX cannot represent, unless their op is unsupported."""
+    """Record outputs that a node uses and ONNX cannot represent.
+
+    Outputs of ops without an export rule are recorded elsewhere.
+    """
     for value in node.inputs:
         if value not in on.names and rule_of(value.producer) is not None:
             missing.setdefault(_output(value), []).append(value.producer)
@@ -125,7 +128,10 @@ def _told(missing: dict[str, list[Node]]) -> str:
 
 
 def _name_outputs(graph: Graph, on: Emission, outputs: dict[str, str]) -> None:
-    """Rename tensors to the outputs' names; copy those that already have an output name."""
+    """Rename tensors to the names of the graph's outputs.
+
+    A tensor that is already named as another output is copied.
+    """
     made = {name for node in on.nodes for name in node.output}
     renamed: dict[str, str] = {}
     copies: list[tuple[str, str]] = []

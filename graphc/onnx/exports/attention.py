@@ -71,7 +71,10 @@ def _attended(
 
 
 def _weights(on: Emission, scores: str, mask: tuple[str, ...], kind: DType, dtype: DType) -> str:
-    """Emit softmax of scores with an optional mask of bools or of numbers to add."""
+    """Emit the softmax of scores with an optional mask.
+
+    The mask has bools, or numbers to add to the scores.
+    """
     if not mask:
         return on("Softmax", scores, axis=-1)
     (shown,) = mask
@@ -83,7 +86,10 @@ def _weights(on: Emission, scores: str, mask: tuple[str, ...], kind: DType, dtyp
 
 
 def _masked(on: Emission, x: str, mask: str, axis: int, dtype: DType) -> str:
-    """Emit softmax over unmasked elements; entirely masked rows are 0, never NaN."""
+    """Emit a softmax over the elements that the mask admits.
+
+    In rows without such elements the result is 0, not NaN.
+    """
     least = float(ml_dtypes.finfo(dtype.numpy).min) / 2  # type: ignore[no-untyped-call]
     weights = on("Softmax", on("Where", mask, x, on.number(least, dtype)), axis=axis)
     return on("Where", mask, weights, on.number(0, dtype))
@@ -92,9 +98,9 @@ def _masked(on: Emission, x: str, mask: str, axis: int, dtype: DType) -> str:
 def _later_hidden(
     on: Emission, scores: str, rows: int, columns: int, past: int, dtype: DType
 ) -> str:
-    """Add a causal mask of -inf to scores (..., rows, columns).
+    """Mask scores (..., rows, columns) of later positions by -inf, for causal attention.
 
-    The first row attends to `past` columns besides its own.
+    The first row attends to `past` columns besides its own column.
     """
 
     def mask() -> str:

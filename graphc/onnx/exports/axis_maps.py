@@ -11,7 +11,10 @@ from graphc.ops.axis_map import AxisMap, Table
 
 
 def by_table(node: Node, on: Emission, x: str) -> str:
-    """Emit a map along an axis, as a sum over the taps of its table."""
+    """Emit a linear map along an axis as a sum over the taps of its table.
+
+    A tap is one weighted element of the sum for each result.
+    """
     op, a, dtype = node.op, node.attributes, node.output.type.dtype
     assert isinstance(op, AxisMap), f"{op.name} is no map along an axis"
     table = op.table(node)
@@ -33,7 +36,10 @@ def by_table(node: Node, on: Emission, x: str) -> str:
 
 
 def _tap(table: Table, tap: int) -> tuple[Array, Array]:
-    """Return source index and weight of each result at this tap; 0 if it has fewer taps."""
+    """Return the source index and the weight at this tap for each result.
+
+    The weight is 0 for results that have fewer taps.
+    """
     has = table.counts > tap
     at = np.where(has, table.starts[:-1] + tap, 0)
     return np.where(has, table.places[at], 0), np.where(has, table.weights[at], 0.0)

@@ -12,7 +12,7 @@ from graphc.onnx.exports.scalar import applied
 from graphc.ops.elementwise import Elementwise
 
 Typed = tuple[str, DType]
-"""A name and its dtype."""
+"""The name of a tensor and its dtype."""
 
 
 @exports("relu")
@@ -86,7 +86,10 @@ def by_expression(node: Node, on: Emission, *names: str) -> str:
 
 
 def _widest(dtypes: Sequence[DType], dtype: DType) -> DType:
-    """Return the dtype for computing a float: the widest of all operands, never 16 bits."""
+    """Return the dtype in which a float expression is computed: the widest of its operands.
+
+    It is never a 16-bit dtype.
+    """
     if dtype.kind != "float":
         return dtype
     floats = [compute_dtype(each) for each in dtypes if each.kind == "float"]
@@ -94,7 +97,7 @@ def _widest(dtypes: Sequence[DType], dtype: DType) -> DType:
 
 
 class _Expressed:
-    """An emitter of one expression on named operands, for a result of a given dtype."""
+    """An emitter of ONNX nodes for one scalar expression, on named operands."""
 
     def __init__(self, on: Emission, known: Mapping[str, Typed], dtype: DType) -> None:
         self.on, self.known, self.dtype = on, known, dtype
@@ -113,7 +116,7 @@ class _Expressed:
         return name, dtype
 
     def find(self, operand: Operand) -> Typed | None:
-        """Return the name and dtype of an operand; None for a number."""
+        """Return the name and dtype of an operand of the expression; None if it is a number."""
         if isinstance(operand, Result):
             return self.results[operand.index]
         return self.known[operand] if isinstance(operand, str) else None

@@ -45,7 +45,7 @@ def _cross_entropy(
 
 
 def _counted(node: Node, on: Emission, labels: str, numbers: str, dtype: DType) -> str:
-    """Set the numbers of ignored labels to 0."""
+    """Set the element of `numbers` to 0 for each label that is ignored."""
     if not node.attributes.ignored:
         return numbers
     return on("Where", _ignored(node, on, labels), on.number(0, dtype), numbers)

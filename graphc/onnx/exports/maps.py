@@ -29,7 +29,7 @@ def _max_pool2d(node: Node, on: Emission, x: str) -> list[str | None]:
 
 
 def _place(node: Node, on: Emission, indices: str) -> str:
-    """Convert ONNX indices into the whole tensor to indices into the window."""
+    """Convert ONNX's indices into the whole tensor to indices inside the pooling window."""
     a, (height, width) = node.attributes, node.inputs[0].shape[2:]
     number = on("Mod", indices, on.scalar_integer(height * width))
     line = on.scalar_integer(width)
@@ -40,7 +40,7 @@ def _place(node: Node, on: Emission, indices: str) -> str:
 
 
 def _tap(node: Node, on: Emission, places: str, axis: int) -> str:
-    """Compute the index in the window of each position along an axis of the map."""
+    """Compute, along an axis, the index of each position inside its window."""
     a, count = node.attributes, node.outputs[0].shape[2 + axis]
     starts = np.arange(count, dtype=np.int64) * a.stride[axis] - a.padding[axis]
     first = on.constant(starts.reshape(-1, *[1] * (1 - axis)))
@@ -54,7 +54,7 @@ def _average_pool2d(node: Node, on: Emission, x: str) -> str:
 
 @exports("adaptive_average_pool2d")
 def _adaptive_average_pool2d(node: Node, on: Emission, x: str) -> str:
-    """Emit one pool if the extents divide, else products with row and column weights."""
+    """Emit one average pool if the windows are equal, else products with row and column weights."""
     have, want = node.inputs[0].shape[2:], node.attributes.extent
     if all(n % m == 0 for n, m in zip(have, want, strict=True)):
         window = [n // m for n, m in zip(have, want, strict=True)]
@@ -65,7 +65,7 @@ def _adaptive_average_pool2d(node: Node, on: Emission, x: str) -> str:
 
 
 def _shares(extent: int, parts: int) -> Array:
-    """Return weights (parts, extent) of adaptive average pooling.
+    """Return the matrix (parts, extent) of adaptive average pooling along an axis.
 
     Row i averages from ⌊i · extent / parts⌋ to ⌈(i + 1) · extent / parts⌉.
     """

@@ -28,7 +28,7 @@ def _shaped(on: Emission, name: str, value: Value) -> str:
 
 
 def _normalised(on: Emission, x: str, epsilon: float, dtype: DType) -> tuple[str, str, str]:
-    """Normalize x over its last axis; also return the mean and the inverse deviation."""
+    """Normalize x over its last axis; also return the mean and the inverse standard deviation."""
     mean = on("ReduceMean", x, on.integers(-1))
     centred = on("Sub", x, mean)
     inverse = _inverse_root(on, centred, epsilon, dtype)

@@ -15,7 +15,10 @@ PADDING = {"zeros": "zeros", "edge": "border", "reflect": "reflection", "symmetr
 
 @exports("interpolate")
 def _interpolate(node: Node, on: Emission, x: str, places: str) -> str:
-    """Emit GridSample, whose coordinates range from -1 to 1 and which needs two axes or more."""
+    """Emit GridSample for sampling at the positions `places`.
+
+    GridSample has coordinates in [-1, 1], and needs at least two axes.
+    """
     a, (maps, points) = node.attributes, node.inputs
     extents, dtype = maps.shape[:1:-1], points.type.dtype.numpy
     along_centres = a.outside == "reflect"  # else from the outer edge of the first element

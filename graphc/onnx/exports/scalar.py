@@ -18,7 +18,7 @@ SAME = {
     "floor": "Floor", "ceil": "Ceil", "rint": "Round", "maximum": "Max", "minimum": "Min",
     "equal": "Equal", "isnan": "IsNaN", "isinf": "IsInf", "where": "Where",
 }  # fmt: skip
-"""ONNX operators that compute a function directly, by function."""
+"""Function → the ONNX operator that computes it directly."""
 
 ORDERED = {
     "less": "Less",
@@ -40,7 +40,10 @@ Composed = Callable[[Emission, Sequence[str], DType], str]
 
 
 def applied(on: Emission, function: str, names: Sequence[str], dtype: DType) -> str:
-    """Emit a function of operands of one dtype; for ``where``, the dtype of its branches."""
+    """Emit a function of operands of one dtype.
+
+    For ``where``, `dtype` is that of its two branches.
+    """
     if function in SAME:
         return on(SAME[function], *names)
     if function in ORDERED:  # ONNX does not compare bools
@@ -94,7 +97,10 @@ def _left_shift(on: Emission, names: Sequence[str], dtype: DType) -> str:
 
 
 def _right_shift(on: Emission, names: Sequence[str], dtype: DType) -> str:
-    """Emit an arithmetic right shift; of a negative number, shift the complement instead."""
+    """Emit an arithmetic right shift.
+
+    For a negative number, its complement is shifted, and the result complemented again.
+    """
     if dtype == uint8:
         return on("BitShift", *names, direction="RIGHT")
     x, count = names
@@ -106,7 +112,7 @@ def _right_shift(on: Emission, names: Sequence[str], dtype: DType) -> str:
 
 
 def _power_of_two(on: Emission, count: str, dtype: DType, bits: int) -> tuple[str, str]:
-    """Emit a test that a count is outside `[0, bits)`, and 2 to the power of a valid count.
+    """Emit a test if a shift count is outside `[0, bits)`, and 2 to the power of the count.
 
     ONNX's BitShift supports only unsigned integers, and does not define shifts by all bits.
     """
@@ -128,4 +134,4 @@ COMPOSED: Mapping[str, Composed] = {
     "left_shift": _left_shift,
     "right_shift": _right_shift,
 }
-"""Emitters of functions that need several nodes, by function."""
+"""Function → an emitter, for functions that need several ONNX nodes."""

@@ -32,7 +32,7 @@ def attention(call: OnnxCall) -> Sequence[Value] | None:
 
 
 def _is_plain(call: OnnxCall) -> bool:
-    """Return True if the node has only queries, keys and values, and one used output."""
+    """Return True if an Attention node has only queries, keys and values, and one used output."""
     words = ("softcap", "softmax_precision", "qk_matmul_output_mode")
     windows = (call.attribute(f"{side}_window_size", -1) for side in ("left", "right"))
     return (
@@ -44,7 +44,10 @@ def _is_plain(call: OnnxCall) -> bool:
 
 
 def _heads(call: OnnxCall, index: int) -> Value:
-    """Return an operand as (batch, heads, positions, width); split concatenated heads."""
+    """Return an operand as (batch, heads, positions, width).
+
+    Heads may be concatenated along the last axis in the file.
+    """
     x = call.value(index)
     if x.type.rank == 4:
         return x

@@ -56,7 +56,7 @@ def loop(call: OnnxCall) -> Sequence[Operand]:
 def _is_fixed(body: onnx.GraphProto) -> bool:
     """Return True if a loop's condition is the same after every iteration.
 
-    The body passes it through or takes it from a constant or from outside.
+    The condition is then passed through the body, a constant, or a tensor from outside of the body.
     """
     makers = {name: node for node in body.node for name in node.output}
     maker = makers.get(name := body.output[0].name)

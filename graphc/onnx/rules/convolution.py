@@ -73,7 +73,10 @@ def _transposed_padding(
     stride: Sequence[int],
     given: Sequence[tuple[int, int]],
 ) -> tuple[tuple[int, int], ...]:
-    """Return the cropping of the full result, from the output shape if one is given."""
+    """Return how far to crop the full result of a transposed convolution, by axis.
+
+    If an output shape is given, the cropping follows from it.
+    """
     auto = call.choice("auto_pad", "NOTSET", AUTO)
     wanted = call.attribute("output_shape")
     if wanted is None:

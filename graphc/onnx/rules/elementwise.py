@@ -37,7 +37,7 @@ def unary(call: OnnxCall) -> Value:
 
 
 def numbers(call: OnnxCall, a: int = 0, b: int = 1) -> tuple[Number, Number]:
-    """Return two operands; a known scalar becomes a Python number if no axis is lost."""
+    """Return two operands; a known scalar becomes a Python number if the result keeps its rank."""
     x, y = call.operand(a), call.operand(b)
     if isinstance(x, Weight) and isinstance(y, Weight):
         return call.value(a), call.value(b)

@@ -1,4 +1,4 @@
-"""Integer operands of ops that support only floats."""
+"""Support of integer operands in ops that are only defined for floats."""
 
 from __future__ import annotations
 

@@ -32,6 +32,6 @@ def cross_entropy(call: OnnxCall) -> Value | None:
 
 
 def _learns(value: Value) -> bool:
-    """Return True if a value depends on trainable parameters."""
+    """Return True if a value is computed from trainable parameters."""
     sources = {v for node in ancestors([value]) for v in node.inputs} | {value}
     return any(isinstance(source, State) and source.trainable for source in sources)

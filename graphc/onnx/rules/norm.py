@@ -38,7 +38,7 @@ def batch_norm(call: OnnxCall) -> Sequence[Value | None]:
 
 
 def by_batch(x: Value, scale: Value, bias: Value, epsilon: float) -> tuple[Value, Value, Value]:
-    """Normalize x by its batch statistics, also in inference; also return mean and variance."""
+    """Normalize x by batch statistics, even in inference; also return their mean and variance."""
     wide = graphc.cast(x, compute_dtype(x.type.dtype))
     axes = [i for i in range(x.type.rank) if i != 1]
     mean = graphc.mean(wide, axes)
@@ -73,7 +73,7 @@ def _rows(call: OnnxCall, x: Value) -> tuple[tuple[int, ...], int]:
 
 
 def _over_all(weight: Value, x: Value, rank: int) -> Value:
-    """Broadcast a weight to the normalized axes and flatten it."""
+    """Broadcast a weight to the normalized axes of x, and flatten it."""
     shape = x.shape[x.type.rank - rank :]
     return graphc.reshape(graphc.broadcast_to(weight, shape), (-1,))
 

@@ -34,7 +34,7 @@ def max_pool(call: OnnxCall) -> Sequence[Value | None]:
 
 
 def _with_places(call: OnnxCall, x: Value, frame: Window, is_ceil: bool) -> tuple[Value, Value]:
-    """Import MaxPool with its argmax as indices into the whole tensor."""
+    """Import MaxPool with two outputs: the maxima, and their indices into the whole tensor."""
     y, places = graphc.max_pool_with_indices(
         x, frame.size, frame.stride, frame.padding, frame.dilation, is_ceil
     )
@@ -85,7 +85,7 @@ def _largest(x: Value, frame: Window, is_ceil: bool) -> Value:
 
 
 def _alone(numbers: tuple[Entry, ...], axis: int, other: Entry) -> tuple[Entry, ...]:
-    """Keep the entry of one axis and replace the others by `other`."""
+    """Return `numbers` with `other` in place of every entry except that of `axis`."""
     return tuple(number if i == axis else other for i, number in enumerate(numbers))
 
 
@@ -118,7 +118,7 @@ def lp_pool(call: OnnxCall) -> Value:
 
 
 def _places(x: Value) -> list[int]:
-    """Return the axes after the channels."""
+    """Return the numbers of the axes after the channels."""
     if x.type.rank < 3:
         raise UnsupportedError(f"a global pool needs axes after the channels, got {x.type}")
     return list(range(2, x.type.rank))

@@ -35,7 +35,10 @@ def matmul(call: OnnxCall) -> Operand:
 def _sum_of_none(
     call: OnnxCall, transpose_a: bool = False, transpose_b: bool = False
 ) -> Operand | None:
-    """Return the product of operands of which one has no elements: zeros, or none; else None."""
+    """Return the product if an operand has no elements, else None.
+
+    The product is then all zeros, or has no elements itself.
+    """
     if math.prod(call.shape(0)) and math.prod(call.shape(1)):
         return None
     a, b = (np.broadcast_to(False, call.shape(i)) for i in (0, 1))

@@ -9,7 +9,7 @@ from graphc.onnx.rules.shape import numpy_dtype
 
 
 def _type(call: OnnxCall) -> tuple[tuple[int, ...], object]:
-    """Return the shape and dtype to draw, from attributes or from an operand."""
+    """Return the shape and dtype of random numbers, from attributes or from an operand."""
     number = call.attribute("dtype")
     if call.has(0):
         return call.shape(0), call.dtype(0) if number is None else numpy_dtype(number)

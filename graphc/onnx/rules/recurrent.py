@@ -13,7 +13,8 @@ from graphc.onnx.calls import OnnxCall, rule
 
 Function = Callable[[Value], Value]
 Cell = Callable[["Direction", Value, list[Value]], list[Value]]
-"""A function from a direction, the projected input of a step and the states to new states."""
+"""A function that computes one step of a cell: from a direction, the projected input of the step,
+and the states, to the new states."""
 
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -56,7 +57,7 @@ def recurrent(call: OnnxCall) -> Sequence[Value | None]:
 def _results(
     call: OnnxCall, shown: list[list[Value]], last: list[list[Value]], is_batch_first: bool
 ) -> list[Value | None]:
-    """Return all hidden states and the last states, with an axis for the directions."""
+    """Return all hidden states and the last states, with an additional axis for the directions."""
     outputs: list[Value | None] = [None]
     if call.wants(0):
         by_time = [stacked(list(step), 0) for step in zip(*shown, strict=True)]
@@ -69,7 +70,10 @@ def _results(
 
 
 def _mask(call: OnnxCall, x: Value) -> list[Value] | None:
-    """Return for each step which rows are still active; None if all have full length."""
+    """Return a mask for each step of the rows that are not finished.
+
+    Returns None if all rows have the full length.
+    """
     if not call.has(4):
         return None
     if call.is_known(4) and all(n == x.shape[0] for n in call.integers(4)):
@@ -79,7 +83,7 @@ def _mask(call: OnnxCall, x: Value) -> list[Value] | None:
 
 
 def _part(call: OnnxCall, index: int, number: int) -> Value | None:
-    """Return one direction's slice of an operand."""
+    """Return the slice of an operand for one direction."""
     return graphc.slice(call.value(index), number) if call.has(index) else None
 
 
@@ -92,7 +96,7 @@ def _one_way(
     is_batch_first: bool,
     mask: list[Value] | None,
 ) -> tuple[list[Value], list[Value]]:
-    """Return the hidden states by time, and the last states, of one direction."""
+    """Import one direction; return its hidden states by time, and its last states."""
     weight, direction = _part(call, 1, number), _direction(call, kind, number)
     assert weight is not None, "the weights are no optional operand"
     rows = graphc.affine(x, weight, direction.input_bias)
@@ -115,7 +119,7 @@ def _one_way(
 def _first(
     call: OnnxCall, kind: str, x: Value, number: int, is_batch_first: bool, hidden: int
 ) -> list[Value]:
-    """Return the initial states, which are 0 by default."""
+    """Return the initial states of one direction, which are 0 by default."""
     states = []
     for index in (5, 6)[: 2 if kind == "LSTM" else 1]:
         if call.has(index):
@@ -183,7 +187,7 @@ def _clipped(call: OnnxCall, function: Function) -> Function:
 
 
 def _with_state(direction: Direction, row: Value, h: Value) -> Value:
-    """Return the preactivations of all gates from input and hidden state."""
+    """Return the preactivations of all gates from projected input `row` and hidden state `h`."""
     return graphc.add(row, graphc.affine(h, direction.recurrent, direction.recurrent_bias))
 
 

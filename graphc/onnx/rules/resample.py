@@ -60,7 +60,7 @@ def _numbers(call: OnnxCall, index: int) -> list[float]:
 
 
 def _extents(call: OnnxCall, x: Value, axes: list[int]) -> list[int]:
-    """Return the requested extents, adjusted by the aspect ratio policy."""
+    """Return the requested extents of a Resize, adjusted by its aspect ratio policy."""
     wanted = call.integers(3)
     policy = call.choice("keep_aspect_ratio_policy", "stretch", POLICIES)
     if policy == "stretch":

@@ -122,7 +122,10 @@ def expand(call: OnnxCall) -> Value:
 
 @rule("Tile")
 def tile(call: OnnxCall) -> Operand:
-    """Import Tile: repeat the tensor along each axis; without elements it is known."""
+    """Import Tile: repeat the tensor along each axis.
+
+    A result without elements is returned as a known tensor.
+    """
     x, repeats = call.value(0), call.integers(1)
     if len(repeats) != x.type.rank:
         raise UnsupportedError(f"repeats must have one number per axis of {x.type}, got {repeats}")
@@ -165,7 +168,7 @@ def split(call: OnnxCall) -> Sequence[Operand]:
 
 
 def _empty(x: Value, axis: int) -> Weight:
-    """Return a known tensor without elements, since values cannot be empty."""
+    """Return a known tensor with extent 0 along an axis, since values must have elements."""
     return empty([0 if i == axis else n for i, n in enumerate(x.shape)], x.type.dtype)
 
 
@@ -191,7 +194,10 @@ def slice_(call: OnnxCall) -> Operand:
 
 
 def _part(start: int, end: int, step: int, extent: int) -> slice:
-    """Return a slice with ONNX's clamping; an end before the first element is None."""
+    """Return a slice with bounds clamped as in ONNX.
+
+    If the end is before the first element, it is None.
+    """
     if step == 0:
         raise UnsupportedError("the step of a slice must not be 0")
     start, end = (n + extent if n < 0 else n for n in (start, end))

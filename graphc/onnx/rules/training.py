@@ -13,14 +13,17 @@ DOMAIN = "ai.onnx.preview.training"
 
 
 def _groups(call: OnnxCall, kinds: int) -> list[tuple[Value, ...]]:
-    """Group operands by tensor: value, gradient and moments. ONNX orders them by kind."""
+    """Group the operands of an optimizer by tensor: value, gradient and moments.
+
+    ONNX lists all values first, then all gradients, then all moments.
+    """
     values = call.values[2:]
     count = len(values) // kinds
     return [tuple(values[i + kind * count] for kind in range(kinds)) for i in range(count)]
 
 
 def _rate(call: OnnxCall) -> Value:
-    """Return the learning rate."""
+    """Return the learning rate of an optimizer node."""
     return call.value(0)
 
 

@@ -1,4 +1,4 @@
-"""Windows over maps: ONNX's paddings, strides and dilations."""
+"""Windows of convolutions and pools: ONNX's paddings, strides and dilations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Window:
 
 
 def window_of(call: OnnxCall, extents: Sequence[int], size: Sequence[int]) -> Window:
-    """Return the window of a node over maps of these extents."""
+    """Return the window of a convolution or pool over maps of these extents."""
     axes = len(extents)
     stride = _numbers(call, "strides", axes)
     dilation = _numbers(call, "dilations", axes)
@@ -48,7 +48,7 @@ def _numbers(call: OnnxCall, name: str, axes: int) -> list[int]:
 
 
 def _same(extent: int, stride: int, reach: int, is_upper: bool) -> tuple[int, int]:
-    """Return the padding of an axis for ⌈extent / stride⌉ windows."""
+    """Return the padding (before, after) of an axis that gives ⌈extent / stride⌉ windows."""
     total = max((-(-extent // stride) - 1) * stride + reach - extent, 0)
     less, more = total // 2, total - total // 2
     return (less, more) if is_upper else (more, less)
