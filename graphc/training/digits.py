@@ -30,7 +30,7 @@ TEST_IMAGES = 360
 
 
 def conv_logits(layers: int, hidden: int, batch: int) -> Value:
-    """Return the logits of a small convolutional network on ``x`` (batch, pixels).
+    """Return the logits of a small convolutional network for an input ``x`` (batch, pixels).
 
     It has `layers` 3x3 convolutions with max pooling after every second one, then a linear layer
     of `hidden` units with dropout.
@@ -55,7 +55,10 @@ LOGITS: dict[str, Callable[[int, int, int], Value]] = {
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Images scaled to `[0, 1]`, shuffled with a fixed seed; the last are the test set."""
+    """Images scaled to `[0, 1]` and their labels, in an order shuffled with a fixed seed.
+
+    The last ones are the test set.
+    """
 
     train_x: Array
     train_labels: Array
@@ -120,7 +123,10 @@ class DigitsTraining(TrainingRun):
         super().__init__(recipe, training, steps, task="digits", model=model, **sizes)
 
     def run(self) -> Iterator[Epoch | int]:
-        """Train to the end; yield the number of completed steps after each step, and epochs."""
+        """Train to the end.
+
+        Yield the number of completed steps after each step, and an `Epoch` after each epoch.
+        """
         while self.done < self.steps:
             epoch, first = divmod(self.done, self.steps_per_epoch)
             order = np.random.default_rng((self.recipe.seed, epoch))
@@ -135,7 +141,10 @@ class DigitsTraining(TrainingRun):
             yield Epoch(epoch + 1, total / count, self.test_accuracy(), speed)
 
     def feeds(self, rows: Array) -> dict[str, Array]:
-        """Return this rank's images of a step; several micro-batches add a leading axis."""
+        """Return this rank's images and labels of a step.
+
+        With several micro-batches, arrays have an additional first axis for them.
+        """
         rows = self.own(rows, self.batch)
         x, labels = self.data.train_x[rows], self.data.train_labels[rows]
         if self.recipe.accumulate == 1:

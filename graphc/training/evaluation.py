@@ -16,14 +16,14 @@ from graphc.ops.row_cross_entropy import CrossEntropy
 
 
 class Scores(NamedTuple):
-    """The mean loss of held-out batches, and a classifier's fraction of correct labels."""
+    """The mean loss of held-out batches, and the fraction of labels that a classifier predicts."""
 
     loss: float
     accuracy: float | None
 
 
 class Evaluation:
-    """A program without an optimizer that computes `Scores` of the same batches each time.
+    """A program without an optimizer that computes `Scores` on the same batches at each call.
 
     A classifier is a network with exactly one cross entropy of logits and integer labels. Labels
     that the loss ignores do not count.
@@ -43,7 +43,7 @@ class Evaluation:
         self.program = compile(outputs={"loss": loss, **counts}, **options)
 
     def scores(self) -> Scores:
-        """Evaluate the current states of the program."""
+        """Compute the scores of the program's current states."""
         steps = list(self.program.steps(self.batches()))
         loss = _total(steps, "loss") / len(steps)
         if not self.is_classifier:
@@ -56,7 +56,11 @@ def _is_classification(node: Node) -> bool:
 
 
 def _counts(node: Node) -> dict[str, Value]:
-    """Return the number of rows with the largest logit at the label, and of rows that count."""
+    """Return the values ``correct`` and ``counted`` of a classifier.
+
+    The first is the number of rows whose largest logit is at the label; the second is the number of
+    rows whose label is not ignored.
+    """
     logits, labels = node.inputs[0], cast(node.inputs[1], "int64")
     ignored = node.attributes.ignored if isinstance(node.op, CrossEntropy) else ()
     counted = cast(equal(labels, labels), "float32")

@@ -1,4 +1,4 @@
-"""Feeds for the steps of a run, from arrays in a file or from a user function."""
+"""Feeds of the steps of a run, from arrays in a file or from a user function."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Feeds = Mapping[str, Any]
 
 
 class ArrayFeeds:
-    """Batches of array rows, reshuffled in each epoch.
+    """Batches of array rows, in another random order in each epoch.
 
-    An input (batch, ...) is fed the next rows of the array (examples, ...) with its name. An epoch
-    has the `steps_per_epoch` whole steps of `step_batches` batches that the examples fill. The
-    remainder, another one in each epoch, is not used. `digest` identifies the arrays.
+    An input (batch, ...) gets the next rows of the array (examples, ...) with its name. An epoch
+    has `steps_per_epoch` steps, each with `step_batches` batches. The examples that remain are not
+    used in that epoch. `digest` identifies the arrays.
 
-    A fraction `held_out` of the examples, rounded to whole batches, is not trained on. The seed
-    selects them.
+    A fraction `held_out` of the examples, rounded to whole batches, is reserved for evaluation. The
+    seed selects these examples.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ArrayFeeds:
             )
 
     def __call__(self, first: int) -> Iterator[Feeds]:
-        """Yield an infinite sequence of batches, starting at batch `first`."""
+        """Yield batches without end, starting at batch number `first`."""
         batches = self.steps_per_epoch * self.step_examples // self.batch
         for epoch in itertools.count(first // batches):
             order = np.random.default_rng((self.seed, epoch)).permutation(self._trained)
@@ -74,7 +74,7 @@ class ArrayFeeds:
             yield {name: array[chosen] for name, array in self.arrays.items()}
 
     def figures(self) -> dict[str, int]:
-        """Return the numbers of examples, by use."""
+        """Return the numbers of examples that are trained on, held out and not used."""
         trained = self.steps_per_epoch * self.step_examples
         return {
             "examples": self.examples,
@@ -146,13 +146,13 @@ def _read(path: str) -> tuple[dict[str, Array], str]:
 
 
 class FunctionFeeds:
-    """Feeds from a user function, which is called again after its last feeds.
+    """Feeds from a user function, which is called again when its feeds are exhausted.
 
     Names in `unread` are removed from each mapping.
     """
 
     step_examples = None
-    """The number of examples of a step is not known."""
+    """The number of examples of a step, which is unknown."""
 
     def __init__(
         self, name: str, function: Callable[[], Any], unread: Collection[str] = ()
@@ -162,7 +162,7 @@ class FunctionFeeds:
         self.digest = hashlib.sha256(source.read_bytes()).hexdigest()
 
     def __call__(self, first: int) -> Iterator[Feeds]:
-        """Return an infinite iterator of feeds, starting at number `first`."""
+        """Yield feeds without end, starting at number `first`."""
         return itertools.islice(self._all(), first, None)
 
     def _all(self) -> Iterator[Feeds]:

@@ -1,4 +1,4 @@
-"""Training of any network: of graphc, of an ONNX file, or of a torch module."""
+"""Training of any network: one of graphc, an ONNX file, or a torch module."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from graphc.training.recipe import Recipe
 from graphc.training.run import TrainingRun
 
 REPORTS = 20
-"""Number of reports of a run that is not counted in epochs."""
+"""Number of reports of a run whose length is given in steps, not in epochs."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeanLoss:
     """The mean loss of the steps since the last report, and scores on held-out examples.
 
-    `epoch` is None for a run that is not counted in epochs. Scores are None without held-out
-    examples, and the accuracy also for a network that is no classifier.
+    `epoch` is None for a run whose length is given in steps. Scores are None without held-out
+    examples. The accuracy is also None for a network that is not a classifier.
     """
 
     step: int
@@ -47,7 +47,10 @@ class MeanLoss:
 
 
 class NetworkTraining(TrainingRun):
-    """A training program for a loss of a network, initialized with the imported weights if any."""
+    """A program that trains a network on a loss.
+
+    It starts from the weights of an imported network, or from random initial values.
+    """
 
     def __init__(
         self,
@@ -79,7 +82,10 @@ class NetworkTraining(TrainingRun):
         self.feeds, self.network, self.epochs = feeds, network, epochs
 
     def run(self) -> Iterator[MeanLoss | int]:
-        """Train to the end; yield the number of completed steps after each step, and `MeanLoss`."""
+        """Train to the end.
+
+        Yield the number of completed steps after each step, and a `MeanLoss` for each report.
+        """
         ranks, own = self.training.ranks, self.training.rank
         count = self.recipe.accumulate * ranks
         batches = self.feeds(self.done * count)
@@ -126,7 +132,7 @@ class NetworkTraining(TrainingRun):
 
 
 def _joined(batches: list[Feeds]) -> Mapping[str, Any]:
-    """Return a single batch unchanged; stack several along a new leading axis."""
+    """Return a single batch unchanged; stack several batches along a new first axis."""
     if len(batches) == 1:
         return batches[0]
     return {name: np.stack([each[name] for each in batches]) for name in batches[0]}

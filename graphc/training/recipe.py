@@ -126,4 +126,4 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
 
 
 PLANNING = (*declared(RecomputeOptions), *declared(PlacementOptions))
-"""Planning options. None but ``kernels`` changes the numbers that a step computes."""
+"""Options of planning; only ``kernels`` changes the numbers that a step computes."""

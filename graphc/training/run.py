@@ -20,8 +20,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class TrainingRun:
     """A training program, its recipe, and the sizes that identify its network and data.
 
-    Subclasses train in `run`, which yields reports, and the number of completed steps after each
-    step.
+    Subclasses implement `run`, which yields the number of completed steps after each step, and
+    reports.
     """
 
     def __init__(self, recipe: Recipe, training: Program, steps: int, **sizes: Any) -> None:
@@ -29,11 +29,11 @@ class TrainingRun:
         self.done = 0
 
     def run(self) -> Iterator[Any]:
-        """Train from step `done` to step `steps`."""
+        """Train from step `done` to step `steps`, yielding reports."""
         raise NotImplementedError
 
     def own(self, rows: Array, batch: int) -> Array:
-        """Return this rank's rows of a step, its batches concatenated.
+        """Return this rank's rows of a step, with all of its micro-batches concatenated.
 
         The rows of a step are ordered by micro-batch, then by rank. All ranks together therefore
         see the same rows as one process with the joint batch.
@@ -45,8 +45,9 @@ class TrainingRun:
     def step(self, feeds: Mapping[str, Array]) -> float:
         """Run one step and return its loss.
 
-        Raises `NonFiniteError` if the loss is not finite, except in fp16; the step still counts.
-        With `Recipe.check_finite` it names the op, and the step does not count.
+        Raises `NonFiniteError` if the loss is not finite, except in fp16, after counting the step
+        as completed. With `Recipe.check_finite`, the error names the op, and the step is not
+        counted.
         """
         try:
             loss = float(self.training.step(feeds)["loss"])
@@ -62,12 +63,18 @@ class TrainingRun:
         return loss
 
     def copy_states(self, program: Program) -> None:
-        """Copy trained states to another program of the network; all ranks call this method."""
+        """Copy the trained states to another program of the network.
+
+        All ranks must call this method.
+        """
         trained = self.training.states
         program.states.update({name: trained[name] for name in program.states})
 
     def save(self, path: str) -> None:
-        """Write the states and the progress; all ranks call this method, and one writes."""
+        """Write the states and the progress of the run.
+
+        All ranks must call this method; rank 0 writes the file.
+        """
         self.training.save(path, self.recipe.notes(self.steps, self.done, **self.sizes))
 
     def resume(self, path: str) -> None:

@@ -104,7 +104,10 @@ class TextTraining(TrainingRun):
         super().__init__(recipe, training, steps, task="text", **sizes)
 
     def run(self) -> Iterator[Progress | int]:
-        """Train to the end; yield the number of completed steps after each step, and `Progress`."""
+        """Train to the end.
+
+        Yield the number of completed steps after each step, and `Progress` at intervals.
+        """
         started, losses = time.perf_counter(), []
         every = math.ceil(self.steps / REPORTS)
         while self.done < self.steps:
@@ -118,7 +121,7 @@ class TextTraining(TrainingRun):
                 started, losses = time.perf_counter(), []
 
     def feeds(self, order: np.random.Generator) -> dict[str, Array]:
-        """Return this rank's windows at random positions of the text."""
+        """Return this rank's windows of the training text at random positions, for one step."""
         count = self.batch * self.recipe.accumulate * self.recipe.ranks
         starts = self.own(order.integers(0, len(self.text) - self.seq_len, count), self.batch)
         fed = self.windows(self.text, starts)
@@ -128,13 +131,13 @@ class TextTraining(TrainingRun):
         return {name: array.reshape(shape) for name, array in fed.items()}
 
     def windows(self, text: Array, starts: Array) -> dict[str, Array]:
-        """Return `seq_len` tokens from each start, and the following tokens as labels."""
+        """Return `seq_len` tokens from each start as input, and the tokens one later as labels."""
         places = starts[:, None] + np.arange(self.seq_len + 1)
         window = text[places].astype(np.int32)
         return {"tokens": window[:, :-1].copy(), "labels": window[:, 1:].copy()}
 
     def test_bits(self) -> float:
-        """Return bits per byte on held-out text, measured at fixed positions."""
+        """Return the bits per byte on held-out text, always at the same positions."""
         self.copy_states(self.testing)
         last = len(self.held_out) - self.seq_len - 1
         starts = np.linspace(0, last, TEST_BATCHES * self.batch).astype(np.int64)
