@@ -1,4 +1,4 @@
-"""The interface between operators of a model and import rules: arguments and limits."""
+"""The interface between operators of a model and import rules: arguments and size limits."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class Call:
     """Converts an operand or a number to a value; a known tensor becomes one constant."""
 
     def has(self, key: int | str) -> bool:
-        """Return whether an argument exists and is not None."""
+        """Return True if an argument exists and is not None."""
         return self.arguments.get(key) is not None
 
     def operand(self, key: int | str) -> Any:
-        """Return an argument unchanged; raise `UnsupportedError` if it is omitted."""
+        """Return an argument as it is; raise `UnsupportedError` if it is omitted."""
         found = self.arguments.get(key)
         if found is None:
             raise UnsupportedError(f"operand {key} is missing")
         return found
 
     def value(self, key: int | str) -> Value:
-        """Return an operand as a value."""
+        """Return an operand as a value of the graph."""
         return self.as_value(self.operand(key))
 
     def optional(self, key: int | str) -> Value | None:
-        """Return an operand as a value, or None if it is omitted."""
+        """Return an operand as a value of the graph, or None if it is omitted."""
         return self.value(key) if self.has(key) else None

@@ -22,7 +22,7 @@ def determinant(x: Value) -> Value:
 
 
 def inverse(x: Value) -> Value:
-    """Return the inverses of matrices, which are not finite for singular ones.
+    """Return the inverses of matrices; those of singular matrices are not finite.
 
     Raises `UnsupportedError` above `MOST_ROWS` rows.
     """
@@ -42,7 +42,7 @@ def _rows(x: Value) -> int:
 
 
 def _cofactor(x: Value, row: int, column: int) -> Value:
-    """Return the signed minor without a row and a column."""
+    """Return the determinant of matrices without a row and a column, with its sign as cofactor."""
     rows, columns = ([k for k in range(x.shape[-1]) if k != out] for out in (row, column))
     if not rows:
         return full(x.shape[:-2], 1.0, x.type.dtype)

@@ -28,11 +28,17 @@ class Names:
         self._taken: set[str] = set()
 
     def unique(self, original: str) -> str:
-        """Return the mangled name, with a number appended if another or a constant may have it."""
+        """Return the mangled name, made unique by an appended number if necessary.
+
+        A number is appended if the name is taken, or if a constant may get the same name.
+        """
         return self.take(mangled(original))
 
     def take(self, wanted: str) -> str:
-        """Return `wanted`, with a number appended if another or a constant may have it."""
+        """Return `wanted`, made unique by an appended number if necessary.
+
+        A number is appended if the name is taken, or if a constant may get the same name.
+        """
         name, number = wanted, 2
         while name in self._taken or is_constant_name(name):
             name, number = f"{wanted}_{number}", number + 1

@@ -13,14 +13,15 @@ from graphc.ir.graph import Input, Value
 from graphc.runtime.program import Program
 
 Kind = Literal["parameter", "constant", "statistic"]
-"""The kind of a tensor of the model in a network: learned, fixed, or a running statistic."""
+"""The kind of a tensor of a model: learned, fixed, or a running statistic."""
 
 
 @dataclass(frozen=True)
 class Reported:
-    """The report on a tensor of the model; `state` is its name in graphc, if it is a state.
+    """The report on one tensor of a model.
 
-    `reason` explains the choice. `is_trained` says whether an optimizer updates it.
+    If it became a state, `state` is the name of the state in graphc. `reason` explains the kind.
+    `is_trained` is True if optimizers update it.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Reported:
 
 
 class InitialStates(Mapping[str, Array]):
-    """The initial numbers of states, by the states' names; read lazily."""
+    """A mapping from names of states to their initial values, which are read on access."""
 
     def __init__(self, weights: Mapping[str, Weight]) -> None:
         self._weights = weights
@@ -55,9 +56,9 @@ class InitialStates(Mapping[str, Array]):
 class Network:
     """A network that was read from a model of another framework.
 
-    `inputs` and `outputs` are values by their names in the model. `states` has the initial numbers
-    of states by graphc's names, and `report` one entry for each tensor of the model. `names` maps
-    the model's names of inputs and tensors to graphc's.
+    `inputs` and `outputs` are values by their names in the model. `states` has the initial values
+    of states by their names in graphc, and `report` one entry for each tensor of the model. `names`
+    maps names of inputs and tensors in the model to names in graphc.
     """
 
     inputs: Mapping[str, Input]
@@ -89,12 +90,12 @@ class Network:
             program.states[name] = self.states[name]
 
     def _reads_states(self) -> bool:
-        """Return whether an output is computed from a state of the model."""
+        """Return True if an output is computed from a state of the model."""
         return any(state.name in self.states for state in trace(self.outputs).states)
 
     @property
     def output(self) -> Value:
-        """The only output of a network that has one; raises `OptionError` for others."""
+        """The output of a network with a single output; raises `OptionError` for other networks."""
         if len(self.outputs) != 1:
             raise OptionError(
                 f"the network has several outputs, {', '.join(self.outputs)}; choose one"

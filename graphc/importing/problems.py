@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from graphc.errors import GraphcError, PlacedError, escaped
 
 MOST_LISTED = 20
-"""The most faults that a message lists."""
+"""Maximum number of faults that a message lists."""
 
 MOST_MODULES = 6
-"""The most modules of one fault that a message lists."""
+"""Maximum number of modules that a message lists for one fault."""
 
 NO_RULE = "graphc has no rule for it"
 
@@ -22,7 +22,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Place:
-    """A node by its name, and its module if there are modules."""
+    """The location of a node in a model: its name, and its module if there are modules."""
 
     node: str
     module: str = ""
@@ -33,7 +33,11 @@ class Place:
 
 @dataclass
 class Problems:
-    """Faults of operators, with their nodes; other faults; faults of inputs."""
+    """The faults found in a model, grouped for one error message.
+
+    `operators` has the locations of each unsupported operator, `inputs` the faults of inputs, and
+    `faults` all others.
+    """
 
     operators: dict[tuple[str, str], list[Place]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -41,12 +45,15 @@ class Problems:
     missing: Missing = field(default_factory=Missing)
 
     def operator(self, name: str, place: Place, rule: str = NO_RULE) -> Missing:
-        """Record a node whose operator breaks a rule; by default, that graphc has none for it."""
+        """Record a node whose operator is not supported; `rule` is the reason.
+
+        By default, the reason is that graphc has no import rule for the operator.
+        """
         self.operators.setdefault((name, rule), []).append(place)
         return self.missing
 
     def add(self, kind: str, name: str, error: GraphcError) -> Missing:
-        """Record a fault of one node, or of another part of the model."""
+        """Record a fault of one node or of another part of the model, by its kind and name."""
         self.faults.append(f"{kind} {name!r}: {told(error)}")
         return self.missing
 
@@ -55,7 +62,7 @@ class Problems:
         self.inputs.append(sentence)
 
     def message(self, *cures: str) -> str | None:
-        """Return all recorded faults and the given cures as one text; None if there are none."""
+        """Return a text with all recorded faults and `cures`; None if there are no faults."""
         lines = [*self.inputs]
         for (name, rule), places in self.operators.items():
             times = f"operator {name}: {len(places)} occurrences, first in {places[0]}"
@@ -70,12 +77,12 @@ class Problems:
 
 
 def told(error: GraphcError) -> str:
-    """Return the message of an error without a location in Python code."""
+    """Return the message of an error, without the location in Python code."""
     return error.message if isinstance(error, PlacedError) else str(error)
 
 
 def _modules(places: Sequence[Place]) -> str:
-    """Return the modules of a fault that occurs in several, as text."""
+    """Return a text that lists the modules of a fault, if it occurs in several modules."""
     modules = list(dict.fromkeys(place.module for place in places if place.module))
     if len(modules) < 2:
         return ""

@@ -1,4 +1,7 @@
-"""Roles of a model's tensors: learned, fixed, or a running statistic; and the user's choice."""
+"""Roles of a model's tensors: learned, fixed, or a running statistic.
+
+The user can choose which tensors are learned.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,17 @@ from graphc.ir.types import TensorType
 
 @dataclass(frozen=True)
 class Role:
-    """The role of a tensor, the reason, and whether it is trained."""
+    """The kind of a tensor, the reason for it, and True if the tensor is trained."""
 
     kind: Kind
     reason: str
     is_trained: bool
 
     def with_choice(self, weight: Weight, chosen: Collection[str] | None) -> Role:
-        """Return the role if only tensors in `chosen` are learned; None keeps the model's
-        choice."""
+        """Return the role if the user has chosen the tensors to learn.
+
+        If `chosen` is None, or for tensors that cannot be learned, the role is unchanged.
+        """
         if chosen is None or self.kind == "statistic" or weight.dtype.kind in "biuSO":
             return self
         if weight.name in chosen:
@@ -37,9 +42,9 @@ class Role:
 def chosen_names(
     trainable: bool | str | Collection[str] | None, weights: Mapping[str, Weight]
 ) -> Collection[str] | None:
-    """Return the names of tensors to learn; None for the model's choice.
+    """Return the names of the tensors that the user chose to learn.
 
-    Raises `OptionError` for a choice that names nothing.
+    Returns None if the model decides. Raises `OptionError` for a choice that names no tensor.
     """
     if trainable is None or trainable is True:
         return None
@@ -67,8 +72,10 @@ def chosen_names(
 
 
 def initial(type: TensorType, fill: float) -> Initial:
-    """Return the initial value of a weight whose numbers are not read: random, or constant for
-    vectors."""
+    """Return initial values for a weight whose content is not read from the model.
+
+    They are random for matrices and larger ranks, and `fill` for vectors.
+    """
     if type.rank >= 2:
         return Initial("uniform", math.sqrt(6 / math.prod(type.shape[1:])))
     return Initial("constant", fill)

@@ -1,4 +1,4 @@
-"""Functions of shapes that frameworks have and graphc composes of reshapes and broadcasts."""
+"""Functions of other frameworks that graphc composes of reshapes and broadcasts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphc.ops.shape import broadcast_to, reshape
 
 
 def stacked(parts: Sequence[Value], axis: int) -> Value:
-    """Stack values of one shape along a new axis, which is not negative."""
+    """Stack values of one shape along a new axis, given as a number of at least 0."""
     shape = parts[0].shape
     wide = [reshape(part, (*shape[:axis], 1, *shape[axis:])) for part in parts]
     return wide[0] if len(wide) == 1 else concat(wide, axis)

@@ -1,4 +1,4 @@
-"""Functions of one operand that several frameworks have under the same name."""
+"""Functions of one operand that have the same name in several frameworks."""
 
 from __future__ import annotations
 

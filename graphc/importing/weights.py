@@ -1,4 +1,4 @@
-"""Tensors of a model that is read: type and shape at once, numbers lazily."""
+"""Tensors of a model that is imported: type and shape are read at once, contents when needed."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from graphc.ops.shape import broadcast_to, full
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SEEN_ELEMENTS = 4096
-"""The most elements of a tensor that is checked for equal numbers."""
+"""Tensors with more elements are not checked for equal elements."""
 
 MOST_NUMBERS = 2**27
-"""The most elements that a node computes from a few known numbers; more would fill memory."""
+"""Maximum number of elements that an import computes from few known numbers, to limit memory."""
 
 MOST_TURNS = 10_000
-"""The most steps of a loop, a scan or a sequence that is unrolled."""
+"""Maximum number of iterations of a loop, scan or sequence that is unrolled."""
 
 
 @dataclass(eq=False)
 class Weight:
-    """A tensor whose numbers are in the model, or known while it is read.
+    """A tensor whose content is in the model, or known at import.
 
-    `read` returns new numbers each time, so that nothing large stays in memory. `is_filled` means
-    that all numbers are equal and take no memory. `is_external` means that they are in a separate
-    file.
+    `read` returns a new array each time, so that nothing large stays in memory. `is_filled` is True
+    if all elements are equal and only one is stored. `is_external` is True if the content is in a
+    separate file.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Weight:
 
     @property
     def type(self) -> TensorType:
-        """The type in graphc; raises `DTypeError` or `ShapeError` if it has none."""
+        """The tensor's type in graphc; raises `DTypeError` or `ShapeError` if there is none."""
         return TensorType(self.shape, as_dtype(self.dtype))
 
     @property
     def number(self) -> float | None:
-        """The number that all elements equal, if that is quick to check; else None."""
+        """The number that all elements equal; None if they differ or a check would take long."""
         if not self.elements or (not self.is_filled and self.elements > SEEN_ELEMENTS):
             return None
         flat = self.read().reshape(-1)[: 1 if self.is_filled else None]
@@ -63,7 +63,7 @@ class Weight:
         return float(first) if flat.dtype.kind not in "iub" else int(first)
 
     def as_constant(self) -> Value:
-        """Return the tensor as a value of a graph: one repeated number, or a constant."""
+        """Return the tensor as a value of a graph: one repeated number, or a constant array."""
         number = self.number
         if number is not None:
             return broadcast_to(full((), number, self.type.dtype), self.shape)
@@ -71,16 +71,16 @@ class Weight:
 
 
 def known(name: str, array: Array) -> Weight:
-    """Return a tensor of existing numbers."""
+    """Return a tensor whose content is `array`."""
     is_filled = array.size == 1 or (array.size > 1 and not any(array.strides))
     return Weight(name, array.shape, array.dtype, lambda: array, is_filled)
 
 
 def filled(name: str, shape: tuple[int, ...], number: Any, dtype: np.dtype[Any]) -> Weight:
-    """Return a tensor of one repeated number."""
+    """Return a tensor whose elements all equal `number`; only one is stored."""
     return known(name, np.broadcast_to(np.asarray(number, dtype), shape))
 
 
 def empty(shape: Sequence[int], dtype: DType) -> Weight:
-    """Return a tensor without elements, which values cannot be."""
+    """Return a tensor without elements, which cannot be a value of a graph."""
     return known("", np.empty(shape, dtype.numpy))

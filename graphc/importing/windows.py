@@ -1,4 +1,4 @@
-"""Functions with sliding windows, by the number of axes over which they slide."""
+"""Functions with sliding windows, by the number of axes along which windows slide."""
 
 from __future__ import annotations
 
