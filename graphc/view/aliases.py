@@ -13,7 +13,7 @@ from graphc.plans.memory_plan import MemoryPlan
 
 
 class Reader(NamedTuple):
-    """A step, and the value that its node reads: the given value or an alias of it."""
+    """A use of a value: the step of the node, and the value or alias that the node reads."""
 
     step: int
     value: Value
@@ -33,7 +33,7 @@ class Aliases:
                 self._of.setdefault(value, []).append(place.over)
 
     def all_of(self, value: Value) -> list[Value]:
-        """Return the value and its aliases, transitively over views and concatenations."""
+        """Return a value and all of its aliases, including aliases of aliases."""
         found = dict.fromkeys((value,))
         waiting = [value]
         while waiting:
@@ -55,10 +55,11 @@ class Aliases:
         return [name for name, output in self.graph.outputs.items() if output in shared]
 
     def root(self, value: Value) -> Value:
-        """Return the value that owns a value's bytes: the end of the chain of views and parts.
+        """Return the value that owns the bytes of a view or part, following chains of both.
 
-        The chain ends before a value that is neither a state nor of the forward pass. A recomputed
-        concatenation of saved parts is not saved by the forward pass.
+        The chain ends before a value that is neither a state nor computed in the forward pass. For
+        example, a recomputed concatenation of saved parts is not saved by the forward pass, but its
+        parts are.
         """
         placements = self._placements
         while placements[value].how in ("view", "part"):

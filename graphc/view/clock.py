@@ -11,9 +11,10 @@ from graphc.plans.rank_model import timeline
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds of a plan's nodes in order; `source` describes their origin.
+    """The seconds of each node of a plan, in order.
 
-    `exchanges` are collectives that overlap with nodes: (node index, begin, seconds) of each.
+    `source` describes their origin. `exchanges` has (node index, begin, seconds) of each collective
+    that overlaps with nodes.
     """
 
     source: str

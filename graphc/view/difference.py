@@ -68,7 +68,7 @@ def _peaks(before: MemoryPlan, after: MemoryPlan) -> str:
 
 
 def _by_kind(before: MemoryPlan, after: MemoryPlan) -> list[str]:
-    """Compare the live bytes at each plan's own peak, for kinds in which they differ."""
+    """Compare the live bytes of each kind at each plan's own peak; omit kinds that are equal."""
     first, second = (live_by_kind(plan)[plan.peak_step] for plan in (before, after))
     return [
         _change(f"{kind} bytes at the peak", size, second[kind])
@@ -78,7 +78,7 @@ def _by_kind(before: MemoryPlan, after: MemoryPlan) -> list[str]:
 
 
 def _by_stage(before: MemoryPlan, after: MemoryPlan) -> list[str]:
-    """Compare nodes, seconds and peak live bytes of each phase in which they differ."""
+    """Compare nodes, seconds and peak live bytes of each phase; omit phases that are equal."""
     told = []
     for phase in PHASES:
         first, second = _stage(before, phase), _stage(after, phase)
@@ -123,7 +123,7 @@ def _has_own_bytes(plan: MemoryPlan, value: Value) -> bool:
 
 
 def _ended(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Value]]) -> list[str]:
-    """Describe values whose last use is another node, earlier or later relative to the step."""
+    """Describe the values whose last use is by another node, earlier or later in the step."""
     found: dict[str, list[tuple[int, str]]] = {"an earlier": [], "a later": []}
     aliases = Aliases(before), Aliases(after)
     for a, b in both:
@@ -153,7 +153,7 @@ def _ended(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Va
 
 
 def _reader(plan: MemoryPlan, step: int) -> str:
-    """Return a node's scope, op and phase; for a recomputed copy also its level."""
+    """Return the scope, op and phase of a node, and for a recomputed copy its level."""
     if not plan.graph.nodes:
         return node_label(plan, step)
     node = plan.graph.nodes[step]

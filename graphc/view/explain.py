@@ -13,10 +13,10 @@ from graphc.plans.names import born, called, count, listed, node_at, node_of
 from graphc.view.aliases import Aliases, Reader, is_forward
 
 READERS = 6
-"""Maximum number of uses listed; of more, the first ones and the last."""
+"""Maximum number of uses listed. If there are more, the first ones and the last one are."""
 
 BEHIND = ("gradient", "mirror")
-"""Phases whose nodes use values saved by the forward pass."""
+"""Phases after the forward pass, whose nodes use the values that it saves."""
 
 
 def explain_value(plan: MemoryPlan, value: Value, costs: CostModel | None = None) -> list[str]:
@@ -34,7 +34,10 @@ def explain_value(plan: MemoryPlan, value: Value, costs: CostModel | None = None
 
 
 def value_facts(plan: MemoryPlan, value: Value) -> dict[str, Any]:
-    """Return the facts of the sentences as numbers and names, for JSON; -1 means no node."""
+    """Return the same facts as `explain_value` as numbers and names, for JSON.
+
+    A node number of -1 means that there is no such node.
+    """
     placement, names = plan.placements[value], plan.graph.names
     buffer = plan.buffers[placement.buffer]
     return {
@@ -118,7 +121,7 @@ def _through(plan: MemoryPlan, value: Value, reader: Reader) -> str:
 
 
 def _operand(node: Node, value: Value) -> str:
-    """Return the op's name of the operand, such as ``, as its operand y``."""
+    """Return a phrase with the name of an operand in its op, such as ``, as its operand y``."""
     for name, operand in node.named_inputs().items():
         if operand is value or (isinstance(operand, tuple) and value in operand):
             return f", as its operand {name}"
@@ -135,7 +138,10 @@ def _copies_of(plan: MemoryPlan, value: Value) -> list[Value]:
 
 
 def _copies(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel) -> Iterator[str]:
-    """Explain if a value is recomputed, or is a recomputed copy, and for which uses."""
+    """Yield sentences on recomputation: of the value, or that it is a recomputed copy.
+
+    They name the uses for which it is recomputed.
+    """
     node, position = value.node, plan.graph.position
     if node is not None and node.copy_of is not None:
         yield from _why_computed_again(plan, node.copy_of, value, aliases, costs)

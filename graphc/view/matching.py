@@ -27,12 +27,12 @@ LISTED = 8
 
 
 def identities(graphs: Sequence[Graph]) -> list[dict[Value, int]]:
-    """Assign numbers to the values of each graph, equal ones to equal values of all graphs.
+    """Assign a number to each value of each graph; values that match across graphs share a number.
 
-    Two values are equal if the same ops with the same attributes compute them from the same
-    sources. Fusion groups do not matter. Equal values within a graph are distinguished by their
-    order. As an operand, a recomputed copy equals its original; as a value, it is distinguished by
-    its level.
+    Two values match if the same ops with the same attributes compute them from the same sources. It
+    does not matter how ops are grouped in fused nodes. If several values of one graph match, their
+    order tells them apart. An operand may be a recomputed copy or its original, but a copy itself
+    only matches copies of the same level.
     """
     table = Table[Hashable]()
     return [_numbers(graph, table) for graph in graphs]
@@ -58,7 +58,7 @@ def _numbers(graph: Graph, table: Table[Hashable]) -> dict[Value, int]:
 
 
 def _contents(node: Node, operands: Sequence[int], table: Table[Hashable]) -> list[int]:
-    """Return the value numbers of a node's outputs, given those of its operands."""
+    """Return the numbers of a node's outputs, derived from its op and its operands' numbers."""
 
     def computed(op: Op, attributes: Any, *given: Hashable, output: int = 0) -> int:
         return table.number((op.name, repr(attributes), given, output))
@@ -119,8 +119,9 @@ def _by_place(values: Iterable[Value]) -> dict[Hashable, Value]:
 def find_value(plan: MemoryPlan, text: str) -> Value:
     """Find a value by name (``%12``, ``@layer0/weight``, an output's name) or by scope and op.
 
-    If several values have exactly this scope and op, the first one is returned. A substring of a
-    description must match one value only. Otherwise `OptionError` lists candidates.
+    If several values have exactly this scope and op, the first one is returned. If none has, `text`
+    may be a substring of the description of exactly one value. Otherwise `OptionError` lists
+    candidates.
     """
     names = plan.graph.names
     if not text:

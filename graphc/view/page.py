@@ -25,7 +25,7 @@ SCRIPTS = (
 
 
 class Limit(NamedTuple):
-    """A capacity of the arena in bytes, and the name of its source, such as a device."""
+    """A capacity of the arena in bytes, and where it comes from, such as the name of a device."""
 
     bytes: int
     name: str
@@ -43,11 +43,11 @@ def page(
 ) -> str:
     """Return the page of one or several plans, a tab each, on common axes.
 
-    `plans` maps the labels of tabs to plans. `clocks` maps them to node times, by default the
-    roofline of the plan's device. `notes` are sentences shown beside the map, and `lowering`
-    sentences on how to reduce a plan's arena. `limits` are capacities, drawn as a line if they are
-    near. `opened` is the label of the tab shown first, on the axes of its own plan instead of those
-    of all.
+    `plans` maps the label of each tab to its plan, and `clocks` maps it to node times, by default
+    those of the roofline of the plan's device. `notes` are sentences shown beside the map, and
+    `lowering` sentences on how to reduce a plan's arena. `limits` are capacities, drawn as a line
+    if they are near. `opened` is the label of the tab shown first, on the axes of its own plan
+    instead of those of all.
     """
     models = _models(plans, clocks or {}, lowering or {}, limits or {})
     at = None if opened is None else list(plans).index(opened)
@@ -61,10 +61,12 @@ def page_of(
     opened: int | None,
     kinds: Sequence[str],
 ) -> str:
-    """Return the page of models from `page_model`, each with ``same``, ``lowering`` and ``limit``.
+    """Return the page of several models.
 
-    Buffer kinds are numbered as in `kinds`. Each kind has a color in the style sheet. The model
-    numbered `opened` is shown first, on its own axes; None shows the first one on those of all.
+    Models are objects from `page_model` with the additional entries ``same``, ``lowering`` and
+    ``limit``. Buffer kinds are numbered as in `kinds`. Each kind has a color in the style sheet.
+    The model numbered `opened` is shown first, on its own axes; None shows the first model, on axes
+    that fit all models.
     """
     content = {
         "title": title,
@@ -94,7 +96,10 @@ def _models(
     lowering: Mapping[str, Sequence[str]],
     limits: Mapping[str, Limit],
 ) -> list[dict[str, Any]]:
-    """Return one model per plan; equal values have equal numbers in all models."""
+    """Return one model per plan.
+
+    Values that match across plans have equal numbers in all models.
+    """
     models = []
     same = identities([plan.graph for plan in plans.values()])
     for (label, plan), numbers in zip(plans.items(), same, strict=True):

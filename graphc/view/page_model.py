@@ -19,19 +19,19 @@ from graphc.view.clock import Clock, estimated
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LASTING: tuple[Kind, ...] = ("state", "slot")
-"""Kinds of buffers that persist between steps."""
+"""Kinds of buffers that exist between steps, too."""
 
 HOWS: tuple[How, ...] = get_args(How)
 PHASES = ("forward", "gradient", "mirror", "update")
 
 FIGURES = 4
-"""Significant digits of seconds; no clock is more precise."""
+"""Significant digits of written seconds; no time measurement is more precise."""
 
 Item = TypeVar("Item", bound=Hashable)
 
 
 class Table(Generic[Item]):
-    """An interning table: each distinct item has a number."""
+    """A table that assigns a number to each distinct item."""
 
     def __init__(self) -> None:
         self._numbers: dict[Item, int] = {}
@@ -45,7 +45,10 @@ class Table(Generic[Item]):
 
 
 def kinds_of(*plans: MemoryPlan) -> tuple[Kind, ...]:
-    """Return the kinds shown for plans; rare kinds only if a plan has buffers of them."""
+    """Return the kinds of buffers that a page shows.
+
+    Rare kinds are included only if a plan has buffers of them.
+    """
     there = {buffer.kind for plan in plans for buffer in plan.buffers}
     return tuple(kind for kind in KINDS if kind not in RARE or kind in there)
 
@@ -158,7 +161,7 @@ def _position(graph: Graph, node: Node | None) -> int:
 
 
 def _original(value: Value, number: dict[Value, int]) -> int:
-    """Return the number of the original of a recomputed copy, else -1."""
+    """Return the number of the value that a recomputed copy repeats; -1 for other values."""
     if value.node is None or value.node.copy_of is None:
         return -1
     return number.get(value.node.copy_of.outputs[value.index], -1)
@@ -170,7 +173,7 @@ def _outputs(graph: Graph) -> dict[str, str]:
 
 
 def aligned_bytes(plan: MemoryPlan, buffer: Buffer) -> int:
-    """Return the aligned size of a buffer, as counted in `MemoryPlan.live_profile`."""
+    """Return the size of a buffer rounded up to the alignment, as in `MemoryPlan.live_profile`."""
     return align(buffer.bytes, plan.alignment)
 
 

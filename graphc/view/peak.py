@@ -36,7 +36,7 @@ OPS = 6
 
 @dataclass(frozen=True)
 class KeptValue:
-    """A value saved by the forward pass, and the first and last node that use it afterwards."""
+    """A value that the forward pass saves, and the first and last later node that use it."""
 
     name: str
     bytes: int
@@ -46,7 +46,7 @@ class KeptValue:
 
 @dataclass(frozen=True)
 class Kept:
-    """The values saved by the forward pass, largest first, and their peak bytes."""
+    """The values that the forward pass saves, largest first, and their peak live bytes."""
 
     bytes: int
     most_bytes_at_once: int
@@ -65,7 +65,10 @@ class LiveBuffer:
 
 @dataclass(frozen=True)
 class OpAtPeak:
-    """Bytes of an op's results live at the peak, and the fraction of step time to compute them."""
+    """The live bytes at the peak that an op produced, and the cost of recomputing them.
+
+    The cost is a fraction of the seconds of a step.
+    """
 
     op: str
     bytes: int
@@ -76,8 +79,8 @@ class OpAtPeak:
 class Peak:
     """The node at the peak of live bytes, with the bytes by kind, buffer and op.
 
-    `buffers` holds the live buffers, largest first, without states, which no plan can evict. `ops`
-    covers results of the forward pass.
+    `buffers` has the live buffers, largest first; states are omitted, since no plan can evict them.
+    `ops` has the results of the forward pass, by op.
     """
 
     node: int
@@ -111,7 +114,10 @@ def kept_of(plan: MemoryPlan) -> Kept:
 
 
 def _most_at_once(plan: MemoryPlan, kept: Mapping[Value, Sequence[int]]) -> int:
-    """Return the peak of saved bytes; it is below the sum if micro-batches alternate."""
+    """Return the peak live bytes of saved values.
+
+    With several micro-batches, it is below the sum of all sizes, since they are not live together.
+    """
     change = [0] * (len(plan.live_profile) + 1)
     for value, steps in kept.items():
         change[max(0, born(plan, value))] += value.type.bytes
@@ -223,7 +229,10 @@ def _held(plan: MemoryPlan, buffer: int, step: int, value: Value) -> str:
 
 
 def _makers(plan: MemoryPlan, buffer: Buffer, step: int) -> Iterator[tuple[Node, int]]:
-    """Yield the producers of a buffer's bytes: those of its parts, or the last writer."""
+    """Yield (node, bytes) for the producers of a buffer's content.
+
+    They are the producers of the parts of a concatenation, or the node that wrote the buffer last.
+    """
     places, residents = plan.placements, plan.residents.get(buffer.index, [])
     wholes = {places[value].over for value in residents if places[value].how == "part"}
     parts = [

@@ -34,12 +34,12 @@ def _shade(colour: str, lightness: float) -> tuple[float, ...]:
 
 
 SHADES = {kind: [_shade(colour, each) for each in LIGHTNESS] for kind, colour in COLOURS.items()}
-"""Three shades of each color, so that adjacent buffers of one kind differ."""
+"""Kind → three shades of its color, so that adjacent buffers of one kind differ."""
 
 BORDERS = {kind: _shade(colour, 0.68) for kind, colour in COLOURS.items()}
 
 BORDERED = 1 / 150
-"""Minimum fraction of the map's width and height for a rectangle with a border."""
+"""A rectangle gets a border if its width and height are at least this fraction of the map's."""
 
 MARK, QUIET, GRID = "#d00000", "#555555", "#e3e3e3"
 
@@ -160,7 +160,7 @@ def peak_bytes_by_kind(plan: MemoryPlan) -> dict[Kind, int]:
 
 
 class Point(Protocol):
-    """The attributes of a frontier point that are drawn."""
+    """The attributes of a frontier point that a picture needs."""
 
     @property
     def arena_bytes(self) -> int: ...
@@ -211,7 +211,11 @@ def frontier_picture(
 def loss_picture(
     places: Sequence[int], curves: Mapping[str, Sequence[float]], axis: str, title: str
 ) -> bytes:
-    """Return a PNG of losses by epoch or step; `axis` names the places. Curves may be empty."""
+    """Return a PNG of losses by epoch or step.
+
+    `axis` is the label of the horizontal axis, and `places` are the positions on it. Curves may be
+    empty.
+    """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         figure = Figure(figsize=(8, 5))
@@ -230,7 +234,7 @@ def loss_picture(
 
 
 def _byte_axis(axes: Axes, largest: int, ticks: int = TICKS, which: str = "y") -> None:
-    """Label an axis at multiples of a power of two."""
+    """Label an axis of bytes at multiples of a power of two."""
     step = 1
     while step * ticks < largest:
         step *= 2
@@ -241,7 +245,7 @@ def _byte_axis(axes: Axes, largest: int, ticks: int = TICKS, which: str = "y") -
 
 
 def _plain_axes(axes: Axes, grid: Literal["y", "both"]) -> None:
-    """Draw grid and frame unobtrusively."""
+    """Draw the grid and the frame of a chart in gray."""
     axes.grid(color=GRID, linewidth=0.6, axis=grid)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=9)
@@ -250,7 +254,10 @@ def _plain_axes(axes: Axes, grid: Literal["y", "both"]) -> None:
 
 
 def _in_unit_of(step: int, size: float) -> str:
-    """Format a label in the unit of four axis steps, so that all labels have the same unit."""
+    """Format a size as an axis label; all labels of an axis have the same unit.
+
+    The unit is the one that fits four steps of the axis.
+    """
     figure, unit = format_bytes(4 * step).split()
     return f"{size / (4 * step) * float(figure):g} {unit}" if size else "0"
 

@@ -12,10 +12,10 @@ from graphc.plans.names import count, held_at, node_at
 from graphc.view.page_model import aligned_bytes
 
 LEVELS = 2
-"""Number of nested scope levels that the sentences list."""
+"""Maximum nesting level of scopes that are listed."""
 
 LEAST = 0.01
-"""Minimum fraction of the live bytes for a scope to be listed."""
+"""Minimum fraction of the live bytes for which a scope is listed."""
 
 
 @dataclass
@@ -32,7 +32,10 @@ class Scope:
 
 
 def scopes_at(plan: MemoryPlan, step: int) -> Scope:
-    """Return the live bytes at a node by scope, largest first, as a tree with an unnamed root."""
+    """Return the live bytes at a node by scope, as a tree whose root has no name.
+
+    Nested scopes are ordered by bytes, largest first.
+    """
     root = Scope("")
     inside: dict[tuple[str, ...], Scope] = {(): root}
     updated = _updated(plan)
@@ -53,7 +56,10 @@ def scopes_at(plan: MemoryPlan, step: int) -> Scope:
 
 
 def _updated(plan: MemoryPlan) -> dict[Value, str]:
-    """Map states to the scope of their update, so optimizer moments belong to their layer."""
+    """Map states to the scope of the node that updates them.
+
+    So optimizer moments count for the layer of their parameter.
+    """
     return {
         place.over: value.node.scope
         for value, place in plan.placements.items()
@@ -84,7 +90,11 @@ def explain_scopes(plan: MemoryPlan) -> list[str]:
 
 
 def _lines(scope: Scope, total: int, level: int) -> Iterator[str]:
-    """Yield a line per scope of sufficient size; lines of the first level sum to the total."""
+    """Yield a line for each scope that is large enough.
+
+    Lines of the first level sum to `total`, with lines for smaller scopes and for bytes without a
+    scope.
+    """
     shown = [each for each in scope.inner if each.bytes >= LEAST * total]
     indent = "  " * level
     for each in shown:

@@ -67,7 +67,10 @@ def _event(plan: MemoryPlan, action: str, block: Block) -> Event:
 
 
 def _frames(plan: MemoryPlan, buffer: Buffer, span: Span) -> list[dict[str, Any]]:
-    """Return frames of the values written to a buffer during a span; the first is innermost."""
+    """Return a stack of frames that names the values written to a buffer during a span.
+
+    The first value is the innermost frame.
+    """
     step = buffer.lifetime.first
     residents = plan.residents.get(buffer.index, [])
     values = [v for v in residents if span.first <= max(step, born(plan, v)) < span.last]
@@ -86,7 +89,7 @@ def _frames(plan: MemoryPlan, buffer: Buffer, span: Span) -> list[dict[str, Any]
 
 
 def _segment(plan: MemoryPlan) -> dict[str, Any]:
-    """Return the arena after the step, when only states and slots are live."""
+    """Return the arena as a segment after the step, when only states and slots are live."""
     blocks: list[dict[str, Any]] = []
     end = 0
     lasting = (b for b in plan.buffers if b.kind in LASTING and b.bytes)

@@ -19,7 +19,7 @@ from graphc.view.page_model import LASTING, kinds_of, live_by_kind
 Event = dict[str, Any]
 
 NODES, EXCHANGES = 1, 2
-"""Track numbers in a process."""
+"""Numbers of the tracks of nodes and collectives in each process."""
 
 
 def trace(plan: MemoryPlan, clocks: Mapping[str, Clock] | None = None) -> str:
@@ -83,7 +83,10 @@ def _process(plan: MemoryPlan, process: int, name: str, clock: Clock) -> Iterato
 
 
 def _nanoseconds(seconds: Sequence[float]) -> list[int]:
-    """Return the start of each node and the end of the last; nonzero times take at least 1 ns."""
+    """Return the start of each node and the end of the last in nanoseconds.
+
+    Nodes with nonzero seconds take at least 1 ns.
+    """
     begins, end = [0], 0.0
     for each in seconds:
         end += each
@@ -94,7 +97,8 @@ def _nanoseconds(seconds: Sequence[float]) -> list[int]:
 def _microseconds(nanoseconds: int) -> float:
     """Convert whole nanoseconds to microseconds that truncate back to the same nanoseconds.
 
-    Perfetto truncates. A node that seems to end 1 ns late overlaps with the next and is lost.
+    Perfetto truncates times. If rounding let a node end 1 ns late, it would overlap with the next
+    node, and Perfetto would drop one of them.
     """
     found = nanoseconds / 1000
     return found if int(found * 1000) >= nanoseconds else math.nextafter(found, math.inf)
