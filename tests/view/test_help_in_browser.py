@@ -81,7 +81,7 @@ def test_buttons_name_what_they_do(screen):
     assert [name for name in names if not actions.match(name)] == []
     before = screen.page.evaluate("document.documentElement.dataset.theme")
     other = {"light": "dark", "dark": "light"}[before]
-    screen.page.get_by_role("button", name=f"use {other} colours").click()
+    screen.page.get_by_role("button", name=f"use {other} colors").click()
     assert screen.page.evaluate("document.documentElement.dataset.theme") == other
     screen.page.get_by_role("button", name="show seconds").click()
     assert screen.page.get_by_role("button", name="show nodes").count() == 1

@@ -132,7 +132,7 @@ def lines(scope, is_root=False):
         if inner.inner:
             yield from lines(inner)
     if scope.own_bytes:
-        yield ["of no scope" if is_root else "itself", short(scope.own_bytes)]
+        yield ["of no scope" if is_root else "this scope itself", short(scope.own_bytes)]
 
 
 def short(size):

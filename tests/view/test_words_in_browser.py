@@ -15,11 +15,11 @@ EACH = 3
 """Values of a plan that are looked at for each way to get bytes."""
 
 WAYS = {
-    "new": "a place that nothing used before",
-    "reuse": "a place whose earlier tenants are dead",
-    "over": "over {other}, which is read here for the last time",
-    "view": "a view of {other}: no bytes of its own",
-    "part": "computed straight into its place in {other}",
+    "new": "in bytes that no value used before",
+    "reuse": "in bytes whose earlier values are dead",
+    "over": "in place of {other}, whose last use is this node",
+    "view": "a view of {other}, without bytes of its own",
+    "part": "computed in place as a part of {other}",
 }
 
 
@@ -27,8 +27,9 @@ def why(plan, value):
     """The words of a placement."""
     place, names = plan.placements[value], plan.graph.names
     if place.how == "state":
-        lies = "in the region of states"
-        return lies if place.over is None else f"where the state {names[place.over]} lies"
+        if place.over is None:
+            return "in the region of states"
+        return f"at the address of the state {names[place.over]}"
     told = WAYS[place.how].format(other=None if place.over is None else names[place.over])
     if value.node is None or value.node.phase != "mirror":
         return told
@@ -78,7 +79,7 @@ def test_all_ways_to_get_bytes_are_told(panel):
         panel.press("Escape", str(number))
         for value in looked_at(plan):
             panel.choose(plan, value)
-            assert panel.details()["why here"] == why(plan, value)
+            assert panel.details()["placement"] == why(plan, value)
             told.add(plan.placements[value].how)
             told.add(value.node.phase if value.node else "source")
         panel.page.locator("#map").focus()
@@ -93,7 +94,7 @@ def test_bytes_live_until_views_and_wholes_are_read(panel):
             until = max(last_step(plan, each) for each in shared(plan, value))
             born = 0 if value.node is None else plan.graph.position[value.node]
             panel.choose(plan, value)
-            assert panel.details()["lives"] == f"nodes {born} to {until}"
+            assert panel.details()["live range"] == f"nodes {born} to {until}"
             if until > last_step(plan, value):
                 longer.add("part" if plan.placements[value].how == "part" else "viewed")
         panel.page.locator("#map").focus()
@@ -116,10 +117,10 @@ def test_views_and_wholes_are_one_click_away(panel):
         panel.choose(plan, value)
         lists = panel.lists()
         views = [v for v, p in plan.placements.items() if p.how == "view" and p.over is value]
-        told = lists.get(f"views of it: {len(views)}", [])
+        told = lists.get(f"views of this value: {len(views)}", [])
         assert told == [f"node {position[v.node]}, {called(plan, v)}" for v in views]
         is_part = plan.placements[value].how == "part"
-        assert ("a part of: 1" in lists) == is_part
+        assert ("part of: 1" in lists) == is_part
     part = next(v for v, p in plan.placements.items() if p.how == "part")
     whole = plan.placements[part].over
     panel.choose(plan, part)

@@ -1,9 +1,9 @@
-// The address of the page: what is shown is in its fragment, and is shown again where that is opened.
+// The URL of the page: its fragment stores the state of the view, so that a link opens the same view.
 
-const WAIT = 200;  // milliseconds without a change before the address is written: browsers limit how often
+const WAIT = 200;  // milliseconds without a change before the URL is updated: browsers limit the rate of updates
 let isDue = null;
 
-// What leads back here; what is as at the start is left out.
+// Returns the fragment for the current view; it omits settings that have their initial values.
 function fragment() {
   const found = new URLSearchParams();
   if (plans.length > 1) found.set("plan", plan.label);
@@ -26,7 +26,7 @@ function writeAddress() {
   }, WAIT);
 }
 
-// Of a fragment that names what is not there, the rest is shown.
+// Shows the view that the fragment describes. Names that this page does not have are ignored.
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   const labels = plans.map(each => each.label), number = labels.indexOf(given.get("plan"));

@@ -1,14 +1,14 @@
-// The bytes that a plan may have: its budget, or the memory of its device, as a line in map and curve.
+// The capacity of the arena, a budget or the memory of the device, as a dashed line in the map and the curve.
 
-const NEAR = 1.25;  // times the bytes that are shown anyway: a limit beyond leaves the axes as they are
+const NEAR = 1.25;  // axes are extended to show a limit of at most this factor times their bytes
 
-// The bytes that an axis has to reach, so that a limit that is near is seen.
+// Returns the end of an axis in bytes: `bytes`, or a limit that is not much larger.
 function withLimit(bytes, of) {
   const near = of.map(each => each.limit?.bytes ?? 0).filter(limit => limit <= bytes * NEAR);
   return Math.max(bytes, ...near);
 }
 
-// On a canvas that shows the bytes from `low` to `high`.
+// Draws the limit on a canvas whose vertical axis has the bytes from `low` to `high`.
 function drawLimit(canvas, low, high, limit, colours) {
   if (!limit || limit.bytes < low || limit.bytes > high) return;
   const context = canvas.getContext("2d"), scale = window.devicePixelRatio || 1, { width, height } = canvas;

@@ -1,6 +1,6 @@
 // Drawing: the map of rectangles as pixels, the curve of live bytes, and the axes.
 
-const LABEL = { width: 64, height: 15 };  // the least rectangle with a text on it, in CSS pixels
+const LABEL = { width: 64, height: 15 };  // minimum size of a rectangle with a label, in CSS pixels
 
 function fit(canvas) {
   const scale = window.devicePixelRatio || 1;
@@ -14,7 +14,7 @@ function fit(canvas) {
   return { context, width, height, scale };
 }
 
-// Colours of the style sheet as numbers: each kind in three shades, so that neighbours differ.
+// Colors of the style sheet as numbers: each kind has three shades, so that adjacent buffers differ.
 function palette(kinds) {
   const style = getComputedStyle(document.documentElement);
   const read = name => style.getPropertyValue(`--${name}`).trim();
@@ -33,7 +33,7 @@ function palette(kinds) {
   };
 }
 
-// Black or white, whichever has more contrast on a colour by WCAG's measure.
+// Returns black or white, whichever has more contrast with a background color by WCAG's formula.
 function textColour(background) {
   const light = [1, 3, 5].map(at => parseInt(background.slice(at, at + 2), 16) / 255)
     .map(part => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
@@ -41,14 +41,14 @@ function textColour(background) {
   return (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) ? "#000000" : "#ffffff";
 }
 
-// Of each line of pixels a span that is full: most thin rectangles lie inside such a one.
+// For each row or column of pixels, a span that is already filled. Most thin rectangles are inside such a span.
 class Spans {
   constructor(lines) {
     this.begin = new Int32Array(lines);
     this.end = new Int32Array(lines);
   }
 
-  // Whether a span is full already; if not, it is about to be.
+  // Returns true if the span is filled already; otherwise records that the caller fills it.
   holds(line, begin, end) {
     if (this.begin[line] <= begin && end <= this.end[line]) return true;
     if (end - begin > this.end[line] - this.begin[line]) [this.begin[line], this.end[line]] = [begin, end];
@@ -56,8 +56,8 @@ class Spans {
   }
 }
 
-// Rectangles never overlap, so all of them together fill each pixel about once: that is why pixels
-// are written here, and no canvas calls made. What is thinner than a pixel fills only empty ones.
+// Draws the rectangles. They never overlap, so together they fill each pixel about once. Writing pixels
+// is therefore faster than canvas calls. Rectangles thinner than a pixel fill only empty pixels.
 function drawMap(canvas, plan, view, shown, colours) {
   const { context, width, height, scale } = fit(canvas);
   const image = context.createImageData(width, height);
@@ -114,7 +114,7 @@ function drawLabels(context, plan, labels, colours, scale) {
   }
 }
 
-// Outlines of buffers, and lines at steps.
+// Draws outlines of buffers, and vertical lines at steps.
 function drawMarks(canvas, plan, view, outlined, lines, colours) {
   const { context, width, height, scale } = fit(canvas);
   const edges = plan.edges[view.axis];
@@ -136,7 +136,7 @@ function drawMarks(canvas, plan, view, outlined, lines, colours) {
   }
 }
 
-// Live bytes by kind, stacked; a column of pixels shows its step of most bytes.
+// Draws live bytes by kind, stacked. Each column of pixels shows the step with the most live bytes in it.
 function drawCurve(canvas, plan, view, most, shown, colours) {
   const { context, width, height, scale } = fit(canvas);
   const perTime = (view.t1 - view.t0) / width;
@@ -166,7 +166,7 @@ function drawCurve(canvas, plan, view, most, shown, colours) {
   context.stroke();
 }
 
-// The forward and the backward pass, and below them the nodes that are recomputed.
+// Draws the forward and the backward pass and, below them, the recomputed nodes.
 function drawPhases(canvas, plan, view, colours) {
   const { context, width, height, scale } = fit(canvas);
   const edges = plan.edges[view.axis], strip = Math.round(height * 0.75);
@@ -183,7 +183,7 @@ function drawPhases(canvas, plan, view, colours) {
   }
 }
 
-// Exchanges with other ranks, beside the nodes that run meanwhile.
+// Draws the collectives between ranks, which overlap with nodes.
 function drawExchanges(canvas, plan, view, colours) {
   const { context, width, height, scale } = fit(canvas);
   const across = time => (time - view.t0) / (view.t1 - view.t0) * width;
@@ -201,7 +201,7 @@ function drawExchanges(canvas, plan, view, colours) {
   });
 }
 
-// The peak, and lines at steps, over the curve.
+// Draws the peak, and vertical lines at steps, on top of the curve.
 function drawPeak(canvas, plan, view, most, lines, colours) {
   const { context, width, height, scale } = fit(canvas);
   const edges = plan.edges[view.axis];
@@ -233,7 +233,7 @@ function drawPeak(canvas, plan, view, most, lines, colours) {
   context.fillText(text, left, base);
 }
 
-// A gutter of byte labels; steps are powers of two, as sizes are.
+// Draws the labels of a byte axis at multiples of a power of two.
 function drawBytes(canvas, low, high, title, colours) {
   const { context, width, height, scale } = fit(canvas);
   const wanted = (high - low) / Math.max(2, height / (44 * scale));
@@ -273,8 +273,8 @@ function drawTimes(canvas, view, clock, colours) {
   context.fillText(title, width / 2, height - 13 * scale);
 }
 
-// A size in the largest unit that it fills; labels of an axis in one of which their step is at least
-// a quarter, and with the digits that tells them apart.
+// Formats a number of bytes. For labels of an axis, `step` is their distance: the unit is the largest of
+// which the step is at least a quarter, and there are enough digits to distinguish labels.
 function formatBytes(count, step = count / 4) {
   let size = count, unit = 0;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

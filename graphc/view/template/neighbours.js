@@ -1,8 +1,8 @@
-// The neighbours of a selected value: two levels of operands above it, two of readers below.
+// The neighbors of a selected value: two levels of operands above it, two levels of consumers below.
 
-const BOX = { width: 70, height: 32, across: 6, down: 22, most: 4 };  // most: boxes of a row
+const BOX = { width: 70, height: 32, across: 6, down: 22, most: 4 };  // most: maximum number of boxes in a row
 
-// The name of SVG is an address, and this page has none.
+// The namespace of SVG is a URL. It is derived here, so that the page itself contains no URL.
 const SVG = document.createRange().createContextualFragment("<svg></svg>").firstChild.namespaceURI;
 
 function svg(tag, attributes, text = "") {
@@ -12,13 +12,13 @@ function svg(tag, attributes, text = "") {
   return made;
 }
 
-// What nodes compute stands before what is given, of which a node may have many.
+// Returns the operands of a value's node: computed values first, since a node may have many inputs and states.
 function operandsOf(value) {
   const found = plan.operands[plan.values.node[value]] ?? [], isGiven = each => plan.values.node[each] < 0;
   return [...found.filter(each => !isGiven(each)), ...found.filter(isGiven)];
 }
 
-// The first value that each node writes which reads any result of a value's node, or a source itself.
+// Returns the first result of each node that reads a result of the value's node (or an input or state `value`).
 function readersOf(value) {
   const node = plan.values.node[value], all = node < 0 ? [value] : plan.results[node];
   return unique(all.flatMap(each => plan.readers[each]).sort((a, b) => a - b).map(step => plan.written[step]));
@@ -26,7 +26,7 @@ function readersOf(value) {
 
 const unique = values => [...new Set(values)];
 
-// Five rows of values, and the lines between a row and the next.
+// Returns five rows of values, and the lines that connect values of adjacent rows.
 function neighboursOf(value) {
   const above = operandsOf(value), below = readersOf(value);
   const rows = [unique(above.flatMap(operandsOf)), unique(above), [value], below, unique(below.flatMap(readersOf))];
@@ -45,7 +45,7 @@ function neighbours(value) {
     row.forEach((each, at) => left.set(`${number} ${each}`, begin + at * (BOX.width + BOX.across) + BOX.across / 2));
   });
   const picture = svg("svg", { viewBox: `0 0 ${width} ${5 * pitch - BOX.down}`, class: "neighbours", role: "group",
-    "aria-label": "operands above, readers below" });
+    "aria-label": "operands above, consumers below" });
   for (const [row, from, to] of lines) {
     const [x1, x2] = [left.get(`${row} ${from}`), left.get(`${row + 1} ${to}`)].map(x => x + BOX.width / 2);
     picture.append(svg("line", { x1, x2, y1: row * pitch + BOX.height, y2: (row + 1) * pitch }));
@@ -79,7 +79,7 @@ function neighbour(value, x, y, isSelected) {
   return box;
 }
 
-// Show a neighbour, and stay in the graph, which is then its own.
+// Selects a neighbor, and moves the focus to it in the new graph of neighbors.
 function walkTo(value) {
   goTo(plan.values.buffer[value], value);
   element("details").querySelector("[aria-current]").focus();

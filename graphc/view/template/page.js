@@ -1,4 +1,4 @@
-// The page: what is shown, and what the reader does.
+// The page: the state of the view, drawing, and reactions to keys and buttons.
 
 const content = await unpack(document.getElementById("content").textContent);
 const plans = content.plans.map(model => new Plan(model, content));
@@ -15,11 +15,11 @@ let plan = plans[0], colours;
 let selected = null, hovered = null, pointerStep = null;  // selected and hovered: { buffer, value }
 let moment = null;  // the step whose live buffers are listed; null for the peak
 let matches = [], match = -1, isPending = false;
-let isFitted = content.fitted;  // whether the axes are those of the plan shown, or of all tabs
-let turned = null;  // how the view was on the other axis of time
+let isFitted = content.fitted;  // true if the axes fit the shown plan, false if they fit the plans of all tabs
+let turned = null;  // the view on the other time axis before the last switch
 
-// The axes of all tabs: the longest plan's time, the largest arena, the highest peak. Only
-// seconds of one device are comparable: beside those of a CPU, a GPU's would be a line.
+// Returns the end of the time axis for all tabs: that of the longest plan. Seconds are compared only
+// among plans for one device: beside a plan for a CPU, a plan for a GPU would be a thin line.
 function span(axis, of = plan) {
   const alike = plans.filter(each => axis === "node" || each.device === of.device);
   return Math.max(...alike.map(each => each.edges[axis][each.steps])) || 1;
@@ -38,7 +38,7 @@ function showWhole() {
   redraw();
 }
 
-// Back to all of the axes; once there, to those of all tabs.
+// Resets the zoom to the axes of the shown plan; if they are shown already, to the axes of all tabs.
 function resetZoom() {
   if (isFitted && !isWhole()) showThisPlan(); else showWhole();
 }
@@ -54,7 +54,8 @@ function clamp(low, high, limit, least) {
   return [start, start + size];
 }
 
-// Less than some nodes and bytes is not shown, but where turning time had led to fewer nodes.
+// Shows a range of time and addresses. The minimum is 4 nodes and 4096 bytes, unless switching the time
+// axis has led to fewer nodes.
 function look(t0, t1, a0, a1) {
   const whole = span(view.axis), least = view.axis === "node" ? Math.min(4, whole) : whole / 1e6;
   [view.t0, view.t1] = clamp(t0, t1, whole, Math.min(least, view.t1 - view.t0));
@@ -74,7 +75,7 @@ function move(across, up) {
   look(view.t0 + time, view.t1 + time, view.a0 + address, view.a1 + address);
 }
 
-// A buffer in the middle, with what lies around it.
+// Shows a buffer in the middle of the map, with its surroundings.
 function moveTo(buffer) {
   const edges = plan.edges[view.axis], { offset, bytes, first, last } = plan.buffers;
   const begin = edges[first[buffer]], end = edges[last[buffer]];
@@ -84,14 +85,14 @@ function moveTo(buffer) {
   look(time - times, time + times, address - addresses, address + addresses);
 }
 
-// Many events may ask between two frames of the screen; it is drawn once.
+// Requests a redraw. Several requests between two frames of the screen cause one redraw.
 function redraw() {
   if (isPending) return;
   isPending = true;
   requestAnimationFrame(() => { isPending = false; draw(); });
 }
 
-// Every plan whole, on the axes of all: what a strategy saves is seen at once.
+// Draws every plan completely, on common axes, for comparison.
 function drawAll() {
   element("all").querySelectorAll("canvas").forEach((canvas, number) => {
     const whole = { axis: view.axis, t0: 0, t1: span(view.axis, plans[number]), a0: 0, a1: height };
@@ -99,7 +100,7 @@ function drawAll() {
   });
 }
 
-// What hides takes the focus along; it goes to what is shown instead.
+// Shows all plans side by side, or one plan. If the hidden part had the focus, the shown part gets it.
 function showAll(isShown) {
   const [appears, hides] = isShown ? [element("all"), element("charts")] : [element("charts"), element("all")];
   const isFocused = hides.contains(document.activeElement);
@@ -145,7 +146,7 @@ function drawOver() {
   drawLimit(element("live-marks"), 0, highest(), plan.limit, colours);
 }
 
-// Whether all of the axes is seen.
+// Returns true if the view shows the complete axes.
 function isWhole() {
   const { t0, t1, a0, a1 } = view;
   const [time, bytes] = isFitted ? [plan.edges[view.axis][plan.steps], ownHeight()] : [span(view.axis), height];
@@ -157,7 +158,7 @@ function showPlan(number) {
   const staysFitted = isFitted && isWhole();
   const same = plan.values.same[selected?.value ?? -1], before = span(view.axis);
   plan = plans[number];
-  const scale = span(view.axis) / before;  // the part of the axis that is seen stays
+  const scale = span(view.axis) / before;  // the visible fraction of the axis stays the same
   Object.assign(view, { t0: view.t0 * scale, t1: view.t1 * scale });
   [...element("tabs").children].forEach((tab, index) => {
     tab.setAttribute("aria-selected", String(index === number));
@@ -176,7 +177,7 @@ function showPlan(number) {
   if (staysFitted) showThisPlan(); else redraw();
 }
 
-// A row for them, where there are any.
+// Shows the row of collectives if the plan has any.
 function showExchanges() {
   const isShown = plan.exchanges.node.length > 0;
   element("charts").classList.toggle("with-exchanges", isShown);
@@ -189,7 +190,7 @@ function select(found) {
   redraw();
 }
 
-// Select a value, and move to its buffer.
+// Selects a value, and shows its buffer in the middle of the map.
 function goTo(buffer, value) {
   shown[plan.kindOf(buffer, value)] = true;
   fillKinds();
@@ -227,8 +228,8 @@ function showMatch(step = 0) {
   tellMatches();
 }
 
-// What is seen stays. Nodes that take no time have no width in seconds: turning back at once
-// restores them, as no arithmetic could.
+// Switches the time axis and keeps the visible nodes. Nodes that take no time have no width in seconds,
+// so a switch back without other changes restores the stored view instead of converting times.
 function setAxis(axis) {
   const { t0, t1 } = view;
   const isBack = turned && turned.plan === plan && turned.became.t0 === t0 && turned.became.t1 === t1;
@@ -238,7 +239,7 @@ function setAxis(axis) {
   redraw();
 }
 
-// The times that are seen, on another axis.
+// Converts the visible range of time to another axis.
 function timesOn(axis) {
   const spans = { [view.axis]: span(view.axis), [axis]: span(axis) };
   if (view.t0 <= 0 && view.t1 >= spans[view.axis]) return { t0: 0, t1: spans[axis] };
@@ -249,7 +250,7 @@ function timesOn(axis) {
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   element("theme").textContent = theme === "dark" ? "light" : "dark";
-  element("theme").setAttribute("aria-label", `use ${element("theme").textContent} colours`);
+  element("theme").setAttribute("aria-label", `use ${element("theme").textContent} colors`);
   colours = palette(content.kinds);
   fillKinds();
   fillMoment();
@@ -264,7 +265,7 @@ function clear() {
   element("map").focus();
 }
 
-// What changes the view shows the map, where all plans were shown.
+// Wraps an action that changes the view: it first returns from all plans to the map of one plan.
 const onMap = change => () => { showAll(false); change(); };
 
 const KEYS = {
@@ -284,7 +285,7 @@ const KEYS = {
 
 const MODIFIERS = ["Shift", "Control", "Alt", "Meta"];
 
-// Arrows on a tab, as people who do without a pointer expect of tabs.
+// Shows the next or previous tab, for arrow keys on a tab.
 function turnTabs(turn) {
   const number = (plans.indexOf(plan) + turn + plans.length) % plans.length;
   showPlan(number);
@@ -322,7 +323,7 @@ function listenToButtons() {
   }));
   element("all").append(...plans.map((each, number) => {
     const button = make("button"), title = make("div", `${each.label} `);
-    title.append(make("span", `arena ${formatBytes(each.arena_bytes)}, most live ${formatBytes(each.live_bytes)}`));
+    title.append(make("span", `arena ${formatBytes(each.arena_bytes)}, peak live bytes ${formatBytes(each.live_bytes)}`));
     button.append(title, make("canvas"));
     button.setAttribute("aria-label", `show ${title.textContent}`);
     button.addEventListener("click", () => showPlan(number));

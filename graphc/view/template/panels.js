@@ -1,4 +1,4 @@
-// The panels beside the map: they read what page.js keeps, and ask it to show another buffer.
+// The panels beside the map. They read the state of page.js, and call it to show another buffer.
 
 function fillSummary() {
   element("plan-title").textContent = plans.length > 1 ? `plan: ${plan.label}` : "plan";
@@ -18,7 +18,7 @@ function listKinds() {
   }));
 }
 
-// The rows stay, and with them the focus; what they tell changes.
+// Updates the rows of kinds in place, so that the focus stays.
 function fillKinds() {
   const step = moment ?? plan.peak_step;
   element("kinds-title").textContent = `kinds: live at node ${step}`;
@@ -30,8 +30,8 @@ function fillKinds() {
   });
 }
 
-const ROWS = 100;  // of what is related to a value
-const LISTED = 40;  // of the buffers that are alive at a step
+const ROWS = 100;  // maximum number of entries in a list of related values
+const LISTED = 40;  // maximum number of live buffers listed at a step
 
 function fillMoment() {
   const { bytes } = plan.buffers, step = moment ?? plan.peak_step;
@@ -65,9 +65,9 @@ function describe(buffer, value) {
     const born = plan.values.node[value], until = plan.needed[value];
     rows.push(["shape", shape.length ? shape.join(" × ") : "scalar"], ["dtype", dtype],
       ["bytes", `${formatBytes(size)}${formatBytes(size).endsWith(" B") ? "" : ` (${size.toLocaleString("en-US")})`}`],
-      ["lives", `nodes ${Math.max(0, born)} to ${until - 1}`],
-      ["made by", born < 0 ? "given from outside the step" : `node ${born}, ${plan.nodeLabel(born)}`],
-      ["why here", plan.why(value)]);
+      ["live range", `nodes ${Math.max(0, born)} to ${until - 1}`],
+      ["producer", born < 0 ? "none, an input or state" : `node ${born}, ${plan.nodeLabel(born)}`],
+      ["placement", plan.why(value)]);
   }
   rows.push(["kind", content.kind_labels[plan.kindOf(buffer, value)]],
     ["buffer", `${formatBytes(bytes[buffer])}, nodes ${first[buffer]} to ${last[buffer] - 1}`],
@@ -84,27 +84,27 @@ function fillDetails() {
 function tellAll({ buffer, value }) {
   const list = make("dl");
   for (const [label, text] of describe(buffer, value)) list.append(make("dt", label), make("dd", text));
-  const around = value < 0 ? [] : [make("h2", "neighbours"), neighbours(value)];
+  const around = value < 0 ? [] : [make("h2", "neighbors"), neighbours(value)];
   return [make("h3", plan.nameOf(buffer, value), { tabIndex: -1 }), list, ...around, ...related(buffer, value)];
 }
 
-// Lists of what else to look at: what reads a value, what it was copied from, what shares its bytes.
+// Returns lists of related values: consumers, views, copies, originals, and values in the same buffer.
 function related(buffer, value) {
   const others = plan.residents[buffer].filter(other => other !== value);
-  const inBuffer = listed("also in this buffer", others.map(other => toValue(other, plan.called(other))));
+  const inBuffer = listed("other values in this buffer", others.map(other => toValue(other, plan.called(other))));
   if (value < 0) return inBuffer;
   const nodes = plan.readers[value];
   const readers = nodes.map(step => toValue(plan.written[step], `node ${step}, ${plan.nodeLabel(step)}`));
-  if (plan.isOutput(value)) readers.push(make("div", "the caller: an output"));
+  if (plan.isOutput(value)) readers.push(make("div", "returned as an output of the program"));
   const copies = plan.copies.get(value) ?? [], views = plan.views.get(value) ?? [];
   const withNode = other => toValue(other, `node ${plan.values.node[other]}, ${plan.called(other)}`);
   const one = other => (other < 0 ? [] : [toValue(other, plan.called(other))]);
   return [
-    ...listed("readers", readers, true),
-    ...listed("views of it", views.map(withNode)),
-    ...listed("a part of", one(plan.whole(value))),
-    ...listed("recomputed", copies.map(withNode)),
-    ...listed("a copy of", one(plan.values.copy_of[value])),
+    ...listed("consumers", readers, true),
+    ...listed("views of this value", views.map(withNode)),
+    ...listed("part of", one(plan.whole(value))),
+    ...listed("recomputed copies", copies.map(withNode)),
+    ...listed("copy of", one(plan.values.copy_of[value])),
     ...inBuffer,
   ];
 }

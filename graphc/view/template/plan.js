@@ -1,8 +1,8 @@
-// One plan: columns of numbers, which buffers are alive when, and which values they hold.
+// One plan: columns of numbers, the live ranges of buffers, and the values in each buffer.
 
-const BLOCK = 64;  // buffers whose lifetimes are skipped together
+const BLOCK = 64;  // number of buffers that a search by lifetime skips together
 
-// The JSON that the page holds compressed.
+// Decompresses and parses the JSON that the page contains.
 async function unpack(text) {
   const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -27,15 +27,15 @@ class Plan {
     this.addUpKinds();
   }
 
-  // When each step begins by the clock, and when the last one ends.
+  // Returns the start of each step and the end of the last one, in seconds of the clock.
   addUpSeconds() {
     const edges = new Float64Array(this.steps + 1);
     for (let step = 0; step < this.steps; step++) edges[step + 1] = edges[step] + (this.nodes.seconds[step] || 0);
     return edges;
   }
 
-  // Of each exchange with other ranks when it begins and ends, on both axes: with its node, where the
-  // link is free. That its seconds have been rounded apart from those of nodes moves it to neither side.
+  // Computes the begin and the end of each collective on both axes. A collective begins with its node if
+  // the link is free then. Its seconds are rounded separately from those of nodes, so small differences are ignored.
   findExchanges() {
     const { node, begin, seconds } = this.exchanges, ends = { node: this.steps, seconds: this.edges.seconds[this.steps] };
     const found = node.map((step, at) => {
@@ -52,7 +52,7 @@ class Plan {
     };
   }
 
-  // The exchange at a time of an axis, or -1.
+  // Returns the collective at a time of an axis, or -1.
   exchangeAt(axis, time) {
     return this.exchanged[axis].findLastIndex(([first, last]) => first <= time && time < last);
   }
@@ -68,8 +68,8 @@ class Plan {
     this.values.buffer.forEach((buffer, value) => this.residents[buffer].push(value));
   }
 
-  // Of each node the first value it writes, all of them, and its operands; of each value its recomputed
-  // copies and its views; of each state the node that updates it.
+  // Finds the first result, all results and the operands of each node, the recomputed copies and the views
+  // of each value, and the node that updates each state.
   findRelations() {
     const { node, over, copy_of: copies } = this.values;
     this.written = new Int32Array(this.steps).fill(-1);
@@ -89,8 +89,8 @@ class Plan {
     });
   }
 
-  // Of each value the step until which its bytes are needed: by its own readers, by those of its
-  // views, and by those of what it is a part of. Views and wholes come after it, so one turn does.
+  // Computes for each value the end of its live range: the last use of the value, of its views, and of the
+  // concatenation that contains it. Views and concatenations follow the value, so one pass in reverse suffices.
   findNeeds() {
     const { node, over, name } = this.values, results = new Set(Object.values(this.outputs));
     this.needed = node.map((step, value) => {
@@ -104,7 +104,7 @@ class Plan {
     }
   }
 
-  // Of each buffer the nodes [first, last) for which it is of one kind, as [first, last, kind].
+  // Computes the spans of each buffer, as [first, last, kind]: it is of one kind at nodes [first, last).
   findSpans() {
     const { first, last, kind, turns } = this.buffers;
     this.spans = first.map((begin, buffer) => {
@@ -113,7 +113,7 @@ class Plan {
     });
   }
 
-  // Runs of nodes of the forward and the backward pass, then those of recomputed nodes, as [first, last, pass].
+  // Finds ranges of nodes of the forward and the backward pass, then of recomputed nodes, as [first, last, pass].
   // Updates belong to the pass in which they run: those of running statistics to the forward pass.
   findPasses() {
     const phases = this.nodes.phase.map(phase => this.content.phases[phase]);
@@ -129,27 +129,27 @@ class Plan {
     ];
   }
 
-  // The kind of the bytes that a buffer holds at a step.
+  // Returns the kind of the value that a buffer contains at a step.
   kindAt(buffer, step) {
     return this.spans[buffer].findLast(([begin], at) => begin <= step || !at)[2];
   }
 
-  // The kind of a buffer when a value has been written into it.
+  // Returns the kind of a buffer just after a value has been written into it.
   kindOf(buffer, value) {
     return this.kindAt(buffer, value < 0 ? 0 : this.values.node[value]);
   }
 
-  // How a value gets its bytes.
+  // Returns the origin of a value's bytes, such as "new" or "view".
   how(value) {
     return this.content.hows[this.values.how[value]];
   }
 
-  // What a value is a part of, or -1.
+  // Returns the concatenation that contains a value, or -1.
   whole(value) {
     return this.how(value) === "part" ? this.values.over[value] : -1;
   }
 
-  // Buffers in order of `first`; of each block of them the latest `last`.
+  // Sorts the buffers by `first`, and finds the maximum `last` of each block of them.
   indexLifetimes() {
     const { first, last } = this.buffers;
     this.order = Uint32Array.from(first.keys()).sort((a, b) => first[a] - first[b] || a - b);
@@ -160,12 +160,12 @@ class Plan {
     });
   }
 
-  // What a buffer counts for in live bytes: rounded up.
+  // Returns the size of a buffer rounded up to the alignment, as counted in live bytes.
   sizeOf(buffer) {
     return Math.ceil(this.buffers.bytes[buffer] / this.alignment) * this.alignment;
   }
 
-  // Live bytes of each kind at each step, as the plan counts them.
+  // Computes the live bytes of each kind at each step, rounded up as in the plan.
   addUpKinds() {
     this.liveByKind = this.content.kinds.map(() => new Float64Array(this.steps + 1));
     this.spans.forEach((spans, buffer) => {
@@ -178,7 +178,7 @@ class Plan {
     for (const live of this.liveByKind) for (let step = 1; step <= this.steps; step++) live[step] += live[step - 1];
   }
 
-  // Calls `use` with each buffer that is alive at some step of [begin, end).
+  // Calls `use` with each buffer that is live at some step of [begin, end).
   alive(begin, end, use) {
     const { first, last } = this.buffers;
     for (let block = 0; block < this.latest.length; block++) {
@@ -193,14 +193,14 @@ class Plan {
     }
   }
 
-  // The largest buffers that are alive at a step.
+  // Returns the largest buffers that are live at a step.
   largestAt(step, count) {
     const { bytes } = this.buffers, found = [];
     this.alive(step, step + 1, buffer => found.push(buffer));
     return found.sort((a, b) => bytes[b] - bytes[a] || a - b).slice(0, count);
   }
 
-  // The step that runs at a time of an axis.
+  // Returns the step that runs at a time of an axis.
   stepAt(axis, time) {
     const edges = this.edges[axis];
     let low = 0, high = this.steps - 1;
@@ -211,8 +211,8 @@ class Plan {
     return low;
   }
 
-  // A time of one axis on the other: the same step, and the same fraction of it. `spans` are the
-  // ends of both axes, which may be those of longer plans.
+  // Converts a time from one axis to the other: to the same fraction of the same step. `spans` has the
+  // ends of both axes, which may be those of a longer plan.
   convert(time, from, to, spans) {
     const before = this.edges[from], after = this.edges[to], end = before[this.steps];
     if (time >= end) {
@@ -224,7 +224,7 @@ class Plan {
     return after[step] + fraction * (after[step + 1] - after[step]);
   }
 
-  // The buffer at a step and an address, or -1.
+  // Returns the buffer at a step and an address, or -1.
   bufferAt(step, address, shown) {
     const { offset, bytes } = this.buffers;
     let found = -1;
@@ -235,7 +235,7 @@ class Plan {
     return found;
   }
 
-  // Whether one of a value's elements has that byte of its buffer.
+  // Returns true if an element of a value contains byte `place` of its buffer.
   holds(value, place) {
     const { offset, types, type, strides } = this.values, [, shape, , size] = types[type[value]];
     let rest = place - offset[value];
@@ -247,8 +247,8 @@ class Plan {
     return rest < size / shape.reduce((a, b) => a * b, 1);
   }
 
-  // The value whose bytes a buffer holds at a step: the one written last, at an address where one is
-  // given; -1 for a workspace or slot. Parts of a concatenation share a buffer before it is complete.
+  // Returns the value that a buffer contains at a step: the one written last or, if `address` is given, the
+  // one written there last; -1 for a workspace or slot. Parts of a concatenation share its buffer.
   valueAt(buffer, step, address = null) {
     const { node } = this.values;
     const written = this.residents[buffer].filter(value => node[value] <= step);
@@ -261,13 +261,13 @@ class Plan {
     return found;
   }
 
-  // What a buffer is listed as at a step: a state's bytes are the state's, updated or not.
+  // Returns the value by which a buffer is listed at a step. A state's buffer is listed by the state, even after its update.
   holder(buffer, step) {
     const first = this.residents[buffer][0];
     return this.content.kinds[this.buffers.kind[buffer]] === "state" ? first : this.valueAt(buffer, step);
   }
 
-  // Scope and op of a node; a plan without nodes has a step all the same.
+  // Returns the scope and op of a node. A plan without nodes has one step, "start".
   nodeLabel(step) {
     if (step >= this.nodes.op.length) return "start";
     const scope = this.texts[this.nodes.scope[step]], op = this.texts[this.nodes.op[step]];
@@ -278,20 +278,20 @@ class Plan {
     return this.values.node[value] >= 0 ? this.nodeLabel(this.values.node[value]) : "";
   }
 
-  // A value's name, with the scope and op that it comes from, as in the printout and in `explain`.
+  // Returns the name of a value with the scope and op of its producer, as in the printout and in `explain`.
   called(value) {
     const origin = this.origin(value), name = this.values.name[value];
     return origin ? `${name} (${origin})` : name;
   }
 
-  // What a buffer is called that holds a value, or is a slot or workspace, whose value is -1.
+  // Returns the name of a buffer: that of its value, or of the owner of a slot or workspace (value -1).
   nameOf(buffer, value) {
     const slot = this.buffers.slots?.[buffer];
     if (slot !== undefined) return `slot of ${slot}`;
     return value < 0 ? `workspace of ${this.nodeLabel(this.buffers.first[buffer])}` : this.called(value);
   }
 
-  // Values with a name, an origin or the name of an output that contains the text: first what nodes compute, in order.
+  // Returns the values whose name, scope and op, or output name contains the text; inputs and states come last.
   search(text) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) return [];
@@ -313,12 +313,12 @@ class Plan {
     const { over, copy_of: copies, name } = this.values;
     const other = over[value] < 0 ? "" : name[over[value]];
     const told = {
-      new: "a place that nothing used before",
-      reuse: "a place whose earlier tenants are dead",
-      over: `over ${other}, which is read here for the last time`,
-      view: `a view of ${other}: no bytes of its own`,
-      part: `computed straight into its place in ${other}`,
-      state: other ? `where the state ${other} lies` : "in the region of states",
+      new: "in bytes that no value used before",
+      reuse: "in bytes whose earlier values are dead",
+      over: `in place of ${other}, whose last use is this node`,
+      view: `a view of ${other}, without bytes of its own`,
+      part: `computed in place as a part of ${other}`,
+      state: other ? `at the address of the state ${other}` : "in the region of states",
     }[this.how(value)];
     const node = this.values.node[value];
     if (node < 0 || this.content.phases[this.nodes.phase[node]] !== "mirror") return told;

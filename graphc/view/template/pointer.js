@@ -1,6 +1,6 @@
-// The pointer: what lies under it, the tooltip, clicks, dragging and the wheel.
+// The pointer: finding the buffer under it, the tooltip, clicks, dragging and the wheel.
 
-// Time, address and step under the pointer; below the map, over the curve, the address is none.
+// Returns the position, address and step under the pointer. The address is meaningful only on the map.
 function pointAt(event) {
   const box = element("map").getBoundingClientRect();
   const x = (event.clientX - box.left) / box.width, y = 1 - (event.clientY - box.top) / box.height;
@@ -10,7 +10,7 @@ function pointAt(event) {
   return { x, y, step: isInside ? plan.stepAt(view.axis, time) : null, address };
 }
 
-let resting = null;  // where the pointer was last seen, and what tells what is there
+let resting = null;  // the last pointer event, and the function that shows the tooltip for it
 
 function hover(event, tell) {
   resting = { event, tell };
@@ -18,7 +18,7 @@ function hover(event, tell) {
   drawOver();
 }
 
-// The view has changed under a pointer that rests.
+// Updates the tooltip when the view has changed under a pointer that did not move.
 function hoverAgain() {
   if (resting) resting.tell(resting.event);
 }
@@ -50,13 +50,13 @@ function tellExchange(event) {
   showTooltip(event, at < 0 ? [] : wordsOfExchange(at));
 }
 
-// The number of the exchange under the pointer, or -1.
+// Returns the number of the collective under the pointer, or -1.
 function exchangeUnder(event) {
   const { x } = pointAt(event);
   return plan.exchangeAt(view.axis, view.t0 + x * (view.t1 - view.t0));
 }
 
-// Lines of a tooltip: texts and elements.
+// Returns the lines of a tooltip, each a list of texts and elements.
 function wordsOf({ buffer, value }, step) {
   const lines = [[make("b", plan.nameOf(buffer, value))]];
   if (value >= 0) lines.push([`${plan.values.types[plan.values.type[value]][0]}, ${plan.why(value)}`]);

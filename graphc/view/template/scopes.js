@@ -1,8 +1,8 @@
-// Live bytes by scope: a tree of layers that opens and closes.
+// Live bytes by scope, as a collapsible tree of layers.
 
-const opened = new Set();  // paths of the scopes that are open; they stay so at other nodes
+const opened = new Set();  // paths of the expanded scopes; they stay expanded when another node is shown
 
-// The scope of what a buffer holds at a step; a state's is that of the node that updates it.
+// Returns the scope of the value that a buffer contains at a step. A state has the scope of the node that updates it.
 function scopeOf(buffer, step) {
   const value = plan.holder(buffer, step), text = node => plan.texts[plan.nodes.scope[node]] ?? "";
   if (value < 0) return text(plan.buffers.first[buffer]);
@@ -12,7 +12,7 @@ function scopeOf(buffer, step) {
   return updater === undefined ? name.slice(1, Math.max(1, name.lastIndexOf("/"))) : text(updater);
 }
 
-// All that is live at a step: { bytes, own, inner: name → the same }.
+// Returns the live bytes at a step by scope, as a tree: { bytes, own, inner: name → subtree }.
 function scopesAt(step) {
   const root = { bytes: 0, own: 0, inner: new Map() };
   plan.alive(step, step + 1, buffer => {
@@ -38,11 +38,11 @@ function fillScopes() {
 function scopeRows(scope, path) {
   const inner = [...scope.inner].sort((a, b) => b[1].bytes - a[1].bytes || (a[0] < b[0] ? -1 : 1));
   const rows = inner.map(([name, each]) => scopeRow(name, each, `${path}/${name}`));
-  if (scope.own) rows.push(sizeRow("div", path ? "itself" : "of no scope", scope.own));
+  if (scope.own) rows.push(sizeRow("div", path ? "this scope itself" : "of no scope", scope.own));
   return rows;
 }
 
-// What is in a scope is made when it is opened: a network may have thousands.
+// Creates the row of a scope. Its nested rows are created when it is expanded: a network may have thousands.
 function scopeRow(name, scope, path) {
   if (!scope.inner.size) return sizeRow("div", name, scope.bytes);
   const row = make("details");
