@@ -43,7 +43,7 @@ def bulk_operators(graph: Graph) -> list[BulkOperator]:
 
 
 def _inside(graph: Graph, segment: str, *phases: Phase) -> Graph:
-    """Return the nodes of a segment's phases, in order, as a separate graph."""
+    """Return the nodes of a segment with these phases, in order, as a separate graph."""
     belonging = {n for n in graph.nodes if n.segment == segment and n.phase in phases}
     rewriter = Rewriter(graph)
     for node in (node for node in graph.nodes if node in belonging):

@@ -21,7 +21,7 @@ from graphc.ops.row_cross_entropy import CrossEntropy, CrossEntropyAttributes
 from graphc.ops.shape import Reshape
 
 CHUNKS = (8, 4, 2)
-"""Numbers of chunks; the first one that divides the rows is used."""
+"""Possible numbers of chunks; the first one that divides the number of rows is used."""
 
 LEAST_ROWS = 256
 """The fewest rows of a chunk. Smaller products would take longer than one product of all rows."""
@@ -48,8 +48,8 @@ class _Loss:
 def chunk_losses(graph: Graph) -> Graph:
     """Compute each cross entropy in chunks of rows if nothing else reads its logits.
 
-    Returns the same graph if there is none, or if it has too few rows. The pass changes bits. It is
-    for training: its result has no second derivative.
+    Returns the same graph if it has no such cross entropy, or too few rows. The pass changes bits.
+    It is for training only, since the chunked loss has no second derivative.
     """
     found = {loss.total: loss for node in graph.nodes if (loss := _loss(graph, node)) is not None}
     if not found:

@@ -8,7 +8,7 @@ from graphc.ir.graph import Graph, Value
 
 
 def remove_dead_code(graph: Graph) -> Graph:
-    """Remove nodes whose outputs reach no graph output and no update of a state."""
+    """Remove nodes on which neither an output of the graph nor an update of a state depends."""
     needed: set[Value] = set(graph.outputs.values())
     nodes = []
     for node in reversed(graph.nodes):

@@ -237,7 +237,10 @@ class _Differentiation:
         return named
 
     def accumulate(self, target: Value, part: Value) -> None:
-        """Add a contribution to the gradient of a value, summed over axes that were broadcast."""
+        """Add a contribution to the gradient of a value.
+
+        It is first summed over the axes along which the value was broadcast.
+        """
         if part.shape != target.shape:
             part = sum_to(part, target.shape)
         if target.node is not None and casts_a_parameter(target.node):
@@ -263,7 +266,10 @@ class _Differentiation:
         return self.copy(value.node, self.counts[value.node]).outputs[value.index]
 
     def copy(self, node: Node, level: int) -> Node:
-        """Return mirrored copy number `level`; on first use, create it and the copies it reads."""
+        """Return mirrored copy number `level` of a node.
+
+        The first call creates it, and the copies that it reads.
+        """
         if (node, level) in self.copies:
             return self.copies[node, level]
         needed: set[tuple[Node, int]] = set()

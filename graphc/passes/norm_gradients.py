@@ -23,10 +23,10 @@ from graphc.ops.norm_gradient import (
 
 
 def merge_norm_gradients(graph: Graph) -> Graph:
-    """Merge the gradients of each norm into one node, at the position of the first of them.
+    """Merge the gradients of each norm into one node.
 
-    It changes bits, so the pass runs for every plan, before recomputation is chosen. Norms without
-    a gradient of scale are not changed.
+    The merged node has the position of the first of them. The pass changes bits, so it runs for
+    every plan, before recomputation is chosen. Norms without a gradient of scale are not changed.
     """
     groups = _groups(graph)
     if not groups:
@@ -48,7 +48,7 @@ def merge_norm_gradients(graph: Graph) -> Graph:
 
 
 _Group = tuple[Node | None, Node, Node | None]
-"""The gradients of x, scale and bias of one norm."""
+"""The nodes that compute the gradients of x, scale and bias of one norm; None if there is none."""
 
 
 def _groups(graph: Graph) -> list[_Group]:

@@ -151,7 +151,7 @@ class _Walk:
         return found
 
     def order(self) -> Iterator[Node]:
-        """Yield all nodes in execution order."""
+        """Yield all nodes in the order in which collectives overlap with computation."""
         for step, node in enumerate(self.graph.nodes):
             if node not in self.placed:
                 until = self._until(node)

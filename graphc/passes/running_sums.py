@@ -1,7 +1,8 @@
 """Running sums: add a product to an earlier gradient where it is computed (beta = 1 of a BLAS).
 
-Without this pass, a gradient of a weight with T uses needs twice its bytes at each of the T
-additions: for the sum so far, and for the summand. With beta = 1 it needs them once.
+Consider a weight with T uses, such as that of a recurrent layer. Without this pass, each of the T
+additions needs the bytes of its gradient twice: for the sum so far, and for the summand. With beta
+= 1, an addition needs them once.
 
 A sum of two products fixes which of them runs first. One may come from a layer that recurs over
 time, and the other one from outside. Then the sum would fix whether the inner loop is over layers

@@ -9,7 +9,7 @@ from graphc.ops.shape import Reshape, Transpose
 
 
 def simplify(graph: Graph) -> Graph:
-    """Remove identities that change no bit of any result.
+    """Replace nodes by existing values where this changes no bit of any result.
 
     Removes x·1, x+0, -(-x), a reshape to the same shape or back to the shape before an earlier
     reshape, and two transposes that cancel.

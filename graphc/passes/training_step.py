@@ -26,7 +26,8 @@ from graphc.passes.synchronized_norms import synchronized_norms
 
 FIRST_LOSS_SCALE = 2.0**16
 GOOD_STEPS = 2000.0
-"""The number of steps without overflow after which the loss scale doubles; 2000 is usual."""
+"""The number of consecutive steps without overflow after which the loss scale doubles; 2000 is
+usual."""
 
 
 def training_graph(
@@ -39,9 +40,9 @@ def training_graph(
 ) -> Graph:
     """Return the forward graph with gradients and updates of all trainable parameters.
 
-    Nothing is recomputed. `clip_norm` is the largest norm of all gradients together, `accumulate`
-    the number of micro-batches. With `has_loss_scale`, the loss is scaled for gradients in float16.
-    `parallel` defines how ranks combine gradients.
+    Nothing is recomputed. `clip_norm` is the maximum norm of all gradients together, to which they
+    are clipped. `accumulate` is the number of micro-batches. With `has_loss_scale`, the loss is
+    scaled for gradients in float16. `parallel` defines how ranks combine gradients.
     """
     norms = synchronized_norms(forward, parallel.ranks) if parallel.syncs_norms else None
     if norms is not None:

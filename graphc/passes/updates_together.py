@@ -43,8 +43,8 @@ def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
     """Return the graph with small updates moved next to each other, or `given` unchanged.
 
     Nothing else moves. The packed arena grows by at most `GROWTH` and keeps to the bytes of a
-    `goal`. With a goal without an arena budget or feature map budget it does not grow, since proofs
-    about such a plan hold for its bytes.
+    `goal`. If the goal has neither an arena budget nor a feature map budget, the arena does not
+    grow, since proven bounds of such a plan refer to its size.
     """
     graph, target = given.graph, given.target
     known = {node: key for node in graph.nodes if (key := target.launch_key(node)) is not None}
@@ -89,7 +89,7 @@ class _Batch:
     kept_bytes: int = 0
 
     def add(self, node: Node) -> None:
-        """Add a waiting update, which extends the live range of its gradient."""
+        """Add a waiting update; its gradient stays live until the batch runs."""
         reads = node.reads
         self.nodes.append(node)
         self.kept_bytes += sum(v.type.bytes for v in reads if not isinstance(v, State))

@@ -86,9 +86,9 @@ def _check_buffers(plan: MemoryPlan) -> None:
 
 
 def _check_slots(plan: MemoryPlan) -> None:
-    """Check that each input has its own slot, and so has each output if no state changes.
+    """Check that each input has a slot of its own, and each output too if no state changes.
 
-    A plan may also have no slots.
+    A plan may also have no slots at all.
     """
     buffers = [buffer for buffer in plan.buffers if buffer.kind == "slot"]
     _stated("the buffers of slots", [slot.buffer for slot in plan.slots], buffers)

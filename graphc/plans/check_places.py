@@ -145,7 +145,7 @@ class PlacedValues:
         return start, start + size
 
     def layout(self, value: Value) -> tuple[Any, ...]:
-        """Return a key that is equal for values whose elements are at the same bytes."""
+        """Return a key that is equal for two values if their elements are at the same bytes."""
         strides = self.plan.placements[value].strides or _row_major(value)
         steps = tuple(s for n, s in zip(value.shape, strides, strict=True) if n > 1)
         return self.spans[value], value.shape, steps

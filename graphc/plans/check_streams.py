@@ -29,7 +29,7 @@ from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.streams import MOST_STREAMS, Streams
 
 NOBODY = -1
-"""The reader or writer of cells that no node has touched."""
+"""The entry of a cell that no node has read or written."""
 
 
 def check_streams(plan: MemoryPlan, places: PlacedValues) -> None:
@@ -122,7 +122,10 @@ class _Clocks:
         return found
 
     def expect(self, node: Node, others: Any, clock: Any, verb: str) -> None:
-        """Raise `PlanError` unless the clock proves that all nodes in `others` have run."""
+        """Raise `PlanError` unless the clock of `node` proves that all nodes in `others` have run.
+
+        `verb` says what the other nodes do with the bytes.
+        """
         others = others[others != NOBODY]
         late = others[others > clock[self.stream_of[others]]]
         if late.size:

@@ -89,7 +89,10 @@ Costs = str | os.PathLike[str] | Mapping[str, Any] | MeasuredCosts
 
 
 def load_costs(given: Costs) -> MeasuredCosts:
-    """Return measured costs from any form; raises `OptionError` with the position of the error."""
+    """Return measured costs from any of the forms in `Costs`.
+
+    Raises `OptionError` with the position of the error.
+    """
     if isinstance(given, MeasuredCosts):
         return given
     if isinstance(given, Mapping):
@@ -110,7 +113,10 @@ def read_costs(path: str | os.PathLike[str]) -> MeasuredCosts:
 
 
 def parse_costs(given: object, where: str = "costs") -> MeasuredCosts:
-    """Return measured costs from the JSON object of a file; raises `OptionError`."""
+    """Return measured costs from a JSON object; raises `OptionError`.
+
+    `where` is the path of the object, for messages.
+    """
     found = READER.objects(given, where, ("format", "device", "measured"))
     if found["format"] != FORMAT:
         READER.fail(f"{where}, format", f"expected {FORMAT}", found["format"])

@@ -22,7 +22,10 @@ summand each take twice the bytes of a 16-bit piece."""
 
 
 def piece_bytes(ranks: int) -> int:
-    """Return the bytes of a rank's piece, a multiple of every element's size."""
+    """Return the bytes that a rank receives from each rank at a time.
+
+    They are a multiple of every element's size.
+    """
     return max(LEAST_BYTES, PIECE_BYTES // ranks // WIDEST * WIDEST)
 
 

@@ -44,7 +44,7 @@ def _machines(passes: float, size: float, ranks: int, links: Links) -> float:
 
 
 Algorithm = Callable[[float, float, int, Links], float]
-"""(passes, bytes, ranks, links) → seconds."""
+"""A function (passes, bytes, ranks, links) → seconds of one algorithm."""
 
 ALGORITHMS: Mapping[str, Algorithm] = {
     "ring": lambda p, size, ranks, links: _ring(p, size, ranks, links.slowest(ranks)),
@@ -59,13 +59,13 @@ def least(passes: float, size: float, ranks: int, links: Links) -> float:
 
 
 def exchange_seconds(node: Node, links: Links, algorithm: Algorithm = least) -> float:
-    """Return the seconds of a collective."""
+    """Return the seconds of the collective that a node begins."""
     assert isinstance(node.op, Collective)
     return algorithm(node.op.passes, node.op.longest(node), node.attributes.ranks, links)
 
 
 def all_reduce_link(ranks: int, links: Links) -> Link:
-    """Return a link with the latency and the bandwidth of a whole all-reduce between the ranks."""
+    """Return a link whose latency and bandwidth are those of a whole all-reduce over ranks."""
     latency = least(2, 0, ranks, links)
     slope = least(2, LARGE, ranks, links) - latency
     return Link(latency, LARGE / slope if slope else math.inf)

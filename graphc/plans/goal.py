@@ -11,9 +11,10 @@ from graphc.ir.types import format_bytes
 class Goal:
     """At most one limit for a plan; without one, the goal is the knee of the trade-off curve.
 
-    `budget` limits the bytes of the whole arena, `feature_map_budget` those of the paper's measure.
-    For both, the planner minimizes extra time. `max_extra_flops` limits the recomputed fraction of
-    a step's flops. For it, the planner minimizes bytes.
+    `budget` limits the bytes of the whole arena, `feature_map_budget` the bytes of feature maps as
+    the paper counts them. Within either budget, the planner minimizes extra time. `max_extra_flops`
+    limits recomputed flops, as a fraction of a step's flops. Within this limit, the planner
+    minimizes bytes.
     """
 
     budget: int | None = None

@@ -66,7 +66,7 @@ PLACEMENT_KEYS = ("buffer", "offset", "strides", "how", "over")
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """The contents of a file: a plan with valid structure, and the stated checksum."""
+    """The contents of a plan file: a plan with valid structure, and the stated checksum."""
 
     plan: MemoryPlan
     sha256: str
@@ -74,16 +74,19 @@ class PlanFile:
 
 @writes(MemoryPlan, "json")
 def plan_to_json(plan: MemoryPlan) -> str:
-    """Return the plan as JSON: the same bytes for the same plan, except for `planning_seconds`.
+    """Return the plan as JSON, with one line per node, buffer, placement and workspace.
 
-    There is one line per node, buffer, placement and workspace.
+    The same plan gives the same bytes, except for `planning_seconds`.
     """
     lines = [f"{json.dumps(key)}: {_laid_out(entry)}" for key, entry in plan_object(plan).items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _laid_out(entry: Any) -> str:
-    """Return an entry as JSON, with one line per element for long lists and nested objects."""
+    """Format an entry as JSON.
+
+    Long lists and nested objects have one line per element.
+    """
     if isinstance(entry, list) and entry:
         return "[\n " + ",\n ".join(json.dumps(part) for part in entry) + "\n]"
     if isinstance(entry, dict) and any(isinstance(part, dict) for part in entry.values()):

@@ -9,7 +9,7 @@ from graphc.json_fields import JsonReader
 from graphc.plans.streams import MOST_STREAMS, StreamChoice, Streams, StreamSlot
 
 STREAMS = "streams"
-"""The key of the object in a plan file."""
+"""The key of the stream schedule in a plan file."""
 
 STREAM_KEYS = ("count", "seconds", "one_stream_seconds", "choices", "nodes")
 

@@ -55,7 +55,7 @@ PRECISIONS: dict[Precision, str] = {
 
 
 def check_alignment(alignment: object) -> int:
-    """Return a power of two from 16 up; raises `OptionError` for anything else."""
+    """Return an alignment if it is a power of two of at least 16, else raise `OptionError`."""
     if not isinstance(alignment, int) or alignment < 16 or alignment & (alignment - 1):
         raise OptionError(f"alignment must be a power of two of at least 16, got {alignment!r}")
     return alignment
@@ -150,7 +150,7 @@ class Certificate:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryPlan:
-    """The buffers of one arena for a graph in its order.
+    """The buffers and placements of a graph's values in one arena, for the order of its nodes.
 
     `strategy_bytes` maps allocation strategies to arena sizes, for comparison. `settings` records
     how the step trains: the optimizer and the options that differ from the defaults.
@@ -207,9 +207,9 @@ class MemoryPlan:
 
     @cached_property
     def bytes_by_kind(self) -> dict[Kind, int]:
-        """The total bytes of all buffers of each kind, without sharing.
+        """The total bytes of all buffers of each kind, as if no two shared bytes.
 
-        For workspaces it is the largest one.
+        For workspaces it is the size of the largest one.
         """
         kinds: tuple[Kind, ...] = ("state", "input", "feature map", "gradient", "mirror")
         totals = {kind: self._total(kind) for kind in kinds}
@@ -248,7 +248,7 @@ class MemoryPlan:
 
     @cached_property
     def live_bytes(self) -> int:
-        """The peak live bytes: no layout of these buffers can be smaller."""
+        """The peak live bytes, a lower bound on the arena of any layout of these buffers."""
         return max(self.live_profile)
 
     @cached_property
@@ -286,7 +286,10 @@ class MemoryPlan:
         return list(kept)
 
     def summary(self, model: str) -> dict[str, Any]:
-        """Return one JSON object per plan; its keys are part of the public interface."""
+        """Return a JSON object with the figures of the plan.
+
+        Its keys are part of the public interface.
+        """
         forward = sum(node.phase == "forward" for node in self.graph.nodes)
         return {
             "model": model,
@@ -341,7 +344,7 @@ class MemoryPlan:
         return f"<{self.allocate} plan of {len(self.graph.nodes)} nodes, {self.arena_bytes} bytes>"
 
     def __str__(self) -> str:
-        """Return the peak, bytes by kind and what would lower them, in at most 40 lines."""
+        """Return the peak, the bytes by kind and options that lower them, in at most 40 lines."""
         return written(self, "overview")
 
     def text(self) -> str:

@@ -30,7 +30,10 @@ def origin(value: Value) -> str:
 
 
 def called(plan: MemoryPlan, value: Value) -> str:
-    """Return a value's name with scope and op of its producer: ``%27 (stage1/unit0/add)``."""
+    """Return the name of a value with the scope and op of its producer.
+
+    An example is ``%27 (stage1/unit0/add)``.
+    """
     name, place = plan.graph.names[value], origin(value)
     return f"{name} ({place})" if place else name
 
@@ -51,7 +54,7 @@ def node_label(plan: MemoryPlan, step: int) -> str:
 
 
 def born(plan: MemoryPlan, value: Value) -> int:
-    """Return the number of the node that computes a value, -1 for sources."""
+    """Return the number of the node that computes a value; -1 for inputs and states."""
     return -1 if value.node is None else plan.graph.position[value.node]
 
 
@@ -87,10 +90,10 @@ def buffer_name(plan: MemoryPlan, buffer: Buffer, step: int) -> str:
 
 
 def spans(plan: MemoryPlan, buffer: Buffer) -> list[Span]:
-    """Return the kinds of a buffer over its lifetime.
+    """Return the kinds of a buffer over its lifetime, each with its range of nodes.
 
     A gradient that overwrites a feature map makes the buffer a gradient. Values computed by update
-    nodes count as the kind that they overwrite.
+    nodes do not change the kind.
     """
     first, end = buffer.lifetime.first, plan.lifetime_end(buffer)
     kinds = {first: buffer.kind}

@@ -48,7 +48,7 @@ def _summary(plan: MemoryPlan) -> list[str]:
 
 
 def _row(label: str, figure: str) -> list[str]:
-    """Return the line of a label and a figure; the options of a step may take two."""
+    """Format a label and a figure as one line; the options of a step may take two lines."""
     indent, lines = " " * INDENT, 2 if label == "step" else 1
     return textwrap.wrap(
         figure, WIDTH, initial_indent=f"  {label:<{INDENT - 2}}", subsequent_indent=indent,

@@ -1,4 +1,4 @@
-"""Reads and writes plan files. Loaded plans are checked like newly made ones."""
+"""Reading and writing of plan files. Loaded plans are checked like newly made ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def load_plan(path: str | os.PathLike[str]) -> MemoryPlan:
 
 
 def checked_plan(text: str | bytes) -> MemoryPlan:
-    """Return the plan in a JSON text after checks: structure, layout, figures, and checksum last.
+    """Return the plan in a JSON text, after checking structure, layout, figures and checksum.
 
     Raises `PlanFileError` and `PlanError` as `load_plan` does.
     """

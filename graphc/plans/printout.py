@@ -16,7 +16,7 @@ WIDTH = 80
 """The line width, except for the list of nodes."""
 
 INDENT, PEAK_INDENT = 22, 30
-"""The column of a figure in the summary, and of a name at the peak."""
+"""The columns at which a figure in the summary, and a name at the peak, begin."""
 
 LARGEST = 6
 """The number of values listed at the peak."""

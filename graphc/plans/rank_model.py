@@ -1,8 +1,8 @@
 """Model of a step on one of several ranks: a timeline of nodes and collectives.
 
 A rank has two clocks. Nodes run one after another in the plan's order. Collectives run one after
-another on the link; each starts once its node is reached and the link is free. The end of a
-collective waits for it to arrive. Collectives add only the time that is not hidden behind nodes.
+another on the link; each starts once its node is reached and the link is free. The node that ends a
+collective waits for its arrival. Collectives add only the time during which no other node runs.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class _Grouping:
     def run(self) -> list[_Group]:
         """Return all groups, including those of one member, in the order of their first members."""
         readers: dict[Value, list[Node]] = {}
-        """State → the members of groups that read it, as long as it is not replaced."""
+        """State → the members of groups that read the state, until it is replaced."""
         for step, node in enumerate(self.graph.nodes):
             sources = (self.group_of.get(v.node) for v in node.inputs if v.node is not None)
             makers = [group for group in dict.fromkeys(sources) if group and group.is_open]
@@ -168,7 +168,10 @@ class _Grouping:
         return list(dict.fromkeys(self.group_of.values()))
 
     def key(self, node: Node) -> Hashable | None:
-        """Return the common key of a group's members; None if the node is not fused."""
+        """Return the key that a node shares with all members of its group, or None.
+
+        It is None for nodes that cannot be fused.
+        """
         dtypes = [value.type.dtype for value in (*node.inputs, *node.outputs)]
         stays = (
             not is_fusible(node.op)
