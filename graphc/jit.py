@@ -5,9 +5,9 @@ numba. A loop is compiled by its first call, which takes seconds the first time 
 little work `suited` returns the plain function. numba itself is imported by the first compiled
 call.
 
-Machine code is stored in the user's cache, in a folder named after the sources of all loops.
-numba's index refers to classes by module and name, and its machine code includes called loops of
-other modules, so neither is valid once one of these sources changes.
+Machine code is stored in the user's cache, in a folder named after the sources of all loops. numba
+refers to classes by module and name, and its machine code includes called loops of other modules.
+So stored machine code becomes invalid when one of these sources changes.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Options:
                 object.__setattr__(self, name, bool(given))
 
     def shared(self, kind: type[Options]) -> dict[str, Any]:
-        """Return the values of the options that `kind` also has, by name."""
+        """Return the values of the options that class `kind` also declares, by name."""
         return {name: getattr(self, name) for name in declared(kind) if hasattr(self, name)}
 
 

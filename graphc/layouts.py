@@ -81,7 +81,10 @@ class _Chosen:
         return found or contiguous_strides(value.type)
 
     def views(self, node: Node) -> bool:
-        """Record the strides of outputs inside a viewed operand; return False without a view."""
+        """Record the strides of outputs that are views of an operand.
+
+        Return False for nodes whose outputs are no views.
+        """
         viewed = node.viewed
         inside = None if viewed is None else node.op.view(node, Layout(0, self.strides_of(viewed)))
         if inside is None:
@@ -103,7 +106,7 @@ class _Chosen:
     def _preferred(
         self, node: Node, preferences: tuple[_Preference, ...]
     ) -> tuple[Strides | None, ...]:
-        """Return for each output the first preferred strides that the target's kernel takes."""
+        """Return, for each output, the first preferred strides that the target's kernel accepts."""
         operands = [(value.type, self.strides_of(value)) for value in node.inputs]
 
         def first(value: Value) -> Strides | None:

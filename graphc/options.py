@@ -210,7 +210,7 @@ GOALS = ("budget", "feature_map_budget", "max_extra_flops")
 
 @dataclass(frozen=True)
 class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
-    """The options of every plan of a network, whatever it recomputes."""
+    """The options of plans of a network that do not depend on what is recomputed."""
 
     _: KW_ONLY
     device: str | Device = option(
@@ -229,7 +229,10 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
     )
 
     def check(self) -> None:
-        """Check also the needs of training and, unless the device is ``auto``, its capabilities."""
+        """Check that the options fit training or inference, and the capabilities of the device.
+
+        Capabilities are not checked for the device ``auto``.
+        """
         super().check()
         if self.optimizer is None and (self.clip_norm is not None or self.accumulate != 1):
             raise OptionError("clip_norm and accumulate apply only to training; give an optimizer")
@@ -276,12 +279,12 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
 
     @property
     def mode(self) -> bool | None:
-        """True if nodes act as in training; None if a gradient among the outputs decides."""
+        """True if nodes act as in training; None if they do so only with gradients as outputs."""
         return None if self.optimizer is None else True
 
     @property
     def recomputes(self) -> bool:
-        """True if anything may be recomputed."""
+        """True if the plan may recompute values."""
         return self.policy != "none"
 
     @property
@@ -296,7 +299,7 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
 
     @cached_property
     def target(self) -> Target:
-        """The target passed to the planners."""
+        """The target, which describes the kernels of the device to planners."""
         return target_of(self.planned_for)
 
     @cached_property
@@ -383,10 +386,10 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
 
     @property
     def _budget_is_for_width(self) -> bool:
-        """True if the step does not train: a budget limits only the bytes of a stream schedule."""
+        """True if the budget limits only a stream schedule, because the step does not train."""
         return self.optimizer is None and self.streams > 1 and self.budget is not None
 
     @property
     def mode(self) -> bool | None:
-        """True if nodes act as in training; None if a gradient among the outputs decides."""
+        """True if nodes act as in training, False if not; None if gradients as outputs decide."""
         return super().mode if self.training is None else self.training

@@ -99,7 +99,7 @@ class Compilation:
     _verified: Graph | None = None
 
     def allocation(self, graph: Graph) -> Allocation:
-        """Return the allocation of a graph, with its results if it is the last one."""
+        """Return the allocation of a graph, reusing the cached one if it is for the same graph."""
         if self._allocation is None or self._allocation.graph is not graph:
             options = self.options
             self._allocation = Allocation(
@@ -108,7 +108,7 @@ class Compilation:
         return self._allocation
 
     def keep(self, allocation: Allocation) -> Graph:
-        """Cache an allocation for the next step that needs it, and return its graph."""
+        """Cache an allocation, which a later step may need, and return its graph."""
         self._allocation = allocation
         return allocation.graph
 

@@ -34,7 +34,8 @@ def aligned_bytes(size: int, alignment: int = ALIGNMENT) -> Array:
 def check_outputs(plan: MemoryPlan) -> None:
     """Raise `ArenaError` unless the outputs of a step fit into the memory of this machine.
 
-    Outputs are contiguous arrays, so a view that repeats elements may be far larger than its arena.
+    Outputs are returned as contiguous arrays, so an output that repeats elements may be far larger
+    than the arena.
     """
     outputs = plan.graph.outputs.values()
     size = sum(value.type.bytes for value in outputs)
@@ -100,7 +101,7 @@ class Arena:
 
     @property
     def address(self) -> int:
-        """The address of offset 0 of the plan."""
+        """The memory address that corresponds to offset 0 of the plan."""
         return int(self.bytes.ctypes.data) - self._unallocated.bytes
 
     def buffer(self, index: int) -> Array:
@@ -117,7 +118,7 @@ class Arena:
         return int(self.buffer(placement.buffer).ctypes.data) + placement.offset
 
     def array(self, value: Value) -> Array:
-        """Return a view of a value."""
+        """Return an array that is a view of a value's bytes."""
         placement = self._plan.placements[value]
         if placement.buffer in self._lent:
             return _view(

@@ -13,7 +13,7 @@ from graphc.ir.graph import Input, State
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Staged = Any
-"""Feeds that a backend has staged for a step."""
+"""The feeds of a later step, as a backend has prepared them."""
 
 Outputs = Callable[[], dict[str, Array]]
 """A function that waits for a step and returns new arrays by output name."""
@@ -47,7 +47,7 @@ class Backend(Protocol):
 
     @property
     def kept_bytes(self) -> int:
-        """The bytes of backup copies of states outside the arena, from which a step restores."""
+        """The bytes of copies of states outside the arena, which restore states if a step fails."""
 
     @property
     def report(self) -> Report:
@@ -70,7 +70,7 @@ class Backend(Protocol):
         """
 
     def stage(self, feeds: Mapping[Input, Array]) -> Staged:
-        """Stage the feeds of a later step, while an earlier step may still run.
+        """Prepare the feeds of a later step, while an earlier step may still run.
 
         `feeds` has all inputs, already checked.
         """

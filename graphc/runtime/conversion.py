@@ -14,7 +14,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def as_numpy(tensor: Any) -> Array:
     """Return an object with ``__array__``, such as a torch tensor, as an array.
 
-    A tensor on a GPU is copied to the host. Raises what its library raises if that is impossible.
+    A tensor on a GPU is copied to the host. If that is impossible, the exception of the tensor's
+    library is raised.
     """
     if callable(getattr(tensor, "detach", None)):  # of torch, perhaps with a gradient
         tensor = tensor.detach().cpu()

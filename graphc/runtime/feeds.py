@@ -67,7 +67,7 @@ class Feeds:
 
 
 def _learning_rates(graph: Graph) -> frozenset[Input]:
-    """Return the inputs with a default that are learning rates of updates."""
+    """Return the inputs that are learning rates of updates and have a default."""
     return frozenset(
         value
         for node in graph.nodes

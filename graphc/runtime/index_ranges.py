@@ -22,7 +22,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 ALL = -1
-"""Denotes all elements along the last axis."""
+"""A value of `part` that selects all elements along the last axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,10 @@ class ComputedRange:
     reader: Node
 
     def check(self, name: str, array: Array) -> None:
-        """Raise `FeedError` unless the array is in the range; `name` is its name in the graph."""
+        """Raise `FeedError` unless all elements are in the range.
+
+        `name` is the value's name in the graph.
+        """
         broken = self.range.broken_by(_part(array, self.part))
         if broken is not None:
             raise FeedError(
@@ -166,7 +169,10 @@ def _part(array: Array, part: int) -> Array:
 
 
 def _known(value: Value) -> list[Bounds]:
-    """Return the bounds that the producer of a value guarantees, through views and copies."""
+    """Return the bounds of a value's numbers, if its producer guarantees any.
+
+    Views and copies are followed back to the value that they repeat.
+    """
     while (node := value.node) is not None and (_shows_numbers(node) or _keeps_numbers(node)):
         value = node.inputs[0]
     if node is None or value.type.dtype.kind != "int":
@@ -195,15 +201,18 @@ def _ranges_of(node: Node) -> list[tuple[Value, int, Bounds]]:
 
 
 def _original(value: Value) -> Value:
-    """Return the value that a recomputed value is a copy of; it has the same numbers."""
+    """Return the value that a recomputed value repeats, or the value itself.
+
+    Both have the same numbers.
+    """
     node = value.node
     return value if node is None or node.copy_of is None else node.copy_of.outputs[value.index]
 
 
 def _fed_positions(graph: Graph) -> dict[Value, tuple[Input | State, Array]]:
-    """Map integer values to the input or constant whose elements they are, and their positions.
+    """Map integer values to an input or constant, and the positions of their elements in it.
 
-    These are the integer inputs and constants, and values derived from them by views and copies.
+    The values are integer inputs and constants, and views and copies of them.
     """
     constants = (state for state in graph.states if state.role == "constant")
     sources: list[Input | State] = [*graph.inputs, *constants]
@@ -226,14 +235,14 @@ def _fed_positions(graph: Graph) -> dict[Value, tuple[Input | State, Array]]:
 
 
 def _shows_numbers(node: Node) -> bool:
-    """Return True if the outputs are views of the first input, with its dtype."""
+    """Return True if the outputs of a node are views of its first input, with the same dtype."""
     return node.op.views is not None and all(
         value.type.dtype == node.inputs[0].type.dtype for value in node.outputs
     )
 
 
 def _keeps_numbers(node: Node) -> bool:
-    """Return True if the output has the same integers as the only input."""
+    """Return True if the output of a node has the same integers as its only input."""
     if not isinstance(node.op, Copy | Cast):
         return False
     given, kept = node.inputs[0].type.dtype, node.output.type.dtype
@@ -241,7 +250,8 @@ def _keeps_numbers(node: Node) -> bool:
 
 
 Readers = dict[Bounds, list[tuple[Node, Array]]]
-"""Bounds → the nodes whose indices have these bounds, and the positions that they read."""
+"""Bounds → (node, positions) for each node whose indices have these bounds: the positions of the
+input that it reads."""
 
 
 def _order(bounds: Bounds) -> tuple[bool, int, int, int]:

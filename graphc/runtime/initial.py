@@ -37,7 +37,10 @@ def fill_initial(state: State, seed: int, out: Array, rank: int = 0) -> None:
 
 
 def _fill_part(shard: Shard, seed: int, out: Array, rank: int) -> None:
-    """Fill the part of a rank. Each member has the values that it has in a single process."""
+    """Fill the part of a rank.
+
+    Each member gets the same values as without sharding.
+    """
     out.fill(0)
     for first, member in shard.places():
         in_part, in_member = overlap(rank * out.size, out.size, first, member.elements)

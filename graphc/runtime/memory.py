@@ -1,4 +1,4 @@
-"""Memory capacity for an arena: of a device by its profile, or of this machine."""
+"""The memory that an arena may use: that of a device's profile, or that of this machine."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ Range = tuple[int, int]
 """The bytes `[first, last)` of the arena."""
 
 POISON = 0xFF
-"""A byte such that floats of any width made of it are NaN."""
+"""A byte value such that a float of any width that consists of it is NaN."""
 
 
 def empty_at_start(plan: MemoryPlan) -> list[Range]:

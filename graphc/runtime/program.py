@@ -128,7 +128,7 @@ class Program:
 
     @property
     def backend(self) -> Backend:
-        """The plan bound to the device."""
+        """The object that runs the plan on the device."""
         return self._backend
 
     @property
@@ -194,7 +194,7 @@ class Program:
         return self._store.lend(plan)
 
     def reset(self) -> None:
-        """Reset all states to their initial values, and the number of steps done.
+        """Reset all states to their initial values, and the step counter to 0.
 
         Raises `OptionError` if the states belong to another program.
         """
@@ -212,11 +212,11 @@ class Program:
     def step(
         self, feeds: Mapping[str, Any] | None = None, /, *unnamed: Any, **named: Any
     ) -> dict[str, Array]:
-        """Run one step: copy inputs in, run every node, copy outputs out.
+        """Run one step: copy feeds to the inputs, run every node, return the outputs.
 
         Inputs are passed by name; an input with a default may be omitted. Arrays of another dtype
         and torch tensors are converted if that changes no number; else `FeedError` is raised.
-        Returns new arrays by output name, for a training program ``{"loss": array}``.
+        Returns new arrays by output name: ``{"loss": array}`` for a training program.
         """
         if unnamed or not isinstance(feeds, Mapping | None):
             given = ", ".join(f"{source.name}=..." for source in self.graph.inputs)

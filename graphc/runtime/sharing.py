@@ -49,7 +49,7 @@ def lent_buffers(
 
 
 def _same(plan: MemoryPlan, state: State, owner: MemoryPlan, held: Mapping[str, Held]) -> State:
-    """Return the owner's state of that name; raises `OptionError` if it cannot be shared."""
+    """Return the owner's state with the same name; raise `OptionError` if it cannot be shared."""
     if state.name not in held:
         raise OptionError(
             f"the other program has no state {state.name!r}; give both networks the same scopes "

@@ -14,7 +14,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class States(MutableMapping[str, Array]):
-    """A view of some states by name. Reading copies; writing checks shape and dtype."""
+    """A mapping from names to states of a program.
+
+    Reading returns a copy; writing checks shape and dtype.
+    """
 
     def __init__(
         self,

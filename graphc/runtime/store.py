@@ -35,7 +35,7 @@ class Store:
         self._plan, self.held = plan, held_by_name(plan.graph)
         self.turns = turns
         self.pending: deque[Callable[[], object]] = deque()
-        """Functions that wait for the submitted steps whose outputs nobody has fetched."""
+        """Functions that wait for submitted steps whose outputs have not been fetched."""
         self._constants = {state.name for state in plan.graph.states if state.role == "constant"}
         self._backend, self._lane = backend, lane
         self._gathered: tuple[State, Array] | None = None
@@ -66,7 +66,10 @@ class Store:
         return member_of(self._gathered[1], held).copy()
 
     def read_all(self, names: Collection[str]) -> dict[str, Array]:
-        """Return the states with these names; sharded states on rank 0 only, which saves them."""
+        """Return the states with these names, to be saved.
+
+        Sharded states are returned on rank 0 only.
+        """
         self.require_whole()
         named = {name: self.held[name] for name in names}
         found = {name: self.read(held) for name, held in named.items() if held.first is None}
@@ -115,7 +118,7 @@ class Store:
         self._gathered = None
 
     def require_whole(self) -> None:
-        """Raise `TornError` if an interruption left some states new and some old."""
+        """Raise `TornError` if an interruption has left some states new and some old."""
         if self._backend.is_torn:
             raise TornError(
                 "a step or a load was interrupted while it replaced states, so some states are "

@@ -46,7 +46,8 @@ class Turns:
     def _turn(self) -> _Turn:
         """Return the lock of this process.
 
-        A forked child cannot use its parent's: the thread that had it may not exist in the child.
+        A forked child cannot use the lock of its parent: the thread that has acquired it may not
+        exist in the child.
         """
         process = os.getpid()
         if self._on_gpu and process != self._process:

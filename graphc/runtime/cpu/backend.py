@@ -100,7 +100,10 @@ class CpuBackend:
         return lambda: outputs
 
     def _update(self) -> None:
-        """Run the calls from the first update on. `is_torn` is set in case they are interrupted."""
+        """Run the calls from the first update on.
+
+        `is_torn` is True while they run, so that an interruption is detected.
+        """
         for state, copy in self._kept:
             np.copyto(copy, state)
         self.is_torn = True

@@ -206,7 +206,7 @@ def node_calls(
 
 
 def joined(calls: Sequence[Call]) -> list[Call]:
-    """Merge calls of consecutive rows of a table."""
+    """Merge calls that run consecutive rows of a table into one call."""
     found: list[Call] = []
     for call in calls:
         last = found[-1] if found else None

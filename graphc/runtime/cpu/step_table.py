@@ -44,7 +44,8 @@ ROW = np.dtype(
 """The row format of the table, as the loop reads it; each field has eight bytes."""
 
 WORK_A_THREAD = 1 << 15
-"""Elements below which a further thread costs more than it saves."""
+"""Minimum elements per thread that a kernel accesses; with fewer, a further thread costs more than
+it saves."""
 
 SHARES = 4
 """The number of times that each thread takes pieces of a kernel, if there are enough pieces."""
@@ -216,7 +217,10 @@ With a pool, it sets the number of threads of oneDNN to that of the pool, and re
 
 
 class Pool(ctypes.Structure):
-    """Threads for kernels: functions of libgomp, null without it, and the number of threads."""
+    """A pool of threads for kernels: functions of libgomp, and the number of threads.
+
+    The functions are null without libgomp.
+    """
 
     _fields_ = (
         ("parallel", ctypes.c_void_p),
@@ -286,7 +290,7 @@ class StepTable:
         self.pool = pool
         self._rows: list[tuple[int, ...]] = []
         self._kept: list[Any] = []
-        """Objects that rows point to."""
+        """Objects to which rows have pointers, kept so that they are not freed."""
         self.execute = 0
         """The address of oneDNN's function that runs a primitive."""
         self._table = np.empty(0, ROW)
@@ -297,7 +301,7 @@ class StepTable:
     def add_kernel(
         self, function: int, pointers: Sequence[int], numbers: Sequence[int], pieces: int, work: int
     ) -> None:
-        """Add a kernel on these buffers; it touches about `work` elements."""
+        """Add a kernel with its arguments as a row; the kernel accesses about `work` elements."""
         given = np.array(pointers, np.uint64), np.array(numbers, np.int64)
         self._kept += given
         threads = max(1, min(self.pool.threads, pieces, work // WORK_A_THREAD))

@@ -52,8 +52,8 @@ class GpuBackend:
     With `cudnn`, cuDNN computes the convolutions and attention that it supports. A warning lists
     products that cuBLASLt does not support; `report` lists all requests that libraries decline.
 
-    `lent` maps buffers of states to addresses in the arena of another program. Raises `ArenaError`
-    if the arena does not fit.
+    `lent` maps the indices of state buffers to addresses in the arena of another program. Raises
+    `ArenaError` if the arena does not fit.
     """
 
     def __init__(
@@ -202,8 +202,8 @@ class GpuBackend:
     def repeat(self) -> None:
         """Enqueue a step on the current contents of the arena, without feeds and outputs.
 
-        This is for measurements. Inputs keep their fed values only if the plan keeps them until the
-        end of the step, as for inputs that are also outputs.
+        This is for measurements. Inputs that are also outputs keep their values. The bytes of other
+        inputs may have been overwritten by the last step.
         """
         with self._accelerator.active():
             self._settle()
@@ -338,7 +338,7 @@ class GpuBackend:
 
 
 def _first_update(works: Sequence[Work]) -> int:
-    """Return the index of the first work that updates a state; `len(works)` if there is none."""
+    """Return the index of the first entry of `works` that updates a state, or `len(works)`."""
     updates = (
         number for number, work in enumerate(works) if any(n.op.has_effect for n in work.nodes)
     )

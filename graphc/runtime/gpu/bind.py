@@ -94,7 +94,7 @@ def bind(
 ) -> list[Work]:
     """Bind every node that is not a view, in order, to an arena at `address`.
 
-    `elsewhere` has the addresses of buffers that are not at their offset in that arena.
+    `elsewhere` maps the indices of buffers outside of that arena to their addresses.
 
     With `cudnn`, cuDNN computes each node for which it has an engine within the workspace of the
     node; `declines` is called with each request for which it has none. Small adjacent updates share
@@ -260,10 +260,10 @@ def _by_cudnn(
     in_parts: bool,
     declines: Callable[[Request], None],
 ) -> list[BoundCall]:
-    """Return the calls of a node by cuDNN, in the first form for which it has an engine.
+    """Return the cuDNN calls of a node, for the first of its possible requests that has an engine.
 
-    The workspace is `workspace_bytes` at `start`. The list is empty if there is no such form.
-    `in_parts` is passed to `Cudnn.build`.
+    The workspace is `workspace_bytes` at address `start`. The list is empty if no request has an
+    engine. `in_parts` is passed to `Cudnn.build`.
     """
     forms = list(library_calls(node, own, tf32))
     for asked in forms:

@@ -54,7 +54,7 @@ class CublasError(GraphcError):
 
 
 class NoAlgorithm(CublasError):  # noqa: N818 - a limit of the library, no mistake
-    """A product that cuBLASLt does not support."""
+    """No algorithm of cuBLASLt supports a product."""
 
 
 class Algorithm(ctypes.Structure):
@@ -110,7 +110,9 @@ class MatrixPlacement:
 
 
 class LtProduct:
-    """The descriptors of a product, which can `run` after `complete`.
+    """A matrix product of cuBLASLt: its descriptors.
+
+    `complete` must be called before `run`.
 
     `close` frees the descriptors, as does leaving its ``with`` block.
     """
@@ -164,7 +166,7 @@ class LtProduct:
     def complete(
         self, algorithm: Algorithm, places: Sequence[int], workspace: int, workspace_bytes: int
     ) -> None:
-        """Prepare to run on operands at these addresses."""
+        """Set the algorithm and the addresses of operands and workspace, before `run`."""
         call = self._call
         scalar = ctypes.c_double if call.compute == COMPUTE_64F else ctypes.c_float
         self._kept = (scalar(call.alpha), scalar(call.beta), algorithm)

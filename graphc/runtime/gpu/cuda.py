@@ -224,9 +224,10 @@ def _collection_paused() -> Iterator[None]:
 def _give_back(
     process: int, bound: dict[int, tuple[BoundGemm, LtProduct]], products: Products
 ) -> None:
-    """Free the library objects of a device that is not used any more.
+    """Free the library objects of a device that is no longer used.
 
-    Does nothing in a forked child: its copies belong to its parent, and CUDA does not work there.
+    Does nothing in a forked child: the objects belong to the parent process, and CUDA does not work
+    in the child.
     """
     if os.getpid() != process:
         return

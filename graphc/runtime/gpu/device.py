@@ -52,9 +52,10 @@ def load_cupy() -> Any:
 
 
 def _cure(driver: int, runtime: int) -> str:
-    """Describe the fix if CUDA finds no device, by CUDA's version numbers; 0 means no driver.
+    """Describe the fix if CUDA finds no device.
 
-    A driver supports all minor versions of its major version.
+    It depends on CUDA's version numbers of the driver and the runtime; 0 means no driver. A driver
+    supports all minor versions of its major version.
     """
     if driver // 1000 >= runtime // 1000:
         return "the driver is recent enough; check nvidia-smi and CUDA_VISIBLE_DEVICES"
@@ -97,7 +98,8 @@ def number_of_rank(local_rank: int) -> int:
 def profile_of(gpu: Gpu) -> Device:
     """Return the device to plan for, with the version of the installed cuDNN.
 
-    Its rates are those of the data sheet if there is a profile, else those of the driver.
+    Its rates are those of the data sheet if graphc has a profile of the GPU, else those that the
+    driver reports.
     """
     words = re.split(r"[^a-z0-9]+", gpu.name.lower())
     named = [device for device in map(find_device, profiles()) if _is_called(words, device.name)]

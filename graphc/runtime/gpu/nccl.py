@@ -37,7 +37,7 @@ SPINS = 1000
 """The number of polls of a step before the thread sleeps between polls."""
 
 NAP = 5e-5
-"""Seconds of such a sleep."""
+"""Seconds that the thread sleeps between polls."""
 
 CURE = "set NCCL_DEBUG=INFO to print NCCL's log; restart all ranks from the last checkpoint"
 
@@ -131,8 +131,8 @@ class Nccl:
 class Communicator:
     """The connection of a rank with all others.
 
-    A step does not show which rank is late. So `wait` aborts the whole connection, at an error of
-    it or after `time_limit` seconds.
+    A rank cannot detect which other rank is late. So `wait` aborts the whole connection if an error
+    occurs or `time_limit` seconds have passed.
     """
 
     def __init__(self, nccl: Nccl, handle: ctypes.c_void_p, rank: int, time_limit: float) -> None:

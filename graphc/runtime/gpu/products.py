@@ -225,7 +225,7 @@ def in_one_piece(call: Gemm) -> tuple[MatrixPlacement, ...]:
 def is_as_aligned(
     call: Gemm, placements: Sequence[MatrixPlacement], usual: Sequence[MatrixPlacement]
 ) -> bool:
-    """Return True if every row and matrix is at least as aligned as with contiguous operands."""
+    """Return True if all rows and matrices are at least as aligned as those in `usual`."""
     matrices = (call.first, call.second, call.c)
     for matrix, own, other in zip(matrices, placements, usual, strict=True):
         size = matrix.dtype.itemsize

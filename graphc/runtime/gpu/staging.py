@@ -55,7 +55,7 @@ class Mirror:
 
 
 def arranged(memory: Bytes, value: Value, place: Place) -> Array:
-    """Return an array on host memory with the strides of a value at a place of the arena."""
+    """Return an array on host memory that has the strides of a value in the arena."""
     return np.ndarray(value.shape, value.type.dtype.numpy, memory.data, 0, place.strides)
 
 
@@ -71,7 +71,7 @@ class Feed:
 
 
 class _Moves:
-    """Copies inside the arena between the places of values and their slots."""
+    """Copies, inside the arena, between values and their slots."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Arrivals:
         self._owners[feed.half] = feed
 
     def feed(self, feed: Feed, stream: Stream) -> None:
-        """Enqueue the copies of feeds to their places, after all work on the stream so far."""
+        """Enqueue the copies of feeds to the inputs, after all work on the stream so far."""
         accelerator = self._accelerator
         if self._moves is None:
             self._upload(feed, accelerator.record(stream))
@@ -162,7 +162,7 @@ class Arrivals:
         self._landed = feed
 
     def _upload(self, feed: Feed, after: Event) -> None:
-        """Enqueue the copies of feeds to slots or places, after an event if there is one."""
+        """Enqueue the copies of feeds to slots or inputs, after an event if there is one."""
         if self._owners[feed.half] is not feed:
             self._write(feed)
         if after is not None:

@@ -43,7 +43,8 @@ GPT-2."""
 
 ATTENTION_PART, ATTENTION_GRADIENT_PART, OWN_ATTENTION_PART = 0.32, 0.22, 0.17
 """The fractions of peak arithmetic of cuDNN's attention, of its deterministic gradient, and of
-graphc's own attention on tensor cores, which its other instructions limit; measured."""
+graphc's own attention on tensor cores, which is limited by instructions other than products. All
+are measured."""
 
 ODD_EXTENT_PART, EXTENT_MULTIPLE = 0.1, 8
 """`ODD_EXTENT_PART` is the fraction of peak arithmetic of 16-bit products whose m or k is not a
@@ -71,7 +72,7 @@ LAUNCH_SECONDS = 2.5e-6
 """The overhead of a call inside a CUDA graph."""
 
 ADDRESS = 0x7F00_0000_0000
-"""The assumed address of the arena."""
+"""The address of the arena that the model assumes."""
 
 IN_PARTS = ("concat", "pad_slice")
 """Ops whose kernels are launched several times, each time for a part of the result. The bytes that
@@ -201,7 +202,7 @@ def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tup
 
 
 def moved_bytes(work: Work, sizes: Mapping[int, int]) -> int:
-    """Return the bytes that the kernels of a node read and write, by their arguments."""
+    """Return the bytes that the kernels of a node read and write, derived from their arguments."""
     launches = [call for call in work.calls if isinstance(call, BoundLaunch)]
     if launches and work.nodes[0].op.name in IN_PARTS:
         cost = work.nodes[0].op.cost(work.nodes[0])

@@ -43,7 +43,7 @@ class Held:
 
 
 def held_by_name(graph: Graph) -> dict[str, Held]:
-    """Return everything that steps may change, by name."""
+    """Return all states that steps may change, by name; members of sharded rows are separate."""
     found: dict[str, Held] = {}
     for state in graph.states:
         if isinstance(state.initial, Shard):
@@ -56,7 +56,10 @@ def held_by_name(graph: Graph) -> dict[str, Held]:
 
 
 def whole_row(lane: Lane, state: State, part: Array) -> Array:
-    """Gather a sharded row from the parts of all ranks; a collective of all ranks."""
+    """Gather a sharded row from the parts of all ranks.
+
+    All ranks must call this function.
+    """
     row = np.empty(lane.wire.size * part.size, part.dtype)
     lane.run(f"the all-gather of {state.name}", sums.all_gather(lane.wire, part, row))
     return row

@@ -76,7 +76,7 @@ class Lane:
         return begin
 
     def ends(self, node: Node) -> Callable[[], None]:
-        """Return the call that waits for a collective; it raises `RanksError` if that failed."""
+        """Return the call that waits for a collective; it raises `RanksError` on failure."""
         ticket = self._tickets[node]
         return lambda: self._wait(ticket)
 
@@ -101,7 +101,7 @@ class Lane:
     def stopped(self) -> None:
         """Mark the lane as broken if a step ended by an error with collectives in flight.
 
-        The next step would take the results of those collectives for its own, so it must not run.
+        Further steps must not run: they would take the results of those collectives for their own.
         """
         if not self._broken and any(ticket.is_open for ticket in self._tickets.values()):
             self._broken = (
@@ -175,7 +175,7 @@ class Lane:
 
 
 class _Ticket:
-    """The name and the results of a collective.
+    """A collective that was begun: its name and its results.
 
     `is_open` is True from its beginning until the first wait for it. Later waits return at once.
     """

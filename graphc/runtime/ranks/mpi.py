@@ -17,7 +17,8 @@ SPINS = 200
 """The number of polls of a request before the thread sleeps between polls."""
 
 NAP = 5e-5
-"""Seconds of such a sleep, which leaves the processor to ranks that compute."""
+"""Seconds that the thread sleeps between polls, which leaves the processor to ranks that
+compute."""
 
 
 class MpiWire:

@@ -47,7 +47,7 @@ def ranks_of(plan: MemoryPlan) -> int:
 
 
 def lane_of(plan: MemoryPlan, seed: int, lane: Lane | None) -> Lane:
-    """Return the lane for a plan: `lane`, or by default that of the launched processes.
+    """Return the queue of collectives for a plan: `lane`, or by default that of this process.
 
     Raises `RanksError` if the number of ranks is not that of the plan, or if ranks differ in plan,
     seed or time limit.

@@ -25,8 +25,8 @@ class Wire(Protocol):
     ) -> None:
         """Send `lengths[j]` bytes of `sent` from `starts[j]` on to each rank j (an all-to-all).
 
-        `received` has the pieces in the order of their senders. Each sender sends as many bytes as
-        this rank sends to itself.
+        `received` has the pieces in the order of their senders. Every rank sends this rank as many
+        bytes as this rank sends to itself.
         """
         ...
 
@@ -42,11 +42,14 @@ class Wire(Protocol):
         ...
 
     def tell(self, message: bytes) -> list[bytes]:
-        """Return the messages of all ranks, by rank. It allocates, so steps do not use it."""
+        """Send a message to all ranks, and return the messages of all ranks, by rank.
+
+        It allocates memory, so steps do not use it.
+        """
         ...
 
     def abort(self) -> None:
-        """End all ranks."""
+        """End the processes of all ranks."""
         ...
 
 

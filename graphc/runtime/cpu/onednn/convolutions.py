@@ -49,7 +49,7 @@ ROLES = {
     "conv2d_input_gradient": (SOURCE_GRADIENT, WEIGHTS, TARGET_GRADIENT),
     "conv2d_weight_gradient": (SOURCE, WEIGHTS_GRADIENT, TARGET_GRADIENT),
 }
-"""Op → the arguments of its primitive for x, the filters and y."""
+"""Op → the numbers of its primitive's arguments for x, the filters and y."""
 
 
 def convolution_executions(
@@ -154,7 +154,10 @@ class _Form:
         )
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
-        """Yield (first image, number of images) of each call: one call, unless maps are copied."""
+        """Yield (first image, number of images) of each call.
+
+        There is one call for all images, unless maps are copied.
+        """
         count = self.geometry.x[0]
         images = copied_images(self._copied) if self._copied else count
         for first in range(0, count, images):
@@ -176,7 +179,7 @@ class _Form:
     # --- calls ---
 
     def _filters(self) -> Tensor:
-        """Return the filters of the node, with an axis of groups if there are several."""
+        """Return the filters of the node as a tensor, with an axis for groups if there are any."""
         groups, (k, c, r, s) = self.geometry.attributes.groups, self.geometry.w
         strides = strides_of(self.w, self.places[self.w])
         if groups == 1:

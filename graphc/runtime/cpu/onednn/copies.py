@@ -52,9 +52,10 @@ def reordered(
 
 
 def moved(library: Library, source: Value, target: Value, places: Places) -> list[Execution] | None:
-    """Return the calls that copy a value to the place of another value of the same shape.
+    """Return the calls that copy `source` to the address and layout of `target`.
 
-    The list is empty if both have the same place. Returns None if the library cannot copy it.
+    Both have the same shape. The list is empty if both have the same address and layout. Returns
+    None if the library cannot copy it.
     """
     if places[source] == places[target]:
         return []

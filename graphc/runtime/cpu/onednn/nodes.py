@@ -17,7 +17,9 @@ from graphc.runtime.cpu.onednn.products import product_executions
 def executions(
     node: Node, places: Places, workspace_address: int, workspace_bytes: int, threads: int
 ) -> list[Execution] | None:
-    """Return the oneDNN calls of a node on values at these places; None if it has to run by NumPy.
+    """Return the oneDNN calls of a node; None if the node has to run by NumPy.
+
+    `places` has the addresses and strides of values.
 
     The caller provides the workspace, whose contents are not kept between nodes. The calls must run
     with at least `threads` threads of libgomp. Without the library, the result is always None.
@@ -27,7 +29,7 @@ def executions(
 
 
 _LOCK = lock_across_forks()
-"""A lock on the primitives, which all programs share and which are created at their first use."""
+"""A lock on the primitives, which are shared by all programs and created when first used."""
 
 
 def _executions(

@@ -83,9 +83,10 @@ def product_executions(
 
 
 def _matrices(node: Node, places: Places) -> Matrices | None:
-    """Return the operands of a product for the library.
+    """Return the operands of a product in the form that the library needs.
 
-    Returns None if a matrix is stored neither by rows nor by columns, or the result not by rows.
+    Returns None if an operand is stored neither by rows nor by columns, or if the result is not
+    stored by rows.
     """
     (a, b), c = node.inputs[:2], node.output
     is_linear = node.op.name == "linear"
@@ -112,7 +113,7 @@ def _matrices(node: Node, places: Places) -> Matrices | None:
 
 
 def _matrix_strides(value: Value, places: Places) -> Numbers | None:
-    """Return the strides of matrices along both axes in elements, also for axes of one element.
+    """Return the (row, column) strides of a value's matrices in elements.
 
     Returns None if they are stored neither by rows nor by columns.
     """
@@ -128,7 +129,7 @@ def _matrix_strides(value: Value, places: Places) -> Numbers | None:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The parameters that all calls of a node share."""
+    """The properties that all calls of a matmul or linear node share."""
 
     library: Library
     bias: Value | None
