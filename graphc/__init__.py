@@ -373,7 +373,7 @@ __all__ = [
 
 _public_functions({name: globals()[name] for name in __all__})
 
-if not TYPE_CHECKING:  # a type checker knows the names, and would take this for all others
+if not TYPE_CHECKING:  # type checkers know the names, and would accept any other name
 
     def __getattr__(name: str) -> object:
         raise _no_attribute(__name__, name, __all__)

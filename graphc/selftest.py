@@ -102,7 +102,7 @@ def checks(device: str) -> Iterator[Check]:
         for subject, work in _works(network, device, on_gpu):
             try:
                 passed, found = work()
-            except Exception as error:  # of any library: the other checks go on
+            except Exception as error:  # any library may fail; the other checks continue
                 passed, found = False, f"{type(error).__name__}: {error}"
             yield Check(name, subject, passed, found)
 

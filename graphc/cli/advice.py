@@ -1,4 +1,4 @@
-"""Advice on a plan: whether it fits its device, the budget that does, and what lowers its arena."""
+"""Advice on a plan: if it fits its device, a budget that fits, and options that lower its arena."""
 
 from __future__ import annotations
 
@@ -208,7 +208,10 @@ class Lowering:
 
 
 class Alternatives:
-    """A cache of alternative plans for one command, within a limit on nodes."""
+    """Plans with changed options, for advice on the plan of a command.
+
+    Each plan is made once. `work` limits the total number of their nodes.
+    """
 
     def __init__(self, options: argparse.Namespace, work: int | None = WORK) -> None:
         self._options, self._work = options, work

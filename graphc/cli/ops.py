@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table."""
+    """Print the table of ops."""
     if options.json:
         say(json.dumps({name: _describe(op) for name, op in sorted(REGISTRY.items())}))
         return

@@ -12,7 +12,7 @@ from graphc.ops.indexing import slice_
 from graphc.ops.shape import full, reshape
 
 MOST_ROWS = 4
-"""Maximum number of rows of a matrix."""
+"""Maximum number of rows of a matrix whose determinant or inverse is computed."""
 
 
 def determinant(x: Value) -> Value:

@@ -1,4 +1,4 @@
-"""A backend for the test runner of `onnx`."""
+"""graphc as a backend of `onnx`, for the test runner of `onnx`."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class Prepared(BackendRep):
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
         """Run the model on inputs given by name or in the model's order.
 
-        Inputs with a default in the model may be omitted. If inputs are given in the model's
-        order, either all of those or none must be omitted. Raises `FeedError` for inputs that do
-        not match the model's.
+        Inputs with a default in the model may be omitted. If inputs are given in the model's order,
+        either all inputs with a default or none of them must be omitted. Raises `FeedError` for
+        inputs that do not match the model's.
         """
         arrays = self._named(inputs)
         if self._bound is None or not self._bound.takes(arrays):
@@ -159,7 +159,10 @@ def network_for(
 
 
 class Backend(Base):
-    """``onnx.backend.test.BackendTest(graphc.onnx.Backend, __name__)`` runs onnx's tests."""
+    """graphc as a backend of `onnx`.
+
+    ``onnx.backend.test.BackendTest(graphc.onnx.Backend, __name__)`` creates onnx's tests for it.
+    """
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:

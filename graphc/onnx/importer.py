@@ -66,7 +66,7 @@ def load(
 
 
 class Importer:
-    """The import of one model."""
+    """The state of the import of one model."""
 
     def __init__(self, model: Model, roles: Mapping[str, Role], weights: bool) -> None:
         self.model, self.roles, self.reads_weights = model, roles, weights

@@ -171,7 +171,9 @@ def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | No
     wholes = _wholes(plan, value) if placement.how == "part" else []
     if wholes:
         return "part", placement.over if placement.over in wholes else wholes[0]
-    if node.op.gathers is not None:  # operands are inside the output, not under it
+    if (
+        node.op.gathers is not None
+    ):  # operands are parts of the output, which does not overwrite them
         return fresh, None
     under = [v for v in node.inputs if plan.placements[v].buffer == placement.buffer]
     if under:

@@ -116,7 +116,7 @@ class NetworkTraining(TrainingRun):
         )
 
     def export(self, path: str) -> None:
-        """Write the imported network with its current weights as ONNX, with its outputs.
+        """Write the imported network with its current weights and all of its outputs as ONNX.
 
         States that the loss does not read keep their imported values. All ranks call this
         method, and only rank 0 writes.

@@ -2,7 +2,8 @@
 
 Each clock is a process with a track of nodes, a track of collectives between ranks, a counter of
 live bytes, and counters of live bytes by kind. Perfetto names a counter by its event and its
-argument, so the first is "live" with "bytes". Times are in microseconds, as the format requires.
+argument, so the counter of all live bytes has the event "live" and the argument "bytes". Times are
+in microseconds, as the format requires.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def _scaled_matmul(node: Node, on: Emission, a: str, b: str, *sum: str) -> str:
 
 
 def turned(on: Emission, x: str, rank: int) -> str:
-    """Transpose the last two axes."""
+    """Transpose the last two axes of a tensor with `rank` axes."""
     return on("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 

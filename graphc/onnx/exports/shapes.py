@@ -70,7 +70,10 @@ def _pad_slice(node: Node, on: Emission, x: str) -> str:
 
 
 def _spread(on: Emission, x: str, shape: list[int], axis: int, step: int, value: str) -> str:
-    """Space elements along an axis `step` apart; update `shape` to that of the result."""
+    """Insert `value` between the elements along an axis, so that they are `step` apart.
+
+    `shape` is changed to the shape of the result.
+    """
     before, behind = shape[:axis], shape[axis + 1 :]
     apart = on("Reshape", x, on.integers(*shape[: axis + 1], 1, *behind))
     zeros = [0] * (len(shape) + 1)

@@ -1,4 +1,4 @@
-"""Activation functions, softmax and dropout."""
+"""Import of activation functions, softmax and dropout."""
 
 from __future__ import annotations
 

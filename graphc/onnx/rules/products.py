@@ -81,7 +81,7 @@ def gemm(call: OnnxCall) -> Operand:
 
 
 def is_linear(call: OnnxCall, turned: tuple[bool, bool], alpha: float, beta: float) -> bool:
-    """Return True if a Gemm is a linear layer, which is one kernel including its bias."""
+    """Return True if a Gemm can be imported as a linear layer, whose kernel also adds the bias."""
     return (
         turned == (False, True)
         and alpha == beta == 1

@@ -66,7 +66,7 @@ class CudaDevice:
         """The decrease of free memory while NCCL connected: an estimate of what NCCL allocated."""
         self._bound: dict[int, tuple[BoundGemm, LtProduct]] = {}
         owned = os.getpid(), self._bound, self.products
-        weakref.finalize(self, _give_back, *owned).atexit = False  # CUDA is gone by then
+        weakref.finalize(self, _give_back, *owned).atexit = False  # CUDA has shut down by then
 
     def _identity(self) -> str:
         """Return a text that is unique among all GPUs, including those of other machines."""

@@ -140,7 +140,7 @@ class Communicator:
         self.rank, self.time_limit = rank, time_limit
         self._given_up = ""
         self._close = weakref.finalize(self, nccl.abort, handle, os.getpid())
-        self._close.atexit = False  # CUDA is gone by then
+        self._close.atexit = False  # CUDA has shut down by then
 
     def require(self) -> None:
         """Raise `RanksError` if the connection has been aborted."""
