@@ -70,10 +70,10 @@ def plan(options: PlanOptions) -> MemoryPlan:
 class FrontierPoint:
     """A plan on the trade-off curve of bytes against time.
 
-    `arena_bytes` and `feature_map_bytes` are its bytes. `extra_time_fraction` and
-    `extra_flops_fraction` are the fractions that it adds to a step's seconds and flops.
-    `extra_time_bound` is the least fraction of the seconds that any plan within these bytes adds.
-    `bound_bytes` is the least number of bytes that any plan needs.
+    `arena_bytes` and `feature_map_bytes` are the sizes of its arena and of its feature maps.
+    `extra_time_fraction` and `extra_flops_fraction` are the time and the flops that it adds, as
+    fractions of a step. `extra_time_bound` is a lower bound on the added time of any plan within
+    these bytes. `bound_bytes` is a lower bound on the bytes of any plan.
     """
 
     arena_bytes: int

@@ -211,7 +211,7 @@ class DependencyError(GraphcError):
 
 
 def to_install(packages: str, extra: str) -> str:
-    """Return the instruction to install missing packages, by name or by an extra of graphc."""
+    """Return a sentence on how to install packages, or the extra of graphc that has them."""
     return f"run pip install {packages}, or pip install '.[{extra}]' in a checkout of graphc"
 
 

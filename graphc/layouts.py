@@ -76,7 +76,7 @@ class _Chosen:
         self.viewed: dict[Value, Strides] = {}
 
     def strides_of(self, value: Value) -> Strides:
-        """Return the byte strides of a value."""
+        """Return the byte strides of a value, chosen or row-major."""
         found = self.own.get(value) or self.viewed.get(value)
         return found or contiguous_strides(value.type)
 

@@ -68,14 +68,14 @@ class _Display:
         self._timer.start()
 
     def tell(self, doing: str) -> None:
-        """Show the current work, on a new line if output has ended the display."""
+        """Show what the command is doing, on a new line if output has removed the display."""
         with self._lock:
             if self._has_ended:
                 self._wait()
         self._bar.update(self._task, description=escaped(doing))
 
     def end(self) -> None:
-        """Remove the line."""
+        """Remove the progress line from the terminal."""
         self._timer.cancel()
         with self._lock:
             if not self._has_ended:

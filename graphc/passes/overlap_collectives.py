@@ -6,11 +6,14 @@ the node that begins it. The rank is then idle while bytes go over the link.
 The pass is one walk over the nodes. They keep their order, with these exceptions:
 
 - A collective runs as soon as its operands are available, together with the nodes that only copy
-  these operands into its bucket. ↵ - An arrival, the node that waits for a collective, runs just
-  before the first of its consumers, together with views of its result.
+  these operands into its bucket.
+- An arrival, the node that waits for a collective, runs just before the first of its consumers,
+  together with views of its result.
 - A node waits until its operands have arrived if only updates, outputs and other collectives depend
-  on it. The walk has two clocks. One adds up the seconds of nodes and of waits at arrivals. The
-  other one is for the link, which carries one collective after another.
+  on it.
+
+The walk has two clocks. One adds up the seconds of nodes and of waits at arrivals. The other one is
+for the link, which carries one collective after another.
 
 Invariant: a node runs after the producers of its operands, and an update after all other uses of
 the state that it replaces. So each node reads the same values as before. Live ranges of buckets

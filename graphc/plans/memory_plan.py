@@ -187,7 +187,7 @@ class MemoryPlan:
 
     @cached_property
     def target(self) -> Target:
-        """The target for which the plan was made."""
+        """The target (kernels of a device) for which the plan was made."""
         return target_of(self.device)
 
     @cached_property
@@ -363,7 +363,7 @@ def strided(placements: Mapping[Value, Placement]) -> dict[Value, tuple[int, ...
 
 
 def kind_of(value: Value) -> Kind:
-    """Return the kind of a value's bytes."""
+    """Return the kind of bytes that a value has, such as state, gradient or feature map."""
     if isinstance(value, State):
         return "state"
     if isinstance(value, Input) or value.node is None:

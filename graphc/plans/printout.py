@@ -19,7 +19,7 @@ INDENT, PEAK_INDENT = 22, 30
 """The columns at which a figure in the summary, and a name at the peak, begin."""
 
 LARGEST = 6
-"""The number of values listed at the peak."""
+"""The maximum number of values listed at the peak."""
 
 
 @writes(MemoryPlan, "text")

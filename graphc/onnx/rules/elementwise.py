@@ -175,7 +175,7 @@ def _bound(call: OnnxCall, index: int, name: str) -> Number | None:
 
 @rule("Identity")
 def identity(call: OnnxCall) -> Operand:
-    """Return the operand unchanged."""
+    """Return the operand itself."""
     found: Operand = call.operand(0)
     return found
 

@@ -20,20 +20,20 @@ from graphc.onnx.model import constant_of
 
 @rule("Shape")
 def shape(call: OnnxCall) -> Weight:
-    """Return the known extents of an operand, or of some of its axes."""
+    """Return the extents of an operand, or of some of its axes, known at import."""
     extents = call.shape(0)[call.attribute("start", 0) : call.attribute("end")]
     return known(call.node.output[0], np.asarray(extents, np.int64))
 
 
 @rule("Size")
 def size(call: OnnxCall) -> Weight:
-    """Return the known number of elements."""
+    """Return the number of elements of an operand, known at import."""
     return known(call.node.output[0], np.asarray(math.prod(call.shape(0)), np.int64))
 
 
 @rule("Constant")
 def constant(call: OnnxCall) -> Weight:
-    """Return a constant of the file."""
+    """Return the tensor of a Constant node."""
     found = constant_of(call.node, ".")
     if found is None:
         raise UnsupportedError("strings and sparse tensors are not supported")

@@ -59,7 +59,7 @@ LEAST_TURNS, MOST_TURNS = 16, 1024
 the next wait is long too, and halves otherwise."""
 
 ROW_TYPE = "%row = type { ptr, ptr, ptr, i64, i64, ptr, i64, i64, i64 }"
-"""`ROW` in LLVM IR."""
+"""The row format `ROW` as a type of LLVM IR."""
 
 _LOOP = f"""
 {ROW_TYPE}

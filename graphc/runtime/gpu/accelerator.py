@@ -65,16 +65,16 @@ class Accelerator(Protocol):
         """Record an event, which is complete when all work enqueued so far is done."""
 
     def mark(self, stream: Stream) -> Event:
-        """Record an event with a time stamp."""
+        """Record an event with a time stamp on a stream, for `seconds_between`."""
 
     def seconds_between(self, start: Event, end: Event) -> float:
         """Return the seconds between two completed marks."""
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """Make all work that is enqueued on the stream from now on wait for an event."""
+        """Make work that is enqueued on the stream from now on wait until an event is complete."""
 
     def synchronize(self, event: Event) -> None:
-        """Wait for an event."""
+        """Block until an event is complete."""
 
     def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Callable[[], None]:
         """Capture the work that `enqueue` enqueues as a graph, without running it.

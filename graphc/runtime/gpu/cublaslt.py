@@ -58,13 +58,13 @@ class NoAlgorithm(CublasError):  # noqa: N818 - a limit of the library, no mista
 
 
 class Algorithm(ctypes.Structure):
-    """`cublasLtMatmulAlgo_t`: opaque, and may be copied."""
+    """The C structure `cublasLtMatmulAlgo_t`: opaque bytes that may be copied."""
 
     _fields_ = (("opaque", ctypes.c_uint64 * 8),)
 
 
 class Heuristic(ctypes.Structure):
-    """`cublasLtMatmulHeuristicResult_t`."""
+    """The C structure `cublasLtMatmulHeuristicResult_t`: an algorithm and its requirements."""
 
     _fields_ = (
         ("algorithm", Algorithm),
@@ -183,7 +183,7 @@ class LtProduct:
         check(self._library, "cublasLtMatmul", *self._arguments, stream)
 
     def close(self) -> None:
-        """Destroy the descriptors."""
+        """Destroy the descriptors of the product."""
         while self._made:
             kind, made = self._made.pop()
             check(self._library, f"cublasLt{kind}Destroy", made)

@@ -28,7 +28,7 @@ from graphc.runtime.gpu.bind import BoundExchange
 IDENTITY_BYTES = 128
 
 SUM = 0
-"""`ncclSum`."""
+"""The value `ncclSum` of `ncclRedOp_t`."""
 
 SUCCESS, IN_PROGRESS = 0, 7
 """The values of `ncclResult_t` that are not errors."""
@@ -42,14 +42,14 @@ NAP = 5e-5
 CURE = "set NCCL_DEBUG=INFO to print NCCL's log; restart all ranks from the last checkpoint"
 
 CHAR = 0
-"""`ncclInt8`: data that is only moved is moved as bytes."""
+"""The value `ncclInt8` of `ncclDataType_t`, for collectives that only move bytes."""
 
 DATA_TYPES: Mapping[DType, int] = {float16: 6, float32: 7, float64: 8, bfloat16: 9}
-"""Values of `ncclDataType_t` for sums."""
+"""Dtype → the value of `ncclDataType_t`, for sums."""
 
 
 class Identity(ctypes.Structure):
-    """`ncclUniqueId`, which identifies the ranks of one communicator."""
+    """The C structure `ncclUniqueId`, which identifies the ranks of one communicator."""
 
     _fields_ = (("internal", ctypes.c_char * IDENTITY_BYTES),)
 
@@ -71,7 +71,7 @@ SIGNATURES: Mapping[str, tuple[type[Any], tuple[Any, ...]]] = {
 
 
 class Nccl:
-    """The NCCL library."""
+    """The NCCL library, loaded by ctypes."""
 
     def __init__(self, library: Any) -> None:
         self._library = library

@@ -160,7 +160,7 @@ class Products:
             return asked.first_choice([each.alignment for each in placements], workspace_bytes)
 
     def close(self) -> None:
-        """Destroy the handle."""
+        """Destroy the handle of cuBLASLt."""
         if self._handle:
             check(self._library, "cublasLtDestroy", self._handle)
             self._handle = ctypes.c_void_p()

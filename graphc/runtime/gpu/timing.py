@@ -19,7 +19,7 @@ ROUNDS = 3
 """Repetitions of every timed launch; the minimum is used."""
 
 HEAD_START = 2
-"""Steps that are enqueued before a round."""
+"""Number of steps that are enqueued before a round of timed launches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def whole_row(lane: Lane, state: State, part: Array) -> Array:
 
 
 def member_of(row: Array, held: Held) -> Array:
-    """Return a member of a row, in its shape."""
+    """Return a member of a gathered row, in the shape of its parameter."""
     assert held.first is not None
     return row[held.first : held.first + held.type.elements].reshape(held.shape)
 

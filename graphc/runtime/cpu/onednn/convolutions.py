@@ -42,7 +42,8 @@ from graphc.runtime.cpu.onednn.primitive import (
 )
 
 TRAINING, DIRECT = 64, 1
-"""Values of `dnnl_prop_kind_t` and `dnnl_alg_kind_t`."""
+"""The values for training and for the direct algorithm, of `dnnl_prop_kind_t` and
+`dnnl_alg_kind_t`."""
 
 ROLES = {
     "conv2d": (SOURCE, WEIGHTS, TARGET),

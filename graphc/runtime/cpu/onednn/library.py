@@ -37,7 +37,7 @@ class OnednnError(GraphcError):
 
 
 class Version(ctypes.Structure):
-    """The first fields of `dnnl_version_t`."""
+    """The C structure `dnnl_version_t`, of which only the first fields are declared."""
 
     _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int), ("patch", ctypes.c_int))
 
@@ -67,11 +67,11 @@ class Library:
         self.execute = _address(functions.dnnl_primitive_execute)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function; raises `OnednnError` unless it succeeds."""
+        """Call a function of the library; raises `OnednnError` unless it succeeds."""
         _check(name, self.status(name, *arguments))
 
     def status(self, name: str, *arguments: Any) -> int:
-        """Call a function and return its status."""
+        """Call a function of the library and return its status."""
         return int(getattr(self.functions, name)(*arguments))
 
     def made(self, kind: str, *arguments: Any, how: str = "create") -> Owned:

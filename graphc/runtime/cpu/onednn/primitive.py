@@ -27,7 +27,7 @@ USER_SCRATCHPAD = 1
 
 SOURCE, TARGET, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
 SOURCE_GRADIENT, TARGET_GRADIENT, WEIGHTS_GRADIENT = 129, 145, 161
-"""Numbers of the arguments of primitives."""
+"""The numbers by which a primitive's arguments are identified, from dnnl_types.h."""
 
 ALLOCATING = ("gemm", "ref")
 """Substrings of the names of rejected implementations. Those based on the library's BLAS allocate
@@ -41,7 +41,7 @@ Condition = Callable[["Primitive"], bool]
 
 
 class Argument(ctypes.Structure):
-    """`dnnl_exec_arg_t`."""
+    """The C structure `dnnl_exec_arg_t`: the number of an argument, and its memory."""
 
     _fields_ = (("argument", ctypes.c_int), ("memory", Pointer))
 
@@ -115,7 +115,7 @@ class Primitive:
 
     @property
     def descriptor(self) -> Pointer:
-        """The primitive descriptor."""
+        """The handle of the primitive descriptor."""
         return Pointer(self._descriptor.handle)
 
     @property
