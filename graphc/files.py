@@ -85,7 +85,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_writable(path: str | os.PathLike[str], error: type[GraphcError]) -> None:
-    """Raise `error` if a file cannot be written at `path`, before any work for it is done."""
+    """Raise `error` if a file cannot be written at `path`; called before long computations."""
     target = _path(path, error)
     try:
         needed = Path(os.path.realpath(target)).parent if _is_regular(target) else target

@@ -42,14 +42,14 @@ OPS = 8
 
 @writes(MemoryPlan, "html")
 def plan_html(plan: MemoryPlan) -> str:
-    """Return the summary of a plan, its map of addresses and its curve of live bytes."""
+    """Return the HTML of a plan: its summary, its map of addresses and its curve of live bytes."""
     rows = [("plan", f"allocate={plan.allocate}, recompute={plan.recompute}"), *summary_rows(plan)]
     return f"<div>{_table(rows)}{_legend(plan)}{_map(plan)}{_curve(plan)}</div>"
 
 
 @writes(Graph, "html")
 def graph_html(graph: Graph) -> str:
-    """Return counts of a graph's nodes and a chart of the bytes that each node writes."""
+    """Return the HTML of a graph: counts of nodes, and a chart of the bytes that each writes."""
     phases = Counter(node.phase for node in graph.nodes)
     ops = Counter(node.op.name for node in graph.nodes).most_common(OPS)
     states = sum(state.type.bytes for state in graph.states)
@@ -118,7 +118,7 @@ def _map(plan: MemoryPlan) -> str:
 
 
 def _curve(plan: MemoryPlan) -> str:
-    """Return the picture of the live bytes at each step, with its label."""
+    """Return a chart of the live bytes at each step, with a label."""
     label = f"live bytes, at most {format_bytes(plan.live_bytes)} at node {plan.peak_step}"
     return f"<div>{escape(label)}</div>{_bars(plan.live_profile, label)}"
 

@@ -17,7 +17,7 @@ POISON = 0xFF
 def empty_at_start(plan: MemoryPlan) -> list[Range]:
     """Return the byte ranges of the arena that hold no value when a step begins.
 
-    All bytes except those of states, slots and inputs.
+    These are all bytes except those of states, slots and inputs.
     """
     kept = sorted(
         (buffer.offset, buffer.offset + buffer.bytes)
