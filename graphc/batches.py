@@ -37,9 +37,9 @@ def largest_batch(
     `memory` is a number of bytes or a string such as ``"7GiB"``. `make(batch)` returns the loss for
     a batch size, an integer of at least 1. `options` are those of `graphc.plan`. With
     ``recompute="optimal"`` and no limit on bytes or flops, any amount of recomputation is allowed.
-    The search begins at the batch size `start`, or at a `LargestBatch` found with other options,
-    which saves plans. Raises the errors of `make` and `graphc.plan`, and `OptionError` if even a
-    batch of 2**40 fits.
+    The search begins at the batch size `start`, or at a `LargestBatch` found with other options. A
+    good start reduces the number of plans that are made. Raises the errors of `make` and
+    `graphc.plan`, and `OptionError` if even a batch of 2**40 fits.
     """
     search = _Search(make, parse_bytes("memory", memory), options)
     if isinstance(start, LargestBatch):
@@ -102,8 +102,9 @@ class _Search:
         smaller = [batch for batch in self.sizes if batch < fits]
         if fits >= MOST:
             raise OptionError(
-                f"a batch of {fits:,} fits into {format_bytes(self.memory)}, and the search ends "
-                "there; give less memory, or a network whose memory grows with its batch"
+                f"the search stops at a batch of {fits:,}, which fits into "
+                f"{format_bytes(self.memory)}; give less memory, or a network whose memory grows "
+                "with its batch"
             )
         if not smaller:
             # Other bytes than states may be constant, too, so this guess is often too small.

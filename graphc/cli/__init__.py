@@ -64,7 +64,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     options, rest = parser.parse_known_args(given)
     if rest and not (hasattr(options, "settings") and all(_may_follow(e, options) for e in rest)):
         wrong = next((entry for entry in rest if not _may_follow(entry, options)), rest[0])
-        rule = "is not of the form key=value" if hasattr(options, "settings") else "is too much"
+        has_settings = hasattr(options, "settings")
+        rule = "is not of the form key=value" if has_settings else "is an unexpected argument"
         parser.error(f"{quoted(wrong)} {rule}")
     if rest:
         options.settings += rest
@@ -90,11 +91,12 @@ def _run(arguments: Sequence[str] | None) -> int:
         end_all()
         return 2
     except MemoryError as error:
-        complain(f"there is not enough memory{f': {error}' if str(error) else ''}; ask for less")
+        told = f": {error}" if str(error) else ""
+        complain(f"there is not enough memory{told}; try a smaller model, batch or problem")
         end_all()
         return 2
     except RecursionError:
-        complain("something in the input is nested too deeply; make it flatter")
+        complain("the input is nested too deeply; reduce its nesting depth")
         end_all()
         return 2
     return 0

@@ -150,8 +150,8 @@ def _check_useful(options: argparse.Namespace, made: Recipe) -> None:
 
 def _refuse(names: Sequence[str], why: str) -> None:
     if names:
-        verb = "does" if len(names) == 1 else "do"
-        raise OptionError(f"{', '.join(names)} {verb} nothing with {why}; leave it out")
+        has, it = ("has", "it") if len(names) == 1 else ("have", "them")
+        raise OptionError(f"{', '.join(names)} {has} no effect with {why}; leave {it} out")
 
 
 def parse_settings(entries: Sequence[str], any_key: bool = False) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def parse_settings(entries: Sequence[str], any_key: bool = False) -> dict[str, A
     for entry in entries:
         key, separator, value = entry.partition("=")
         if not separator or not key or not (any_key or key.isidentifier()):
-            raise OptionError(f"{quoted(entry)} is not of the form key=value")
+            raise OptionError(f"{quoted(entry)} is not of the form key=value, such as batch=8")
         found: Any = value
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             found = ast.literal_eval(value)
@@ -178,7 +178,11 @@ def check_settings(
     settings: dict[str, Any],
     allowed: Sequence[str] = (),
 ) -> None:
-    """Raise `OptionError` for names not allowed or not taken, and for values of a wrong type."""
+    """Raise `OptionError` for invalid settings of a function.
+
+    A setting is invalid if its name is not in `allowed`, by default the function's parameters, or
+    if its value has a wrong type.
+    """
     parameters = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return

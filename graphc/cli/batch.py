@@ -77,7 +77,10 @@ def _batched(options: argparse.Namespace) -> Callable[[int], Value]:
     function = find_model(options.model, {**settings, "batch": 1})
     parameters = inspect.signature(function).parameters.values()
     if not any(p.name == "batch" or p.kind is p.VAR_KEYWORD for p in parameters):
-        raise OptionError(f"{options.model} has no argument `batch`, which the search changes")
+        raise OptionError(
+            f"{options.model} has no argument `batch` for the search to change; add it to the "
+            "function"
+        )
     return lambda batch: build(options.model, [*options.settings, f"batch={batch}"])
 
 

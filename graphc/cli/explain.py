@@ -71,7 +71,7 @@ def add(commands: Commands) -> None:
 
 
 def run(parser: Parser, options: argparse.Namespace) -> None:
-    """Print sentences, or one JSON object."""
+    """Print an explanation of a value, the peak, saved values or scopes, as sentences or JSON."""
     words = [entry for entry in options.settings if "=" not in entry]
     words += [options.value] if options.value is not None else []
     options.settings = [entry for entry in options.settings if "=" in entry]
@@ -79,7 +79,7 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
     if len(words) + len(asked) != 1 and not (options.json and not words and not asked):
         raise OptionError(
             "give exactly one of VALUE, such as %12, --peak, --kept and --scopes; --json "
-            "alone prints all but values"
+            "without any of them prints all except values"
         )
     is_file = options.model.endswith(SUFFIX)
     if is_file:

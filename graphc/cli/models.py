@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table."""
+    """Print the table of models."""
     found = {name: _describe(name) for name in MODELS}
     if options.json:
         say(json.dumps(found, default=str))
@@ -95,7 +95,7 @@ def with_flags(options: argparse.Namespace) -> list[str]:
 
 
 def build(model: str, entries: Sequence[str]) -> Value:
-    """Return the loss of a network from the zoo or from a file."""
+    """Return the loss of a built-in network, or of a network from a file."""
     settings = _parsed(model, entries)
     with at_most(MOST_NODES):
         made, asked = _made_by(model, settings)
@@ -174,7 +174,9 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
     path, separator, name = model.rpartition(":")
     if not separator:
         if _is_file(model):
-            raise OptionError(f"{model!r} needs :function, {_functions(model)}")
+            raise OptionError(
+                f"{model!r} names no function; give file.py:function, {_functions(model)}"
+            )
         near = did_you_mean(model, MODELS, before="; ")
         raise OptionError(
             f"unknown model {quoted(model)}; choose one of: {', '.join(MODELS)}, or give "

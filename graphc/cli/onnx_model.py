@@ -16,10 +16,11 @@ SUFFIX = ".onnx"
 """The suffix of a MODEL that is an ONNX file."""
 
 LOSSES = ("cross_entropy", "mse")
-"""Losses besides the outputs of a file; a colon and the name of an output may follow."""
+"""Names of losses that are computed from an output; a colon and the name of the output may
+follow."""
 
 SOFTMAXES = ("softmax", "log_softmax")
-"""Ops that cross entropy replaces."""
+"""Softmax ops. A cross entropy of their result is computed from their operand instead."""
 
 MOVES = ("cast", "reshape", "transpose")
 """Operators that move elements and may follow the final softmax of a network."""
@@ -76,7 +77,9 @@ def loss_of(path: str, network: Network, asked: str | None) -> Value:
     if asked is None:
         scalars = [value for value in network.outputs.values() if value.shape == ()]
         if len(scalars) != 1:
-            raise OptionError(f"{path} has {len(scalars)} outputs of one number; {_cure(network)}")
+            raise OptionError(
+                f"{path} has {len(scalars)} scalar outputs, but needs one loss; {_cure(network)}"
+            )
         return scalars[0]
     kind, _, name = str(asked).partition(":")
     if kind not in LOSSES:
@@ -101,7 +104,9 @@ def _first(path: str, network: Network) -> Value:
     for value in network.outputs.values():
         if value.type.dtype.kind == "float" and value.type.rank > 0:
             return value
-    raise OptionError(f"{path} has no output to compare with what is fed; {_cure(network)}")
+    raise OptionError(
+        f"{path} has no float output of rank 1 or more to compare with labels; {_cure(network)}"
+    )
 
 
 def _cross_entropy(network: Network, output: Value) -> Value:

@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
 def _standing(packing: Packing, effort: int) -> str:
     """Describe why the search ended: the height is proven optimal, or a limit was reached."""
     if packing.is_optimal:
-        return "the least there is"
+        return "proven minimal"
     if packing.work >= effort:
-        return f"not proven to be the least: the search ended at the effort of {effort}"
-    return "not proven to be the least: so many buffers are not searched further"
+        return f"not proven minimal: the search ended at the effort of {effort}"
+    return "not proven minimal: problems with this many buffers are not searched further"

@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print an error of one line and exit with code 2."""
         end = "" if message.endswith("?") else ";"
-        complain(f"{message}{end} `{self.prog} --help` lists what there is", self.prog)
+        complain(f"{message}{end} `{self.prog} --help` lists the options", self.prog)
         raise SystemExit(2)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         name, _, size = entry.partition("=")
         if name not in MEMORY or "--device" not in self._option_string_actions:
             return ""
-        return f"; a card by its memory is --device, such as --device {size or '16GB'}"
+        return f"; --device selects a GPU by its memory, such as --device {size or '16GB'}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -79,6 +79,6 @@ class Parser(argparse.ArgumentParser):
                 )
                 key = name[2:]
                 if not near and "settings" in found and key.isidentifier() and len(key) < 50:
-                    near = f"; an argument is written {key}=..."
-                self.error(f"there is no option {quoted(name)}{near}")
+                    near = f"; arguments of the model are given as {key}=..."
+                self.error(f"unknown option {quoted(name)}{near}")
         return found, rest

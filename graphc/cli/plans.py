@@ -32,7 +32,7 @@ PICTURE = ".png"
 """The suffix of an output file that is a chart."""
 
 WRITTEN_FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
-"""Formats of output files, by suffix."""
+"""Suffix of an output file → the name of its format, for messages."""
 
 
 def check_alone(
@@ -48,7 +48,7 @@ def check_alone(
     told = [flag for name, flag in parser.given.items() if name not in showing]
     if options.settings or told:
         raise OptionError(
-            f"{what or repr(options.model) + ' is a plan already'}; leave out "
+            f"{what or repr(options.model) + ' is a finished plan'}; leave out "
             f"{', '.join(told + options.settings)}"
         )
 

@@ -209,7 +209,9 @@ def _feeds(
     """
     data: str = options.data
     if not 0 <= options.held_out < 1:
-        raise OptionError(f"--held-out is a fraction from 0 to below 1, got {options.held_out:g}")
+        raise OptionError(
+            f"--held-out must be a fraction from 0 to below 1, got {options.held_out:g}"
+        )
     if options.epochs is not None and options.steps is not None:
         raise OptionError("give one of --epochs and --steps, not both")
     if data.endswith(".npz"):
@@ -219,11 +221,13 @@ def _feeds(
         step_batches = chosen.accumulate * chosen.ranks
         return ArrayFeeds(data, fed, chosen.seed, step_batches, options.held_out)
     if ":" not in data:
-        raise OptionError(f"--data is a file of arrays, .npz, or file.py:function, got {data!r}")
+        raise OptionError(f"--data must be FILE.npz or file.py:function, got {data!r}")
     for option in ("epochs", "held_out"):
         if getattr(options, option):
             name = option.replace("_", "-")
-            raise OptionError(f"--{name} needs --data FILE.npz, since {data} yields any feeds")
+            raise OptionError(
+                f"--{name} needs --data FILE.npz, since the number of feeds of {data} is unknown"
+            )
     options.steps = STEPS if options.steps is None else options.steps
     _check_length(options)
     return FunctionFeeds(data, find_model(data, {}), unread)
@@ -237,7 +241,7 @@ def _check_length(options: argparse.Namespace) -> None:
 
 def _check_count(option: str, count: int) -> None:
     if count < 1:
-        raise OptionError(f"{option} is a whole number from 1 up, got {count}")
+        raise OptionError(f"{option} must be an integer of at least 1, got {count}")
 
 
 def _train(run: Run, options: argparse.Namespace, task: str) -> list[Report]:
@@ -302,7 +306,7 @@ def _figures(run: Run) -> dict[str, int]:
 
 
 def _data_rows(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the (label, figure) rows of the data, and of the program that evaluates."""
+    """Yield the (label, figure) rows about the data and about the evaluation program."""
     if figures := _figures(run):
         counts = "{examples:,}; {epoch_examples:,} per epoch in {steps_per_epoch:,} steps"
         rest = "{held_out_examples:,} held out, {remaining_examples:,} left over"

@@ -135,7 +135,7 @@ def _plans(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]
     if options.model.endswith(SUFFIX):
         if options.strategies is not None:
             raise OptionError(
-                f"{options.model!r} is a plan already; leave out --strategies, or give the model"
+                f"{options.model!r} is a finished plan; leave out --strategies, or give the model"
             )
         check_alone(parser, options, SHOWING)
         return {Path(options.model).stem: load_plan(options.model)}

@@ -119,7 +119,10 @@ def _fits(dtype: np.dtype[Any], x: Input) -> bool:
 
 
 def _converted(path: str, array: Array, x: Input) -> Array:
-    """Return the array with the dtype of an input; raises `OptionError` for other integers."""
+    """Return the array with the dtype of an input.
+
+    Raises `OptionError` if the dtype cannot represent all integers of the array.
+    """
     found = array.astype(x.type.dtype.numpy)
     if array.dtype.kind in "iu" and not np.array_equal(found, array):
         raise OptionError(
@@ -182,4 +185,6 @@ class FunctionFeeds:
                 is_empty = False
                 yield {key: array for key, array in each.items() if key not in self.unread}
             if is_empty:
-                raise OptionError(f"{self.name} yielded no feeds")
+                raise OptionError(
+                    f"{self.name} yielded no feeds; it must yield at least one mapping"
+                )

@@ -67,7 +67,7 @@ def test_the_shape_of_an_input_is_enough_for_others_of_the_same_extents(tmp_path
     ("arguments", "told"),
     [
         (["--loss", "mse"], r"needs batch=\.\.\.; its inputs are x \[batch, 3\]"),
-        (["batch=2"], "0 outputs of one number; give --loss cross_entropy, mse"),
+        (["batch=2"], "0 scalar outputs, but needs one loss; give --loss cross_entropy, mse"),
         (["batch=2", "--loss", "logit"], "did you mean logits"),
         (["batch=2", "rows=2", "--loss", "mse"], "no extent or input 'rows'"),
         (["batch=two", "--loss", "mse"], "'batch' must be integers"),

@@ -38,7 +38,7 @@ def test_offsets_come_out_with_the_ids(capsys, tmp_path, example):
     out = str(tmp_path / "out.csv")
     code, text, _ = run(capsys, "pack", example, "--capacity", "12B", "-o", out)
     assert code == 0
-    assert "height     12 bytes = 12 B, the least there is" in text
+    assert "height     12 bytes = 12 B, proven minimal" in text
     rows = rows_of(out)
     assert [row["id"] for row in rows] == ["b1", "b2", "b3", "b4", "b5"]
     columns = ([int(row[name]) for row in rows] for name in ("lower", "upper", "size", "offset"))
@@ -136,9 +136,7 @@ def test_effort_bounds_the_search_and_the_result_says_where_it_ended(capsys, lev
         assert code == 0
         height = re.search(r"height +([\d,]+) bytes = .*, (.*)", text)
         heights.append(int(height[1].replace(",", "")))
-        assert height[2] == (
-            f"not proven to be the least: the search ended at the effort of {effort}"
-        )
+        assert height[2] == (f"not proven minimal: the search ended at the effort of {effort}")
         found = json.loads(run(capsys, "pack", level, "--effort", str(effort), "--json")[1])
         assert (found["effort"], found["height"], found["optimal"]) == (effort, heights[-1], False)
         assert effort <= found["work"] <= 1.2 * effort + 10**6
@@ -156,7 +154,7 @@ def test_a_height_above_the_bound_is_told_with_what_is_proven(capsys, tmp_path):
     lines = [f"b{i},{a},{a + d},{s}" for i, (a, d, s) in enumerate(LEVEL)]
     (tmp_path / "in.csv").write_text("\n".join(["id,lower,upper,size", *lines]))
     text = run(capsys, "pack", str(tmp_path / "in.csv"))[1]
-    assert "height     12 bytes = 12 B, the least there is" in text
+    assert "height     12 bytes = 12 B, proven minimal" in text
     assert "bound      11 bytes = 11 B" in text
     assert "proven     at least 12 bytes = 12 B" in text
 
@@ -171,7 +169,7 @@ def test_an_ended_search_is_reported(capsys, monkeypatch, level):
         rows = [f"{line},{offset}" for line, offset in zip(lines, offsets, strict=True)]
         file.write("\n".join([f"{header},offset", *rows]))
     text = run(capsys, "pack", level)[1]
-    assert "not proven to be the least: so many buffers are not searched further" in text
+    assert "not proven minimal: problems with this many buffers are not searched further" in text
 
 
 def test_a_command_that_packs_reports_what_it_does(capsys, monkeypatch, level):

@@ -151,7 +151,7 @@ def test_compare_has_rows_for_budgets_and_plan_files(capsys, tmp_path):
     assert [row["recompute"] for row in json.loads(out)] == ["cheap", "cheap"]
     code, _, err = run(capsys, "compare", path, "--budget", "1MiB")
     assert code == 2
-    assert "is a plan already; leave out --budget" in err
+    assert "is a finished plan; leave out --budget" in err
 
 
 def test_rows_of_files_with_one_name_and_with_long_names_are_told_apart(capsys, tmp_path):

@@ -203,15 +203,15 @@ def test_mistakes_about_dtypes(capsys):
     ("arguments", "told"),
     [
         (("net.py:text", *DATA), "must return a graphc value"),
-        (("net.py", *DATA), "needs :function"),
+        (("net.py", *DATA), "names no function"),
         (("net.py:build", *DATA, "--held-out", 1), "a fraction from 0 to below 1, got 1"),
-        (("net.py:build", *DATA, "--epochs", 0), "--epochs is a whole number from 1 up"),
+        (("net.py:build", *DATA, "--epochs", 0), "--epochs must be an integer of at least 1"),
         (("net.py:build", *DATA, "--epochs", 1, "--steps", 1), "not both"),
         (("net.py:build", *DATA, "--export", "a.onnx"), "net.py:build is neither"),
         (("net.py:build", *DATA, "--loss", "mse"), "has no setting 'loss'"),
         (("net.py:build", "--data", "net.py:feeds", "--epochs", 1), "--epochs needs --data FILE"),
         (("net.py:build", "--data", "net.py:feeds", "--held-out", 0.1), "--held-out needs --data"),
-        (("net.py:build", "--data", "arrays"), "a file of arrays, .npz, or file.py:function"),
+        (("net.py:build", "--data", "arrays"), "must be FILE.npz or file.py:function"),
     ],
 )
 def test_mistakes_about_options(capsys, arguments, told):

@@ -114,9 +114,12 @@ class Cudnn:
         try:
             self._handle = library.create_handle()
         except RuntimeError as error:
-            raise DependencyError(f"cuDNN cannot be used on this GPU ({error})") from None
+            raise DependencyError(
+                f"cuDNN cannot be used on this GPU ({error}); pass cudnn=False to use generated "
+                "kernels"
+            ) from None
         self._end = weakref.finalize(self, _give_back, os.getpid(), library, self._handle)
-        self._end.atexit = False  # CUDA is gone by then
+        self._end.atexit = False  # CUDA has shut down by then
 
     @property
     def record(self) -> dict[str, Any]:
@@ -129,9 +132,10 @@ class Cudnn:
     def build(self, request: Request, workspace_bytes: int, in_parts: bool = False) -> Plan | None:
         """Build a plan that needs at most `workspace_bytes`; None if cuDNN has none.
 
-        With `in_parts`, the engine must also support operands that are parts of larger tensors. It
-        then serves the node under every strategy, whichever operands each computes inside a
-        concatenation. Raises `CudnnError` if a recorded engine is not available.
+        With `in_parts`, the engine must also support operands that are parts of larger tensors. The
+        same engine then serves the node under every strategy, although strategies differ in the
+        operands that are parts of a concatenation. Raises `CudnnError` if a recorded engine is not
+        available.
         """
         key = self._key(request, workspace_bytes, in_parts)
         if key not in self._plans:
@@ -141,7 +145,7 @@ class Cudnn:
         return self._plans[key]
 
     def _key(self, request: Request, workspace_bytes: int, in_parts: bool) -> str:
-        """Return the signature of a request, with all other inputs of the choice of an engine."""
+        """Return a text that identifies a request and everything else that selects an engine."""
         free = "" if self._deterministic else " any order"
         return signature(request, workspace_bytes) + " in parts" * in_parts + free
 
@@ -224,14 +228,14 @@ class Cudnn:
     def _with(
         self, request: Request, found: Mapping[str, Any], workspace_bytes: int
     ) -> Plan | None:
-        """Build the plan with an engine and its knobs; None if it does not support the request."""
+        """Build the plan with an engine and its knobs; None if the engine does not support it."""
         graph = self._named(request, found)
         if graph is None:
             return None
         try:
             self._restrict(graph, request, workspace_bytes)
             index = graph.get_execution_plan_count() - 1
-        except Exception:  # of a request or an engine that is not supported
+        except Exception:  # the request or the engine is not supported
             return None
         return self._at(graph, index, request, workspace_bytes)
 
@@ -271,7 +275,7 @@ class Cudnn:
         if convolution is None or not convolution.tf32:
             refused += [getattr(notes, name) for name in ROUNDING_NOTES]
             if convolution is not None and convolution.x.dtype == float32:
-                refused.append(notes.TENSOR_CORE)  # there it is TF32
+                refused.append(notes.TENSOR_CORE)  # for float32, tensor cores compute in TF32
         graph.deselect_numeric_notes(refused)
         graph.deselect_workspace_greater_than(workspace_bytes)
 
@@ -286,7 +290,7 @@ class Cudnn:
                 return None
             graph.build_plan_at_index(index)
             needed = int(graph.get_workspace_size_plan_at_index(index))
-        except Exception:  # of a request or an engine that is not supported
+        except Exception:  # the request or the engine is not supported
             return None
         if needed > workspace_bytes:
             return None
