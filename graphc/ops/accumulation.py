@@ -1,7 +1,8 @@
 """Shared parts of ops that can add their result to a running sum.
 
-`graphc.passes.running_sums` uses them. Such an op has a last input ``*sum``, of the output's type,
-if the attribute ``accumulate`` is set: beta = 1, in BLAS terms. The output may overwrite it.
+`graphc.passes.running_sums` uses them. If the attribute ``accumulate`` is set, such an op takes one
+more input, ``sum``, of the output's type. It then returns sum + result, as a BLAS call with beta =
+1 does, and may overwrite ``sum``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from graphc.ir.types import TensorType
 
 
 def check_sum(accumulate: bool, sum: tuple[TensorType, ...], y: TensorType) -> None:
-    """Raise `ShapeError` unless there is a sum of type `y` exactly if `accumulate` is set."""
+    """Raise `ShapeError` unless `sum` is `(y,)` with `accumulate`, and empty without it."""
     if len(sum) != accumulate:
         raise ShapeError(
             f"accumulate={accumulate} needs {int(accumulate)} running sums, got {len(sum)}"
@@ -24,7 +25,10 @@ def check_sum(accumulate: bool, sum: tuple[TensorType, ...], y: TensorType) -> N
 
 
 def start_sum(record: Recorder, sum: tuple[Array, ...], y: Array) -> None:
-    """Initialize `y` with the running sum, which may be there already, or with 0."""
+    """Copy the running sum to `y`, unless they share memory already.
+
+    Without a sum, fill `y` with 0.
+    """
     if not sum:
         record(y.fill, 0)
     elif not np.shares_memory(sum[0], y):

@@ -131,7 +131,10 @@ class Softsign(Unary):
 
 @dataclass(frozen=True, slots=True)
 class Alpha:
-    """The bound for negative inputs, above 0 so that the output keeps the input's sign."""
+    """The `alpha` of elu and celu: outputs stay above -alpha.
+
+    It is above 0, so outputs keep the input's sign.
+    """
 
     alpha: Annotated[float, Between(above=0.0)]
 
@@ -154,7 +157,7 @@ class Celu(Unary):
 
 @dataclass(frozen=True, slots=True)
 class ScaledAlpha:
-    """The bound for negative inputs before the multiplication by gamma; both above 0."""
+    """The `alpha` and `gamma` of selu, both above 0: outputs stay above -gamma · alpha."""
 
     alpha: Annotated[float, Between(above=0.0)]
     gamma: Annotated[float, Between(above=0.0)]
@@ -171,7 +174,7 @@ class Selu(Unary):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Slope and offset of the part between 0 and 1."""
+    """Slope `alpha` and offset `beta` of the part of a hard sigmoid between 0 and 1."""
 
     alpha: Annotated[float, Between()]
     beta: Annotated[float, Between()]
@@ -273,8 +276,8 @@ def leaky_relu(x: Value, slope: float = 0.01) -> Value:
 def gelu(x: Value, form: str = "exact") -> Value:
     """Apply the Gaussian error linear unit to float x (Hendrycks and Gimpel, 2016).
 
-    It keeps shape and dtype. The form "exact" is x · Φ(x) by erf, "tanh" the approximation that
-    GPT-2 uses. Raises `OptionError` for another form.
+    It keeps shape and dtype. The form "exact" computes x · Φ(x) with the error function, "tanh" the
+    approximation that GPT-2 uses. Raises `OptionError` for another form.
     """
     op = {"exact": Gelu, "tanh": GeluTanh}[choose("gelu form", form, ("exact", "tanh"))]
     return apply(op, x).output

@@ -1,8 +1,8 @@
-"""Scaled dot-product attention (Vaswani et al., 2017), composed of other ops or as one.
+"""Scaled dot-product attention (Vaswani et al., 2017), composed of other ops or computed by one op.
 
-The composed form saves the weights, (rows x columns) per head. The fused form saves one number per
-row and recomputes the weights for the gradient (Dao et al., 2022). Equally many consecutive heads
-of queries may share one head of keys and values (Ainslie et al., 2023).
+The composed form saves the attention weights for the gradient, (rows x columns) per head. The fused
+form saves one number per row and recomputes the weights (Dao et al., 2022). In grouped-query
+attention, consecutive heads of queries share one head of keys and values (Ainslie et al., 2023).
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from graphc.ops.softmax import causal_softmax, masked_softmax, softmax
 ATTENTION_FORMS = ("composed", "fused")
 
 Causal = bool | Literal["first", "last"]
-"""True, "first" or "last" for a causal mask and the alignment of its rows; False for none."""
+"""The causal mask: False for none, "first" or "last" for the aligned row and column; True is
+"last"."""
 
 
 def attention(
@@ -49,21 +50,21 @@ def attention(
     """Compute softmax(scale · q · kᵀ) · v.
 
     q is (..., rows, d), k (..., columns, d) and v (..., columns, e); the result is (..., rows, e).
-    Leading axes, such as batch and heads, broadcast. If k and v have fewer heads than q, on the
-    axis before the rows, each serves equally many consecutive heads of q. Their number divides that
-    of q. `scale` is 1 / √d by default (Vaswani et al., 2017).
+    Leading axes, such as batch and heads, broadcast. Heads are the axis before the rows. k and v
+    may have fewer heads than q, by a whole factor: as many consecutive heads of q then share one
+    head of k and v. `scale` is 1 / √d by default (Vaswani et al., 2017).
 
     - With `causal`, a row attends to no column that belongs to a later row, and no mask is stored.
-      True or "last" aligns the last row with the last column, as with keys of past positions before
-      those of the rows. There are then no more rows than columns. "first" aligns the first row with
-      the first column. Both are the same if there are as many rows as columns.
+      True or "last" aligns the last row with the last column, so that k and v may begin with cached
+      past positions. It needs at least as many columns as rows. "first" aligns the first row with
+      the first column. With equally many rows and columns, both alignments are the same.
     - `mask` broadcasts to (..., rows, columns). A bool mask is true where a row attends to a
       column. A float mask is added to the scores, and -inf hides a column. A row that attends to
       nothing is 0 and has no gradient.
     - `drop` is the dropout rate of the weights in training; both forms drop the same elements.
-    - The `form` "fused" never stores the weights. Its memory grows with the number of positions,
-      not with its square (Dao et al., 2022). It needs equal leading axes, except for the heads.
-      Learned masks and derivatives of gradients need "composed".
+    - The `form` "fused" never stores the weights. Its memory grows linearly with the number of
+      positions (Dao et al., 2022). It needs equal leading axes, except for the heads. Gradients of
+      masks and second derivatives need "composed".
 
     Raises `ShapeError` if the operands do not fit, `DTypeError` for a mask of another dtype, and
     `OptionError` for another form or an invalid rate.
@@ -104,7 +105,10 @@ def _is_from_first(causal: Causal) -> bool:
 
 
 def _heads_that_share(q: Value, k: Value, v: Value) -> int:
-    """Return how many heads of q share one of k and v, if these have fewer, but more than one."""
+    """Return the number of heads of q per head of k and v.
+
+    1 if k and v have one head, or as many as q.
+    """
     if min(q.type.rank, k.type.rank, v.type.rank) < 3 or k.shape[-3] in (1, q.shape[-3]):
         return 1
     same = q.shape[:-3] == k.shape[:-3] == v.shape[:-3] and k.shape[-3] == v.shape[-3]
@@ -117,7 +121,7 @@ def _heads_that_share(q: Value, k: Value, v: Value) -> int:
 
 
 def _folded(x: Value, shared: int) -> Value:
-    """Fold the rows of heads that share keys to rows of one head."""
+    """Merge the rows of each `shared` consecutive heads into rows of one head."""
     if shared == 1:
         return x
     *outer, heads, rows, width = x.shape
@@ -125,7 +129,8 @@ def _folded(x: Value, shared: int) -> Value:
 
 
 def _weights(scores: Value, causal: bool, from_first: bool, masks: tuple[Value, ...]) -> Value:
-    """Return the softmax of scores (..., rows, columns) over the columns that rows attend to."""
+    """Return the softmax of scores (..., rows, columns) over the columns that each row attends
+    to."""
     rows, columns = scores.shape[-2:]
     if causal and not from_first and rows > columns:
         raise ShapeError(
@@ -159,7 +164,7 @@ def _weights(scores: Value, causal: bool, from_first: bool, masks: tuple[Value, 
 
 
 def _earlier(rows: int, columns: int, shift: int) -> Value:
-    """Return the mask of columns that belong to no later row: up to row + shift."""
+    """Return the causal mask (rows, columns): true in each row at the columns up to row + shift."""
     row = constant(np.arange(rows, dtype=np.int32)[:, np.newaxis] + shift)
     return less_equal(constant(np.arange(columns, dtype=np.int32)), row)
 
@@ -168,7 +173,7 @@ def _fused(
     q: Value, k: Value, v: Value, masks: tuple[Value, ...], attributes: AttentionAttributes,
     rate: float,
 ) -> Value:  # fmt: skip
-    """Compute attention on four axes: axes of extent 1 are prepended, or leading axes merged."""
+    """Compute fused attention; leading axes are added or merged to (batch, heads, rows, width)."""
     leading = q.shape[:-2]
     ranks = q.type.rank == k.type.rank == v.type.rank
     if not ranks or not leading[:-1] == k.shape[:-3] == v.shape[:-3]:
@@ -188,7 +193,7 @@ def _fused(
 
 
 def _mask_of_four(mask: Value, scores: tuple[int, ...]) -> Value:
-    """Reshape a mask that broadcasts to scores to the four axes of fused attention."""
+    """Reshape a mask, which broadcasts to shape `scores`, to the four axes of fused attention."""
     if broadcast_shapes("attention: mask", mask.shape, scores) != scores:
         raise ShapeError(f"attention: mask {mask.type} does not broadcast to {list(scores)}")
     shape = (*(1,) * (len(scores) - mask.type.rank), *mask.shape)
@@ -212,18 +217,19 @@ def multi_head_attention(
     mask: Value | None = None,
     bias: Value | None = None,
 ) -> Value:
-    """Compute attention in `heads` parts of the width: qkv (batch, positions, 3 · width) to width.
+    """Compute self-attention of `heads` heads from queries, keys and values in one tensor `qkv`.
 
-    The result is (batch, positions, width). The last axis of `qkv` has queries, keys and values,
-    each head by head. `causal`, `drop`, `form` and `mask` are those of `attention`, whose scores
-    are (batch, heads, positions, key positions). A padding mask is (batch, 1, 1, key positions).
+    `qkv` is (batch, positions, 3 · width), and the result is (batch, positions, width). The last
+    axis of `qkv` has all queries, then all keys, then all values, each ordered by head. `causal`,
+    `drop`, `form` and `mask` are those of `attention`, whose scores are (batch, heads, positions,
+    key positions). A padding mask is (batch, 1, 1, key positions).
 
-    - `key_heads`, a divisor of `heads`, is a smaller number of heads of keys and values. Each
-      serves equally many consecutive heads of queries. qkv is then (batch, positions, width + 2 ·
+    - `key_heads`, a divisor of `heads`, is a smaller number of heads of keys and values.
+      Consecutive heads of queries share each of them. qkv is then (batch, positions, width + 2 ·
       key width), where every head has the same width.
-    - With `keys` and `values`, both (batch, key positions, width of the key heads), `qkv` has the
-      queries alone, (batch, positions, width). Keys of past positions are prepended to the new ones
-      by `graphc.concat` along axis 1; `causal` then aligns the last.
+    - With `keys` and `values`, both (batch, key positions, width of the key heads), `qkv` has only
+      the queries, (batch, positions, width). To use cached keys and values, prepend them to the new
+      ones by `graphc.concat` along axis 1; `causal` then aligns the last row and the last column.
     - `bias`, one number for each element of queries, keys and values together, is added to them.
 
     Raises `ShapeError` if the heads do not divide the widths or operands do not fit, and
@@ -252,7 +258,7 @@ def multi_head_attention(
 
 
 def _packed(qkv: Value, heads: int, key_heads: int, bias: Value | None) -> Sequence[Value]:
-    """Split one tensor into queries, keys and values."""
+    """Split the tensor `qkv` into queries, keys and values, after adding the bias."""
     total = heads + 2 * key_heads
     if as_value("multi_head_attention", qkv).type.rank != 3 or qkv.shape[2] % total:
         extent = "3 · width" if heads == key_heads else "width + 2 · key width"

@@ -1,9 +1,10 @@
 """Linear maps along one axis, given by a sparse table of source elements and weights.
 
-Resizing, non-constant padding and folding windows are such maps. Each has two ops, the map and its
-transpose; each is the gradient of the other. A table follows from attributes and extents alone. It
-is computed during planning, which needs the cost of a map, and takes no bytes of the arena. Tables
-larger than `MOST_TAPS` are refused when a node is made.
+Resizing, non-constant padding and folding windows are such maps. Each map has two ops: the map
+itself and its transpose. Each of the two computes the gradient of the other. A table depends only
+on attributes and extents. It is computed during planning, because the cost of a node depends on it,
+and is not stored in the arena. Creating a node raises an error if its table would have more than
+`MOST_TAPS` numbers.
 """
 
 from __future__ import annotations
@@ -27,10 +28,16 @@ from graphc.ops.elementwise import float_dtype
 from graphc.ops.geometry import COUNTED
 
 MOST_TAPS = 2**26
-"""The most numbers in a table. Computing it takes about 60 bytes for each, so up to 4 GiB."""
+"""The largest number of weights in a table.
+
+Computing a table takes about 60 bytes per weight: up to 4 GiB.
+"""
 
 TILE_BYTES = 4 * 2**20
-"""Bytes of scratch, if the device allows that many and one row across the axis needs no more."""
+"""The most bytes of scratch.
+
+The device may allow fewer; one index of the mapped axis, with all later axes, may need more.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +45,7 @@ class Table:
     """A sparse matrix in CSR form: rows are results, columns are source elements.
 
     Result i sums `weights[k]` times the element at `places[k]`, for k from `starts[i]` to below
-    `starts[i + 1]`. A result that sums nothing is the map's fill.
+    `starts[i + 1]`. A result without terms has the map's fill value.
     """
 
     starts: Array
@@ -47,16 +54,17 @@ class Table:
 
     @property
     def counts(self) -> Array:
-        """The number of elements that each result sums."""
+        """The number of terms of each result."""
         return np.diff(self.starts)
 
     @property
     def copies(self) -> bool:
-        """True if each result is one element or the fill."""
+        """True if each result is a copy of one source element, or the fill value."""
         return bool(self.counts.max() <= 1 and (self.weights == 1.0).all())
 
     def transposed(self, extent: int) -> Table:
-        """Return the transposed table: each of `extent` elements sums its results, in order."""
+        """Return the transposed table: each of `extent` source elements sums the results using
+        it."""
         rows = np.repeat(np.arange(len(self.starts) - 1), self.counts)
         order = np.argsort(self.places, kind="stable")
         counts = np.bincount(self.places, minlength=extent)
@@ -68,7 +76,10 @@ def _running(counts: Array) -> Array:
 
 
 def table_of(places: Array, weights: Array | None, kept: Array | None = None) -> Table:
-    """Return a table from (results, taps) places and weights, with only those that are `kept`."""
+    """Return a table from source indices and weights, both (results, taps).
+
+    The mask `kept` selects taps.
+    """
     share = np.ones(places.shape) if weights is None else weights
     mask = share != 0 if kept is None else kept
     return Table(_running(mask.sum(1)), places[mask].astype(np.int64), share[mask])
@@ -83,7 +94,7 @@ class AxisMapAttributes:
 
 
 class AxisMap(Op):
-    """Base of the maps and of their transposes, which set `transposes` and name each other."""
+    """Base of the maps and of their transposes; `transposes` tells which of the two an op is."""
 
     inputs = ("x",)
     needs_contiguous = ("x",)
@@ -92,20 +103,21 @@ class AxisMap(Op):
 
     transposes: ClassVar[bool] = False
     partner: ClassVar[str]
-    """The name of the transposed op."""
+    """The name of the op for the transpose of this one."""
     cure: ClassVar[str] = "process the axis in parts and join them with graphc.concat"
     """The fix suggested if the table would be too large."""
 
     def forward_table(self, attributes: Any, source: int, result: int) -> Table:
-        """Return the map's table, from an axis of `source` elements to one of `result`."""
+        """Return the table of the map itself, from an axis of extent `source` to one of
+        `result`."""
         raise NotImplementedError
 
     def taps(self, attributes: Any) -> int:
-        """Return the most elements that a result of the map sums."""
+        """Return the largest number of terms of a result of the map itself."""
         return 1
 
     def check(self, attributes: Any, x: TensorType, source: int, result: int) -> None:
-        """Raise `GraphcError` for attributes that do not suit the map's extents."""
+        """Raise `GraphcError` if attributes do not fit the map's extents, `source` and `result`."""
 
     def infer(self, attributes: Any, x: TensorType) -> TensorType:
         if attributes.axis >= x.rank:
@@ -135,7 +147,7 @@ class AxisMap(Op):
             )
 
     def fill(self, attributes: Any) -> float:
-        """Return the value of a result that sums nothing."""
+        """Return the value of a result without terms."""
         return 0.0
 
     def linear(self, attributes: Any) -> Any:
@@ -160,7 +172,8 @@ class AxisMap(Op):
         return Cost(2 * len(table.places) * lines, moved.bytes_read, moved.bytes_written)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return scratch for elements that are gathered, or weighted before they are added."""
+        """Return the scratch type for elements that are gathered, or weighted before an
+        addition."""
         if not any(run.needs_workspace for run in _runs(self.table(node))):
             return ()
         y = node.output.type
@@ -202,7 +215,7 @@ def _ranges(mask: Array) -> Iterator[tuple[int, int]]:
 
 
 class _Run(NamedTuple):
-    """One tap of adjacent results: the elements they use, and the weights."""
+    """One term of each of several adjacent results, from `start` on: source indices and weights."""
 
     start: int
     places: Array
@@ -219,7 +232,10 @@ class _Run(NamedTuple):
 
     @property
     def part(self) -> slice | None:
-        """The elements as a slice (one element if all share it); None if they form no slice."""
+        """The source indices as a slice, of one element if all are equal.
+
+        None if they are not evenly spaced.
+        """
         first, steps = int(self.places[0]), np.diff(self.places)
         step = int(steps[0]) if len(steps) else 1
         if (steps != step).any():
@@ -238,7 +254,8 @@ class _Run(NamedTuple):
     def record(
         self, record: Recorder, source: Array, result: Array, workspace: Array | None
     ) -> None:
-        """Record the calls that write the run's results, or add to them."""
+        """Record the calls that write the first terms to the results, or add later terms to
+        them."""
         target = result[:, self.start : self.start + len(self.places)]
         held = target
         if workspace is not None:
@@ -264,7 +281,8 @@ class _Run(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _runs(table: Table) -> tuple[_Run, ...]:
-    """Return all taps of a table, ordered by their number within a result."""
+    """Return runs with all terms of a table: the first terms of all results, then the second
+    ones."""
     found, counts = [], table.counts
     for tap in range(int(counts.max())):
         for start, stop in _ranges(counts > tap):

@@ -33,12 +33,12 @@ from graphc.ops.shape import reshape
 from graphc.ops.update import Update
 
 Momentum = Annotated[float, Between(0.0, 1.0)]
-"""The weight of a step in the running statistics."""
+"""The weight of the current batch in the running statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchNormAttributes:
-    """The guard in the root, and the weight of a step in the running statistics."""
+    """The `epsilon` added to the variance, and the weight of a batch in the running statistics."""
 
     epsilon: Epsilon
     momentum: Momentum
@@ -47,8 +47,8 @@ class BatchNormAttributes:
 class BatchNorm(Norm):
     """Batch norm over the batch and all positions, per channel (Ioffe and Szegedy, 2015).
 
-    The running statistics are inputs only to belong to the node. A training step updates them, and
-    inference uses them instead of the batch statistics.
+    The output does not depend on the running statistics: they are inputs so that the node refers to
+    them. A training step updates them, and inference uses them instead of the batch statistics.
     """
 
     name = "batch_norm"
@@ -63,7 +63,7 @@ class BatchNorm(Norm):
         return channels_frame(shape)
 
     def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
-        """Return the updates of running statistics, once per step, by the average micro-batch."""
+        """Return the updates of the running statistics by averages over a step's micro-batches."""
         means, inverses = ([copy.outputs[i] for copy in copies] for i in (1, 2))
         return moved_statistics(copies[0], means, inverses, self.frame(copies[0]).count)
 
@@ -90,9 +90,10 @@ def by_factor(x: Value, mean: Value, factor: Value, bias: Value) -> Value:
 def moved_statistics(
     node: Node, means: Sequence[Value], inverses: Sequence[Value], count: int
 ) -> tuple[Node, ...]:
-    """Return the updates of a norm's running statistics towards those of its micro-batches.
+    """Return the updates of a norm's running statistics by the statistics of its micro-batches.
 
-    Each micro-batch has one mean and one inverse deviation. A statistic is over `count` elements.
+    `means` and `inverses`, 1 / standard deviation, have one tensor (channels,) per micro-batch.
+    `count` is the number of elements per channel.
     """
     *_, running_mean, running_variance = node.inputs
     inverse = inverses[0]
@@ -147,7 +148,7 @@ class BatchNormInference(Elementwise):
 
 @dataclass(frozen=True, slots=True)
 class RunningMeanAttributes:
-    """The weight of a step."""
+    """The weight of the batch mean in the running mean."""
 
     momentum: Momentum
 
@@ -163,7 +164,8 @@ class RunningMeanUpdate(Update):
 
 @dataclass(frozen=True, slots=True)
 class RunningVarianceAttributes:
-    """The weight of a step, the norm's guard, and n / (n - 1)."""
+    """The weight of the batch variance, the norm's `epsilon`, and the bias correction n / (n -
+    1)."""
 
     momentum: Momentum
     epsilon: Epsilon
@@ -197,16 +199,17 @@ def batch_norm(
 ) -> Value:
     """Apply batch norm to float x (batch, channels, ...) (Ioffe and Szegedy, 2015).
 
-    The shape stays. Creates ``scale`` and ``bias`` (channels,) under scope `name` or ``norm``, and
-    the states ``running_mean`` and ``running_variance``. Each training step moves these by
-    `momentum` towards the batch statistics. A program without an optimizer uses them instead of the
-    batch statistics. With `frozen` every program uses them, and none updates them. `epsilon` is
-    added to the variance.
+    It keeps the shape. Creates ``scale`` and ``bias`` (channels,) under scope `name` or ``norm``,
+    and the states ``running_mean`` and ``running_variance``. A training step replaces each running
+    statistic by (1 - momentum) · running + momentum · batch statistic. A program without an
+    optimizer normalizes by the running statistics. With `frozen` every program does, and none
+    updates them. `epsilon` is added to the variance.
 
     A `scale` or `bias` may be given as for `layer_norm`. Both running statistics may be given, too:
     as states, such as `graphc.parameter(..., trainable=False)`, or as any values for a frozen norm.
-    Raises `ShapeError` for fewer than two axes or other shapes. Raises `OptionError` unless
-    `epsilon` is above 0 and `momentum` from 0 to 1, or for statistics that no step could update.
+    Raises `ShapeError` if x has fewer than two axes or a given value is not (channels,). Raises
+    `OptionError` unless `epsilon` is above 0 and `momentum` from 0 to 1, and for given statistics
+    that a step cannot update.
     """
     if as_value("batch_norm", x).type.rank < 2:
         raise ShapeError(f"batch_norm: x must be (batch, channels, ...), got {x.type}")
@@ -225,7 +228,7 @@ def batch_norm(
 def _running(
     x: Value, mean: Value | None, variance: Value | None, frozen: bool
 ) -> tuple[Value, Value]:
-    """Return the running statistics, created or given."""
+    """Return the running mean and variance: the given values, or new states."""
     wide, length = compute_dtype(x.type.dtype), (x.shape[1],)
     if mean is None and variance is None:
         return (

@@ -1,14 +1,17 @@
-"""Marks of sums over the batch, so that a training step combines them over all its batches.
+"""Ops that mark sums over a batch, so that a training step combines them over all its batches.
 
-A training step averages the losses of its batches: those of micro-batches, and those of ranks. A
-mean over all rows of equal batches is the mean of their means. Two kinds of losses need more:
+A training step may have several batches of equal size: its micro-batches, and the batches of its
+ranks. It averages their losses. For the mean over all rows of a batch this is exact. Two kinds of
+losses need a correction:
 
-- A mean over counted rows divides by a count that depends on the batch. With the mean of the counts
-  of all batches in its place, the mean of the losses is the sum of all numerators over the sum of
-  all counts.
-- A sum is multiplied by the number of batches, so that the mean is the sum over all of them.
+- A mean over some rows, such as those with a label that is not ignored, divides by a count that
+  depends on the batch. The count is replaced by the average count of all batches. The average loss
+  is then the sum of all numerators over the sum of all counts.
+- A sum over rows is multiplied by the number of batches, so that the average loss is the sum over
+  all batches.
 
-Losses mark both here; `graphc.passes.micro_batches` does the rest.
+Loss functions mark such counts and sums with these ops; `graphc.passes.micro_batches` applies the
+corrections.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ class BatchTotal(Carrier):
 
 
 class BatchCount(BatchTotal):
-    """y = x, the number of rows, or their weight, by which a mean divides."""
+    """y = x, the divisor of a mean over a batch: the number of counted rows, or their total
+    weight."""
 
     name = "batch_count"
 

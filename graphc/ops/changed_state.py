@@ -1,7 +1,7 @@
 """A value with state changes attached for a training step.
 
 Norms update their running statistics themselves. Any other state that a network changes at each
-call, such as a moving average, is passed with its new value together with the outputs.
+call, such as a moving average, is attached to an output together with its new value.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Replacement(Update):
 
 
 class Carrier(Op):
-    """Base: y = x, in the bytes of x, with information for building a training step.
+    """Base: y = x, a view of x, with information for building a training step.
 
-    The node is then removed.
+    Building the step removes the node.
     """
 
     views = "x"
@@ -62,7 +62,7 @@ class WithChange(Carrier):
         return x
 
     def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
-        """Return the replacement by the last micro-batch, since the last call decides."""
+        """Return the update that replaces the state by the value of the last micro-batch."""
         return (apply(Replacement, *copies[-1].inputs[1:]),)
 
     def gradient_state(self, node: Node) -> None:
@@ -73,9 +73,9 @@ class WithChange(Carrier):
 
 
 def with_changes(x: Value, changes: Iterable[tuple[State, Value]]) -> Value:
-    """Return x with the attached changes of these states to these values in a training step.
+    """Return x with attached changes: a training step replaces each state by its paired value.
 
-    Raises `OptionError` for a trained state.
+    Raises `OptionError` if a state is trainable.
     """
     for state, value in changes:
         if state.trainable:

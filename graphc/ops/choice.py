@@ -107,7 +107,7 @@ class Minimum(Elementwise):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The lower and the upper bound; if they cross, all elements are the upper bound."""
+    """The lower and the upper bound; if `low` exceeds `high`, all results are `high`."""
 
     low: Annotated[float, Between()]
     high: Annotated[float, Between()]
@@ -268,9 +268,9 @@ def minimum(a: Operand, b: Operand) -> Value:
 def clip(x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
     """Return min(max(x, low), high), of floats or integers.
 
-    A bound of None is no bound; bounds may be values. x gets the gradient if it is between the
-    bounds. A bound that is a value gets it if x has reached the bound. Raises `DTypeError` for a
-    bound that x's dtype cannot represent.
+    A bound is a number, a value, or None for no bound. The gradient of an element goes to x if x is
+    between the bounds, and otherwise to the bound that x has reached, if that is a value. Raises
+    `DTypeError` for a bound that x's dtype cannot represent.
     """
     dtype = as_value("clip", x).type.dtype
     given = [b if isinstance(b, Value | None) else number_of("clip", b, dtype) for b in (low, high)]
@@ -310,7 +310,7 @@ def cast(x: Value, dtype: object) -> Value:
 def bitcast(x: Value, dtype: object) -> Value:
     """Read the bytes of x as another dtype of the same width, as a view without a gradient.
 
-    Such dtypes are float32 and int32, float64 and int64, float16 and bfloat16, and bool as uint8.
-    Raises `DTypeError` for a dtype of another width, and for bytes as bool.
+    Dtypes of one width are float32 and int32, float64 and int64, float16 and bfloat16; bool can be
+    read as uint8. Raises `DTypeError` for a dtype of another width, and if uint8 is read as bool.
     """
     return apply(BitCast, x, attributes=CastAttributes(as_dtype(dtype).name)).output

@@ -1,14 +1,14 @@
 """Collectives: communication between the ranks of a program, each with its own values.
 
-A collective is two nodes. The first starts it: the runtime takes the operand and continues with the
-next nodes. The second, `Arrival`, waits for the result. Nodes between the two overlap with the
-communication. The result and the operand that is still being sent are live in between, so the
-planner keeps their bytes apart from all others.
+A collective consists of two nodes. The first starts the communication, and the runtime continues
+with the next nodes. The second, `Arrival`, waits for the result. Nodes between the two overlap with
+the communication. The operand, which is still being sent, and the result are live in between, so no
+other value shares their bytes.
 
 Sums are computed in the order of ranks, see `graphc.runtime.ranks.sums`. The bits of a result do
 not depend on how many elements are summed at once, nor on which rank sums them.
 
-For gradients, the loss is the sum of the ranks' losses.
+Gradients of collectives are those of the sum of all ranks' losses.
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ class Collective(Op):
     sends = True
     flops_per_element = 1
     passes: ClassVar[float]
-    """The multiple of the longer operand's bytes that leaves a rank, in the limit of many ranks."""
+    """Bytes sent by a rank per byte of the larger of input and output, in the limit of many
+    ranks."""
 
     def sent_bytes(self, node: Node) -> int:
-        """Return the bytes that each rank sends; as many arrive."""
+        """Return the bytes that each rank sends; it receives equally many."""
         ranks = node.attributes.ranks
         return int(self.passes * self.longest(node) * (ranks - 1) / ranks)
 
     def longest(self, node: Node) -> int:
-        """Return the bytes of the longer operand, the size of the tensor over all ranks."""
+        """Return the bytes of the larger of input and output."""
         return max(node.inputs[0].type.bytes, node.output.type.bytes)
 
     def kernel(self, record: Recorder, node: Node, x: Array, y: Array) -> None:
@@ -98,7 +99,7 @@ class AllReduce(Collective):
 
 
 class ReduceScatter(Collective):
-    """y = the part of this rank, along the first axis, of the sum of x over all ranks."""
+    """y = this rank's slice, along the first axis, of the sum of x over all ranks."""
 
     name, inputs = "reduce_scatter", ("x",)
     attributes = RanksAttributes
@@ -156,7 +157,7 @@ class Broadcast(Collective):
 class Arrival(Op):
     """y = x, once the collective that computes x is done; its `reads` stay live until then.
 
-    It waits for nothing if no collective computes x.
+    It does not wait if x is not the output of a collective.
     """
 
     name, inputs = "arrival", ("x", "*reads")
@@ -191,7 +192,7 @@ def all_reduce(x: Value, ranks: int) -> Value:
 
 
 def reduce_scatter(x: Value, ranks: int) -> Value:
-    """Return part r on rank r, (n / ranks, ...), of the sum over all ranks of float x (n, ...).
+    """Sum float x (n, ...) over all ranks; rank r gets slice r of the sum, (n / ranks, ...).
 
     Raises `ShapeError` if n is no multiple of `ranks`, and `DTypeError` if x is not a float.
     """
@@ -217,7 +218,7 @@ def _count(op: type[Collective], ranks: int) -> int:
 def _exchange(op: type[Collective], x: Value, attributes: Any) -> Value:
     """Start a collective and wait for it.
 
-    An operand that it does not overwrite stays live until then.
+    The operand stays live until the result arrives, unless the collective may overwrite it.
     """
     x = as_value(op.name, x)
     held = () if op.may_overwrite else (x,)

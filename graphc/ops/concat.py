@@ -18,11 +18,14 @@ from graphc.keywords import checks_keywords
 from graphc.ops.shape import AxisAttributes, full
 
 MOST_PARTS = 2**18
-"""The most parts that `split` creates; each is a value."""
+"""The most parts that `split` creates, since each is a value of the graph."""
 
 
 class Concat(Op):
-    """y = the concatenation of parts along an axis; parts already in place are not copied."""
+    """y = the concatenation of parts along an axis.
+
+    A part that the plan stores inside y is not copied.
+    """
 
     name, inputs = "concat", ("*parts",)
     attributes = AxisAttributes
@@ -72,7 +75,8 @@ class Concat(Op):
 
 
 def _along(sizes: Sequence[int], axis: int, whole: Layout) -> tuple[Layout, ...]:
-    """Return the layouts of consecutive parts of these extents inside a layout."""
+    """Return the layouts of consecutive parts, with extents `sizes` along `axis`, inside
+    `whole`."""
     layouts, offset = [], whole.offset
     for size in sizes:
         layouts.append(Layout(offset, whole.strides))
@@ -81,7 +85,7 @@ def _along(sizes: Sequence[int], axis: int, whole: Layout) -> tuple[Layout, ...]
 
 
 def _is_same(a: Array, b: Array) -> bool:
-    """Return whether two arrays of one shape are the same bytes."""
+    """Return whether two arrays of equal shape occupy the same bytes in the same layout."""
     return a.ctypes.data == b.ctypes.data and a.strides == b.strides
 
 
@@ -126,7 +130,7 @@ class Split(Op):
 
 
 def _cut(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
-    """Return consecutive slices of these extents along an axis."""
+    """Return consecutive slices with the extents `sizes` along `axis`."""
     return np.split(array, np.cumsum(sizes)[:-1], axis)
 
 
@@ -135,7 +139,7 @@ def _cut(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
 
 @checks_keywords
 def concat(parts: Sequence[Value], axis: int = 0) -> Value:
-    """Concatenate `parts` along `axis`; their other extents and dtypes are equal.
+    """Concatenate `parts` along `axis`; dtypes and the extents of all other axes must be equal.
 
     Raises `ShapeError` if they are not, and `OptionError` for no parts.
     """

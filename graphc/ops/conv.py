@@ -1,6 +1,6 @@
 """Two-dimensional convolution on (batch, channels, height, width), and its two gradients.
 
-All three are linear in both operands, so each is differentiated by the other two. The CPU
+All three are linear in both operands, so the other two compute the gradients of each. The CPU
 arithmetic is in `graphc.ops.cpu.convolution`.
 """
 
@@ -35,14 +35,14 @@ from graphc.ops.reduce import sum
 
 
 class Convolution(Op):
-    """Base of the three products: cost, and scratch for one tile of unfolded input."""
+    """Base of convolution and its two gradients: cost, and scratch for a tile of unfolded input."""
 
     precision = "narrow"
     on_maps = True
     convolves = True
 
     def geometry(self, node: Node) -> Geometry:
-        """Return the convolution that this node belongs to."""
+        """Return the geometry of the convolution that this node computes or differentiates."""
         raise NotImplementedError
 
     def cost(self, node: Node) -> Cost:
@@ -57,7 +57,10 @@ class Convolution(Op):
         return (TensorType(columns_shape(geometry, device), node.output.type.dtype),)
 
     def straightened(self, node: Node, strided: Strided) -> tuple[Value, ...]:
-        """Return the inputs to copy to contiguous memory; channels-last maps are read in place."""
+        """Return the strided inputs to copy to contiguous memory.
+
+        Channels-last maps are read in place.
+        """
         named = ((self.input_name(i), value) for i, value in enumerate(node.inputs))
         maps = {value for name, value in named if name in ("x", "dy")}
         return tuple(
@@ -146,7 +149,7 @@ def _input_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dInputAttributes:
 
 
 class Conv2dInputGradient(Convolution):
-    """dx from dy and w; as a separate layer, the transposed convolution."""
+    """dx from dy and w; used as a layer, it is the transposed convolution."""
 
     name, inputs, outputs = "conv2d_input_gradient", ("dy", "w"), ("dx",)
     needs_contiguous = ("dy", "w")
@@ -200,7 +203,7 @@ def _weight_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dWeightAttributes
 
 
 class Conv2dWeightGradient(Convolution):
-    """dw from dy and x, or sum + dw."""
+    """dw from dy and x, or sum + dw with `accumulate`."""
 
     name, inputs, outputs = "conv2d_weight_gradient", ("dy", "x", "*sum"), ("dw",)
     may_overwrite = {"dw": ("sum",)}
@@ -241,7 +244,7 @@ class Conv2dWeightGradient(Convolution):
         return (ddw,) if node.attributes.accumulate else ()
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return a tile of unfolded input, and the product of one image."""
+        """Return the scratch types: a tile of unfolded input, and the product of one image."""
         geometry = self.geometry(node)
         groups, k = geometry.attributes.groups, geometry.w[0]
         product = TensorType((groups, k // groups, geometry.depth), node.output.type.dtype)

@@ -1,9 +1,9 @@
 """Convolutions along one and three axes, built on two-dimensional convolutions.
 
-One axis is treated as a map with one row; the reshapes around it are views. With three axes, the
-first is split. It is moved to the front, where the images used by one tap of the filters are
-contiguous. The products of all taps are then summed. A volume is copied once, and nothing is
-unfolded along its depth.
+A tensor with one axis is treated as a map with one row; the reshapes before and after are views.
+With three axes, the first, the depth, is moved to the front, where the images used by one depth
+index of the filters, a tap, are contiguous. One two-dimensional convolution per tap is computed,
+and the results are summed. A volume is copied once, and nothing is unfolded along its depth.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Numbers = int | Sequence[int]
 """One number for all axes, or one per axis."""
 
 Padding = int | Sequence[int] | Sequence[Pair]
-"""One number for all sides, one per axis, or (before, behind) per axis."""
+"""One number for all sides, one per axis, or (before, after) per axis."""
 
 
 class AxisWindows(NamedTuple):
@@ -42,7 +42,10 @@ class AxisWindows(NamedTuple):
     dilation: int = 1
 
     def output(self, extent: int, taps: int) -> int:
-        """Return the number of windows; raises `ShapeError` if none fits."""
+        """Return the number of windows of `taps` elements in an axis.
+
+        Raises `ShapeError` if none fits.
+        """
         workspace = extent + self.before + self.behind - self.dilation * (taps - 1) - 1
         if workspace < 0:
             raise ShapeError(
@@ -52,7 +55,10 @@ class AxisWindows(NamedTuple):
         return workspace // self.stride + 1
 
     def input(self, windows: int, taps: int, extra: int) -> int:
-        """Return the output extent of a transposed convolution with this many windows."""
+        """Return the output extent of a transposed convolution of `windows` elements.
+
+        `extra` pads its end.
+        """
         reach = (windows - 1) * self.stride + self.dilation * (taps - 1) + 1
         if reach + extra <= self.before + self.behind:
             raise ShapeError(
@@ -117,12 +123,12 @@ def _row(x: Value) -> Value:
 
 
 def _tap(w: Value, tap: int) -> Value:
-    """Return the (rows, columns) of the filters at one index of their depth."""
+    """Return the two-dimensional filters at depth index `tap`."""
     return reshape(_part(w, 2, tap, tap + 1, 1), (*w.shape[:2], *w.shape[3:]))
 
 
 def _part(x: Value, axis: int, start: int, stop: int, step: int) -> Value:
-    """Return a strided slice of one axis as a view; x itself if that is all of it."""
+    """Return a strided slice of one axis as a view; x itself if the slice is the whole axis."""
     if (start, stop, step) == (0, x.shape[axis], 1):
         return x
     starts, stops, steps = [0] * x.type.rank, list(x.shape), [1] * x.type.rank
@@ -132,7 +138,8 @@ def _part(x: Value, axis: int, start: int, stop: int, step: int) -> Value:
 
 
 def _spread(x: Value, extent: int, start: int, step: int) -> Value:
-    """Return zeros in which the images of x have the indices start, start + step, and so on."""
+    """Return `extent` images: those of x at indices start, start + step, ..., and zeros
+    elsewhere."""
     count, rest = x.shape[0], x.shape[1:]
     stop = start + (count - 1) * step + 1
     zeros = (0,) * len(rest)
@@ -161,7 +168,7 @@ def convolve_transposed(
 ) -> Value:
     """Apply the transpose of `convolve` with w (channels, filters / groups, *window).
 
-    `extra` is added at the end of each axis.
+    `extra` is the output padding: the number of elements added at the end of each axis.
     """
     extents = [
         axis.input(n, taps, more)

@@ -125,11 +125,11 @@ def conv1d(
 ) -> Value:
     """Convolve float x (batch, channels, length) with `filters` windows along its length.
 
-    The result is (batch, filters, ⌊(length + before + behind - dilation · (window - 1) - 1) /
-    stride⌋ + 1). `padding` (zeros) is one number, or ((before, behind),). Creates ``weight``
+    The result is (batch, filters, ⌊(length + before + after - dilation · (window - 1) - 1) /
+    stride⌋ + 1). `padding` (zeros) is one number, or ((before, after),). Creates ``weight``
     (filters, channels / groups, window) and ``bias`` (filters,) as `conv2d` does, unless a `weight`
-    is given. Then `bias` is a value of that shape, or there is none. The layer is a `conv2d` over
-    one row. Raises the errors of `conv2d`.
+    is given. In that case `bias` must be a value (filters,); without it, no bias is added. The
+    layer is a `conv2d` over one row. Raises the errors of `conv2d`.
     """
     layer = _Layer(
         "conv1d", 1, filters, window, stride, padding, dilation, groups, bias, trainable, name,
@@ -155,16 +155,17 @@ def conv2d(
 
     The result is (batch, filters, ⌊(height + 2 · padding - dilation · (window - 1) - 1) / stride⌋ +
     1, ...). `window`, `stride`, `padding` (zeros) and `dilation` are one number or (rows, columns).
-    Padding may also be ((top, bottom), (left, right)), whose sum replaces 2 · padding. With
-    `groups`, each group of filters uses its own group of channels.
+    Padding may also be ((top, bottom), (left, right)); the sum of both sides then replaces 2 ·
+    padding. With `groups`, each group of filters uses its own group of channels.
 
     Creates ``weight`` (filters, channels / groups, rows, columns) and ``bias`` (filters,) in the
-    current scope, or in ``name`` inside it. The weight is initialized by He's rule (uniform within
-    √(6 / inputs of a filter)), the bias with zeros. A given `weight` determines the sizes, and
-    nothing is created; then `bias` is a value, or there is none.
+    current scope, or in ``name`` inside it. The weight is initialized by He's rule: uniform within
+    ±√(6 / fan_in), where fan_in is the number of elements of a filter. The bias is initialized with
+    zeros. A given `weight` determines the sizes, and nothing is created. In that case `bias` must
+    be a value; without it, no bias is added.
 
     Raises `ShapeError` if groups do not divide the channels or filters, no window fits, or a given
-    size is not the weight's. Raises `OptionError` for other invalid numbers.
+    size differs from that of the weight. Raises `OptionError` for other invalid numbers.
     """
     layer = _Layer(
         "conv2d", 2, filters, window, stride, padding, dilation, groups, bias, trainable, name,
@@ -189,10 +190,11 @@ def conv3d(
     """Convolve float x (batch, channels, depth, height, width) with `filters` windows.
 
     `window`, `stride` and `dilation` are one number or one per axis. `padding` (zeros) may also be
-    (before, behind) per axis. Extents are those of `conv1d` along each axis. Creates ``weight``
-    (filters, channels / groups, *window) and ``bias`` (filters,) as `conv2d` does, unless a
-    `weight` is given. Then `bias` is a value of that shape, or there is none. The layer is a sum of
-    `conv2d` over the window's depth. Raises the errors of `conv2d`.
+    (before, after) per axis. The extents of the result follow the formula of `conv1d` along each
+    axis. Creates ``weight`` (filters, channels / groups, *window) and ``bias`` (filters,) as
+    `conv2d` does, unless a `weight` is given. In that case `bias` must be a value (filters,);
+    without it, no bias is added. The layer is a sum of `conv2d` over the window's depth. Raises the
+    errors of `conv2d`.
     """
     layer = _Layer(
         "conv3d", 3, filters, window, stride, padding, dilation, groups, bias, trainable, name,
@@ -218,7 +220,7 @@ def conv_transpose1d(
     """Apply the transpose of `conv1d`: each element of x adds a window to the output.
 
     x is float (batch, channels, length). The result is (batch, filters, (length - 1) · stride -
-    before - behind + dilation · (window - 1) + 1 + output_padding). Creates ``weight`` (channels,
+    before - after + dilation · (window - 1) + 1 + output_padding). Creates ``weight`` (channels,
     filters / groups, window) and ``bias`` (filters,), or takes them, as `conv1d` does. Raises the
     errors of `conv1d`.
     """
@@ -274,9 +276,9 @@ def conv_transpose3d(
 ) -> Value:
     """Apply the transpose of `conv3d`: each element of x adds a window to the output.
 
-    x is float (batch, channels, depth, height, width). Each extent of the result is that of
-    `conv_transpose1d`. Creates ``weight`` (channels, filters / groups, *window) and ``bias``
-    (filters,), or takes them, as `conv3d` does. Raises the errors of `conv3d`.
+    x is float (batch, channels, depth, height, width). Each extent of the result follows the
+    formula of `conv_transpose1d`. Creates ``weight`` (channels, filters / groups, *window) and
+    ``bias`` (filters,), or takes them, as `conv3d` does. Raises the errors of `conv3d`.
     """
     layer = _Layer(
         "conv_transpose3d", 3, filters, window, stride, padding, dilation, groups, bias, trainable,

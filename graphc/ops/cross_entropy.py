@@ -1,8 +1,8 @@
 """Cross entropy of logits and class labels, row by row.
 
 With default arguments it is one op that includes the mean. With class weights, an ignored label,
-smoothing or another reduction, one op computes a loss per row, which other ops reduce. Both save
-only the probabilities, which may overwrite the logits.
+smoothing or another reduction, one op computes a loss per row, and other ops reduce these losses.
+Both forms save only the probabilities, which may overwrite the logits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from graphc.ops.softmax import SoftmaxGradient, log_softmax
 class SoftmaxCrossEntropy(Op):
     """loss = mean over rows of -log softmax(logits)[label]; saves the probabilities.
 
-    The probabilities may overwrite the logits: the gradient uses nothing else.
+    The probabilities may overwrite the logits, since the gradient does not use the logits.
     """
 
     name, inputs = "softmax_cross_entropy", ("logits", "labels")
@@ -64,7 +64,7 @@ class SoftmaxCrossEntropy(Op):
         probabilities: Value,
         labels: Value,
     ) -> Value | None:
-        """Return the gradient through the loss and, of second order, the probabilities."""
+        """Return the gradient through the loss and, for second derivatives, the probabilities."""
         through_loss = through_rows = None
         if dloss is not None:
             node = apply(SoftmaxCrossEntropyGradient, probabilities, labels, dloss)
@@ -81,7 +81,8 @@ class SoftmaxCrossEntropy(Op):
         return node.inputs[0].shape[1]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return the labels' indices in the flattened rows, twice, and two numbers per row."""
+        """Return the scratch types: labels' indices in flattened rows, twice, and two numbers per
+        row."""
         logits = node.inputs[0].type
         row = logits.with_shape((logits.shape[0], 1))
         return (TensorType((2, logits.shape[0]), int64), row, row)
@@ -204,8 +205,9 @@ def softmax_cross_entropy(
       gradient.
     - `label_smoothing`, from 0 to 1, is the part of each label that is spread over all classes.
     - `reduction` is "mean", "sum", or "none" for losses (...). The mean divides by the weights of
-      the labels that are not ignored. If all are ignored, it and its gradients are 0 (torch returns
-      NaN). With `accumulate` or `ranks`, the mean or sum is that of all batches of a step.
+      the labels that are not ignored. If all are ignored, the mean and its gradients are 0 (torch
+      returns NaN). In a step with several micro-batches (`accumulate`) or `ranks`, the mean or sum
+      is over all their batches.
 
     `labels` may also be floats like the logits, as class probabilities. Then the mean divides by
     the number of distributions, and no label is ignored. Raises `ShapeError` if shapes do not fit,
@@ -245,8 +247,8 @@ def nll_loss(
     """Return the mean of `-log_probabilities[label]` over all labels: a scalar.
 
     `log_probabilities` are floats (..., classes), for example from `log_softmax`. `labels` are
-    integers (...). The rest is as in `softmax_cross_entropy`, which needs less memory than the two
-    ops.
+    integers (...). Keywords and errors are those of `softmax_cross_entropy`, which needs less
+    memory than `log_softmax` followed by this op.
     """
     name = "nll_loss"
     choose(f"{name}: reduction", reduction, REDUCTIONS)
@@ -275,7 +277,10 @@ def _picked(rows: Value, labels: Value) -> Value:
 
 
 def ignored_label(name: str, given: object) -> tuple[int, ...]:
-    """Return the ignored label, if any. Raises `OptionError` if it is not an integer."""
+    """Return the ignored label in a tuple, empty for None.
+
+    Raises `OptionError` if it is not an integer.
+    """
     if given is None:
         return ()
     Whole(-(2**31), 2**31 - 1).check(f"{name}: ignore_index", given)
@@ -316,7 +321,7 @@ def _classes_last(
 def _of_probabilities(
     logits: Value, labels: Value, weights: tuple[Value, ...], smoothing: float
 ) -> Value:
-    """Return -log softmax(logits), averaged with the probabilities given as labels."""
+    """Return the cross entropy of each row of logits with labels that are class probabilities."""
     if smoothing:
         labels = shift(scale(labels, 1 - smoothing), smoothing / logits.shape[-1])
     for value in weights:
@@ -333,7 +338,10 @@ def _mean_of_counted(
     ignored: tuple[int, ...],
     reduction: str,
 ) -> Value:
-    """Reduce losses of rows; a mean divides by the weights of the labels not ignored."""
+    """Reduce losses of rows.
+
+    A mean divides by the sum of the weights of labels that are not ignored.
+    """
     if reduction == "none":
         return reshape(losses, labels.shape)
     if reduction == "sum" or not (weights or ignored):
@@ -344,10 +352,11 @@ def _mean_of_counted(
 def counted(
     labels: Value, classes: int, weights: tuple[Value, ...], ignored: tuple[int, ...], dtype: DType
 ) -> Value:
-    """Return the divisor of a mean: the weights of labels that are not ignored.
+    """Return the divisor of a mean: the sum of the weights of labels that are not ignored.
 
-    If that is 0, so are the losses, and 1 divides them. With class weights, smoothing adds losses
-    of other classes, so infinity divides them.
+    If the sum is 0 without class weights, all losses are 0, and the divisor is 1. With class
+    weights, smoothing adds losses of other classes, so the divisor is infinity, which makes the
+    mean 0.
     """
     each = weights[0] if weights else full((classes,), 1.0, dtype)
     total = batch_count(sum(label_weight(labels, each, ignored)))

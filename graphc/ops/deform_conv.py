@@ -29,17 +29,17 @@ def deform_conv2d(
     offset_groups: int = 1,
     mask: Value | None = None,
 ) -> Value:
-    """Convolve x by windows that `offset` moves (Dai et al., 2017) and `mask` weights.
+    """Convolve x with windows whose elements are moved by `offset` and multiplied by `mask`.
 
-    The mask is that of Zhu et al. (2019). x is float (batch, channels, height, width), and the
-    weight (filters, channels / groups, rows, columns). The offset is (batch, offset_groups · rows ·
-    columns · 2, *windows) in elements, down before across. The mask is (batch, offset_groups · rows
-    · columns, *windows). The result is (batch, filters, *windows), with as many windows as `conv2d`
-    has.
+    Offsets are those of Dai et al. (2017), the mask is that of Zhu et al. (2019). x is float
+    (batch, channels, height, width), and the weight (filters, channels / groups, rows, columns).
+    The offset is (batch, offset_groups · rows · columns · 2, *windows), in elements, vertical
+    before horizontal. The mask is (batch, offset_groups · rows · columns, *windows). The result is
+    (batch, filters, *windows), with as many windows as `conv2d` has.
 
-    Points between elements are interpolated bilinearly, with zeros beyond x. All values get
-    gradients. The op is a product with the result of `interpolate`, a copy of x for each element of
-    the window. Raises `ShapeError` for other shapes.
+    Points between elements are interpolated bilinearly, with zeros beyond x. All operands get
+    gradients. The intermediate result, x interpolated at all points, has as many elements as x for
+    each element of a window at stride 1. Raises `ShapeError` if shapes do not fit.
     """
     where = "deform_conv2d"
     windows = _checked(x, weight, stride, padding, dilation, groups, offset_groups)
@@ -101,7 +101,7 @@ def _places(
     windows: tuple[AxisWindows, ...],
     dtype: np.dtype[np.generic],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    """Return the sample points without offsets: (taps, *counts, 2), columns before rows."""
+    """Return sample points without offsets, (window elements, *counts, 2): column before row."""
     down, across = (
         np.arange(size)[:, None] * a.dilation + np.arange(count) * a.stride - a.before
         for size, count, a in zip(window, counts, windows, strict=True)

@@ -1,8 +1,9 @@
 """Fused attention with dropout of the weights, and its gradient.
 
-Element (batch, head, row, column) of the weights is dropped as `dropout` would drop it in a tensor
-of all weights (Philox, Salmon et al., 2011), so both forms of attention drop the same. The dropout
-mask is drawn anew in every tile, in the forward pass and for the gradient. None of it is saved.
+An element of the weights is dropped exactly if `dropout` would drop it in a tensor (batch, heads,
+rows, columns) of all weights (Philox, Salmon et al., 2011). Fused and composed attention therefore
+drop the same elements. The dropout mask of a tile is drawn in the forward pass and again for the
+gradient. It is never saved.
 
 With P = softmax(scale · q · kᵀ), M the mask times 1 / (1 - rate) and y = (P ∘ M) · v, the gradient
 of the scores is P ∘ (M ∘ (dy · vᵀ) - Σ dy · y) · scale. The sum along a row is that of fused
@@ -42,7 +43,7 @@ from graphc.ops.random import (
 )
 
 LANES = 4
-"""Elements of one block of random words."""
+"""The number of elements whose masks one block of random words determines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class DroppingAttention(RandomOp, TiledAttention):
     flops_per_pair = TiledAttention.flops_per_pair + RandomOp.flops_per_element
 
     def drawing_scratch(self, node: Node) -> tuple[TensorType, ...]:
-        """Return counters, products and elements of some blocks, and a tile's dropout mask."""
+        """Return scratch types: counters, products and elements of some blocks, and a tile's
+        mask."""
         q, k, _ = self.operands(node)
         rows, columns = tile_shape(q.shape[2], k.shape[2])
         blocks = min(TILE_BLOCKS, rows * columns // LANES + 2)
@@ -73,7 +75,7 @@ class DroppingAttention(RandomOp, TiledAttention):
         )
 
     def dropping(self, node: Node, seed: Array, step: Array, scratch: Sequence[Array]) -> Dropping:
-        """Return the dropout of weights in the node's step."""
+        """Return the dropout of the node's weights in the current step."""
         q, k, _ = self.operands(node)
         rate, (counter, product, stays, workspace) = node.attributes.rate, scratch
         drawn = DropoutAttributes(rate, node.attributes.stream)
@@ -85,7 +87,7 @@ def _draw(
     attributes: DropoutAttributes, seed: Array, step: Array,
     counter: Array, product: Array, stays: Array, first: int, dropped: Array,
 ) -> None:  # fmt: skip
-    """Compute the mask of dropped elements, from number `first` on."""
+    """Fill `dropped` with the dropout mask of the weights, from weight number `first` on."""
     done = 0
     while done < dropped.size:
         block, skipped = divmod(first + done, LANES)

@@ -1,7 +1,8 @@
 """Einstein summation, lowered to transposes, reshapes, matrix products and sums.
 
-Terms are contracted two at a time, in the order of NumPy's greedy search. Labels of both terms that
-are no longer needed are summed by a matrix product. Labels of both that stay are its batch.
+Terms are contracted two at a time, in the order of NumPy's greedy search. A matrix product sums
+over the labels that both terms have and that are no longer needed. Other labels that both terms
+have are batch axes of the product.
 """
 
 from __future__ import annotations
@@ -193,7 +194,10 @@ def _plain(term: tuple[Value, Labels], extents: dict[str, int]) -> _Term:
 
 
 def _path(terms: Sequence[_Term], output: Labels) -> list[tuple[int, ...]]:
-    """Return the terms to join in each step; a result is appended to the remaining terms."""
+    """Return the indices of the terms to join in each step.
+
+    Their product is appended to the other terms.
+    """
     if len(terms) < 3:
         return [tuple(range(len(terms)))] if len(terms) == 2 else []
     names = list(dict.fromkeys(label for term in terms for label in term.labels))
@@ -208,7 +212,7 @@ def _path(terms: Sequence[_Term], output: Labels) -> list[tuple[int, ...]]:
 
 
 def _joined(chosen: Sequence[_Term], others: Sequence[_Term], output: Labels) -> _Term:
-    """Return the product of some terms, summed over labels that neither others nor result need."""
+    """Return the product of the chosen terms, summed over labels not in `others` or `output`."""
     last, *rest = chosen
     needed = set(output).union(*(term.labels for term in others))
     for number, term in enumerate(reversed(rest)):
@@ -218,7 +222,7 @@ def _joined(chosen: Sequence[_Term], others: Sequence[_Term], output: Labels) ->
 
 
 def _product(b: _Term, a: _Term, needed: set[str]) -> _Term:
-    """Return a · b, summed over the labels that are not needed any more."""
+    """Return a · b, summed over the labels that are not in `needed`."""
     a = a.without(set(a.labels) - set(b.labels) - needed)
     b = b.without(set(b.labels) - set(a.labels) - needed)
     both = [label for label in a.labels if label in b.labels]
@@ -242,9 +246,10 @@ def _product(b: _Term, a: _Term, needed: set[str]) -> _Term:
 def _matrix(
     term: _Term, batch: Sequence[str], own: Sequence[str], inner: Sequence[str]
 ) -> tuple[Value, bool]:
-    """Return a term as matrices of its own labels by the inner ones, and whether it is flipped.
+    """Return a term as matrices (own labels, inner labels), and whether they are transposed.
 
-    A flipped matrix has the inner labels first: the last axis of the term stays last.
+    Inner labels are those that the product sums. Transposed matrices have them first, so that the
+    last axis of the term stays last.
     """
     flip = term.labels[-1] in own
     parts = (inner, own) if flip else (own, inner)

@@ -1,7 +1,7 @@
 """Gather and scatter of elements by their indices along an axis.
 
-They are rows of one element (`graphc.ops.scatter`), with all other axes as batch. Views move those
-axes to the front.
+Both use the ops of `graphc.ops.scatter` with rows of one element. All other axes are batch axes,
+which transposed views move to the front.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def scatter_elements(
 
 
 def _along(where: str, x: Value, indices: Value, axis: int) -> tuple[int, Value, Value]:
-    """Return the axis from the front, and x and indices with that axis last."""
+    """Return the axis counted from the front, and x and indices with that axis moved to the end."""
     place = normalize_axis(axis, as_value(where, x).type.rank, where)
     longer = [
         i for i, (n, m) in enumerate(zip(as_value(where, indices).shape, x.shape, strict=False))
@@ -87,14 +87,14 @@ def _back(x: Value, axis: int) -> Value:
 
 
 def _part(whole: Value, last: Value) -> Value:
-    """Return the first elements of all axes but the last, as many as `last` has."""
+    """Return the start of `whole` with the extents of `last` on all axes but the last one."""
     if whole.shape[:-1] == last.shape[:-1]:
         return whole
     return slice_(whole, tuple(slice(0, n) for n in last.shape[:-1]))
 
 
 def _put(whole: Value, part: Value) -> Value:
-    """Return a tensor with its first elements replaced by `part`, axis by axis."""
+    """Return `whole` with its start, a slice of the shape of `part`, replaced by `part`."""
     reach = list(part.shape)
     for axis, extent in enumerate(whole.shape):
         if reach[axis] < extent:

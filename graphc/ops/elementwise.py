@@ -30,8 +30,9 @@ Operand = Value | float
 class Elementwise(Op):
     """Base: types, buffer relations, cost and kernel follow from the expression.
 
-    `expression` is for one output. `expressions` lists several, and a later one may use an earlier
-    output by name. An input that an output must overwrite is not read after that.
+    An op with one output sets `expression`. An op with several sets `expressions`, by output; an
+    expression may read earlier outputs by name. It must not read an input that an earlier output
+    overwrites.
     """
 
     expression: ClassVar[str]
@@ -163,7 +164,7 @@ class FloatElementwise(Elementwise):
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A number that is part of the op."""
+    """A number that is an attribute of the op, not an operand."""
 
     value: Annotated[float, Between()]
 
@@ -302,7 +303,10 @@ def _lift(number: Operand, like: Value) -> Value:
 
 
 def operands(a: Operand, b: Operand) -> tuple[Value, Value]:
-    """Return two values; a number among them becomes a scalar of the other's dtype."""
+    """Return both operands as values.
+
+    A number becomes a scalar of the dtype of the other operand.
+    """
     if isinstance(a, Value):
         return a, _lift(b, a)
     return _lift(a, _value(b)), _value(b)
@@ -353,17 +357,20 @@ def neg(x: Value) -> Value:
 
 
 def scale(x: Value, value: float) -> Value:
-    """Return x times a number that is part of the op."""
+    """Return x times the number `value`, which is stored as an attribute of the op."""
     return apply(Scale, x, attributes=scalar("scale", x, value)).output
 
 
 def shift(x: Value, value: float) -> Value:
-    """Return x plus a number that is part of the op."""
+    """Return x plus the number `value`, which is stored as an attribute of the op."""
     return apply(Shift, x, attributes=scalar("shift", x, value)).output
 
 
 def scalar(where: str, x: Value, number: object) -> Scalar:
-    """Return a number as an attribute of an op on x; raises `OptionError` or `DTypeError`."""
+    """Return `number` as an attribute of an op.
+
+    Raises an error unless the dtype of x can hold it.
+    """
     return Scalar(number_of(where, number, as_value(where, x).type.dtype))
 
 

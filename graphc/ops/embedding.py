@@ -25,7 +25,7 @@ def require_integers(type: TensorType, what: str) -> None:
 
 
 def _rows_bytes(table: TensorType, rows: TensorType) -> int:
-    """Return the bytes of the most distinct rows of a table that may be looked up."""
+    """Return the most bytes that a lookup with the result `rows` reads, if it reads a row once."""
     return min(table.bytes, rows.bytes)
 
 
@@ -52,13 +52,13 @@ class Gather(Op):
         return node.inputs[0].shape[0]
 
     def cost(self, node: Node) -> Cost:
-        """Count each row once, so at most as many rows as there are indices or rows."""
+        """Count reads of table rows, each row once: at most min(rows, number of indices)."""
         table, indices = node.inputs
         rows = _rows_bytes(table.type, node.output.type)
         return Cost(0, rows + indices.type.bytes, node.output.type.bytes)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return the indices in the integer type that NumPy uses for lookups."""
+        """Return the scratch type: the indices in the integer type that NumPy uses for lookups."""
         return (node.inputs[1].type.with_dtype(int64),)
 
     def kernel(
@@ -123,7 +123,7 @@ class GatherGradient(Op):
         return Cost(dy.type.elements, read + rows, rows)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return the indices in the integer type that NumPy uses for lookups."""
+        """Return the scratch type: the indices in the integer type that NumPy uses for lookups."""
         return (node.inputs[1].type.with_dtype(int64),)
 
     def kernel(
@@ -166,7 +166,7 @@ class OneHot(Op):
         return classes
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return the class numbers, twice."""
+        """Return the scratch types: the class numbers, twice."""
         return (TensorType((2, node.attributes.classes), int64),)
 
     def kernel(self, record: Recorder, node: Node, indices: Array, *, y: Array) -> None:
@@ -180,9 +180,9 @@ class OneHot(Op):
 def gather(table: Value, indices: Value) -> Value:
     """Select rows of `table` by index: the shape is `indices.shape + table.shape[1:]`.
 
-    `indices` are integers from 0 to below `table.shape[0]`. Running a step with others raises
-    `FeedError`. The gradient sums the gradients of each row. Raises `DTypeError` if indices are not
-    integers.
+    `indices` are integers from 0 to below `table.shape[0]`. Running a step with other indices
+    raises `FeedError`. The gradient of a row of the table is the sum over its uses. Raises
+    `DTypeError` if indices are not integers.
     """
     return apply(Gather, table, indices).output
 
@@ -198,9 +198,10 @@ def embedding(
 ) -> Value:
     """Select rows of a learned table: the shape is `indices.shape + (width,)`.
 
-    Creates ``weight`` (rows, width), normal with that standard deviation, in the current scope, or
-    in ``name`` inside it. Alternatively it takes the `weight`, for example a shared one. Raises the
-    errors of `gather`, and `ShapeError` for sizes that are not the weight's.
+    Creates ``weight`` (rows, width), normal with the standard deviation `deviation`, in the current
+    scope, or in ``name`` inside it. If a `weight` is given, for example one shared with another
+    layer, nothing is created. Raises the errors of `gather`, and `ShapeError` for sizes that differ
+    from those of the weight.
     """
     with layer_scope("embedding", name):
         if weight is not None:
@@ -217,8 +218,9 @@ def embedding(
 def one_hot(indices: Value, classes: int, dtype: object = "float32") -> Value:
     """Encode indices as codes of length `classes`: 1 at the index, else 0, on a new last axis.
 
-    `indices` are integers from 0 to below `classes`. Running a step with others raises `FeedError`.
-    Raises `OptionError` for fewer than one class, and `DTypeError` if indices are not integers.
+    `indices` are integers from 0 to below `classes`. Running a step with other indices raises
+    `FeedError`. Raises `OptionError` for fewer than one class, and `DTypeError` if indices are not
+    integers.
     """
     if not isinstance(classes, int) or classes < 1:
         raise OptionError(f"one_hot: classes must be an integer of at least 1, got {classes!r}")
