@@ -1,4 +1,4 @@
-"""Rearrangement of windows: im2col and col2im, depth to space and back."""
+"""Rearrangement of elements: im2col and col2im, depth to space and space to depth."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class UnfoldAttributes:
 
 
 class UnfoldAxis(AxisMap):
-    """y = the elements of windows along an axis, by offset in the window; padding is zeros."""
+    """y = the elements of all windows along an axis, ordered by offset in the window.
+
+    Padding is zeros."""
 
     name, attributes, partner = "unfold_axis", UnfoldAttributes, "fold_axis"
 
@@ -54,7 +56,8 @@ class UnfoldAxis(AxisMap):
 
 
 class FoldAxis(UnfoldAxis):
-    """y = sums of the windows' values at each element: the transpose of `unfold_axis`."""
+    """y = for each element, the sum over windows that contain it: the transpose of
+    `unfold_axis`."""
 
     name, partner, transposes = "fold_axis", "unfold_axis", True
 
@@ -96,10 +99,10 @@ def col2im(
     padding: Padding = 0,
     dilation: Numbers = 1,
 ) -> Value:
-    """Sum the values of all windows at each element: the transpose of `im2col`.
+    """Sum, for each element, the values of all windows that contain it: the transpose of `im2col`.
 
     x is float (batch, channels · window elements, windows). The result is (batch, channels,
-    *extents). Raises the errors of `im2col`, and `ShapeError` for an x of other extents.
+    *extents). Raises the errors of `im2col`, and `ShapeError` if the shape of x does not fit.
     """
     axes = len(extents) if isinstance(extents, Sequence) else 0
     wanted = tuple(whole_number("col2im: an extent", n) for n in extents) if axes else ()
@@ -146,9 +149,9 @@ def depth_to_space(x: Value, block: int, mode: str = "DCR") -> Value:
     """Move channels of x (batch, channels, height, width) to blocks of rows and columns.
 
     The result is (batch, channels / block², height · block, width · block), of any dtype. With the
-    mode "DCR" the channels are (row, column, channel of the result). With "CRD" the channel comes
-    first, as in PyTorch's pixel_shuffle. Raises `ShapeError` if block² does not divide the
-    channels.
+    mode "DCR", the channels of x are ordered by row in the block, column in the block, and channel
+    of the result. With "CRD", the channel of the result comes first, as in PyTorch's pixel_shuffle.
+    Raises `ShapeError` if block² does not divide the channels.
     """
     n, c, height, width = _maps("depth_to_space", x, block, mode)
     if c % (block * block):

@@ -1,4 +1,4 @@
-"""Frames of norms: a folded shape with the axes of statistics and of parameters."""
+"""Frames of norms: the axes over which statistics are computed, and the axes of parameters."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The folding of x for a norm: a folded shape, statistic axes, parameter axes."""
+    """The shape to which a norm reshapes (folds) x, with the axes of statistics and parameters.
+
+    Statistics reduce the axes `statistic_axes`. Scale and bias vary along the axes
+    `parameter_axes`."""
 
     shape: tuple[int, ...]
     statistic_axes: tuple[int, ...]
     parameter_axes: tuple[int, ...]
 
     def kept(self, axes: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the folded shape with extent 1 on all axes but these."""
+        """Return the folded shape with extent 1 on all axes except `axes`."""
         return tuple(n if i in axes else 1 for i, n in enumerate(self.shape))
 
     @property
@@ -39,7 +42,7 @@ class Frame:
 
     @property
     def count(self) -> int:
-        """The elements of one statistic."""
+        """The number of elements that one statistic reduces."""
         return math.prod(self.shape[axis] for axis in self.statistic_axes)
 
     def suits(self, shape: tuple[int, ...]) -> bool:
@@ -55,22 +58,22 @@ class Frame:
 
 
 def rows_frame(shape: tuple[int, ...]) -> Frame:
-    """Return the frame with statistics over the last axis, and a parameter per element of it."""
+    """Return the frame of a norm with statistics over the last axis, and parameters along it."""
     return Frame((math.prod(shape[:-1]), shape[-1]), (1,), (1,))
 
 
 def groups_frame(shape: tuple[int, ...], groups: int) -> Frame:
-    """Return the frame with statistics over channel groups and positions.
+    """Return the frame of a norm with statistics over channel groups and positions.
 
-    It has a parameter per channel.
+    Scale and bias have one element per channel.
     """
     folded = (shape[0], groups, shape[1] // groups, math.prod(shape[2:]))
     return Frame(folded, (2, 3), (1, 2))
 
 
 def channels_frame(shape: tuple[int, ...]) -> Frame:
-    """Return the frame with statistics over all axes but the second, the channels.
+    """Return the frame of a norm with statistics over all axes except the channels, the second.
 
-    It has a parameter per channel.
+    Scale and bias have one element per channel.
     """
     return Frame(shape, tuple(i for i in range(len(shape)) if i != 1), (1,))

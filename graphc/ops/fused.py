@@ -31,7 +31,7 @@ _IDENTITY = parse("x")
 
 @dataclass(frozen=True, slots=True)
 class FusedAttributes:
-    """Members as calls, in order, and the numbers of those whose results are outputs."""
+    """Members as calls, in order, and the numbers of the members whose results are outputs."""
 
     members: tuple[str, ...]
     results: Annotated[tuple[int, ...], Whole()]
@@ -56,7 +56,10 @@ class Member:
         return tuple(operand for operand in self.operands if constant(operand) is None)
 
     def types(self, known: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
-        """Return the types of the operands, constants included."""
+        """Return the types of all operands, from the types `known` by name.
+
+        Constants are scalars.
+        """
         floats = [known[name].dtype for name in self.names if known[name].dtype.kind == "float"]
         if len(self.names) < len(self.operands) and not floats:
             raise GraphError(f"{self}: a constant needs a float operand in the same member")
@@ -66,7 +69,7 @@ class Member:
         )
 
     def infer(self, known: Mapping[str, TensorType]) -> TensorType:
-        """Return the type of the result."""
+        """Return the type of the member's result, from the types `known` by name."""
         (type,) = self.op.infer_types(self.attributes, self.types(known))
         return type
 
@@ -78,7 +81,7 @@ class Member:
         return sum(expression.flops for expression in self.op.parsed.values())
 
     def expression(self, renamed: Sequence[str | float], dtypes: tuple[DType, ...]) -> Expression:
-        """Return the member's expression, with operands replaced by these names or constants."""
+        """Return the member's expression, with its operands replaced by `renamed`."""
         if not isinstance(self.op, Elementwise):
             return _IDENTITY.specialize({"x": renamed[0]})
         program = self.op.scalar_program(self.attributes, dtypes)
@@ -156,9 +159,9 @@ class Fused(Elementwise):
 def _reads_later(
     members: Sequence[Member], number: int, itemsize: int, known: dict[str, TensorType]
 ) -> bool:
-    """Return whether later members use inputs that the result of this member might alias.
+    """Return whether members after `number` read inputs that its result could overwrite.
 
-    Such a result becomes an output only after all members have run.
+    The result of such a member is copied to its output only after all members have run.
     """
     return any(
         name.startswith("x") and known[name].dtype.itemsize == itemsize
@@ -182,7 +185,7 @@ def types_in(members: Sequence[Member], types: Sequence[TensorType]) -> dict[str
 
 
 def constant(operand: str) -> float | None:
-    """Return the number that an operand of a member is; None for a name."""
+    """Return the number if an operand of a member is a constant; None if it is a name."""
     try:
         return float(operand)
     except ValueError:
@@ -195,7 +198,7 @@ def _renamed(operand: str, names: Mapping[str, str]) -> str | float:
 
 
 def share_arithmetic(dtypes: Sequence[DType]) -> bool:
-    """Return whether all are computed in one float type, or are bool."""
+    """Return whether all dtypes are bool or floats that are computed in the same float type."""
     floats = {compute_dtype(dtype) for dtype in dtypes if dtype.kind == "float"}
     return len(floats) == 1 and all(dtype.kind == "float" or dtype == bool_ for dtype in dtypes)
 
@@ -210,7 +213,7 @@ def is_fusible(op: Op) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def members_of(attributes: FusedAttributes) -> tuple[Member, ...]:
-    """Parse the members from their calls; raises `GraphError`."""
+    """Parse the members from their calls; raises `GraphError` for an invalid call."""
     if not attributes.members:
         raise GraphError("a group needs at least one member")
     return tuple(_member(call) for call in attributes.members)

@@ -30,10 +30,10 @@ from graphc.ops.elementwise import float_dtype
 from graphc.ops.norm_gradient import check_dtypes
 
 WIDEST_ON_TENSOR_CORES = 128
-"""The longest rows of a head whose sums fit the registers of a GPU beside the fragments."""
+"""The largest head width for tensor cores: sums of a row must fit the registers of a GPU."""
 
 COMPOSED = 'use attention(..., form="composed"), which has gradients of every order and of masks'
-"""The fix suggested for a gradient that fused attention does not have."""
+"""The fix suggested if a gradient is requested that fused attention does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +97,17 @@ def _check(
 
 
 class TiledAttention(Op):
-    """Base of tiled attention. Its cost counts pairs of a row and an attended column.
+    """Base of tiled attention. Its cost counts pairs of a row and a column that the row attends to.
 
-    The elements of each row are contiguous.
+    Inputs may be strided, except that the elements of each row must be contiguous.
     """
 
     attributes: ClassVar[type[AttentionAttributes]] = AttentionAttributes
     wide_inputs = ("mask",)
     products: int
-    """The number of products of (rows x columns) elements that a node computes."""
+    """The number of matrix products that a node computes with a (rows x columns) matrix."""
     flops_per_pair = 6
-    """The flops of a pair besides the products."""
+    """Floating point operations per pair of row and column in addition to the matrix products."""
 
     def has_mask(self, node: Node) -> bool:
         """Return whether the node has a mask."""
@@ -136,7 +136,7 @@ class TiledAttention(Op):
         return Cost(flops, moved.bytes_read, moved.bytes_written)
 
     def tile_of_bools(self, node: Node) -> tuple[TensorType, ...]:
-        """Return scratch for the columns that a bool mask hides."""
+        """Return the scratch type for the inverse of a bool mask; empty without a bool mask."""
         q, k, _ = self.operands(node)
         if node.inputs[-1].type.dtype != bool_:
             return ()
@@ -176,9 +176,10 @@ class TiledAttention(Op):
         return q, k, v
 
     def forward_scratch(self, node: Node) -> tuple[TensorType, ...]:
-        """Return scratch for a tile of scores, and a number per row of it.
+        """Return the scratch types of the forward pass.
 
-        With a mask, a second number per row follows, then the elements hidden by a bool mask.
+        They are a tile of scores, and a number per row of the tile. With a mask, a second number
+        per row follows, then a tile for the inverse of a bool mask.
         """
         q, k, _ = self.operands(node)
         rows, columns = tile_shape(q.shape[2], k.shape[2])
@@ -190,8 +191,8 @@ class TiledAttention(Op):
     def backward_scratch(self, node: Node) -> tuple[TensorType, ...]:
         """Return the scratch types of the backward pass.
 
-        They are two tiles, the contribution to each column, products and their sum for each row,
-        and the elements hidden by a bool mask.
+        They are two tiles (rows x columns), one term of dk or dv, the products dy · y and their sum
+        for each row, and a tile for the inverse of a bool mask.
         """
         q, k, v = self.operands(node)
         rows, columns = tile_shape(q.shape[2], k.shape[2])
@@ -243,7 +244,10 @@ class TiledAttention(Op):
         met: Array | None,
         dropping: Dropping | None,
     ) -> Sight:
-        """Return the visibility of columns; the arrays are the mask and its scratch, if any."""
+        """Return the columns that rows attend to.
+
+        `mask`, `hidden` and `met` may be empty or None.
+        """
         q, k, _ = self.operands(node)
         a, (rows, columns) = node.attributes, (q.shape[2], k.shape[2])
         shift = a.shift(rows, columns)

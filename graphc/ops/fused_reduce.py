@@ -1,9 +1,9 @@
-"""A reduction fused with the elementwise ops before and after it; a GPU never stores its operand.
+"""A reduction fused with elementwise ops before and after it; a GPU does not store its operand.
 
-`graphc.passes.fusion.reductions` makes such nodes, in plans for a GPU. Members are written as in
-`graphc.ops.fused`. The last member computes the operand, rounded to its dtype as if it were stored.
-Without members, the operand is the input. The ops in `after` are written the same way, with the
-result of the reduction as x0.
+`graphc.passes.fusion.reductions` makes such nodes, in plans for a GPU. The ops before the reduction
+are its members, written as in `graphc.ops.fused`. The last member computes the operand of the
+reduction, rounded to its dtype as if it were stored. Without members, the operand is the input. The
+ops in `after` are written the same way, with the result of the reduction as x0.
 
 The NumPy kernel stores the operand in scratch: NumPy's pairwise sums would have other bits if
 computed by tiles. The op saves no memory on a CPU, so plans for a CPU do not use it.
@@ -41,9 +41,9 @@ _OPERAND = parse(OPERAND)
 class FusedReduceAttributes:
     """Members as calls, and the reduction with its axes and the memory order of its operand.
 
-    `reduction` is the name of its op. `order` lists the operand's axes from outermost to innermost
-    in memory, as if it were stored. On a GPU, the order of additions follows that of the axes.
-    Calls of `after` are applied to the reduction's result, named x0 there.
+    `reduction` is the name of an op in `REDUCTIONS`. `order` lists the operand's axes from
+    outermost to innermost in memory, as if it were stored. On a GPU, it determines the order of
+    additions. Calls of `after` are applied to the reduction's result, named x0 there.
     """
 
     members: tuple[str, ...]
@@ -99,7 +99,10 @@ class FusedReduce(Op):
     def scalar_program(
         self, attributes: FusedReduceAttributes, dtypes: tuple[DType, ...]
     ) -> ScalarProgram:
-        """Return the arithmetic of members per element; all are locals, the last is `OPERAND`."""
+        """Return the arithmetic of members per element.
+
+        Results are locals, the last one is `OPERAND`.
+        """
         if not attributes.members:
             return ScalarProgram(("x0",), (), {OPERAND: parse("x0")}, {OPERAND: dtypes[0]})
         program = _fused().scalar_program(attributes.group, dtypes)
@@ -136,8 +139,9 @@ class FusedReduce(Op):
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """Return the scratch types of the kernel.
 
-        They are the operand and the result, both widened, then the result as the separate op gives
-        it. The registers before and after the reduction follow, then the scratch of the reduction.
+        They are the operand and the result, with 16-bit floats widened to float32, then the result
+        in the dtype of the separate op. The registers before and after the reduction follow, then
+        the scratch of the reduction.
         """
         wide = _wide(self.operand(node))
         reduction = _reduction(node.attributes, wide)
@@ -218,7 +222,7 @@ def _result_of(group: FusedAttributes, types: tuple[TensorType, ...]) -> TensorT
 
 
 def _flops(group: FusedAttributes) -> int:
-    """Return the floating-point operations per element."""
+    """Return the floating-point operations of a group per element."""
     return sum(member.flops for member in members_of(group)) if group.members else 0
 
 
@@ -233,7 +237,7 @@ def _wide(type: TensorType) -> TensorType:
 
 
 def reduction_of(attributes: FusedReduceAttributes) -> tuple[Op, Any]:
-    """Return the op of the reduction, and its own attributes."""
+    """Return the op of the reduction, and the attributes of that op."""
     op = REGISTRY[attributes.reduction]
     if op.attributes is ReduceAttributes:
         return op, ReduceAttributes(attributes.axes, attributes.keepdims)

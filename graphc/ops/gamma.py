@@ -26,7 +26,7 @@ _ANGLE = f"({math.pi!r} * (x - floor(x + 0.5)))"
 
 
 def _series(order: int) -> str:
-    """Return the derivative of Stirling's series of this order, by Horner's rule."""
+    """Return the expression for a derivative of Stirling's series, by Horner's rule."""
     sizes = [c * math.prod(-(2 * k + 1 + j) for j in range(order)) for k, c in enumerate(SERIES)]
     found = repr(sizes[-1])
     for size in reversed(sizes[:-1]):
@@ -35,7 +35,7 @@ def _series(order: int) -> str:
 
 
 def _steps(order: int) -> str:
-    """Return the derivative, of this order, of the logarithm that the recurrence subtracts."""
+    """Return the expression for a derivative of the logarithm that the recurrence subtracts."""
     if order == 0:
         found = f"log({' * '.join(_FACTORS)})"
     else:
@@ -45,7 +45,10 @@ def _steps(order: int) -> str:
 
 
 def _reflected(main: str, order: int, reflection: str) -> str:
-    """Return a derivative of lgamma(x) from that of lgamma(u): `main`, series and steps."""
+    """Return the expression of a derivative of lgamma(x), reflected at 1/2.
+
+    For x < 1/2, it is computed from the derivative of lgamma(1 - x). `main` is the part of the
+    latter besides the series and the recurrence."""
     inside = f"({main} + {_series(order)} - {_steps(order)})"
     sign = "-" if order % 2 == 0 else ""
     return f"where(x < 0.5, {reflection} + {sign}{inside}, {inside})"

@@ -13,7 +13,7 @@ from graphc.ir.types import TensorType
 Pair = tuple[int, int]
 
 Sides = int | Pair | tuple[Pair, Pair]
-"""Padding as users give it: for all sides, (rows, columns), or ((top, bottom), (left, right))."""
+"""Padding as users specify it: one number, (rows, columns), or ((top, bottom), (left, right))."""
 
 COUNTED = 2**31 - 1
 """The largest stride, padding or index: kernels count indices in 32 bits."""
@@ -35,7 +35,10 @@ class Conv2dAttributes:
     groups: Groups = 1
 
     def output_extents(self, x: TensorType, window: Sequence[int]) -> tuple[int, int]:
-        """Return the windows along both axes; raises `ShapeError` for none or too many."""
+        """Return the numbers of windows along both axes.
+
+        Raises `ShapeError` for none or too many.
+        """
         if len(self.padding) not in (2, 4):
             raise ShapeError(
                 f"padding must be (rows, columns) or (top, left, bottom, right), got {self.padding}"
@@ -72,7 +75,7 @@ class Window(NamedTuple):
         return slice(self.first, self.last)
 
     def inner(self) -> slice:
-        """Return the input elements that the windows read."""
+        """Return the input elements that the windows read as a slice."""
         return slice(self.start, self.stop, self.step)
 
 
@@ -81,8 +84,9 @@ def window(
 ) -> Window:
     """Return the windows of a range whose kernel `position` falls inside the input.
 
-    They are relative to the start of the range. `extent` is the input's; window i reads the input
-    at i·stride + position·dilation - padding.
+    Numbers of windows in the result are relative to the start of `windows`. At this position,
+    window i reads element i · stride + position · dilation - padding of an input of extent
+    `extent`.
     """
     shift = position * dilation - padding
     first = max(windows.start, -(shift // stride))
@@ -105,12 +109,12 @@ class Geometry:
 
     @property
     def depth(self) -> int:
-        """The products summed for one output element."""
+        """The number of products summed for one output element."""
         return self.w[1] * self.w[2] * self.w[3]
 
     @property
     def is_pointwise(self) -> bool:
-        """True if the input is its own unfolding."""
+        """True if unfolding would not change the input: 1x1 windows without stride and padding."""
         return (
             self.w[2:] == (1, 1)
             and self.attributes.stride == (1, 1)
@@ -119,7 +123,7 @@ class Geometry:
 
 
 def plain_attributes(attributes: Any) -> Conv2dAttributes:
-    """Return the geometry from the attributes of a convolution or of its gradient."""
+    """Return the convolution attributes of a convolution or of one of its gradients."""
     return Conv2dAttributes(
         attributes.stride, attributes.padding, attributes.dilation, attributes.groups
     )
@@ -141,7 +145,10 @@ def _four(type: TensorType) -> tuple[int, int, int, int]:
 
 
 def pair(where: str, given: int | Pair, least: int) -> Pair:
-    """Return (rows, columns) from one number or two; raises `OptionError` below `least`."""
+    """Return (rows, columns) from one or two numbers.
+
+    Raises `OptionError` for one below `least`.
+    """
     both = tuple(given) if isinstance(given, Sequence) else (given, given)
     if len(both) != 2 or any(not isinstance(n, int) or n < least for n in both):
         raise OptionError(
@@ -151,13 +158,15 @@ def pair(where: str, given: int | Pair, least: int) -> Pair:
 
 
 def padding_of(sides: Sequence[Pair]) -> tuple[int, ...]:
-    """Return the padding attribute from (before, behind) of rows and columns."""
+    """Return the padding attribute from (before, after) of rows and columns."""
     before, behind = zip(*sides, strict=True)
     return before if before == behind else (*before, *behind)
 
 
 def axis_numbers(where: str, given: int | Sequence[int], axes: int, least: int) -> tuple[int, ...]:
-    """Return one number per axis, from one or as many; raises `OptionError` below `least`."""
+    """Return one number per axis, from one number or one per axis.
+
+    Raises `OptionError` for a number below `least`."""
     all_axes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
     if len(all_axes) != axes or any(not _is_whole(n) or n < least for n in all_axes):
         raise OptionError(
@@ -168,7 +177,7 @@ def axis_numbers(where: str, given: int | Sequence[int], axes: int, least: int) 
 
 
 def axis_sides(where: str, given: object, axes: int) -> tuple[Pair, ...]:
-    """Return (before, behind) per axis, from one number, one per axis, or a pair per axis."""
+    """Return (before, after) per axis, from one number, one per axis, or a pair per axis."""
     if not isinstance(given, Sequence) or all(map(_is_whole, given)):
         return tuple((n, n) for n in axis_numbers(where, given, axes, 0))  # type: ignore[arg-type]
     if len(given) != axes:

@@ -2,8 +2,8 @@
 
 At most one tile of the (rows x columns) scores is in memory. Memory grows with the number of
 positions, not with its square (Rabe and Staats, 2021; Dao et al., 2022). A tile has all columns
-that its rows attend to, so sums need no correction as in GPU kernels. The gradient recomputes each
-tile from the log-sum-exps of the rows.
+that its rows attend to. GPU kernels divide columns, too, and must rescale partial sums; this is not
+needed here. The gradient recomputes each tile from the log-sum-exps of the rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphc.ir.op import Array
 
 TILE_ROWS = 128
 TILE_ELEMENTS = 2**18
-"""The elements of a tile, unless one row has more."""
+"""The most elements of a tile, unless a single row has more."""
 
 
 def tile_shape(rows: int, columns: int) -> tuple[int, int]:
@@ -27,7 +27,7 @@ def tile_shape(rows: int, columns: int) -> tuple[int, int]:
 
 
 class Block(NamedTuple):
-    """Query rows `[first, last)`, which attend to columns `[0, seen)` or fewer."""
+    """Query rows `[first, last)`, which attend only to columns in `[0, seen)`."""
 
     first: int
     last: int
@@ -36,11 +36,11 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dropping:
-    """Dropout of weights: some become 0, the others are multiplied by a factor.
+    """Dropout of attention weights: dropped ones become 0, the others are multiplied by `factor`.
 
-    `draw(first, dropped)` fills the mask of dropped elements, from number `first` on among all
-    weights. The weights are of `shape`, (batch, heads, rows, columns). `workspace` takes a tile of
-    bools.
+    All weights have the shape `shape`, (batch, heads, rows, columns), and are numbered in row-major
+    order. `draw(first, dropped)` fills the array `dropped` with the dropout mask of the weights
+    from number `first` on. `workspace` is scratch for the bools of a tile.
     """
 
     draw: Callable[[int, Array], None]
@@ -49,7 +49,7 @@ class Dropping:
     workspace: Array
 
     def of(self, head: tuple[int, ...], block: Block) -> Array:
-        """Return the mask of the dropped weights of a block."""
+        """Return the dropout mask of a block, true for dropped weights."""
         _, heads, rows, columns = self.shape
         count = block.last - block.first
         dropped = self.workspace.reshape(-1)[: count * columns]
@@ -61,12 +61,12 @@ class Dropping:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """The columns that rows attend to, and the factor of the scores.
+    """The columns that each row attends to, the factor `scale` of the scores, and dropout.
 
     Row i attends to columns up to i + `shift`, or to all if that is None. A bool `mask` (batch,
     heads, rows, columns) restricts these to columns where it is true. A float mask is added to the
     scores. `hidden` is scratch for a tile of bools, `met` for one number per row of a tile.
-    `dropping` drops weights.
+    `dropping` is None without dropout.
     """
 
     scale: float
@@ -103,11 +103,11 @@ class Sight:
                 scores[row - block.first, max(0, row + self.shift + 1) :] = -np.inf
 
     def dropped(self, head: tuple[int, ...], block: Block) -> Array | None:
-        """Return the mask of the dropped weights of a block, or None without dropout."""
+        """Return the dropout mask of a block, or None without dropout."""
         return None if self.dropping is None else self.dropping.of(head, block)
 
     def drop(self, dropped: Array | None, numbers: Array) -> None:
-        """Drop weights of a block, or the gradients of the dropped result."""
+        """Apply the dropout mask `dropped` to `numbers`: a block's weights, or their gradients."""
         if self.dropping is not None and dropped is not None:
             np.multiply(numbers, self.dropping.factor, out=numbers)
             np.copyto(numbers, 0, where=dropped)
@@ -118,7 +118,7 @@ def attend(
 ) -> None:
     """Compute y = softmax(scale · q · kᵀ) · v, and the log-sum-exp of each row as `stats`.
 
-    The last two arrays are scratch. If a row attends to no column, both results are 0.
+    `tile` and `total` are scratch. If a row attends to no column, its y and its log-sum-exp are 0.
     """
     rows, columns = q.shape[2], k.shape[2]
     shared = q.shape[1] // k.shape[1]
@@ -163,9 +163,10 @@ def attend_back(
     product: Array,
     along: tuple[Array, Array],
 ) -> None:
-    """Compute dq, dk and dv; the last three arguments are scratch.
+    """Compute dq, dk and dv; `tiles`, `product` and `along` are scratch.
 
-    Sums over rows are in the order of the heads that share keys, and of the blocks.
+    Terms of dk and dv are added in the order of the query heads that share keys, then of the
+    blocks.
     """
     rows, columns = q.shape[2], k.shape[2]
     shared = q.shape[1] // k.shape[1]

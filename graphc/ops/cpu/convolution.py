@@ -1,8 +1,9 @@
 """Convolution on the CPU: products with the unfolded input (im2col).
 
 The input is unfolded tile by tile into scratch from the plan, within the device's workspace limit.
-Each tile is multiplied at once. 1x1 windows need no unfolding. Maps are row-major or channels-last.
-A product of channels-last maps reads or writes matrices by columns, which NumPy leaves to its BLAS.
+One call of matmul multiplies a tile by the filters. 1x1 windows need no unfolding. Maps are
+row-major or channels-last. With channels-last maps the matrices are transposed in memory, which
+NumPy's BLAS supports without a copy.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from graphc.ir.op import Array
 from graphc.ops.geometry import Geometry, window
 
 TILE_BYTES = 8 * 2**20
-"""Bytes of unfolded input per tile, if the device allows that many."""
+"""The most bytes of unfolded input per tile; the device may allow fewer."""
 
 
 def columns_shape(geometry: Geometry, device: Device) -> tuple[int, ...]:
@@ -38,7 +39,7 @@ def _tile(geometry: Geometry, device: Device) -> tuple[int, int]:
 
 
 def _tiles(geometry: Geometry, images: int, rows: int) -> Iterator[tuple[slice, range]]:
-    """Yield all (images, output rows) in order."""
+    """Yield the (images, output rows) of all tiles in order."""
     for start in range(0, geometry.y[0], images):
         for top in range(0, geometry.y[2], rows):
             stop = min(start + images, geometry.y[0])
@@ -81,7 +82,7 @@ def _fold(geometry: Geometry, columns: Array, rows: range, dx: Array) -> None:
 
 
 def _columns(buffer: Array, images: int, depth: tuple[int, int], elements: int) -> Array:
-    """Return a tile of the scratch as contiguous (images, groups, depth, elements)."""
+    """Return the start of the scratch `buffer` as contiguous (images, groups, depth, elements)."""
     shape = (images, *depth, elements)
     flat: Array = buffer.reshape(-1)[: math.prod(shape)]
     return flat.reshape(shape)

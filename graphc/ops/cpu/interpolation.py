@@ -11,12 +11,12 @@ import numpy as np
 from graphc.ir.op import Array
 
 CUBIC = -0.75
-"""The coefficient of Keys' kernel."""
+"""The free coefficient of Keys' cubic kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """The taps of a sample point: map extents, taps per axis, and treatment of the outside."""
+    """The elements (taps) that a point reads: map extents, taps per axis, and padding mode."""
 
     extents: tuple[int, ...]
     count: int
@@ -65,7 +65,7 @@ class Tile:
             self._find(axis, tiles.places[image, part, axes - 1 - axis])
 
     def _find(self, axis: int, place: Array) -> None:
-        """Compute the weights, slopes and element indices of an axis's taps."""
+        """Compute weights, slopes and indices of the taps along an axis, at coordinates `place`."""
         count, base, part = self.taps.count, self.spare, self.weight
         if count == 1:
             np.rint(place, out=base)
@@ -101,8 +101,8 @@ class Tile:
     def combinations(self) -> Iterator[tuple[int, ...]]:
         """Yield all combinations of taps.
 
-        For each, `flat` is the element of each point; `missed` is true if it is a zero beyond the
-        ends.
+        For each combination, `flat` has the element index that each point reads. `missed` is true
+        where the element is a zero beyond the ends of the map.
         """
         count, extents = self.taps.count, self.taps.extents
         for taps in itertools.product(range(count), repeat=len(extents)):
@@ -116,7 +116,10 @@ class Tile:
             yield taps
 
     def weigh(self, taps: tuple[int, ...], sloped: int | None = None) -> Array:
-        """Return the product of the taps' weights, with the slope in place of one axis's weight."""
+        """Return the product of the taps' weights.
+
+        Along axis `sloped` the slope replaces the weight.
+        """
         self.weight.fill(1)
         for axis, tap in enumerate(taps):
             rows = self.slopes if axis == sloped else self.weights
@@ -125,7 +128,7 @@ class Tile:
         return product
 
     def clear(self, rows: Array) -> None:
-        """Set elements beyond the ends to zero."""
+        """Set the columns of `rows` to zero whose points read beyond the ends of the map."""
         if self.taps.outside == "zeros":
             np.copyto(rows, 0, where=self.missed)
 
@@ -158,9 +161,10 @@ def _cubic(part: Array, weights: Array, slopes: Array) -> None:
 
 
 def _slope(distance: Array, sign: int, c3: float, c2: float, c1: float) -> None:
-    """Compute (3 c3 d + 2 c2) d + c1, times the sign with which the distance grows, over d itself.
+    """Overwrite each distance d with the slope of a cubic, sign · ((3 c3 d + 2 c2) d + c1).
 
-    It is 3 c3 (d + c2 / (3 c3))² + c1 - c2² / (3 c3), which reads d once.
+    `sign` is the derivative of d by the coordinate. The equal form 3 c3 (d + c2 / (3 c3))² + c1 -
+    c2² / (3 c3) reads d only once.
     """
     centre = c2 / (3 * c3)
     np.add(distance, centre, out=distance)
@@ -182,7 +186,8 @@ def gather(tiles: Tiles, x: Array, y: Array) -> None:
 
 
 def scatter(tiles: Tiles, dy: Array, dx: Array) -> None:
-    """Compute dx (batch, channels, elements): the sums of the points' gradients."""
+    """Compute dx (batch, channels, elements): sums of the gradients of points that read an
+    element."""
     dx.fill(0)
     for tile in tiles:
         for taps in tile.combinations():
@@ -193,7 +198,7 @@ def scatter(tiles: Tiles, dy: Array, dx: Array) -> None:
 
 
 def slopes(tiles: Tiles, dy: Array, x: Array, dplaces: Array) -> None:
-    """Compute dplaces (batch, points, axes), the last axis first."""
+    """Compute dplaces (batch, points, axes), the coordinates' gradient, the last axis first."""
     for tile in tiles:
         axes = len(tile.totals)
         tile.totals.fill(0)

@@ -19,8 +19,9 @@ Tile = tuple[slice, slice]
 
 @dataclass(frozen=True, slots=True)
 class LineTiles:
-    """The tiles of whole rows of a shape: extents before the rows' axis, of that axis, and after
-    it.
+    """Tiles of whole rows, which run along one axis of a tensor.
+
+    `before`, `length` and `behind` are the numbers of elements before, along and after that axis.
     """
 
     before: int
@@ -29,7 +30,7 @@ class LineTiles:
 
     @property
     def lines(self) -> int:
-        """The most rows of a tile."""
+        """The largest number of rows in a tile."""
         fit = max(1, TILE_ELEMENTS // self.length)
         return min(fit, self.behind) if fit < self.behind else self._rows(fit) * self.behind
 
@@ -54,16 +55,16 @@ def line_tiles(shape: tuple[int, ...], axis: int) -> LineTiles:
 
 
 def lines_of(array: Array, axis: int, tile: Tile) -> Array:
-    """Return the rows of a tile as a view (before, behind, length) of a contiguous array."""
+    """Return the rows of `tile` as a view (before, behind, length) of a contiguous array."""
     shape = array.shape
     folded = array.reshape(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
     return folded[tile[0], :, tile[1]].transpose(0, 2, 1)
 
 
 def workspace_for(lines: Array, workspace: Array) -> Array:
-    """Return the first rows of scratch in the shape of `lines`, (before, behind, length).
+    """Return the start of the scratch `workspace` as (before, behind, length), to hold `lines`.
 
-    The scratch is (rows, length), whose length may differ from that of `lines`.
+    `workspace` is (rows, length); the result has its length, which may differ from that of `lines`.
     """
     before, behind, _ = lines.shape
     return workspace[: before * behind].reshape(before, behind, workspace.shape[1])

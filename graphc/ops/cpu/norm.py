@@ -13,12 +13,14 @@ from graphc.ops.frame import Frame
 
 
 def tile_shape(frame: Frame, across: bool) -> tuple[int, ...]:
-    """Return the shape of a tile; `across` may cut any axis, else no axis of a statistic is cut."""
+    """Return the shape of a tile.
+
+    With `across`, tiles may divide any axis, else only axes that statistics do not reduce."""
     return _cut(frame, across)[1]
 
 
 def _cut(frame: Frame, across: bool) -> tuple[int | None, tuple[int, ...]]:
-    """Return the axis to cut, if any, and a tile's shape."""
+    """Return the axis that tiles divide, None if a tile is the whole frame, and a tile's shape."""
     axes = [i for i in range(len(frame.shape)) if across or i not in frame.statistic_axes]
     cut = max(axes, key=lambda i: (frame.shape[i], -i), default=None)
     if cut is None:
@@ -40,14 +42,17 @@ def _tiles(frame: Frame, across: bool) -> Iterator[tuple[slice, ...]]:
 
 
 def _at(array: Array, part: tuple[slice, ...]) -> Array:
-    """Return the tile of an array that may have extent 1 on the cut axis."""
+    """Return the part of an array at index `part`.
+
+    All of it if its extent on the divided axis is 1.
+    """
     if part and array.shape[len(part) - 1] == 1:
         return array
     return array[part]
 
 
 def _piece(tile: Array, part: tuple[slice, ...]) -> Array:
-    """Return the piece of a scratch tile that this part needs."""
+    """Return the start of a scratch tile, as large as the tile at index `part`."""
     if not part:
         return tile
     length = part[-1].stop - part[-1].start
@@ -55,7 +60,7 @@ def _piece(tile: Array, part: tuple[slice, ...]) -> Array:
 
 
 def folded_statistic(frame: Frame, array: Array) -> Array:
-    """Return saved statistics in the shape that broadcasts over the frame."""
+    """Reshape saved statistics so that they broadcast over the folded shape of the frame."""
     return array.reshape(frame.statistic_shape)
 
 
@@ -63,7 +68,10 @@ def normalise(
     frame: Frame, epsilon: float, x: Array, y: Array, mean: Array, inverse: Array,
     scale: Array, bias: Array, tile: Array, correction: Array,
 ) -> None:  # fmt: skip
-    """Compute y, the means and the inverse standard deviations."""
+    """Compute y, the means and the inverse standard deviations.
+
+    `tile` and `correction` are scratch.
+    """
     axes, count = frame.statistic_axes, float(frame.count)
     for part in _tiles(frame, across=False):
         source, out, m = x[part], y[part], _at(mean, part)
@@ -91,7 +99,10 @@ def normalise_back(
     frame: Frame, dy: Array, x: Array, dx: Array, mean: Array, inverse: Array, scale: Array,
     first: Array, second: Array, plain: Array, weighted: Array,
 ) -> None:  # fmt: skip
-    """Compute dx from dy, x and the statistics; dx may alias x or dy."""
+    """Compute dx from dy, x and the statistics; dx may alias x or dy.
+
+    The last four arrays are scratch.
+    """
     axes, count = frame.statistic_axes, float(frame.count)
     for part in _tiles(frame, across=False):
         v = _at(inverse, part)
@@ -116,7 +127,7 @@ def scale_back(
     frame: Frame, axes: tuple[int, ...], dy: Array, x: Array, mean: Array, inverse: Array,
     total: Array, tile: Array, partial: Array,
 ) -> None:  # fmt: skip
-    """Compute the sum of dy times the normalized x."""
+    """Compute `total`, the sum of dy times the normalized x; `tile` and `partial` are scratch."""
     total.fill(0)
     for part in _tiles(frame, across=True):
         product, target, share = _piece(tile, part), _at(total, part), _at(partial, part)

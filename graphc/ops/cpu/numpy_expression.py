@@ -37,8 +37,9 @@ Slot = int | float | np.generic
 
 @dataclass(frozen=True, slots=True)
 class UfuncCall:
-    """A call `function(*operands)` into `target`; slots number inputs, then outputs, then
-    registers.
+    """A call `function(*operands)` that writes to slot `target`.
+
+    Slots number inputs, then outputs, then registers.
     """
 
     function: Callable[..., Any]
@@ -48,7 +49,7 @@ class UfuncCall:
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """An expression list as calls over slots: inputs, then outputs, then registers."""
+    """Expressions lowered to ufunc calls on slots: inputs, then outputs, then registers."""
 
     calls: tuple[UfuncCall, ...]
     registers: tuple[DType, ...]
@@ -78,9 +79,9 @@ def lower(
     outputs: Mapping[str, DType],
     locals: Mapping[str, DType] = MappingProxyType({}),
 ) -> Lowering:
-    """Assign registers to a specialized expression list, one expression after another.
+    """Lower specialized expressions to ufunc calls, in order, and assign registers to results.
 
-    A later expression may use an earlier output or local by name.
+    An expression may read earlier outputs and locals by name. `locals` has the dtypes of locals.
     """
     return _Lowerer(inputs, outputs, locals).run(expressions)
 
@@ -95,7 +96,7 @@ class _Lowerer:
         self.dtypes = {**inputs, **outputs}
         self.locals = locals
         self.defined: dict[str, int] = {}
-        """The registers of locals that have uses left."""
+        """Local → its register, for locals that later expressions read."""
         self.slots = {name: slot for slot, name in enumerate(self.dtypes)}
         self.registers: list[DType] = []
         self.free: dict[DType, list[int]] = {}
@@ -135,7 +136,7 @@ class _Lowerer:
             self.release(register)
 
     def local(self, dtype: DType, expression: Expression) -> int:
-        """Return the register with a local, rounded to its dtype."""
+        """Compute a local, rounded to its dtype; return its register."""
         source, held = self.computed(expression, dtype, None)
         if isinstance(source, int) and source in held:
             held.remove(source)
@@ -159,7 +160,8 @@ class _Lowerer:
     ) -> tuple[Slot, list[int]]:
         """Return the slot of an expression's value, and the registers to release after its use.
 
-        The last instruction writes to `target` if there is one. `dtype` is that of the value.
+        The last instruction writes to slot `target`, if it is given. `dtype` is the dtype of the
+        value.
         """
         widened = {
             name: self.load(self.slots[name], dtype_of)
@@ -208,7 +210,7 @@ class _Lowerer:
         return register
 
     def dtype_of(self, function: str, operands: tuple[Slot, ...]) -> DType:
-        """Return the dtype of a function's result over these slots."""
+        """Return the dtype of the result of `function` on these slots."""
         dtypes = list(self.dtypes.values()) + self.registers
         found = [dtypes[operand] for operand in operands if isinstance(operand, int)]
         is_logic = function in LOGIC and all(dtype == bool_ for dtype in found)
@@ -247,7 +249,7 @@ def registers_type(lowering: Lowering, output: TensorType) -> tuple[TensorType, 
 
 
 def _longest_axis(shape: tuple[int, ...]) -> int:
-    """Return the axis to cut; along the longest axis, tiles of whole rows are smallest."""
+    """Return the axis that tiles divide: the longest, so that slices across it are smallest."""
     return max(range(len(shape)), key=lambda axis: (shape[axis], -axis), default=0)
 
 
@@ -257,7 +259,7 @@ def evaluate(
     outputs: Sequence[Array],
     registers: Sequence[Array],
 ) -> Callable[[], None]:
-    """Bind a lowering to arrays: return a call that fills `outputs`, which all have one shape."""
+    """Bind a lowering to arrays: return a function that fills `outputs`, all of one shape."""
     shape = outputs[0].shape
     if len(lowering.calls) == 1 and not registers:
         call = lowering.calls[0]

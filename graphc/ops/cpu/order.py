@@ -1,9 +1,9 @@
 """Sorting of rows in place, by sorts of 64-bit integers.
 
-NumPy's sorts of numbers need no memory, but its stable sorts do. So an element's sort key and its
-index are packed into one 64-bit number, of which no two are equal: 32 bits of key above 32 bits of
-index. Elements of 64 bits are sorted by their low half first. They are then sorted by their high
-half, with the rank from the first sort in place of the index.
+NumPy's sorts of numbers need no memory, but its stable sorts do. So each element's sort key, 32
+bits, and its index, the low 32 bits, are packed into one 64-bit number. No two of these numbers are
+equal. Elements of 64 bits are sorted twice: by their low half, then by their high half, packed with
+the rank from the first sort instead of the index.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def first_places(
     workspace: Array,
     number: Array,
 ) -> None:
-    """Compute the first or last index of the extreme that `find` (argmax or argmin) selects."""
+    """Compute the index of the extreme of each row along `axis`; `find` is argmax or argmin.
+
+    Of equal elements, the first or, with `last`, the last one counts. `workspace` and `number` are
+    scratch."""
     rest = y.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :])
     for tile in line_tiles(x.shape, axis):
         source = lines_of(x, axis, tile)
@@ -73,7 +76,7 @@ def _is_long(dtype: DType) -> bool:
 def choose_places(
     axis: int, k: int, largest: bool, x: Array, y: Array, places: Array, scratch: tuple[Array, ...]
 ) -> None:
-    """Compute the first k elements of rows in order, and their indices."""
+    """Compute `y`, the k largest or smallest elements of rows in order, and their indices."""
     workspace, chosen, starts, along, odd, *numbers = scratch
     count_up(along)
     count_up(starts)
@@ -100,8 +103,8 @@ def choose_places(
 def _order(lines: Array, order: Array, part: Array, odd: Array) -> None:
     """Compute integer sort keys of the elements; NaN becomes the largest.
 
-    The bits of a float, as a signed integer, are in its order if the bits below the sign are
-    flipped for negative numbers. -0 is then -1, and becomes 0.
+    The key of a float is its bits, read as a signed integer, with the bits below the sign flipped
+    if it is negative. The key of -0 would be -1, and is set to 0, the key of 0.
     """
     if lines.dtype.kind != "f":
         np.copyto(order, lines)
@@ -123,7 +126,7 @@ def _sorted(
 ) -> Array:
     """Return the indices of the k least elements of each row, in order.
 
-    They overwrite `order` or, with `second`, `packed`.
+    The indices are stored in `order` or, with `second`, in `packed`.
     """
     if second is not None:
         np.bitwise_and(order, LOW, out=packed)
@@ -155,6 +158,6 @@ def _sorted(
 
 
 def _first(numbers: Array, k: int) -> Array:
-    """Return the first bytes of a contiguous array as rows of k."""
+    """Return the start of a contiguous array (rows, length) as a contiguous array (rows, k)."""
     count = numbers.shape[0]
     return numbers.reshape(-1)[: count * k].reshape(count, k)

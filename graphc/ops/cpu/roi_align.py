@@ -1,7 +1,7 @@
 """RoIAlign on the CPU.
 
-Means of bins are products with the weights of rows and of columns. Maxima are taken over columns
-first, then over rows.
+The means of a region's bins are the product weights of rows · x · weights of columns. Maxima of
+bins are taken over columns first, then over rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphc.ir.op import Array
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Corners of regions, their images, the sampling, and scratch for weights."""
+    """The corners and image indices of regions, the sampling options, and scratch for weights."""
 
     rois: Array
     batch: Array
@@ -30,8 +30,8 @@ class Regions:
     def over(self, images: int) -> Iterator[tuple[int, int, slice, slice]]:
         """Yield each region with its image and the rows and columns that it reads.
 
-        The first two tensors of the scratch are then its weights. A region that reads nothing has
-        an empty slice.
+        Before each yield, the weights of the region's rows and columns are written to the first two
+        tensors of `scratch`. The slices of a region that reads no element are empty.
         """
         rows, columns = self.scratch[:2]
         for region in range(len(self.rois)):
@@ -40,7 +40,7 @@ class Regions:
             yield region, image, self._fill(rows, top, bottom), self._fill(columns, left, right)
 
     def span(self, first: float, last: float, bins: int) -> tuple[float, float, float]:
-        """Return the start and size of a region along an axis, and the points of a bin."""
+        """Return start and size of a region along an axis, in elements, and the points per bin."""
         shift = 0.5 if self.aligned else 0.0
         start = first * self.scale - shift
         size = last * self.scale - shift - start
@@ -50,7 +50,10 @@ class Regions:
         return start, size, max(float(self.ratio or math.ceil(size / bins)), 0.0)
 
     def _fill(self, weights: Array, first: float, last: float) -> slice:
-        """Compute the weight of each element in each bin along an axis."""
+        """Compute the weight of each element in each bin along an axis.
+
+        Return the slice of elements read.
+        """
         bins, extent = weights.shape
         weights.fill(0)
         start, size, count = self.span(first, last, bins)
@@ -68,9 +71,9 @@ class Regions:
 
 
 def _points(start: float, size: float, count: float, extent: int) -> Iterator[tuple[int, float]]:
-    """Yield the element before each point of a bin, and the distance of the point from it.
+    """Yield the index of the element before each point of a bin, and the distance between the two.
 
-    Points beyond the axis are skipped without visiting each of them.
+    Points beyond the axis are omitted, without a loop over them.
     """
     step = size / count
     first, past = 0.0, count
@@ -113,14 +116,14 @@ def spread(regions: Regions, dy: Array, dx: Array) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The maximum of each bin, or its gradient, with its index on a map and its weight."""
+    """The maximum of each bin, or its gradient, with map index and weight of the chosen element."""
 
     values: Array
     place: Array
     weight: Array
 
     def part(self, index: Any) -> Largest:
-        """Return the same for some bins."""
+        """Return the views of the three arrays at `index`."""
         return Largest(self.values[index], self.place[index], self.weight[index])
 
 
@@ -136,7 +139,7 @@ class Bin:
 
     @classmethod
     def along(cls, regions: Regions, first: float, last: float, count: int, n: int) -> list[Bin]:
-        """Return each of `count` bins along an axis of extent n."""
+        """Return the `count` bins of a region from `first` to `last` along an axis of extent n."""
         start, size, points = regions.span(first, last, count)
         if not points:
             return [cls([], True)] * count
@@ -186,10 +189,11 @@ def _take_largest(
     trial: Array,
     wins: Array,
 ) -> None:
-    """Take the maximum of candidates times their weights.
+    """Store in `target` the elementwise maximum of all candidates times their weights.
 
-    The index of each maximum is its candidate's. For a candidate that is itself a maximum, the
-    index of that is added, and the weights are multiplied.
+    A candidate is (values, index, weight, maxima). The index and weight of the largest candidate
+    are stored, too. If its values are themselves `maxima`, their indices are added, and their
+    weights multiplied.
     """
     target.values.fill(-np.inf)
     trial = trial[: target.values.size].reshape(target.values.shape)
@@ -220,7 +224,7 @@ def _or_zero(y: Largest, row: Bin, column: Bin, below: Array) -> None:
 
 
 def spread_chosen(dy: Largest, batch: Array, dx: Array, places: Array, line: Array) -> None:
-    """Compute dx: dy times its weight at its index, added in the order of regions and bins."""
+    """Compute dx: add dy · weight at the index of each maximum, in order of regions and bins."""
     dx.fill(0)
     for region, channel in np.ndindex(*dy.values.shape[:2]):
         image = min(max(int(batch[region]), 0), len(dx) - 1)
@@ -231,7 +235,7 @@ def spread_chosen(dy: Largest, batch: Array, dx: Array, places: Array, line: Arr
 
 
 def select_chosen(x: Array, batch: Array, y: Largest, places: Array, line: Array) -> None:
-    """Compute y: the elements of x at the indices, times the weights."""
+    """Compute y: the elements of x at the indices of the maxima, times the weights."""
     for region, channel in np.ndindex(*y.values.shape[:2]):
         image = min(max(int(batch[region]), 0), len(x) - 1)
         part = y.part((region, channel))

@@ -1,4 +1,4 @@
-"""Gather and scatter of rows by tuples of indices, some lookups at a time."""
+"""Gather and scatter of rows by tuples of indices, in blocks of `LOOKUPS` lookups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOKUPS = 16384
 
 
 class Named(Protocol):
-    """The selection of rows by tuples, see `graphc.ops.scatter`."""
+    """The selection of rows by index tuples: the interface of `graphc.ops.scatter.Lookups`."""
 
     @property
     def numbered(self) -> tuple[int, ...]: ...
@@ -32,7 +32,7 @@ class Named(Protocol):
 
 
 def _rows(found: Named, indices: Array, numbers: Array) -> Iterator[tuple[slice, Array]]:
-    """Yield some lookups, and the numbers of their rows among the rows of the whole batch."""
+    """Yield blocks of lookups, and the number of each lookup's row in the flattened batch."""
     tuples = indices.reshape(found.count, len(found.numbered))
     for first in range(0, found.count, LOOKUPS):
         span = slice(first, min(first + LOOKUPS, found.count))
@@ -61,7 +61,7 @@ def take_rows(found: Named, x: Array, indices: Array, y: Array, numbers: Array) 
 def combine_rows(
     ufunc: np.ufunc | None, found: Named, indices: Array, updates: Array, y: Array, numbers: Array
 ) -> None:
-    """Combine each selected row of y with its updates, in the order of lookups."""
+    """Combine selected rows of y with updates by `ufunc`, or replace them, in order of lookups."""
     given = updates.reshape(found.count, -1)
     table = y.reshape(-1, given.shape[1])
     for span, rows in _rows(found, indices, numbers):
