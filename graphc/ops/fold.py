@@ -36,7 +36,8 @@ class UnfoldAttributes:
 class UnfoldAxis(AxisMap):
     """y = the elements of all windows along an axis, ordered by offset in the window.
 
-    Padding is zeros."""
+    Padding is zeros.
+    """
 
     name, attributes, partner = "unfold_axis", UnfoldAttributes, "fold_axis"
 

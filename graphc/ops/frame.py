@@ -11,7 +11,8 @@ class Frame:
     """The shape to which a norm reshapes (folds) x, with the axes of statistics and parameters.
 
     Statistics reduce the axes `statistic_axes`. Scale and bias vary along the axes
-    `parameter_axes`."""
+    `parameter_axes`.
+    """
 
     shape: tuple[int, ...]
     statistic_axes: tuple[int, ...]

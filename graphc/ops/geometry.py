@@ -166,7 +166,8 @@ def padding_of(sides: Sequence[Pair]) -> tuple[int, ...]:
 def axis_numbers(where: str, given: int | Sequence[int], axes: int, least: int) -> tuple[int, ...]:
     """Return one number per axis, from one number or one per axis.
 
-    Raises `OptionError` for a number below `least`."""
+    Raises `OptionError` for a number below `least`.
+    """
     all_axes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
     if len(all_axes) != axes or any(not _is_whole(n) or n < least for n in all_axes):
         raise OptionError(

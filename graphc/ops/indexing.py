@@ -64,10 +64,10 @@ def reverse(x: Value, axes: int | Sequence[int] | None = None) -> Value:
 def slice_(x: Value, index: Any) -> Value:
     """Return `x[index]` by slices, integers, ``...``, None and integer tensors, as NumPy does.
 
-    An integer drops its axis, and None inserts an axis of extent 1. A tensor selects elements by
-    index, as `take` does. Several tensors are broadcast and select elements by tuples. The tensors'
-    axes come first if an entry that is no integer separates tensors, or a tensor and an integer. A
-    list or an array of integers is such a tensor.
+    An integer drops its axis, and None inserts an axis of extent 1. A tensor, list or array of
+    integers selects elements by index, as `take` does. Several of them are broadcast, and select
+    elements by index tuples. The broadcast axes replace the indexed axes, or come first if a slice,
+    ``...`` or None separates tensors, or a tensor and an integer, as in NumPy.
 
     The result is a view, unless a step is negative or there is a tensor. Raises `ShapeError` for an
     index outside x or an empty slice. Raises `OptionError` for another kind of index, such as a
@@ -110,7 +110,8 @@ def slice_(x: Value, index: Any) -> Value:
 def rows_at(x: Value, numbers: Mapping[int, Value], axis: int) -> Value:
     """Select from x by indices along axes.
 
-    The axes of the indices follow the first `axis` of the remaining axes.
+    `numbers` maps an axis of x to its index tensor. In the result, the broadcast axes of the index
+    tensors follow the first `axis` of the other axes.
     """
     given = list(numbers.values())
     shape = broadcast_shapes("an index", *(each.shape for each in given))
@@ -124,7 +125,7 @@ def rows_at(x: Value, numbers: Mapping[int, Value], axis: int) -> Value:
 
 
 def _is_parted(index: Any) -> bool:
-    """Return whether tensors and integers of an index are not adjacent, as NumPy counts."""
+    """Return whether a slice, ``...`` or None separates the tensors and integers of an index."""
     given = index if isinstance(index, tuple) else (index,)
     numbered = [
         at
@@ -135,7 +136,10 @@ def _is_parted(index: Any) -> bool:
 
 
 def _entries(x: Value, index: Any) -> list[Any]:
-    """Return one entry per axis of x, tensors as values, and None for each new axis."""
+    """Return an index as one entry per axis of x, and None for each new axis.
+
+    Tensors become values.
+    """
     given = [*index] if isinstance(index, tuple) else [index]
     rank = x.type.rank
     places = [at for at, entry in enumerate(given) if entry is Ellipsis]
@@ -149,7 +153,7 @@ def _entries(x: Value, index: Any) -> list[Any]:
 
 
 def _entry(entry: Any, extent: int) -> Any:
-    """Return a slice, an integer, or a tensor of integers as a value."""
+    """Return one entry of an index; tensors, lists and arrays of integers become values."""
     if isinstance(entry, Value):
         return _numbers(entry)
     if isinstance(entry, slice | int | np.integer) and not isinstance(entry, bool):
@@ -182,7 +186,7 @@ def _numbers(given: Value) -> Value:
 
 
 def _one(entry: int, axis: int, extent: int) -> tuple[int, int, int]:
-    """Return an integer index as start, stop and step."""
+    """Return an integer index as a slice of one element: start, stop and step."""
     if not -extent <= entry < extent:
         raise ShapeError(f"slice: index {entry} is out of range for axis {axis} of extent {extent}")
     return entry % extent, entry % extent + 1, 1

@@ -18,11 +18,11 @@ def instance_norm(
 ) -> Value:
     """Apply instance norm to float x (batch, channels, ...) (Ulyanov et al., 2016).
 
-    The shape stays. Each channel of each example is normalized over all its positions. Creates
-    ``scale``, one, and ``bias``, zero, of (channels,) under scope `name` or ``norm``, unless given
-    as for `layer_norm`. `epsilon` is added to the variance. It is `group_norm` with as many groups
-    as channels. Raises `ShapeError` for an x without positions, and `OptionError` unless `epsilon`
-    is above 0.
+    It keeps the shape. Each channel of each example is normalized over all its positions. Creates
+    ``scale`` (ones) and ``bias`` (zeros), both (channels,), under scope `name` or ``norm``, unless
+    given as for `layer_norm`. `epsilon` is added to the variance. Instance norm is `group_norm`
+    with as many groups as channels. Raises `ShapeError` for an x without positions, and
+    `OptionError` unless `epsilon` is above 0.
     """
     if as_value("instance_norm", x).type.rank < 3:
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""Quotients and remainders by both conventions, bitwise operations, and logic."""
+"""Quotients and remainders, rounded down or truncated, bitwise operations, and logic."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Interpolation of maps at computed sample points, its gradients, and `grid_sample`.
 
-A point has one coordinate per axis, the last axis first, in elements of x counted from the first.
-It reads one, two or four elements along each axis around it, weighted by products of weights. Keys'
-cubic kernel has the coefficient -0.75. The CPU arithmetic is in `graphc.ops.cpu.interpolation`.
+A point has one coordinate per axis, the last axis first, in elements: 0 is the first element of x.
+The result at a point is a weighted sum of the one, two or four nearest elements along each axis. A
+weight is the product of one weight per axis. The coefficient of Keys' cubic kernel is -0.75. The
+CPU arithmetic is in `graphc.ops.cpu.interpolation`.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from graphc.ops.shape import reshape
 FORMS = ("nearest", "linear", "cubic")
 OUTSIDE = ("zeros", "edge", "reflect", "symmetric")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
-"""Elements along an axis that a point reads."""
+"""Interpolation form → number of elements along an axis that a point reads."""
 
 TILE_BYTES = 4 * 2**20
-"""Bytes of scratch, if the device allows that many and one point of an image needs no more."""
+"""The most bytes of scratch; the device may allow fewer, and a single point may need more."""
 
 MOST_AXES = 3
 
@@ -45,7 +46,7 @@ Extents = Annotated[tuple[int, ...], Whole(1, COUNTED)]
 
 @dataclass(frozen=True, slots=True)
 class InterpolateAttributes:
-    """The kernel, and the values beyond the ends."""
+    """The interpolation kernel, and the treatment of elements beyond the ends."""
 
     form: Annotated[str, OneOf(FORMS)] = "linear"
     outside: Annotated[str, OneOf(OUTSIDE)] = "zeros"
@@ -67,7 +68,10 @@ class Interpolation(Op):
     precision = "wide"
 
     def sampled(self, x: TensorType, places: TensorType) -> TensorType:
-        """Return the type of x interpolated at those points."""
+        """Return the type of x interpolated at the points `places`.
+
+        Raises an error for other shapes.
+        """
         float_dtype(x, places)
         axes = x.rank - 2
         if not 1 <= axes <= MOST_AXES or places.rank < 2 or places.shape[-1] != axes:
@@ -82,11 +86,11 @@ class Interpolation(Op):
         return x.with_shape((*x.shape[:2], *places.shape[1:-1]))
 
     def types(self, node: Node) -> tuple[TensorType, TensorType]:
-        """Return the types of the maps that are read or summed, and of the points."""
+        """Return the types of the maps (x or its gradient) and of the points."""
         raise NotImplementedError
 
     def _work(self, node: Node) -> int:
-        """Return the number of products with weights, over all elements that are read."""
+        """Return the number of products of an element and a weight."""
         x, places = self.types(node)
         points = places.elements // places.shape[-1]
         return points * x.shape[1] * int(TAPS[node.attributes.form] ** (x.rank - 2))
@@ -98,7 +102,8 @@ class Interpolation(Op):
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """Return scratch for a tile of points.
 
-        It has rows of floats, of indices and of bools for their taps, and one row per channel.
+        It has rows of floats, of indices and of bools for the elements that the points read, and
+        one row per channel.
         """
         x, places = self.types(node)
         axes, taps = x.rank - 2, TAPS[node.attributes.form]
@@ -116,7 +121,7 @@ class Interpolation(Op):
         )
 
     def tiles(self, record: Recorder, node: Node, places: Array) -> interpolation.Tiles:
-        """Return the tiles of points, and their scratch."""
+        """Return the tiles of the points `places`, with the node's scratch."""
         a, (x, _) = node.attributes, self.types(node)
         taps = interpolation.Taps(x.shape[2:], TAPS[a.form], a.outside)
         flat = places.reshape(places.shape[0], -1, places.shape[-1])
@@ -156,7 +161,7 @@ class Interpolate(Interpolation):
 
 
 class InterpolateInputGradient(Interpolation):
-    """dx = for each element, the sum of the gradients of the points that read it."""
+    """dx = for each element, the weighted sum of the gradients dy of the points that read it."""
 
     name, inputs, outputs = "interpolate_input_gradient", ("dy", "places"), ("dx",)
     attributes = InterpolateGradientAttributes
@@ -233,7 +238,10 @@ class InterpolatePlaceGradient(Interpolation):
     def gradient_places(
         self, node: Node, ddplaces: Value, dy: Value, x: Value, places: Value
     ) -> Value:
-        """Return 0 along each slope's own axis: it is constant between two elements."""
+        """Return the second derivative by coordinates, for linear interpolation.
+
+        It is 0 for twice the same axis, since the slope is constant between two elements.
+        """
         found = list[Value]()
         for axis, near, far in _ends(node, places):
             back = mul(dy, _of_axis(ddplaces, axis))
@@ -254,10 +262,10 @@ class InterpolatePlaceGradient(Interpolation):
 
 
 def _ends(node: Node, places: Value) -> Iterator[tuple[int, Value, Value]]:
-    """Yield each axis with the points moved along it to the elements before and after them.
+    """Yield each axis, and the points moved along it to the element before and to the one after.
 
-    The slope is the difference of x at the two. Raises `GradientError` except for linear
-    interpolation.
+    The slope along the axis is the difference of the values of x at both. Raises `GradientError`
+    unless interpolation is linear.
     """
     form, axes = node.attributes.form, node.inputs[1].type.rank - 2
     if form != "linear":
@@ -273,7 +281,7 @@ def _ends(node: Node, places: Value) -> Iterator[tuple[int, Value, Value]]:
 
 
 def _is_axis(node: Node, axis: int) -> Value:
-    """Return the mask of the coordinate that belongs to an axis."""
+    """Return a mask (axes,) that is true at the coordinate of one axis."""
     return constant(np.arange(node.inputs[1].type.rank - 2) == axis)
 
 
@@ -282,7 +290,7 @@ def _at(node: Node, x: Value, places: Value) -> Value:
 
 
 def _of_axis(places: Value, axis: int) -> Value:
-    """Return one coordinate of all points, with an axis for the channels."""
+    """Return one coordinate of all points as (batch, 1, *shape), to broadcast over channels."""
     found = slice_(places, (..., axis))
     return reshape(found, (found.shape[0], 1, *found.shape[1:]))
 
@@ -315,14 +323,14 @@ def grid_sample(
     """Sample x (batch, channels, *extents) at the points of a grid (batch, *shape, axes).
 
     x has 1 to 3 extents, and the result is (batch, channels, *shape). A point has a coordinate from
-    -1 to 1 for each axis, the last axis first. With `align_corners` these are the centers of the
-    outermost elements, else their outer edges.
+    -1 to 1 for each axis, the last axis first. With `align_corners`, -1 and 1 are the centers of
+    the outermost elements, else their outer edges.
 
     The `form` is "nearest" (halves are rounded to the even element), "linear" or "cubic", with the
-    coefficient -0.75. Elements beyond x are zeros, the nearest element of its "border", or its
-    "reflection" there, as in PyTorch. x and the grid get gradients, except for the grid with
-    "nearest". The grid's gradient has gradients with "linear". Raises `ShapeError`, `OptionError`
-    and `DTypeError`.
+    coefficient -0.75. `padding` determines elements beyond x: "zeros", "border" (the nearest
+    element) or "reflection", as in PyTorch. x and the grid get gradients, except for the grid with
+    "nearest". Second derivatives by the grid need "linear". Raises `ShapeError`, `OptionError` and
+    `DTypeError` for invalid arguments.
     """
     choose("grid_sample: form", form, FORMS)
     choose("grid_sample: padding", padding, PADDINGS)
@@ -354,7 +362,7 @@ def _numbers(given: Any) -> Value:
 
 
 def _reflected(places: Value, extents: Any, align_corners: bool) -> Value:
-    """Reflect coordinates between the first and the last center, or between the outer edges."""
+    """Reflect coordinates at the outermost centers (`align_corners`) or at the outer edges."""
     low = 0.0 if align_corners else -0.5
     span = np.maximum(extents - 1, 1) if align_corners else extents
     away = sub(places, low) if low else places

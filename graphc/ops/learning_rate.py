@@ -30,7 +30,10 @@ class LearningRateAttributes:
     dtype: Annotated[str, DTypeName("float")]
 
     def at(self, step: int) -> float:
-        """Return the rate of step number `step`, from 0; a negative step counts as step 0."""
+        """Return the learning rate of step number `step`, counted from 0.
+
+        Negative steps count as 0.
+        """
         step = max(step, 0)
         if step < self.warmup:
             return self.peak * (step + 1) / self.warmup

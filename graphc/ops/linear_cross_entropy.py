@@ -1,9 +1,10 @@
 """A linear layer and the cross entropy of its output, in chunks of rows.
 
-Logits are the largest value of a language model. For 16,384 tokens and 50,257 words they take 3.3
-GB in float32, and their gradient as much. Only the loss uses them. The gradient of a sum of losses
-is known once the logits of its rows are. So each chunk of rows computes its losses and its share of
-the gradients, and then frees its bytes for the next chunk. No product is computed twice.
+The logits are the largest tensor of a language model. For 16,384 tokens and 50,257 words they take
+3.3 GB in float32, and their gradient takes as much. Only the loss uses them. Once the logits of
+some rows are computed, so can be the gradient of the sum of their losses. So each chunk of rows
+computes its losses and its part of the gradients, and then frees its logits. No matrix product is
+computed twice.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ WHOLE = "use softmax_cross_entropy(affine(...)), which has gradients of every or
 
 
 class GradientSum(Add):
-    """y = a + b, parts of the gradient of a parameter.
+    """y = a + b, where b is one chunk's part of the gradient of a parameter.
 
-    It is in float32 in mixed precision, and part of a product if possible.
+    Mixed precision computes it in float32. A pass may fuse it with the matrix product that computes
+    b.
     """
 
     name = "gradient_sum"
@@ -42,7 +44,10 @@ class GradientSum(Add):
 
 
 class CarriedGradient(Elementwise):
-    """y = slope · dy, where the slope is a gradient already, so it cannot be differentiated."""
+    """y = slope · dy.
+
+    It cannot be differentiated, since the slope is a gradient computed in advance.
+    """
 
     name, inputs = "carried_gradient", ("slope", "dy")
     expression = "slope * dy"
@@ -50,7 +55,7 @@ class CarriedGradient(Elementwise):
 
 
 class WithGradient(Carrier):
-    """y = x, a scalar in the bytes of x, whose derivative by `by` is `slope`."""
+    """y = x, a scalar view of x that defines the gradient of x by `by` as `slope`."""
 
     name, inputs = "with_gradient", ("x", "by", "slope")
 
@@ -157,9 +162,9 @@ def _chunk(
     labels: Value,
     attributes: CrossEntropyAttributes,
 ) -> tuple[Value, tuple[Value, ...]]:
-    """Return the sum of the losses of some rows, and its gradients.
+    """Return the sum of the losses of one chunk of rows, and its gradients.
 
-    The gradients are by the rows, the weight and the bias.
+    The gradients are those of the rows, the weight and, if there is one, the bias.
     """
     logits = affine(rows, weight, bias)
     node = apply(CrossEntropy, logits, labels, attributes=attributes)

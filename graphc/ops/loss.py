@@ -62,7 +62,7 @@ class BinaryCrossEntropy(FloatElementwise):
 
 @dataclass(frozen=True, slots=True)
 class HuberAttributes:
-    """The size of an error above which its loss grows linearly."""
+    """The absolute error above which the loss grows linearly."""
 
     delta: Annotated[float, Between(above=0.0)]
 
@@ -99,7 +99,7 @@ class HuberGradient(FloatElementwise):
 
 
 def reduced(name: str, losses: Value, reduction: str, kinds: Sequence[str] = REDUCTIONS) -> Value:
-    """Reduce losses by the given reduction; raises `OptionError` for another one."""
+    """Reduce losses by `reduction`; raises `OptionError` for one that is not in `kinds`."""
     match choose(f"{name}: reduction", reduction, kinds):
         case "mean":
             return mean(losses)
@@ -111,7 +111,7 @@ def reduced(name: str, losses: Value, reduction: str, kinds: Sequence[str] = RED
 
 
 def check_floats(name: str, *operands: object) -> None:
-    """Raise an error that names the loss unless all operands are float values, or numbers."""
+    """Raise an error that names the loss `name` unless all operands are float values or numbers."""
     for operand in operands:
         if isinstance(operand, Real):
             continue
@@ -143,7 +143,9 @@ def l1(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
 def huber(
     prediction: Value, target: Value, *, delta: float = 1.0, reduction: str = "mean"
 ) -> Value:
-    """Return Huber's loss of float x = prediction - target (1964), reduced; the two broadcast.
+    """Return the Huber loss (1964) of x = prediction - target, reduced.
+
+    Both are floats and broadcast.
 
     It is x² / 2 if |x| is at most `delta`, and delta · (|x| - delta / 2) beyond. `reduction` is
     "mean", "sum", or "none" for the losses of all elements. Raises `OptionError` unless `delta` is
@@ -158,7 +160,9 @@ def huber(
 def smooth_l1(
     prediction: Value, target: Value, *, beta: float = 1.0, reduction: str = "mean"
 ) -> Value:
-    """Return `huber` with delta `beta`, divided by `beta` (Girshick, 2015): of slope 1 beyond it.
+    """Return `huber` with delta `beta`, divided by `beta` (Girshick, 2015).
+
+    The slope is 1 or -1 where the absolute error exceeds `beta`.
 
     Raises `OptionError` unless `beta` is above 0.
     """
@@ -184,8 +188,8 @@ def binary_cross_entropy_with_logits(
     """Return the binary cross entropy of logits and independent labels, reduced.
 
     It is -target · log σ(logits) - (1 - target) · log σ(-logits). `target` has floats from 0 to 1.
-    All operands broadcast. `weights` multiply the losses. `pos_weight` multiplies the first summand
-    alone, so that rare labels count more. `reduction` is "mean" over all elements regardless of
+    All operands broadcast. `weights` multiply the losses. `pos_weight` multiplies the first term
+    only, so that rare labels count more. `reduction` is "mean" over all elements regardless of
     their weights, "sum", or "none" for the losses of all elements. Raises `DTypeError` unless all
     have one float dtype.
     """

@@ -28,12 +28,12 @@ from graphc.ops.weights import agree, bias_of, given_weight, he_weight, not_give
 
 @dataclass(frozen=True, slots=True)
 class MatmulAttributes:
-    """The operands whose last two axes are transposed, and the accumulation options."""
+    """Flags that transpose the last two axes of an operand, and the accumulation options."""
 
     transpose_a: bool = False
     transpose_b: bool = False
     wide: bool = False
-    """True if 16-bit operands give a float32 product."""
+    """True if the product of 16-bit operands is stored in float32."""
     accumulate: bool = False
     """True if the product of two matrices is added to a third operand: beta = 1 of a BLAS."""
 
@@ -99,7 +99,10 @@ class Matmul(Op):
     def product(
         self, node: Node, a: Value, b: Value, transpose_a: bool, transpose_b: bool
     ) -> Value:
-        """Return a product of a node's gradient."""
+        """Return a matrix product that is the gradient of an operand of `node`.
+
+        The gradient pass sums it over axes along which the operand was broadcast.
+        """
         return matmul(a, b, transpose_a, transpose_b)
 
     def gradient_sum(self, node: Node, dy: Value) -> tuple[Value, ...]:
@@ -122,7 +125,7 @@ class Matmul(Op):
 def _add_product(
     a: Array, b: Array, y: Array, transpose_a: bool, transpose_b: bool, alpha: float
 ) -> None:
-    """Compute y += alpha · op(a) · op(b), without further memory.
+    """Compute y += alpha · op(a) · op(b) in place, without scratch.
 
     A BLAS reads row-major matrices as their transposes, so it computes yᵀ += alpha · op(b)ᵀ ·
     op(a)ᵀ.
@@ -133,7 +136,7 @@ def _add_product(
 
 @dataclass(frozen=True, slots=True)
 class ScaledMatmulAttributes(MatmulAttributes):
-    """The attributes of a product, and its factor."""
+    """The attributes of a matrix product, and the factor `alpha`."""
 
     alpha: Annotated[float, Between()] = 1.0
 
@@ -182,7 +185,7 @@ class LinearAttributes:
 
 
 class Linear(Op):
-    """y = x · weightᵀ + bias, on rows; or relu or gelu of that."""
+    """y = x · weightᵀ + bias for x (rows, inputs), optionally followed by relu or gelu."""
 
     name, inputs = "linear", ("x", "weight", "bias")
     multiplies = True
@@ -246,7 +249,7 @@ def activation_of(node: Node) -> Elementwise:
 
 
 def _activation(node: Node) -> Lowering | None:
-    """Return the activation on the kernel's dtype: 16-bit operands are widened."""
+    """Return the activation as NumPy steps, or None. 16-bit floats are computed in float32."""
     if node.attributes.activation == "none":
         return None
     op, dtype = activation_of(node), compute_dtype(node.output.type.dtype)
@@ -254,7 +257,10 @@ def _activation(node: Node) -> Lowering | None:
 
 
 def _of_sums(node: Node, dy: Value) -> Value:
-    """Return the gradient of the sums; without an activation they are y."""
+    """Return the gradient of x · weightᵀ + bias.
+
+    Raises `OptionError` for a node with an activation.
+    """
     if node.attributes.activation != "none":
         raise OptionError(
             f"a linear node with the activation {node.attributes.activation!r} has no gradient; "
@@ -310,9 +316,10 @@ def linear(
 
     Creates ``weight`` (outputs, inputs) and ``bias`` (outputs,), zero, in the current scope, or in
     ``name`` inside it. The weight is initialized by `initial`, by default He's rule for relu
-    networks (uniform within √(6 / inputs); He et al., 2015). A given `weight` determines the sizes,
-    and nothing is created; then `bias` is a value, or there is none. Raises `ShapeError` for x
-    without an axis, fewer than one output, or sizes that are not the weight's.
+    networks (uniform within ±√(6 / inputs); He et al., 2015). A given `weight` determines the
+    sizes, and nothing is created. In that case `bias` must be a value; without it, no bias is
+    added. Raises `ShapeError` for x without an axis, fewer than one output, or sizes that differ
+    from those of the weight.
     """
     with layer_scope("linear", name):
         if not isinstance(x, Value) or x.type.rank < 1:

@@ -1,8 +1,8 @@
 """Layer and group norm, and the base of norms.
 
-The CPU arithmetic is in `graphc.ops.cpu.norm`, the gradients are in `graphc.ops.norm_gradient`.
-They use x and the saved statistics, which are float32 for a 16-bit x. Parameters and their
-gradients may be float32, too.
+The CPU arithmetic is in `graphc.ops.cpu.norm`. The gradients, in `graphc.ops.norm_gradient`, use x
+and the saved statistics: the mean and 1 / standard deviation. For a 16-bit x, statistics are
+float32; scale, bias and their gradients are 16-bit or float32.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from graphc.ops.shape import broadcast_to, full, reshape
 from graphc.ops.weights import frozen_alone
 
 Epsilon = Annotated[float, Between(above=0.0)]
-"""The guard in a root."""
+"""The number added to a variance or mean square before its root, above 0."""
 
 
 class Norm(Op):
-    """Base of the forward ops."""
+    """Base of the forward ops of norms."""
 
     outputs = ("y", "mean", "inverse")
     independent = {"mean": ("scale", "bias"), "inverse": ("scale", "bias")}
@@ -53,11 +53,14 @@ class Norm(Op):
         return self.frame_of(node.attributes, node.inputs[0].shape)
 
     def frame_of(self, attributes: Any, shape: tuple[int, ...]) -> Frame:
-        """Return the frame of attributes and a shape; raises `ShapeError` if they do not fit."""
+        """Return the frame of a norm over an x of `shape`.
+
+        Raises `ShapeError` for a shape that does not fit.
+        """
         raise NotImplementedError
 
     def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
-        """Return the types of y, which is like x, and of flat means and inverse deviations."""
+        """Return the types of y, the means and the inverse deviations. Statistics have one axis."""
         x, *parameters = types
         wide = check_dtypes(x, *parameters)
         frame = self.frame_of(attributes, x.shape)
@@ -86,11 +89,11 @@ class Norm(Op):
         return functools.reduce(add, parts)
 
     def _folded(self, node: Node, statistic: Value) -> Value:
-        """Return statistics in the shape that broadcasts over the frame."""
+        """Reshape a statistic so that it broadcasts over the folded shape of the frame."""
         return reshape(statistic, self.frame(node).statistic_shape)
 
     def _spread(self, node: Node, values: Value) -> Value:
-        """Broadcast values over the frame to the shape and dtype of x."""
+        """Broadcast values over the frame, and convert them to the shape and dtype of x."""
         x = node.inputs[0]
         return cast(reshape(broadcast_to(values, self.frame(node).shape), x.shape), x.type.dtype)
 
@@ -114,7 +117,7 @@ class Norm(Op):
         return NormGradientAttributes(frame.shape, frame.statistic_axes, frame.parameter_axes)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return a tile of squares, and a correction per statistic."""
+        """Return the scratch types: a tile of squares, and one mean correction per statistic."""
         frame, x = self.frame(node), node.inputs[0].type
         statistic = x.with_shape(frame.statistic_shape)
         return x.with_shape(tile_shape(frame, across=False)), statistic
@@ -137,7 +140,7 @@ class Norm(Op):
 
 @dataclass(frozen=True, slots=True)
 class EpsilonAttributes:
-    """The guard in the root."""
+    """The number `epsilon` that is added to the variance."""
 
     epsilon: Epsilon
 
@@ -156,7 +159,7 @@ class LayerNorm(Norm):
 
 @dataclass(frozen=True, slots=True)
 class GroupNormAttributes:
-    """Groups of channels, and the guard in the root."""
+    """The number of channel groups, and the `epsilon` that is added to the variance."""
 
     groups: Annotated[int, Whole(1)]
     epsilon: Epsilon
@@ -189,9 +192,10 @@ def scale_and_bias(
     scale: Value | None = None,
     bias: Value | None = None,
 ) -> tuple[Value, Value]:
-    """Return ``scale`` and ``bias`` of that length, given or created in the current scope.
+    """Return ``scale`` and ``bias``, both (length,): given, or created in the current scope.
 
-    A created scale is one, a created bias zero. If only one is given, the other is a constant.
+    Initially, a created scale is 1 and a created bias 0. If only one of the two is given, the other
+    is a constant 1 or 0.
     """
     one, dtype = Initial("constant", 1.0), x.type.dtype
     if scale is None and bias is None:
@@ -212,7 +216,7 @@ def scale_and_bias(
 
 
 def positive(where: str, epsilon: float) -> float:
-    """Return the guard in a root; raises `OptionError` unless it is above 0."""
+    """Return `epsilon` as a float; raises `OptionError` unless it is above 0."""
     Between(above=0.0).check(f"{where}: epsilon", epsilon)
     return float(epsilon)
 
@@ -220,7 +224,7 @@ def positive(where: str, epsilon: float) -> float:
 def extent_of(where: str, x: Value, axis: int) -> int:
     """Return the extent of an axis.
 
-    Raises `ShapeError` if x does not have it, and `OptionError` if x is no value.
+    Raises `ShapeError` if x does not have the axis, and `OptionError` if x is not a value.
     """
     shape = as_value(where, x).shape
     return shape[normalize_axis(axis, len(shape), where)]
@@ -236,10 +240,10 @@ def layer_norm(
 ) -> Value:
     """Apply layer norm to float x over its last axis (Ba, Kiros and Hinton, 2016); keeps the shape.
 
-    Creates ``scale``, one, and ``bias``, zero, of that axis's extent under scope `name` or
-    ``norm``. If one of them is given, nothing is created; an omitted one is that number. `epsilon`
-    is added to the variance. Raises `OptionError` unless it is above 0, and `ShapeError` for a
-    scale or a bias of another extent.
+    Creates ``scale`` (ones) and ``bias`` (zeros), with the extent of the axis, under scope `name`
+    or ``norm``. If one of the two is given, nothing is created, and the other is a constant 1 or 0.
+    `epsilon` is added to the variance. Raises `OptionError` unless `epsilon` is above 0, and
+    `ShapeError` for a scale or a bias of another extent.
     """
     with layer_scope("norm", name, "norm"):
         length = extent_of("layer_norm", x, -1)
@@ -259,10 +263,10 @@ def group_norm(
 ) -> Value:
     """Apply group norm to float x (batch, channels, ...) (Wu and He, 2018); keeps the shape.
 
-    Each group of channels is normalized over itself and all positions. Creates ``scale``, one, and
-    ``bias``, zero, of (channels,) under scope `name` or ``norm``, unless given as for `layer_norm`.
-    `epsilon` is added to the variance. Raises `ShapeError` if `groups` does not divide the
-    channels, and `OptionError` unless `epsilon` is above 0.
+    Each group of channels is normalized over its channels and all positions. Creates ``scale``
+    (ones) and ``bias`` (zeros), both (channels,), under scope `name` or ``norm``, unless given as
+    for `layer_norm`. `epsilon` is added to the variance. Raises `ShapeError` if `groups` does not
+    divide the channels, and `OptionError` unless `epsilon` is above 0.
     """
     with layer_scope("norm", name, "norm"):
         length = extent_of("group_norm", x, 1)

@@ -25,7 +25,10 @@ from graphc.ops.shape import broadcast_to, full, reshape
 
 
 def check_dtypes(x: TensorType, *others: TensorType) -> DType:
-    """Return the dtype of x's statistics; raises `DTypeError` unless others have it, or x's own."""
+    """Return the dtype of x's statistics.
+
+    Raises `DTypeError` unless `others` have it or x's dtype.
+    """
     wide = compute_dtype(float_dtype(x))
     for type in others:
         if type.dtype not in (x.dtype, wide):
@@ -38,7 +41,7 @@ def check_dtypes(x: TensorType, *others: TensorType) -> DType:
 
 @dataclass(frozen=True, slots=True)
 class NormGradientAttributes:
-    """The attributes of a norm's gradient: a `Frame`."""
+    """The fields of a norm's `Frame`, as attributes of its gradient ops."""
 
     shape: tuple[int, ...]
     statistic_axes: tuple[int, ...]
@@ -48,7 +51,10 @@ class NormGradientAttributes:
         return Frame(self.shape, self.statistic_axes, self.parameter_axes)
 
     def check(self, dy: TensorType, x: TensorType, statistics: Sequence[TensorType]) -> Frame:
-        """Return the frame; raises an error unless it fits x, and dy and the statistics fit it."""
+        """Return the frame.
+
+        Raises an error unless it fits x, and dy and the statistics fit the frame.
+        """
         float_dtype(dy, x)
         if dy.shape != x.shape or not self.frame().suits(x.shape):
             raise ShapeError(
@@ -63,7 +69,7 @@ class NormGradientAttributes:
 
 
 class NormGradient(Op):
-    """Base: operands that are not folded may be strided along the batch."""
+    """Base: operands that the frame does not reshape may have any stride along the batch axis."""
 
     attributes = NormGradientAttributes
 
@@ -74,16 +80,16 @@ class NormGradient(Op):
         return super().free_axes(node, name)
 
     def folded(self, node: Node, value: Value) -> Value:
-        """Return a tensor shaped like x, in the frame's shape and the statistics' dtype."""
+        """Reshape a value shaped like x to the frame, and cast it to the statistics' dtype."""
         wide = compute_dtype(value.type.dtype)
         return reshape(cast(value, wide), node.attributes.shape)
 
     def statistic(self, node: Node, value: Value) -> Value:
-        """Return statistics in the shape that broadcasts over the frame."""
+        """Reshape a statistic so that it broadcasts over the folded shape of the frame."""
         return reshape(value, node.attributes.frame().statistic_shape)
 
     def parameter(self, node: Node, value: Value) -> Value:
-        """Return parameters in the statistics' dtype, to broadcast over the frame."""
+        """Cast a parameter to the statistics' dtype, and reshape it to broadcast over the frame."""
         wide = compute_dtype(value.type.dtype)
         return reshape(cast(value, wide), node.attributes.frame().parameter_shape)
 
@@ -93,9 +99,9 @@ class NormGradient(Op):
         return mul(centred, self.statistic(node, inverse))
 
     def like(self, node: Node, values: Value, name: str) -> Value:
-        """Return values in the shape and dtype of an input.
+        """Return `values` in the shape and dtype of the input called `name`.
 
-        The values broadcast over the frame. They are summed over axes that the input lacks.
+        `values` broadcast over the frame. They are summed over axes that the input does not have.
         """
         target, frame = node.named_inputs()[name], node.attributes.frame()
         assert isinstance(target, Value)
@@ -109,7 +115,7 @@ class NormGradient(Op):
 
 
 class NormInputGradient(NormGradient):
-    """dx = inverse · (g - mean g - x̂ · mean(g · x̂)), g = dy · scale, x̂ = (x - mean) · inverse."""
+    """dx = inverse · (g - mean(g) - x̂ · mean(g · x̂)), g = dy · scale, x̂ the normalized x."""
 
     name, inputs = "norm_input_gradient", ("dy", "x", "mean", "inverse", "scale")
     outputs = ("dx",)
@@ -127,7 +133,7 @@ class NormInputGradient(NormGradient):
     def gradient_dy(
         self, node: Node, ddx: Value, x: Value, mean: Value, inverse: Value, scale: Value
     ) -> Value:
-        """Differentiate by dy: dx is a multiplication by scale, followed by a symmetric map."""
+        """Return the gradient by dy: dx is a symmetric linear map of dy · scale."""
         mapped = self._unscaled(node, ddx, x, mean, inverse)
         return self.like(node, mul(mapped, self.parameter(node, scale)), "dy")
 
@@ -154,7 +160,11 @@ class NormInputGradient(NormGradient):
         self, node: Node, ddx: Value, dy: Value, x: Value, mean: Value, inverse: Value,
         scale: Value,
     ) -> Value:  # fmt: skip
-        """Return n · (mean(r · g) - mean r · mean g - 3 · mean(r · x̂) · mean(g · x̂)), r = ddx."""
+        """Return n · (mean(r · g) - mean(r) · mean(g) - 3 · mean(r · x̂) · mean(g · x̂)).
+
+        Here r is ddx, g is dy · scale, x̂ is the normalized x, and n is the number of elements per
+        statistic.
+        """
         r, g, unit = self._factors(node, ddx, dy, x, mean, inverse, scale)
         rg, ru, gu = (self._mean(node, mul(*pair)) for pair in ((r, g), (r, unit), (g, unit)))
         plain = sub(rg, mul(self._mean(node, r), self._mean(node, g)))
@@ -162,7 +172,10 @@ class NormInputGradient(NormGradient):
         return self.like(node, scale_by(each, node.attributes.frame().count), "inverse")
 
     def _unscaled(self, node: Node, ddx: Value, x: Value, mean: Value, inverse: Value) -> Value:
-        """Return the symmetric map from dy to dx at scale 1, applied to ddx, over the frame."""
+        """Return the map from dy to dx at scale 1, which is symmetric, applied to ddx.
+
+        In the frame's shape.
+        """
         one = full(node.inputs[4].shape, 1.0, inverse.type.dtype)
         operands = (ddx, x, mean, inverse, one)
         mapped = apply(NormInputGradient, *operands, attributes=node.attributes).output
@@ -174,7 +187,8 @@ class NormInputGradient(NormGradient):
     ) -> Value:  # fmt: skip
         """Return -inverse² · (r · mean(g · x̂) + g · mean(r · x̂)).
 
-        This is the derivative by x with constant statistics.
+        This is the gradient by x with constant statistics, where r is ddx, g is dy · scale, and x̂
+        is the normalized x.
         """
         r, g, unit = self._factors(node, ddx, dy, x, mean, inverse, scale)
         v = self.statistic(node, inverse)
@@ -185,7 +199,7 @@ class NormInputGradient(NormGradient):
         self, node: Node, ddx: Value, dy: Value, x: Value, mean: Value, inverse: Value,
         scale: Value,
     ) -> tuple[Value, Value, Value]:  # fmt: skip
-        """Return r = ddx, g = dy · scale and x̂, in the frame's shape."""
+        """Return r = ddx, g = dy · scale and x̂, the normalized x, all in the frame's shape."""
         g = mul(self.folded(node, dy), self.parameter(node, scale))
         return self.folded(node, ddx), g, self.unit(node, x, mean, inverse)
 
@@ -193,7 +207,7 @@ class NormInputGradient(NormGradient):
         return mean_over(values, node.attributes.statistic_axes, keepdims=True)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return two tiles, and two numbers per statistic."""
+        """Return the scratch types: two tiles, and two numbers per statistic."""
         frame, dy = node.attributes.frame(), node.inputs[0].type
         tile = dy.with_shape(tile_shape(frame, across=False))
         statistic = dy.with_shape(frame.statistic_shape)
@@ -230,7 +244,7 @@ class NormBiasGradient(NormParameterGradient):
 
 
 class NormScaleGradient(NormParameterGradient):
-    """dscale = the sum of dy · x̂."""
+    """dscale = the sum of dy · x̂, where x̂ is the normalized x."""
 
     name, inputs = "norm_scale_gradient", ("dy", "x", "mean", "inverse")
     outputs = ("dscale",)
@@ -255,12 +269,12 @@ class NormScaleGradient(NormParameterGradient):
         return self.like(node, mul(product, centred), "inverse")
 
     def _by_place(self, node: Node, ddscale: Value, dy: Value, inverse: Value) -> Value:
-        """Return the derivative by x with constant statistics, in the frame's shape."""
+        """Return the gradient by x with constant statistics, in the frame's shape."""
         product = mul(self.folded(node, dy), self.parameter(node, ddscale))
         return mul(product, self.statistic(node, inverse))
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return a tile of products, and their sum."""
+        """Return the scratch types: a tile of products, and their sum."""
         frame, dy = node.attributes.frame(), node.inputs[0].type
         return dy.with_shape(tile_shape(frame, across=True)), dy.with_shape(frame.parameter_shape)
 
@@ -274,7 +288,8 @@ class NormScaleGradient(NormParameterGradient):
 class NormParameterGradients(NormGradient):
     """dscale and dbias at once, for targets whose kernels sum both in one pass.
 
-    A pass replaces the two ops by it after differentiation, so it has no gradient itself.
+    A pass replaces the ops for dscale and dbias by this one after differentiation, so it has no
+    gradient.
     """
 
     name, inputs = "norm_parameter_gradients", ("dy", "x", "mean", "inverse")
@@ -304,7 +319,7 @@ class NormParameterGradients(NormGradient):
 
 
 class NormGradients(NormGradient):
-    """dx, dscale and dbias in one op, if each statistic has one parameter, as in batch norm.
+    """dx, dscale and dbias in one op, if each statistic has one scale and bias, as in batch norm.
 
     The sums needed by dx are then scale · dbias and scale · dscale.
     """
@@ -323,7 +338,7 @@ class NormGradients(NormGradient):
         return (dx, *REGISTRY["norm_parameter_gradients"].infer_types(attributes, types[:4]))
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return the scratch of dx, followed by that of the sums."""
+        """Return the scratch types of dx, followed by those of the sums."""
         return (
             *REGISTRY["norm_input_gradient"].scratch(node, device),
             *REGISTRY["norm_scale_gradient"].scratch(node, device),
@@ -333,7 +348,7 @@ class NormGradients(NormGradient):
         self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
         scale: Array, *, dx: Array, dscale: Array, dbias: Array,
     ) -> None:  # fmt: skip
-        """Record the sums first: dx may overwrite their operands."""
+        """Record the sums before dx, since dx may overwrite their operands."""
         *workspace, tile, share = record.scratch
         _record_dscale(record, node, (dy, x), (mean, inverse), dscale, (tile, share))
         _record_dbias(record, node, dy, dbias)
@@ -343,7 +358,7 @@ class NormGradients(NormGradient):
 def _folded(
     frame: Frame, arrays: Sequence[Array], statistics: Sequence[Array]
 ) -> tuple[Array, ...]:
-    """Return arrays and statistics in the frame's shape."""
+    """Reshape arrays to the frame, and statistics to broadcast over it."""
     over = (folded_statistic(frame, array) for array in statistics)
     return (*(array.reshape(frame.shape) for array in arrays), *over)
 

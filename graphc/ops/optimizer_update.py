@@ -1,4 +1,4 @@
-"""More optimizer steps as ops (see `graphc.ops.update`), and the directions that some normalize."""
+"""Further optimizer updates as ops (see `graphc.ops.update`), and the direction of LAMB."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NesterovUpdate(Update):
 
 @dataclass(frozen=True, slots=True)
 class AdagradAttributes:
-    """The guard against division by zero, and L2 decay."""
+    """The `epsilon` added to a divisor, and the L2 weight decay added to the gradient."""
 
     epsilon: Guard
     weight_decay: Decay
@@ -54,7 +54,7 @@ class AdagradUpdate(Update):
 
 @dataclass(frozen=True, slots=True)
 class RmspropAttributes:
-    """The decay rate of the means, the guard against division by zero, and L2 decay."""
+    """The decay rate of running means, the `epsilon` added to a divisor, and L2 weight decay."""
 
     alpha: Beta
     epsilon: Guard
@@ -127,7 +127,7 @@ class CenteredRmspropMomentumUpdate(Update):
 
 @dataclass(frozen=True, slots=True)
 class LionAttributes:
-    """The factor of the old moment in a step, and its decay rate."""
+    """`beta1` weighs the old moment in the update of w, `beta2` in the new moment."""
 
     beta1: Beta
     beta2: Beta
@@ -156,7 +156,7 @@ _FIRST, _SECOND = "(beta1 * m + (1 - beta1) * g)", "(beta2 * v + (1 - beta2) * g
 
 @dataclass(frozen=True, slots=True)
 class LambDirectionAttributes:
-    """Decay rates of the two moments, the guard against division by zero, and decoupled decay."""
+    """Decay rates of the moments, the `epsilon` added to a divisor, and decoupled weight decay."""
 
     beta1: Beta
     beta2: Beta
@@ -167,8 +167,8 @@ class LambDirectionAttributes:
 class LambDirection(Elementwise):
     """The unscaled direction of a LAMB step: m̂ / (√v̂ + epsilon) + weight_decay · w.
 
-    The moments are those that `LambUpdate` stores. `first` is 1 / (1 - β1ᵗ), and `second` is 1 /
-    √(1 - β2ᵗ).
+    m̂ and v̂ are the bias-corrected new moments, which `LambUpdate` stores. `first` is 1 / (1 -
+    β1ᵗ), and `second` is 1 / √(1 - β2ᵗ).
     """
 
     name, inputs = "lamb_direction", ("w", "m", "v", "g", "first", "second")
@@ -198,7 +198,7 @@ class LambAttributes:
 
 
 class LambUpdate(Update):
-    """Adam's moments, and w ← w - rate · trust · direction."""
+    """m and v are updated as in Adam; w ← w - rate · trust · direction."""
 
     name, inputs = "lamb_update", ("w", "m", "v", "g", "direction", "rate", "trust")
     outputs = ("m_new", "v_new", "w_new")
@@ -215,7 +215,7 @@ class LambUpdate(Update):
 
 @dataclass(frozen=True, slots=True)
 class MuonAttributes:
-    """The decay rate of the mean of gradients, and the factor of the rate."""
+    """The decay rate of the mean of gradients, and a factor of the learning rate."""
 
     momentum: Beta
     factor: Annotated[float, Between(0.0)]

@@ -1,6 +1,6 @@
 """Argmax, argmin, top-k and sorting along an axis.
 
-Equal elements are ordered by their indices, so results are the same everywhere. NaN counts as
+Equal elements are ordered by their indices, so results are the same on all devices. NaN counts as
 larger than any number in sorts, and is the result of both `argmax` and `argmin`, as in NumPy.
 """
 
@@ -33,7 +33,7 @@ IndexDType = Annotated[str, OneOf(INDEX_DTYPES)]
 
 @dataclass(frozen=True, slots=True)
 class PlaceAttributes:
-    """The axis, the choice among equal elements, and the dtype of indices."""
+    """The axis, whether the last of equal elements is chosen, and the dtype of indices."""
 
     axis: Annotated[int, Whole()]
     last: bool = False
@@ -68,7 +68,7 @@ class PlaceOf(Op):
         return node.inputs[0].shape[axis]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return a tile of rows, and one number per row."""
+        """Return the scratch types: a tile of rows, and one number per row."""
         x = node.inputs[0].type
         tiles = line_tiles(x.shape, node.attributes.axis)
         return (
@@ -162,9 +162,9 @@ def argmax(
 ) -> Value:
     """Return the index of the largest element of x along `axis`.
 
-    The axis is dropped, or becomes 1 with `keepdims`. The first of equal elements counts, or the
-    `last`. `dtype` is int64 or int32. It has no gradient. Raises `ShapeError` for an axis that x
-    does not have, and `OptionError` for another dtype.
+    The axis is dropped, or gets extent 1 with `keepdims`. Of equal elements, the first counts, or
+    with `last` the last one. `dtype` is int64 or int32. It has no gradient. Raises `ShapeError` for
+    an axis that x does not have, and `OptionError` for another dtype.
     """
     return _place(ArgMax, x, axis, keepdims, last, dtype)
 
@@ -175,9 +175,9 @@ def argmin(
 ) -> Value:
     """Return the index of the smallest element of x along `axis`.
 
-    The axis is dropped, or becomes 1 with `keepdims`. The first of equal elements counts, or the
-    `last`. `dtype` is int64 or int32. It has no gradient. Raises `ShapeError` for an axis that x
-    does not have, and `OptionError` for another dtype.
+    The axis is dropped, or gets extent 1 with `keepdims`. Of equal elements, the first counts, or
+    with `last` the last one. `dtype` is int64 or int32. It has no gradient. Raises `ShapeError` for
+    an axis that x does not have, and `OptionError` for another dtype.
     """
     return _place(ArgMin, x, axis, keepdims, last, dtype)
 

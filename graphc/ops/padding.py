@@ -32,7 +32,7 @@ class PadAxisAttributes:
 
 
 class PadAxis(AxisMap):
-    """y = x padded with its own elements on both sides of one axis."""
+    """y = x padded with elements of x on both sides of one axis."""
 
     name, attributes, partner = "pad_axis", PadAxisAttributes, "pad_axis_gradient"
     cure = "pad the first and the last elements separately and join them with graphc.concat"
@@ -76,8 +76,9 @@ def pad(
     widths are 0. Along an axis padded in another mode than "constant", the result has at most 2**26
     elements, 2**24 on a GPU.
 
-    Raises `ShapeError` for another number of widths and if nothing is left of an axis. Raises
-    `OptionError` for another mode, and `DTypeError` for a value that x's dtype cannot represent.
+    Raises `ShapeError` if the number of widths is not that of the axes, or no element of an axis
+    remains. Raises `OptionError` for another mode, and `DTypeError` for a value that x's dtype
+    cannot represent.
     """
     rank = as_value("pad", x).type.rank
     choose("pad: mode", mode, MODES)

@@ -1,4 +1,7 @@
-"""Pooling ops over (batch, channels, height, width); functions are in `graphc.ops.pool_axes`."""
+"""Pooling ops on (batch, channels, height, width).
+
+Public functions are in `graphc.ops.pool_axes`.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ from graphc.ops.elementwise import float_dtype
 from graphc.ops.geometry import Conv2dAttributes, Extent, Padding, Stride, window
 
 TILE_BYTES = 4 * 2**20
-"""Bytes of one scratch tensor, if the device allows that many."""
+"""The most bytes of one scratch tensor; the device may allow fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool2dAttributes:
-    """Window size and geometry, (rows, columns) each."""
+    """Window size, stride, padding and dilation, each as (rows, columns)."""
 
     window: Extent
     stride: Stride
@@ -35,7 +38,7 @@ class Pool2dAttributes:
 
 @dataclass(frozen=True, slots=True)
 class Pool2dGradientAttributes:
-    """A pool's window, and the (height, width) of its input."""
+    """The attributes of a pooling op, and the (height, width) of its input."""
 
     window: Extent
     stride: Stride
@@ -57,10 +60,10 @@ class Pooling(Op):
     on_maps = True
 
     most_places: ClassVar[int] = 2**20
-    """The most elements of a window: a kernel visits each."""
+    """The most elements of a window, since a kernel visits each of them."""
 
     def pooled(self, attributes: PoolAttributes, x: TensorType) -> TensorType:
-        """Return x's type with the shape (batch, channels, windows down, windows across)."""
+        """Return the type of pooled x: (batch, channels, window rows, window columns)."""
         float_dtype(x)
         if x.rank != 4:
             raise ShapeError(f"x must be (batch, channels, height, width), got {x}")
@@ -81,7 +84,7 @@ class Pooling(Op):
         return x.with_shape((*x.shape[:2], *extents))
 
     def spread(self, attributes: Pool2dGradientAttributes, dy: TensorType) -> TensorType:
-        """Return the input type of the pool whose output has the type of dy."""
+        """Return the type of the pooled x, where dy has the type of the output."""
         if dy.rank != 4:
             raise ShapeError(f"dy must be (batch, channels, rows, columns), got {dy}")
         x = dy.with_shape((*dy.shape[:2], *attributes.extent))
@@ -99,7 +102,7 @@ class Pooling(Op):
 
 
 def _positions(a: Any, x: Array, *outputs: Array) -> Iterator[tuple[int, Array, tuple[Array, ...]]]:
-    """Yield each offset in a window: its number, the elements of x, and their windows' outputs."""
+    """Yield, per offset in a window: its number, elements of x, and the windows' outputs."""
     rows, columns = a.window
     down, across = map(range, outputs[0].shape[2:])
     for i in range(rows):
@@ -112,7 +115,7 @@ def _positions(a: Any, x: Array, *outputs: Array) -> Iterator[tuple[int, Array, 
 
 
 def _images(shape: tuple[int, ...], itemsize: int, device: Device) -> int:
-    """Return the images of a tile."""
+    """Return the number of images in a tile."""
     image = shape[1] * shape[2] * shape[3] * itemsize
     return max(1, min(shape[0], min(TILE_BYTES, device.workspace_limit_bytes) // image))
 
@@ -123,7 +126,7 @@ class MaxPooling(Pooling):
     most_places = 256
 
     def check_places(self, place: TensorType, y: TensorType) -> None:
-        """Raise `ShapeError` unless there is one byte per window."""
+        """Raise `ShapeError` unless `place` has one byte per window, that is, per element of y."""
         if place != y.with_dtype(uint8):
             raise ShapeError(
                 f"place must have one byte per window, {y.with_dtype(uint8)}, got {place}"
@@ -131,7 +134,10 @@ class MaxPooling(Pooling):
 
 
 class MaxPool2d(MaxPooling):
-    """y = the maximum of each window; saves its index in the window as one byte, not the input."""
+    """y = the maximum of each window.
+
+    For the gradient, its index in the window is saved, one byte.
+    """
 
     name, inputs, outputs = "max_pool2d", ("x",), ("y", "place")
     attributes = Pool2dAttributes
@@ -145,7 +151,7 @@ class MaxPool2d(MaxPooling):
         return apply(MaxPool2dGradient, dy, place, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return a mask of the elements that exceed the maximum so far, and their numbers there."""
+        """Return the scratch types: a mask of elements above the maximum so far, and indices."""
         y = node.outputs[0].type
         tile = y.with_shape((_images(y.shape, 1, device), *y.shape[1:]))
         return tile.with_dtype(bool_), tile.with_dtype(uint8)
@@ -190,7 +196,7 @@ class MaxPool2dGradient(MaxPooling):
         return apply(MaxPool2dSelect, ddx, place, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return a mask of the maxima, bit masks for the selection, and the selected elements."""
+        """Return the scratch types: a mask of maxima, bit masks, and the selected elements."""
         return _choosing_scratch(node.inputs[0].type, device)
 
     def kernel(self, record: Recorder, node: Node, dy: Array, place: Array, *, dx: Array) -> None:
@@ -218,7 +224,10 @@ def _max_pool_back(
 
 
 class MaxPool2dSelect(MaxPooling):
-    """y = the elements of x at the argmax of each window: the second derivative of max pooling."""
+    """y = the elements of x at the argmax of each window.
+
+    Used in second derivatives of max pooling.
+    """
 
     name, inputs = "max_pool2d_select", ("x", "place")
     attributes = Pool2dAttributes

@@ -1,9 +1,9 @@
 """Pooling along one, two and three axes, built on two-dimensional pooling.
 
 One axis is treated as a map with one row. With three axes, the last two are pooled first, then the
-first. The reshapes around both are views, and the maximum of a window is at the same element.
-Average pooling over a map of ones gives the fraction of each window inside the map. A mean without
-padding is therefore a quotient of two poolings.
+first. The reshapes before and after are views, and the result of max pooling is exactly the maximum
+of each window. Average pooling over a map of ones gives the fraction of each window inside the map.
+A mean that excludes padding is therefore a quotient of two poolings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphc.ops.reduce import mean
 from graphc.ops.shape import full, reshape
 
 Window = tuple[int, AxisWindows]
-"""The number of elements of a window along an axis, and the positions of windows there."""
+"""Along one axis: the number of elements of a window, and stride, padding and dilation."""
 
 ONE: Window = (1, AxisWindows())
 
@@ -42,9 +42,9 @@ def pool_windows(
 ) -> tuple[Window, ...]:
     """Return the windows along each axis after the channels of x.
 
-    `allowed` lists the numbers of such axes that x may have. With `ceil_mode` a last window may
-    reach beyond the trailing padding, which then grows. It must start inside x or in the leading
-    padding. Raises `ShapeError` and `OptionError`.
+    `allowed` lists the allowed numbers of axes after the channels. With `ceil_mode`, a last window
+    may reach beyond the trailing padding, which is increased to contain it. It must start inside x
+    or in the leading padding. Raises `ShapeError` and `OptionError` for invalid arguments.
     """
     axes = as_value(where, x).type.rank - 2
     if axes not in allowed:
@@ -92,7 +92,7 @@ def _maps(op: type[Op], x: Value, rows: Window, columns: Window) -> Value:
 
 
 def pool_node(op: type[Op], x: Value, rows: Window, columns: Window) -> Node:
-    """Return a new pooling node over maps."""
+    """Return a new pooling node on x (batch, channels, height, width)."""
     (height, down), (width, across) = rows, columns
     attributes = Pool2dAttributes(
         (height, width),
@@ -145,12 +145,12 @@ def max_pool1d(
 ) -> Value:
     """Return the largest element of each window of x (batch, channels, length).
 
-    The result is (batch, channels, ⌊(length + before + behind - dilation · (window - 1) - 1) /
+    The result is (batch, channels, ⌊(length + before + after - dilation · (window - 1) - 1) /
     stride⌋ + 1). With `ceil_mode` the quotient is rounded up, but a last window that would start
     after x is dropped. The default stride is the window. `padding` is one number or ((before,
-    behind),), and is never the maximum. Raises `ShapeError` if no window fits, if a window has more
-    than 256 elements, or if padding is as wide as a window. Raises `OptionError` for other invalid
-    numbers.
+    after),), and padding is never the maximum. Raises `ShapeError` if no window fits, if a window
+    has more than 256 elements, or if padding is as wide as a window. Raises `OptionError` for other
+    invalid numbers.
     """
     where = "max_pool1d"
     windows = pool_windows(where, (1,), x, window, stride, padding, dilation, ceil_mode)
@@ -186,7 +186,7 @@ def max_pool3d(
 ) -> Value:
     """Return the largest element of each window of x (batch, channels, depth, height, width).
 
-    Arguments are one number, or one number per axis; padding may also be (before, behind) per axis.
+    Arguments are one number, or one number per axis; padding may also be (before, after) per axis.
     Extents and errors are those of `max_pool1d` along each axis. Height and width are pooled before
     the depth.
     """
@@ -207,9 +207,9 @@ def average_pool1d(
     """Return the mean of each window of x (batch, channels, length).
 
     Shapes and arguments are those of `max_pool1d`. Padding counts as zeros, unless
-    `count_include_pad` is false. Then a window is the mean of its elements inside x, and NaN if it
-    has none. Elements that `ceil_mode` adds after the padding never count. Raises the errors of
-    `max_pool1d`.
+    `count_include_pad` is false. The result is then the mean of the window's elements inside x, or
+    NaN if there are none. Elements that `ceil_mode` adds after the padding never count. Raises the
+    errors of `max_pool1d`.
     """
     return _average(
         "average_pool1d", 1, x, window, stride, padding, dilation, ceil_mode, count_include_pad

@@ -73,7 +73,7 @@ class Pow(Elementwise):
 
 
 class PowBaseGradient(FloatElementwise):
-    """dx = dy · b · a ** (b - 1), and 0 for b = 0, whatever a is."""
+    """dx = dy · b · a ** (b - 1), and 0 for b = 0 and any a."""
 
     name, inputs, outputs = "pow_base_gradient", ("a", "b", "dy"), ("dx",)
     precision = "wide"
@@ -90,7 +90,7 @@ class PowBaseGradient(FloatElementwise):
 
 
 class PowExponentGradient(FloatElementwise):
-    """dx = dy · a ** b · log(a), and 0 for a = 0 and b ≥ 0, its limit."""
+    """dx = dy · a ** b · log(a), and for a = 0 and b ≥ 0 the limit 0."""
 
     name, inputs, outputs = "pow_exponent_gradient", ("a", "b", "dy"), ("dx",)
     precision = "wide"
@@ -111,7 +111,7 @@ def _finite_log(a: Value) -> Value:
 
 
 def _by_both(factor: Value, a: Value, b: Value) -> Value:
-    """Multiply by the derivative of a ** b by a and b: a ** (b - 1) · (1 + b · log(a))."""
+    """Multiply `factor` by ∂²(a ** b) / ∂a ∂b, which is a ** (b - 1) · (1 + b · log(a))."""
     return mul(factor, mul(power(a, shift(b, -1.0)), shift(mul(b, _finite_log(a)), 1.0)))
 
 
@@ -119,9 +119,10 @@ def _by_both(factor: Value, a: Value, b: Value) -> Value:
 def power(a: Operand, b: Operand) -> Value:
     """Return a ** b of one dtype, broadcast; either may be a number.
 
-    For float a, b may be fractional or negative. A negative a gives NaN unless b is an integer.
-    Integers need a value as b, wrap around, and truncate 1 / a ** -b, which is 0 for a = 0. The
-    gradient by a is 0 if b is 0. The gradient by b is 0 if a is 0 and b is not negative.
+    For float a, b may be fractional or negative. A negative a gives NaN unless b is an integer. If
+    a has integers, b must be a value. Results wrap around; for negative b, 1 / a ** -b is
+    truncated, and is 0 for a = 0. The gradient by a is 0 if b is 0. The gradient by b is 0 if a is
+    0 and b is not negative.
     """
     if isinstance(b, Value):
         return apply(Pow, *operands(a, b)).output

@@ -1,7 +1,8 @@
 """Counter-based random ops: Philox4x32-10 (Salmon et al., 2011).
 
-Bits depend only on the program's seed, the op's stream number, the step and the element's index. No
-random numbers are saved: the gradient, or a recomputed copy, draws the same bits again.
+Each op has its own stream of random numbers. Bits depend only on the program's seed, the stream
+number, the step and the element's index. No random numbers are saved: the gradient, or a recomputed
+copy, draws the same bits again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ROUNDS = 10
 LOW = 0xFFFFFFFF
 
 TILE_BLOCKS = 4096
-"""Counters processed at a time; each gives four numbers of 32 bits."""
+"""Counters (blocks) processed at a time; each gives four random words of 32 bits."""
 
 
 def philox(counter: Array, key: tuple[int, int], product: Array) -> None:
@@ -108,7 +109,7 @@ class Dropout(RandomOp):
         return node.inputs[0]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return counters and products of a tile, its keep mask, and bit masks to select by."""
+        """Return the scratch types: a tile's counters and products, keep mask, and bit masks."""
         y = node.output.type
         blocks = min(TILE_BLOCKS, -(-y.elements // 4))
         bits = int64 if y.dtype.itemsize == 8 else int32
@@ -131,7 +132,7 @@ class Dropout(RandomOp):
 def _draw(
     counter: Array, product: Array, first: int, stream: int, step: Array, key: tuple[int, int]
 ) -> None:
-    """Replace `counter` by the words of the blocks from number `first` on."""
+    """Fill `counter` (4, blocks) with the random words of blocks from number `first` on."""
     counter[0].fill(1)
     np.add.accumulate(counter[0], out=counter[1])
     np.add(counter[1], first - 1, out=counter[0])
@@ -143,7 +144,7 @@ def _draw(
 
 
 def least_that_stays(rate: float) -> int:
-    """Return the threshold for keeping elements: those whose 24 random bits are at least this."""
+    """Return the dropout threshold: an element is kept if its 24 random bits are at least it."""
     return math.ceil(rate * 2**24)
 
 
@@ -151,7 +152,7 @@ def draw_stays(
     attributes: DropoutAttributes, first: int, seed: Array, step: Array,
     counter: Array, product: Array, stays: Array,
 ) -> None:  # fmt: skip
-    """Compute the keep mask of the blocks of four from number `first` on.
+    """Fill `stays` with the keep mask of the blocks of four elements from block number `first` on.
 
     `counter` and `product` are scratch.
     """
@@ -177,7 +178,7 @@ def _drop(
 
 @dataclass(frozen=True, slots=True)
 class UniformAttributes:
-    """The shape and dtype to fill, the ends of the interval, and the stream number."""
+    """The shape and dtype of the result, the ends of the interval, and the stream number."""
 
     shape: Annotated[tuple[int, ...], Whole(1)]
     dtype: Annotated[str, DTypeName("float")]
@@ -188,7 +189,7 @@ class UniformAttributes:
 
 @dataclass(frozen=True, slots=True)
 class NormalAttributes:
-    """The shape and dtype to fill, the mean and standard deviation, and the stream number."""
+    """The shape and dtype of the result, the mean and standard deviation, and the stream number."""
 
     shape: Annotated[tuple[int, ...], Whole(1)]
     dtype: Annotated[str, DTypeName("float")]
@@ -198,9 +199,10 @@ class NormalAttributes:
 
 
 class Noise(RandomOp):
-    """Base: y is drawn anew at every step; it has no gradient.
+    """Base: y has random numbers, other ones at every step; it has no gradient.
 
-    A block of Philox gives exactly four fractions of 24 bits, or two of 53 bits for float64.
+    The random words of one Philox counter (a block) give four fractions of 24 bits, or two of 53
+    bits for float64.
     """
 
     inputs = ("seed", "step")
@@ -209,16 +211,16 @@ class Noise(RandomOp):
 
     @staticmethod
     def lanes(dtype: DType) -> int:
-        """Return the elements of one block."""
+        """Return the number of elements that one block gives."""
         return 2 if dtype.itemsize == 8 else 4
 
     @staticmethod
     def unit(dtype: DType) -> float:
-        """Return the step between fractions."""
+        """Return the distance between adjacent fractions: 2**-24, or 2**-53 for float64."""
         return 2.0**-53 if dtype.itemsize == 8 else 2.0**-24
 
     def line(self, attributes: Any) -> tuple[float, float]:
-        """Return the offset and the factor of the affine map of standard numbers (factor first)."""
+        """Return (offset, factor) so that y = factor · standard random number + offset."""
         raise NotImplementedError
 
     def infer(self, attributes: Any, seed: TensorType, step: TensorType) -> TensorType:
@@ -229,9 +231,7 @@ class Noise(RandomOp):
         return y
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return counters and products of a tile, two numbers of each block, and the tile's
-        elements.
-        """
+        """Return scratch types: counters, products, two numbers per block, a tile of elements."""
         y = node.output.type
         lanes, held = self.lanes(y.dtype), compute_dtype(y.dtype)
         blocks = min(TILE_BLOCKS, -(-y.elements // lanes))
@@ -262,12 +262,16 @@ class Noise(RandomOp):
             np.copyto(part, tile[: part.size], casting="same_kind")
 
     def standard(self, fractions: Array, unit: float, pair: Array, tile: Array) -> None:
-        """Fill the tile from fractions (lanes, blocks), given as whole multiples of `unit`."""
+        """Fill the tile with standard random numbers.
+
+        They are computed from fractions (elements per block, blocks), given as integers in
+        multiples of `unit`.
+        """
         raise NotImplementedError
 
 
 def _fractions(words: Array, lanes: int) -> None:
-    """Convert 32-bit words to numbers of 24 bits, or pairs of words to 53 bits, in place."""
+    """Convert 32-bit words to 24-bit integers, or pairs of words to 53-bit integers, in place."""
     if lanes == 4:
         np.right_shift(words, np.uint64(8), out=words)
         return
@@ -330,7 +334,7 @@ _streams = itertools.count()
 
 
 def next_stream() -> int:
-    """Return a stream number that no op has yet."""
+    """Return a stream number that no op uses yet."""
     return next(_streams)
 
 
@@ -345,8 +349,8 @@ def dropout(x: Value, rate: float = 0.5) -> Value:
     """In training, zero elements of x with probability `rate` and scale the rest by 1 / (1 - rate).
 
     Returns x itself in a program without an optimizer, and for the rate 0. Each call draws its own
-    masks from the program's seed (Philox, Salmon et al., 2011), new ones every step. No mask is
-    saved for the gradient. Raises `OptionError` unless 0 ≤ rate < 1.
+    masks from the program's seed (Philox, Salmon et al., 2011), different ones at every step. No
+    mask is saved for the gradient. Raises `OptionError` unless 0 ≤ rate < 1.
     """
     rate = dropout_rate("dropout", rate)
     if rate == 0:
@@ -358,16 +362,15 @@ def dropout(x: Value, rate: float = 0.5) -> Value:
 def uniform(
     shape: Sequence[int], low: float = 0.0, high: float = 1.0, dtype: object = "float32"
 ) -> Value:
-    """Draw uniform random numbers in `[low, high)`, anew at every step.
+    """Draw uniform random numbers in `[low, high)`, different ones at every step.
 
     They depend on the program's seed, the step and the element's index, in training and in
-    inference. Each call draws its own numbers. They are not saved for the gradient and have no
-    gradient.
+    inference. Two calls draw different numbers. The numbers are not saved for the gradient and have
+    no gradient.
 
-    Numbers are rounded to the dtype, so `high` itself occurs if floats are far apart relative to
-    high - low. This happens in 16 bits, and in float32 from 1e6 to 1e6 + 1. Raises `DTypeError` if
-    the dtype is not a float or cannot represent a bound, and `OptionError` if `high` is below
-    `low`.
+    Numbers are rounded to the dtype. `high` itself occurs if adjacent floats are far apart relative
+    to high - low: in 16 bits, or in float32 between 1e6 and 1e6 + 1. Raises `DTypeError` if the
+    dtype is not a float or cannot represent a bound, and `OptionError` if `high` is below `low`.
     """
     type = tensor_type(shape, dtype)
     least, most = (number_of("uniform", end, type.dtype) for end in (low, high))
@@ -378,12 +381,13 @@ def uniform(
 def normal(
     shape: Sequence[int], mean: float = 0.0, scale: float = 1.0, dtype: object = "float32"
 ) -> Value:
-    """Draw normal random numbers, anew at every step.
+    """Draw normal random numbers, different ones at every step.
 
     `mean` and the standard deviation `scale` are numbers. For tensors write ``mean + scale *
-    normal(shape)``, which has gradients for them (Kingma and Welling, 2013). The rest is as in
-    `uniform`. float32 reaches 5.8 standard deviations, float64 8.6. Raises `DTypeError` if the
-    dtype is not a float or cannot represent a number, and `OptionError` for a scale below 0.
+    normal(shape)``, which has gradients for them (Kingma and Welling, 2013). Numbers depend on
+    seed, step and index as in `uniform`. In float32 they differ from the mean by at most 5.8
+    standard deviations, in float64 by 8.6. Raises `DTypeError` if the dtype is not a float or
+    cannot represent a number, and `OptionError` for a scale below 0.
     """
     type = tensor_type(shape, dtype)
     middle, spread = (number_of("normal", number, type.dtype) for number in (mean, scale))

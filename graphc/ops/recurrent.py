@@ -17,10 +17,10 @@ from graphc.ops.matmul import affine
 
 @dataclass(frozen=True, slots=True)
 class CellParameters:
-    """Weights of one cell, shared over time; gates are consecutive in their rows.
+    """Weights and biases of one cell, shared by all time steps; rows are grouped by gate.
 
-    `lstm_parameters` and `gru_parameters` create them. Existing values are passed as
-    ``CellParameters(input_weight, None, hidden_weight, None)``, here for a cell without biases.
+    `lstm_parameters` and `gru_parameters` create them. To use existing values, construct it, for
+    example ``CellParameters(input_weight, None, hidden_weight, None)`` for a cell without biases.
     """
 
     input_weight: Value
@@ -50,7 +50,8 @@ def lstm_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") ->
     """Create parameters for `lstm_cell`, gates in the order input, candidate, forget, output.
 
     ``input/weight`` (4 · hidden, inputs) and ``hidden/weight`` (4 · hidden, hidden) are uniform
-    within 1 / √hidden. Their biases (4 · hidden,) are zero. The names are in the current scope.
+    within ±1 / √hidden. ``input/bias`` and ``hidden/bias`` (4 · hidden,) are zero. The names are in
+    the current scope.
     """
     return _cell("lstm", 4, inputs, hidden, dtype)
 
@@ -59,7 +60,8 @@ def gru_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> 
     """Create parameters for `gru_cell`, gates in the order reset, update, candidate.
 
     ``input/weight`` (3 · hidden, inputs) and ``hidden/weight`` (3 · hidden, hidden) are uniform
-    within 1 / √hidden. Their biases (3 · hidden,) are zero. The names are in the current scope.
+    within ±1 / √hidden. ``input/bias`` and ``hidden/bias`` (3 · hidden,) are zero. The names are in
+    the current scope.
     """
     return _cell("gru", 3, inputs, hidden, dtype)
 
@@ -67,8 +69,8 @@ def gru_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> 
 def lstm_cell(x: Value, h: Value, c: Value, cell: CellParameters) -> tuple[Value, Value]:
     """Run one step of an LSTM (Hochreiter and Schmidhuber, 1997); returns the new h and c.
 
-    x is (batch, inputs), h and c are (batch, hidden). A Python loop over time steps builds a layer;
-    start with `graphc.full`. Raises `ShapeError` if shapes do not fit.
+    x is (batch, inputs), h and c are (batch, hidden). Build a layer by a Python loop over time
+    steps; `graphc.full` creates the initial state. Raises `ShapeError` if shapes do not fit.
     """
     _check("lstm_cell", cell)
     gates = add(
@@ -84,8 +86,8 @@ def gru_cell(x: Value, h: Value, cell: CellParameters) -> Value:
     """Run one step of a gated recurrent unit (Cho et al., 2014); returns the new h.
 
     x is (batch, inputs), h (batch, hidden). The reset gate acts on the product with the hidden
-    weights, as in cuDNN. A Python loop over time steps builds a layer; start with `graphc.full`.
-    Raises `ShapeError` if shapes do not fit.
+    weights, as in cuDNN. Build a layer by a Python loop over time steps; `graphc.full` creates the
+    initial state. Raises `ShapeError` if shapes do not fit.
     """
     _check("gru_cell", cell)
     xr, xz, xn = split(affine(x, cell.input_weight, cell.input_bias), 3, axis=1)

@@ -23,11 +23,11 @@ from graphc.ops.elementwise import div, float_dtype, mul, scale
 from graphc.ops.shape import broadcast_to, reshape
 
 BLOCK_ROWS = 1024
-"""Rows of a long first axis per partial sum."""
+"""Number of rows of a long first axis that one partial sum adds."""
 
 
 BLOCK_ELEMENTS = 16384
-"""Elements per partial sum of squares."""
+"""Number of elements that one partial sum of squares adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Mean(Reduction):
 
 
 def _partial_sums(node: Node) -> tuple[TensorType, ...]:
-    """Return scratch for a sum per block of the first axis, if that axis is long.
+    """Return the scratch type of partial sums over blocks of the first axis, if that axis is long.
 
     NumPy adds the rows of that axis one by one. The error of a float sum grows with the number of
     terms added to one total.
@@ -153,7 +153,7 @@ class SquareSum(Op):
         return mul(x, cast(scale(dy, 2.0), x.type.dtype))
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return one sum per block."""
+        """Return the scratch type: one sum per block."""
         x = node.inputs[0].type
         return (x.with_shape((-(-x.elements // BLOCK_ELEMENTS),)),)
 
@@ -167,7 +167,7 @@ class SquareSum(Op):
 
 
 class Extreme(Reduction):
-    """Base: the largest or smallest element. Equal ones share the gradient evenly."""
+    """Base: the largest or smallest element over axes. Equal extremes share the gradient evenly."""
 
     ufunc: ClassVar[np.ufunc]
 
@@ -204,7 +204,7 @@ def reduced_axes(where: str, x: Value, axes: int | Sequence[int] | None) -> tupl
 
 
 def kept_shape(shape: tuple[int, ...], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
-    """Return the shape that a reduction leaves."""
+    """Return the shape of the result of a reduction over `axes`."""
     stays = truth("keepdims", keepdims)
     return tuple(
         1 if axis in axes else extent
@@ -222,7 +222,7 @@ def _attributes(
 @operator("sum")
 @also_called("axes", "axis")
 def sum(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-    """Sum over `axes`, by default all; they are dropped, or become 1 with `keepdims`.
+    """Sum over `axes`, by default all; they are dropped, or get extent 1 with `keepdims`.
 
     Raises `DTypeError` for bool, and `ShapeError` for an axis that x does not have.
     """
@@ -237,7 +237,9 @@ def square_sum(x: Value) -> Value:
 @operator("mean")
 @also_called("axes", "axis")
 def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-    """Average float x over `axes`, by default all; they are dropped, or become 1 with `keepdims`.
+    """Average float x over `axes`, by default all.
+
+    They are dropped, or get extent 1 with `keepdims`.
 
     Raises `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not have.
     """
@@ -249,7 +251,7 @@ def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fal
 def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Return the maximum over `axes`, by default all.
 
-    The axes are dropped, or become 1 with `keepdims`. Equal largest elements share the gradient
+    The axes are dropped, or get extent 1 with `keepdims`. Equal largest elements share the gradient
     evenly. Raises `ShapeError` for an axis that x does not have.
     """
     return apply(Max, x, attributes=_attributes("max", x, axes, keepdims)).output
@@ -260,8 +262,8 @@ def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fals
 def min(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Return the minimum over `axes`, by default all.
 
-    The axes are dropped, or become 1 with `keepdims`. Equal smallest elements share the gradient
-    evenly. Raises `ShapeError` for an axis that x does not have.
+    The axes are dropped, or get extent 1 with `keepdims`. Equal smallest elements share the
+    gradient evenly. Raises `ShapeError` for an axis that x does not have.
     """
     return apply(Min, x, attributes=_attributes("min", x, axes, keepdims)).output
 
@@ -291,7 +293,7 @@ def _truths(where: str, x: Value) -> Value:
 
 
 def sum_to(x: Value, shape: tuple[int, ...]) -> Value:
-    """Sum x over the axes along which `shape` would be broadcast to it."""
+    """Sum x to `shape`, over the axes along which `shape` broadcasts to the shape of x."""
     extra = x.type.rank - len(shape)
     unit = [extra + i for i, n in enumerate(shape) if n == 1 and x.shape[extra + i] != 1]
     axes = [*range(extra), *unit]

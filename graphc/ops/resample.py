@@ -35,12 +35,15 @@ def _check_maps(x: TensorType) -> None:
 
 
 def _share(index: int, parts: int, extent: int) -> slice:
-    """Return the input elements that part `index` of `parts` averages; parts may overlap by one."""
+    """Return the input elements that part `index` of `parts` averages.
+
+    Adjacent parts may share one.
+    """
     return slice(index * extent // parts, -(-(index + 1) * extent // parts))
 
 
 def _cells(x: Array, y: Array) -> Iterator[tuple[Array, Array, int]]:
-    """Yield the input elements of each output element, that element, and the number of inputs."""
+    """Yield for each output element: its input elements, the output element, and their number."""
     for i in range(y.shape[2]):
         rows = _share(i, y.shape[2], x.shape[2])
         for j in range(y.shape[3]):
@@ -50,7 +53,7 @@ def _cells(x: Array, y: Array) -> Iterator[tuple[Array, Array, int]]:
 
 
 class AdaptiveAveragePool2d(Op):
-    """y = the means of the input's shares, for a given output extent."""
+    """y = the means of the parts into which a given output extent divides height and width."""
 
     name, inputs = "adaptive_average_pool2d", ("x",)
     attributes = ExtentAttributes
@@ -73,7 +76,7 @@ class AdaptiveAveragePool2d(Op):
 
 
 class AdaptiveAveragePool2dGradient(Op):
-    """dx = dy spread evenly over each element's share."""
+    """dx = each element of dy divided evenly among the input elements that it averages."""
 
     name, inputs, outputs = "adaptive_average_pool2d_gradient", ("dy",), ("dx",)
     attributes = ExtentAttributes
@@ -90,7 +93,7 @@ class AdaptiveAveragePool2dGradient(Op):
         return apply(AdaptiveAveragePool2d, ddx, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return one number per image and channel."""
+        """Return the scratch type: one number per image and channel."""
         return (node.output.type.with_shape(node.output.shape[:2]),)
 
     def kernel(self, record: Recorder, node: Node, dy: Array, *, dx: Array) -> None:
@@ -138,7 +141,7 @@ def _upsampled(attributes: UpsampleAttributes, x: TensorType) -> tuple[int, ...]
 
 
 def _neighbours(index: int, factor: int, extent: int) -> tuple[tuple[int, float], ...]:
-    """Return the two input elements around an output element's center, with their weights."""
+    """Return the one or two input elements around an output element's center, with weights."""
     centre = min(max((index + 0.5) / factor - 0.5, 0.0), extent - 1.0)
     low = int(centre)
     part = centre - low
@@ -164,7 +167,7 @@ class UpsampleBilinear2d(Op):
         return apply(UpsampleBilinear2dGradient, dy, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return scratch for the input with its columns interpolated, and for one line."""
+        """Return the scratch types: the input with its columns interpolated, and one line."""
         n, c, height, width = node.inputs[0].shape
         type, factor = node.output.type, node.attributes.factor
         line = max(height, width * factor)
@@ -235,8 +238,8 @@ def upsample2d(x: Value, factor: int, form: str = "nearest") -> Value:
     """Scale height and width of x (batch, channels, height, width) by an integer factor.
 
     The form "nearest" repeats elements. "bilinear" takes the weighted mean of the four elements
-    with the nearest centers (``align_corners=False`` elsewhere). Raises `OptionError` for another
-    form or factor, and `ShapeError` for another number of axes.
+    with the nearest centers, as PyTorch does with ``align_corners=False``. Raises `OptionError` for
+    another form or factor, and `ShapeError` for another number of axes.
     """
     ops = {"nearest": UpsampleNearest2d, "bilinear": UpsampleBilinear2d}
     if form not in ops or not isinstance(factor, int) or factor < 1:

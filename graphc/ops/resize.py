@@ -1,8 +1,8 @@
 """Resizing by interpolation, as in ONNX's Resize: one linear map per axis.
 
-Each result has a coordinate between the elements of the axis. It sums the elements around it,
-weighted by a kernel's value at their distance (Keys, 1981, for the cubic kernel). Elements beyond
-the ends are those at the ends.
+Each result has a coordinate among the elements of the axis. It is the sum of the elements around
+the coordinate, weighted by a kernel of the distance (Keys, 1981, for the cubic kernel). Beyond the
+ends, the elements at the ends are repeated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ResizeAttributes:
     axis: Annotated[int, Whole()]
     extent: Annotated[int, Whole(1, COUNTED)]
     scale: Annotated[float, Between(above=0.0)]
-    """Elements of the result per element of x, with the extent rounded down."""
+    """The scale: the extent of the result is that of x times the scale, rounded down."""
     form: Annotated[str, OneOf(FORMS)] = "nearest"
     coordinates: Annotated[str, OneOf(COORDINATES)] = "half_pixel"
     rounding: Annotated[str, OneOf(ROUNDINGS)] = "round_prefer_floor"
@@ -51,7 +51,7 @@ class ResizeAttributes:
 
 
 def coordinates_of(a: ResizeAttributes, source: int, result: int) -> Array:
-    """Return the coordinate of each result among the elements of the axis."""
+    """Return the coordinate of each result on the axis of x, in elements of x."""
     places, length = np.arange(result, dtype=np.float64), a.scale * source
     if a.coordinates == "asymmetric":
         return places / a.scale
@@ -77,7 +77,7 @@ def _rounded(a: ResizeAttributes, coordinates: Array) -> Array:
 
 
 def _height(a: ResizeAttributes, distance: Array) -> Array:
-    """Return the interpolation kernel: a tent, or Keys' cubic with its free coefficient."""
+    """Return the kernel at a distance: a tent, or Keys' cubic with the coefficient `a.cubic`."""
     d = np.abs(distance)
     if a.form == "linear":
         tent: Array = np.maximum(1 - d, 0)
@@ -89,12 +89,12 @@ def _height(a: ResizeAttributes, distance: Array) -> Array:
 
 
 def _squeeze(a: ResizeAttributes) -> float:
-    """Return the ratio of kernel distances to distances between elements."""
+    """Return the factor from distances between elements to arguments of the kernel."""
     return min(a.scale, 1.0) if a.antialias else 1.0
 
 
 def _reach(a: ResizeAttributes) -> int:
-    """Return the number of elements that the kernel reads on either side of a coordinate."""
+    """Return the number of elements with a weight on either side of a coordinate."""
     return math.ceil((1 if a.form == "linear" else 2) / _squeeze(a))
 
 
@@ -118,7 +118,7 @@ def interpolation(a: ResizeAttributes, source: int, result: int) -> Table:
 
 
 class ResizeAxis(AxisMap):
-    """y = x with another extent of one axis, each element interpolated."""
+    """y = x resized along one axis by interpolation."""
 
     name, attributes, partner = "resize_axis", ResizeAttributes, "resize_axis_gradient"
     cure = (
@@ -151,7 +151,7 @@ class ResizeAxis(AxisMap):
 
 
 class ResizeAxisGradient(ResizeAxis):
-    """dx = the transpose of the interpolation: each element sums the gradients of its uses."""
+    """dx = for each element of x, the weighted sum of the gradients of the results that use it."""
 
     name, partner, transposes = "resize_axis_gradient", "resize_axis", True
 
@@ -191,13 +191,13 @@ def resize(
 
     `rounding` is for "nearest": "round_prefer_floor", "round_prefer_ceil", "floor" or "ceil".
 
-    With `antialias` the kernel is widened by the factor by which the result is smaller. With
-    `exclude_outside` weights beyond the ends are 0; otherwise they belong to the elements at the
-    ends. PyTorch's "nearest" is "asymmetric" with "floor". All results of an axis together sum at
-    most 2**26 elements, 2**24 on a GPU: one each for "nearest", two for "linear", four for "cubic",
-    more with `antialias`.
+    With `antialias`, the kernel of an axis that shrinks is widened by the ratio of the extents.
+    With `exclude_outside`, weights beyond the ends are 0; otherwise they are added to the weights
+    of the elements at the ends. PyTorch's "nearest" is "asymmetric" with "floor". The weights of
+    all results of an axis are limited to 2**26, 2**24 on a GPU. A result has one weight for
+    "nearest", two for "linear", four for "cubic", and more with `antialias`.
 
-    Raises `ShapeError`, `OptionError` and `DTypeError`.
+    Raises `ShapeError`, `OptionError` and `DTypeError` for invalid arguments.
     """
     rank = as_value("resize", x).type.rank
     choose("resize: form", form, FORMS)

@@ -46,7 +46,7 @@ class RmsNorm(Op):
         self, node: Node, dy: Value | None, dinverse: Value | None, x: Value, inverse: Value,
         scale: Value,
     ) -> Value:  # fmt: skip
-        """Sum the gradients through y and through the inverse, in the wide dtype."""
+        """Return the gradient through y and `inverse`, computed in float32 for 16-bit floats."""
         dtype, wide = x.type.dtype, inverse.type.dtype
         x, parts = cast(x, wide), []
         if dy is not None:
@@ -66,7 +66,7 @@ class RmsNorm(Op):
         return cast(sum_to(product, scale.shape), scale.type.dtype)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return a tile of squares."""
+        """Return the scratch type: a tile of squares."""
         x = node.inputs[0].type
         rows = max(1, TILE_ELEMENTS // x.shape[-1])
         return (x.with_shape((min(rows, x.elements // x.shape[-1]), x.shape[-1])),)
@@ -96,8 +96,8 @@ def rms_norm(
 ) -> Value:
     """Return x / √(mean(x²) + epsilon) over the last axis, scaled (Zhang and Sennrich, 2019).
 
-    Keeps the shape of float x. Creates ``scale``, one, of that axis's extent under scope `name` or
-    ``norm``, unless it is given. Raises `OptionError` unless `epsilon` is above 0.
+    Keeps the shape of float x. Creates ``scale`` (ones), with the extent of the axis, under scope
+    `name` or ``norm``, unless it is given. Raises `OptionError` unless `epsilon` is above 0.
     """
     with layer_scope("norm", name, "norm"):
         one, length = Initial("constant", 1.0), extent_of("rms_norm", x, -1)

@@ -1,10 +1,10 @@
 """RoIAlign: regions of maps, pooled to a fixed shape (He et al., 2017).
 
 A region is divided into bins, and a bin into sample points. Each point is a bilinear mean of the
-four elements around it. Rows and columns are independent, so a bin is a row of weights times the
-map times a column of weights. The maximum of a bin is over single elements times their weights, as
-ONNX defines it; its op saves their indices and weights. The CPU arithmetic is in
-`graphc.ops.cpu.roi_align`.
+four elements around it. Weights of rows and columns are independent, so the mean of a bin is a row
+of weights times the map times a column of weights. As ONNX defines it, the maximum of a bin is over
+products of single elements and their weights. The op for maxima saves their indices and weights.
+The CPU arithmetic is in `graphc.ops.cpu.roi_align`.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class RoiAlignGradientAttributes:
 
 
 class Regions(Op):
-    """Base of pooling of regions and its gradient."""
+    """Base of RoIAlign and its gradient."""
 
     indices = ("batch",)
     any_strides = True
     precision = "wide"
 
     def pooled(self, a: Any, x: TensorType, rois: TensorType, batch: TensorType) -> TensorType:
-        """Return the type of the bins of all regions."""
+        """Return the type of the result, one number per region, channel and bin."""
         float_dtype(x, rois)
         require_integers(batch, "batch")
         if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4 or batch.shape != rois.shape[:1]:
@@ -80,21 +80,24 @@ class Regions(Op):
         return x.with_shape((rois.shape[0], x.shape[1], *a.bins))
 
     def maps(self, node: Node) -> tuple[int, ...]:
-        """Return the shape of the maps."""
+        """Return the shape of x or of its gradient."""
         raise NotImplementedError
 
     def index_limit(self, node: Node) -> int:
         return self.maps(node)[0]
 
     def cost(self, node: Node) -> Cost:
-        """Count four products per sample point; data-dependent sampling counts as 2 x 2 points."""
+        """Count four products per sample point.
+
+        A `ratio` of 0, which depends on data, counts as 2 x 2 points.
+        """
         moved, ratio = super().cost(node), node.attributes.ratio or 2
         regions, (rows, columns) = node.inputs[1].shape[0], node.attributes.bins
         points = regions * rows * columns * ratio * ratio * self.maps(node)[1]
         return Cost(8 * points, moved.bytes_read, moved.bytes_written)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return weights of rows and of columns, and a region's maps between the two products."""
+        """Return the scratch types: weights of rows and of columns, and row weights · a region."""
         _, channels, height, width = self.maps(node)
         (rows, columns), like = node.attributes.bins, node.output.type
         shapes = [(rows, height), (columns, width), (channels * rows * width,)]
@@ -103,7 +106,7 @@ class Regions(Op):
         return tuple(like.with_shape(shape) for shape in shapes)
 
     def regions(self, record: Recorder, node: Node, rois: Array, batch: Array) -> cpu.Regions:
-        """Return the regions, their sampling, and the scratch."""
+        """Return the regions with the node's sampling options and scratch."""
         a = node.attributes
         return cpu.Regions(rois, batch, a.ratio, a.scale, a.aligned, record.scratch)
 
@@ -137,7 +140,7 @@ class RoiAlign(Regions):
 
 
 class RoiAlignGradient(Regions):
-    """dx = dy spread over the elements that each bin averages."""
+    """dx = dy distributed to the elements that each bin averages, by their weights."""
 
     name, inputs, outputs = "roi_align_gradient", ("dy", "rois", "batch"), ("dx",)
     attributes = RoiAlignGradientAttributes
@@ -176,9 +179,9 @@ class RoiAlignGradient(Regions):
 class RoiAlignMax(Regions):
     """y = the largest product of an element and its weight among each bin's points.
 
-    Elements beyond the map have weight 0. The op saves the index on the map and the weight of each
-    maximum, not the maps. Of equal products the first counts. The order is rows of points, their
-    two rows of elements, points, columns.
+    Elements beyond the map have weight 0. For the gradient, it saves the map index and the weight
+    of each maximum. Of equal products the first counts, ordered by row of points, row of elements
+    around it, point, and column.
     """
 
     name, inputs = "roi_align_max", ("x", "rois", "batch")
@@ -212,9 +215,10 @@ class RoiAlignMax(Regions):
         return apply(RoiAlignMaxGradient, dy, batch, place, weight, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return the maxima of each column of bins, their indices and weights, and two buffers.
+        """Return the scratch types of the kernel.
 
-        The buffers are for a candidate, and for the mask of elements where it wins.
+        They are the maxima over each row of a region for each column of bins, their indices and
+        weights, then a buffer for candidates, and one for the mask of larger candidates.
         """
         (_, channels, height, _), columns = node.inputs[0].shape, node.attributes.bins[1]
         between = node.outputs[0].type.with_shape((channels, height, columns))
@@ -238,7 +242,7 @@ class RoiAlignMax(Regions):
 
 
 class Chosen(Op):
-    """Base of ops on the maximum of each bin, given by index and weight."""
+    """Base of ops on the elements that are the maxima of bins, given by index and weight."""
 
     indices = ("batch",)
     any_strides = True
@@ -257,14 +261,14 @@ class Chosen(Op):
             )
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return a region's indices and elements."""
+        """Return the scratch types: the indices and the elements of one region."""
         _, _, rows, columns = node.inputs[-1].shape
         line = node.output.type.with_shape((rows * columns,))
         return line.with_dtype(int64), line
 
 
 class RoiAlignMaxGradient(Chosen):
-    """dx = dy times its weight, at the index of each bin's maximum, summed over bins."""
+    """dx = dy times the weight of each bin's maximum, added at the index of the maximum."""
 
     name, inputs = "roi_align_max_gradient", ("dy", "batch", "place", "weight")
     outputs = ("dx",)
@@ -312,7 +316,7 @@ class RoiAlignMaxGradient(Chosen):
 
 
 class RoiAlignMaxSelect(Chosen):
-    """y = the indexed elements of x, times their weights."""
+    """y = the elements of x at the indices of maxima, times their weights."""
 
     name, inputs = "roi_align_max_select", ("x", "batch", "place", "weight")
     needs_contiguous = ("x", "place", "weight")
@@ -360,7 +364,7 @@ class RoiAlignMaxSelect(Chosen):
 
 
 MODES = {"avg": RoiAlign, "max": RoiAlignMax}
-"""The op of each pooling mode."""
+"""Pooling mode → the op that computes it."""
 
 
 def roi_align(
@@ -379,15 +383,15 @@ def roi_align(
     multiplication by `scale`. `batch` is integers (regions,), the image of each region. The result
     is (regions, channels, *bins), where `bins` is one number or (rows, columns).
 
-    A bin is the mean of `sampling_ratio` points along each axis. With 0 there are as many points as
-    the bin has elements, rounded up. Points more than an element beyond x are 0. With `aligned` the
-    centers of elements are at half-integers. Otherwise they are at integers, and regions are at
-    least one element wide.
+    A bin is the mean of its sample points, `sampling_ratio` along each axis. With 0 there are as
+    many points as the bin has elements, rounded up. Points more than an element beyond x are 0.
+    With `aligned` the centers of elements are at half-integers. Otherwise they are at integers, and
+    regions are at least one element wide.
 
     With `mode` "max" a bin is the largest product of an element around one of its points and the
     element's bilinear weight. This is the ONNX definition, not the largest bilinear mean. Points
     beyond x count as 0, and the gradient goes to the first of equal products. x gets a gradient,
-    regions do not. Raises `ShapeError`, `OptionError` and `DTypeError`.
+    regions do not. Raises `ShapeError`, `OptionError` and `DTypeError` for invalid arguments.
     """
     as_value("roi_align", x)
     centred = truth("roi_align: aligned", aligned)

@@ -21,10 +21,10 @@ def rope(
 ) -> Value:
     """Rotate pairs of elements of float x (batch, heads, positions, width) by angles (RoPE).
 
-    Pair i of the element at position p turns by p / base^(2 i / width). Pair i is elements i and
-    i + width / 2 (GPT-NeoX, Llama), or 2 i and 2 i + 1 if `interleaved` (GPT-J). Positions count
-    from `first_position`, for queries and keys that follow cached ones. Leading axes may also be
-    others than batch and heads.
+    Pair i at position p is rotated by the angle p / base^(2 i / width). It consists of elements i
+    and i + width / 2 (GPT-NeoX, Llama), or 2 i and 2 i + 1 if `interleaved` (GPT-J). The first
+    position is number `first_position`, which is not 0 for queries and keys that follow cached
+    ones. x may have any number of leading axes.
 
     The sines and cosines are two constants of (positions, width / 2), which calls with equal
     arguments share. Raises `DTypeError` unless x is float, `ShapeError` unless x has two axes and

@@ -31,7 +31,10 @@ class CrossEntropyAttributes:
     smoothing: Annotated[float, Between(0.0, 1.0)] = 0.0
     ignored: Ignored = ()
     padding: Annotated[int, Whole(0)] = 0
-    """The columns after those of the classes. Their logits must make their probabilities 0."""
+    """The number of columns after those of the classes.
+
+    The logits there must be so low that the probabilities are 0.
+    """
 
 
 def _check_ignored(ignored: tuple[int, ...]) -> None:
@@ -58,7 +61,7 @@ def _check_rows(
 
 
 class LabelOp(Op):
-    """Base: integers that number classes, of which one may be ignored."""
+    """Base of ops on labels: integers that number classes, and optionally one ignored label."""
 
     indices = ("labels",)
     precision = "wide"
@@ -72,8 +75,8 @@ class LabelOp(Op):
 class CrossEntropy(LabelOp):
     """The cross entropy of each row of logits with its label, weighted and smoothed.
 
-    losses[i] = -w[label] · (1 - smoothing) · log p[i, label] - smoothing / classes · the sum of w ·
-    log p[i], with p = softmax(logits). It is 0 if the label is ignored.
+    losses[i] = -w[label] · (1 - smoothing) · log p[i, label] - smoothing / classes · sum(w · log
+    p[i]), with p = softmax(logits) and class weights w. The loss of an ignored label is 0.
     """
 
     name, inputs = "cross_entropy", ("logits", "labels", "*weights")
@@ -111,7 +114,7 @@ class CrossEntropy(LabelOp):
         labels: Value,
         weights: tuple[Value, ...],
     ) -> Value | None:
-        """Return the gradient through the losses and, of second order, the probabilities."""
+        """Return the gradient through the losses and, for second derivatives, the probabilities."""
         parts = []
         if dlosses is not None:
             parts.append(self.of_losses(node.attributes, dlosses, probabilities, labels, weights))
@@ -137,8 +140,8 @@ class CrossEntropy(LabelOp):
         """Return the scratch types of the kernel.
 
         They are indices in the flattened rows, twice, the mask of ignored rows, four numbers per
-        row, and the sum of weights. The four numbers are the maximum and log-sum, the label's term,
-        its weight, and the sum over all classes.
+        row, and the sum of class weights. The four numbers are the maximum (later the logarithm of
+        the sum), the label's term, the label's weight, and the sum over all classes.
         """
         return _row_scratch(node, numbers=4)
 
@@ -204,9 +207,9 @@ def _record_skipped(
 
 
 def _counted_places(labels: Array, classes: int, places: Array, skipped: Array) -> None:
-    """Compute row · classes + label into `places[0]` and labels into `places[1]`.
+    """Compute row · classes + label into `places[0]`, and copy labels to `places[1]`.
 
-    Ignored labels count as 0.
+    Ignored labels are replaced by 0.
     """
     flat, safe = places
     safe.fill(classes)
@@ -228,10 +231,11 @@ def _record_weight(
 
 
 class CrossEntropyGradient(LabelOp):
-    """The gradient of the logits from that of each row's loss.
+    """The gradient of the logits, computed from the gradient of each row's loss.
 
-    dlogits[i] = dlosses[i] · (p[i] · (a + sum of b) - a · one-hot label - b), where a = w[label] ·
-    (1 - smoothing) and b = w · smoothing / classes. It is 0 if the label is ignored.
+    dlogits[i] = dlosses[i] · (p[i] · (a + sum(b)) - a · one-hot label - b), where p are the
+    probabilities, a = w[label] · (1 - smoothing) and b = w · smoothing / classes. It is 0 for an
+    ignored label.
     """
 
     name, inputs = "cross_entropy_gradient", ("probabilities", "labels", "dlosses", "*weights")
@@ -265,7 +269,7 @@ class CrossEntropyGradient(LabelOp):
     def gradient_probabilities(
         self, node: Node, ddlogits: Value, labels: Value, dlosses: Value, weights: tuple[Value, ...]
     ) -> Value:
-        """Return ddlogits · dlosses · (a + sum of b), row by row."""
+        """Return ddlogits · dlosses · (a + sum(b)) per row, with a and b of the class docstring."""
         smoothing, classes = node.attributes.smoothing, ddlogits.shape[1]
         ones, ignored = full((classes,), 1.0, ddlogits.type.dtype), node.attributes.ignored
         factor = label_weight(labels, weights[0] if weights else ones, ignored)
@@ -292,9 +296,9 @@ class CrossEntropyGradient(LabelOp):
         """Return the scratch types of the kernel.
 
         They are indices in the flattened rows, twice, the mask of ignored rows, three numbers per
-        row, and the sum of weights. The three numbers are the row's factor, the label's part of it,
-        and the label's element. With smoothing, a row for the class weights times their part
-        follows.
+        row, and the sum of class weights. The three numbers are a + sum(b), a, and the element at
+        the label, with a and b as in the class docstring. With smoothing, b follows, one number per
+        class.
         """
         found = _row_scratch(node, numbers=3)
         if not node.attributes.smoothing:
@@ -367,7 +371,8 @@ class LabelWeight(LabelOp):
         return node.inputs[1].shape[0]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return labels in NumPy's integer type for lookups, and the mask of ignored labels."""
+        """Return the scratch types: labels as NumPy's lookup integers, and the mask of ignored
+        ones."""
         labels = node.inputs[0].type
         return labels.with_dtype(int64), labels.with_dtype(bool_)
 

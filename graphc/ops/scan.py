@@ -21,7 +21,7 @@ from graphc.ops.cpu.lines import line_tiles, lines_of, workspace_for
 
 @dataclass(frozen=True, slots=True)
 class CumsumAttributes:
-    """The axis, and whether the sum excludes the element itself, and starts at the end."""
+    """The axis, whether a sum excludes the element itself, and whether it starts at the end."""
 
     axis: Annotated[int, Whole()]
     exclusive: bool = False
@@ -50,7 +50,7 @@ class Cumsum(Op):
         return cumsum(dy, a.axis, a.exclusive, not a.reverse)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return a tile of rows."""
+        """Return the scratch type: a tile of rows."""
         tiles = line_tiles(node.output.shape, node.attributes.axis)
         return (node.output.type.with_shape((tiles.lines, tiles.length)),)
 

@@ -1,9 +1,10 @@
 """Gather and scatter by tuples of indices, or by indices along an axis.
 
-With axes (batch..., numbered..., rest...) of x and (batch..., lookups..., one index per numbered
-axis) of indices, a lookup selects a row, the elements of `rest`. A negative index counts from the
-end of its axis, as in NumPy. Updates of one row are combined in the order of the lookups on every
-device, so the bits of a sum are the same everywhere.
+x has the axes (batch..., numbered..., rest...), and indices (batch..., lookups..., number of
+numbered axes). Each lookup is a tuple with one index per numbered axis. It selects a row of x: the
+elements along the axes `rest`. A negative index counts from the end of its axis, as in NumPy.
+Updates of one row are combined in the order of the lookups, so sums have the same bits on all
+devices.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class TupleAttributes:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """The axes of a tensor whose rows are selected by tuples of indices."""
+    """The extents of x and indices, by kind of axis, for a selection of rows by index tuples."""
 
     batch: tuple[int, ...]
     numbered: tuple[int, ...]
@@ -49,27 +50,27 @@ class Lookups:
 
     @property
     def updates(self) -> tuple[int, ...]:
-        """The shape of all selected rows."""
+        """The shape of all selected rows, and so of updates."""
         return (*self.batch, *self.lookups, *self.rest)
 
     @property
     def rows(self) -> int:
-        """The rows of one entry of the batch."""
+        """The number of rows in one entry of the batch."""
         return math.prod(self.numbered)
 
     @property
     def each(self) -> int:
-        """The lookups in one entry of the batch."""
+        """The number of lookups in one entry of the batch."""
         return math.prod(self.lookups)
 
     @property
     def count(self) -> int:
-        """The number of all lookups."""
+        """The number of lookups in the whole batch."""
         return math.prod(self.batch) * self.each
 
 
 def lookups_of(attributes: TupleAttributes, x: TensorType, indices: TensorType) -> Lookups:
-    """Return how tuples of indices select rows of x; raises `ShapeError` or `DTypeError`."""
+    """Return the extents of a selection of rows of x; raises `ShapeError` or `DTypeError`."""
     require_integers(indices, "indices")
     batch = attributes.batch
     if indices.rank <= batch or x.shape[:batch] != indices.shape[:batch]:
@@ -98,12 +99,12 @@ class Tuples(Op):
         return self.lookups(node).numbered
 
     def lookups(self, node: Node) -> Lookups:
-        """Return how the node's tuples select rows."""
+        """Return the extents of the node's selection of rows."""
         x, indices, *_ = node.inputs
         return lookups_of(node.attributes, x.type, indices.type)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return scratch for the numbers of some rows, and for their computation."""
+        """Return the scratch type: numbers of a block of rows, and integers to compute them."""
         count = min(LOOKUPS, self.lookups(node).count)
         return (TensorType((2, count), int64),)
 
@@ -125,7 +126,7 @@ class GatherND(Tuples):
         return apply(ScatterAdd, nothing, indices, dy, attributes=node.attributes).output
 
     def cost(self, node: Node) -> Cost:
-        """Count the rows that are read, each once."""
+        """Count reads of rows, each row at most once."""
         x, indices = node.inputs
         read = min(x.type.bytes, node.output.type.bytes)
         return Cost(0, read + indices.type.bytes, node.output.type.bytes)
@@ -141,7 +142,7 @@ class Scatter(Tuples):
     may_overwrite = {"y": ("x",)}
     needs_contiguous = ("indices", "updates")
     ufunc: ClassVar[np.ufunc | None] = None
-    """The function that combines a row with an update; None replaces the row."""
+    """The function that combines a row with an update; None if the update replaces the row."""
 
     def infer(
         self, attributes: TupleAttributes, x: TensorType, indices: TensorType, updates: TensorType
@@ -225,8 +226,9 @@ class ScatterMultiply(Scatter):
     ) -> Value:
         """Return dy times the product of all other factors of the row.
 
-        The product is formed without zeros. If exactly one other factor is 0, it is multiplied by
-        that factor, which thus gets a derivative. With more zeros it is 0, as is its derivative.
+        Factors that are 0 are first omitted from the product. If exactly one of the other factors
+        is 0, the product is then multiplied by that factor, so that the derivative by it is exact.
+        If several are 0, the product and its first derivative are 0.
         """
         x_is_0, is_0 = equal(x, zero(x)), equal(updates, zero(updates))
         own = where(is_0, updates, zero(updates))
@@ -250,7 +252,10 @@ class ScatterMultiply(Scatter):
 
 
 class ScatterExtreme(Scatter):
-    """Base: the larger or smaller element wins; equal ones share the gradient evenly."""
+    """Base: y = x with the maxima or minima of rows and updates.
+
+    Equal extremes share the gradient.
+    """
 
     def gradient_x(
         self, node: Node, dy: Value, x: Value, indices: Value, updates: Value, y: Value
@@ -268,7 +273,7 @@ class ScatterExtreme(Scatter):
 def _shares(
     node: Node, dy: Value, x: Value, indices: Value, updates: Value, y: Value
 ) -> tuple[Value, Value, Value]:
-    """Return 1 where x is the result, 1 where an update is, and dy over the number of those."""
+    """Return masks of equal elements of x and y, and of updates and y, and dy over their number."""
     dtype = dy.type.dtype
     own = cast(equal(x, y), dtype)
     others = cast(equal(updates, _taken(node, y, indices)), dtype)
@@ -291,7 +296,7 @@ class ScatterMin(ScatterExtreme):
 
 
 def _taken(node: Node, rows: Value, indices: Value) -> Value:
-    """Return the selected rows of a tensor shaped as the node's x, or as its first axes."""
+    """Return the selected rows of a tensor with the shape, or the leading axes, of the node's x."""
     return apply(GatherND, rows, indices, attributes=node.attributes).output
 
 
@@ -302,7 +307,7 @@ SCATTERS: Mapping[str, type[Scatter]] = {
     "max": ScatterMax,
     "min": ScatterMin,
 }
-"""The op of each reduction."""
+"""Reduction → the op that computes it."""
 
 
 # --- functions ---
@@ -329,10 +334,10 @@ def scatter_nd(
     batch)``. `reduction` is "none", which replaces rows so that the last update wins, or "add",
     "mul", "max" or "min".
 
-    The gradient is exact for rows selected more than once. The last replacement of a row gets it,
-    and equal maxima or minima share it. Gradients of "mul" are exact to second order also if
-    factors are 0. They are exact to higher orders if no two factors of a row are 0. Raises the
-    errors of `gather_nd`, and `OptionError` for another reduction.
+    The gradient is exact for rows selected more than once. With "none", the last update of a row
+    gets the gradient; with "max" and "min", equal extremes share it. First and second derivatives
+    of "mul" are exact even if factors are 0. Higher ones are exact if no two factors of a row are
+    0. Raises the errors of `gather_nd`, and `OptionError` for another reduction.
     """
     op = SCATTERS[choose("reduction", reduction, tuple(SCATTERS))]
     return apply(op, x, indices, updates, attributes=TupleAttributes(batch)).output

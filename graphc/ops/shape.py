@@ -1,4 +1,4 @@
-"""Ops that move or rename elements without arithmetic; views wherever strides allow."""
+"""Ops that create or rearrange tensors without arithmetic; results are views if strides allow."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class TransposeAttributes:
 
 
 class Copy(Op):
-    """y = x in its own bytes, for values read from a state before its update."""
+    """y = a copy of x, which shares no bytes with x, for a state that is read before its update."""
 
     name, inputs = "copy", ("x",)
     native_16_bit = True
@@ -237,7 +237,7 @@ class PadSliceAttributes:
 
 
 class PadSlice(Op):
-    """One number everywhere except in one slice; with zeros, the gradient of `slice`."""
+    """y = x in one slice, and a constant elsewhere; with constant 0, the gradient of `slice`."""
 
     name, inputs = "pad_slice", ("x",)
     attributes = PadSliceAttributes
@@ -272,7 +272,7 @@ class AxisAttributes:
 
 
 def full(shape: Sequence[int], value: float, dtype: object = "float32") -> Value:
-    """Return a tensor filled with one number, which is not fed and has no gradient.
+    """Return a tensor filled with one number; it is not an input and has no gradient.
 
     Raises `DTypeError` if the dtype cannot represent the number.
     """
@@ -283,7 +283,7 @@ def full(shape: Sequence[int], value: float, dtype: object = "float32") -> Value
 
 
 def copy(x: Value) -> Value:
-    """Copy x to its own bytes."""
+    """Return a copy of x that shares no bytes with x."""
     return apply(Copy, x).output
 
 
@@ -313,10 +313,10 @@ def reshape(x: Value, shape: Sequence[int]) -> Value:
 
 @operator("flatten")
 def flatten(x: Value, start_axis: int = 1) -> Value:
-    """Join the axes from `start_axis` on into one: a view, (batch, elements) by default.
+    """Merge the axes from `start_axis` on into one: a view, (batch, elements) by default.
 
-    Returns x itself if that is its last axis. Raises `ShapeError` for an axis that x does not have.
-    A scalar has one axis here, with the number 0.
+    Returns x itself if `start_axis` is its last axis. Raises `ShapeError` for an axis that x does
+    not have. A scalar is treated as a tensor with one axis.
     """
     rank = as_value("flatten", x).type.rank
     axis = normalize_axis(start_axis, max(rank, 1), "flatten")

@@ -23,7 +23,7 @@ from graphc.ops.shape import AxisAttributes
 class AlongAxis(Op):
     """Base: one float type in and out, with reductions over rows along one axis.
 
-    `lines` processes a tile of whole rows, so few that the scratch stays small.
+    `lines` processes one tile of whole rows. The size of a tile limits the scratch.
     """
 
     attributes = AxisAttributes
@@ -40,7 +40,7 @@ class AlongAxis(Op):
         return types[0]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return one number for each row of a tile, and one tile."""
+        """Return the scratch types: one number per row of a tile, and one tile."""
         axis, tile = node.attributes.axis, list(node.output.shape)
         cut = _cut_axis(node.output.shape, axis)
         if cut is not None:
@@ -64,7 +64,7 @@ class AlongAxis(Op):
 
 
 def _cut_axis(shape: tuple[int, ...], axis: int) -> int | None:
-    """Return the longest axis across the rows."""
+    """Return the axis that tiles divide: the longest one other than `axis`, or None."""
     others = [i for i in range(len(shape)) if i != axis]
     return max(others, key=lambda i: (shape[i], -i), default=None)
 
@@ -86,7 +86,7 @@ def _run_tiles(
 
 
 class Softmax(AlongAxis):
-    """y = exp(x - max x) / sum of the same, along the axis."""
+    """y = exp(x - max x) / sum of exp(x - max x), along the axis."""
 
     name, inputs = "softmax", ("x",)
     may_overwrite = {"y": ("x",)}
@@ -112,7 +112,7 @@ class CausalSoftmax(Op):
     """Softmax over the last axis of x (..., rows, columns) with a causal mask.
 
     Row i attends to no column that belongs to a later row: y is 0 beyond column i + columns - rows.
-    The mask is in the arithmetic, not in memory.
+    No mask is stored.
     """
 
     name, inputs = "causal_softmax", ("x",)
@@ -134,7 +134,7 @@ class CausalSoftmax(Op):
         return apply(SoftmaxGradient, y, dy, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return one number per row of a block of rows."""
+        """Return the scratch type: one number per row of a block of rows."""
         *batch, rows, _ = node.output.shape
         return (node.output.type.with_shape((*batch, min(CAUSAL_ROWS, rows), 1)),)
 
@@ -150,7 +150,7 @@ class CausalSoftmax(Op):
 
 
 def _causal_rows(x: Array, y: Array, number: Array) -> None:
-    """Compute rows of which the last sees all columns, the one before it all but one, and so on."""
+    """Compute rows of causal softmax; the last one attends to all columns."""
     rows, columns = y.shape[-2:]
     np.copyto(y, x)
     for row in range(rows - 1):
@@ -163,10 +163,10 @@ def _causal_rows(x: Array, y: Array, number: Array) -> None:
 
 
 class MaskedSoftmax(AlongAxis):
-    """Softmax of the elements of a row at which the mask is true; 0 for the others.
+    """Softmax over the elements of a row at which the mask is true; other elements of y are 0.
 
-    A row without such elements is 0 throughout and gets no gradient. The sum of any other row is at
-    least 1. Raising sums below 1 to 1 therefore changes no other row.
+    A row without selected elements is 0 and gets no gradient. In any other row, the sum of exp(x -
+    max x) is at least 1, so dividing by max(sum, 1) is exact.
     """
 
     name, inputs = "masked_softmax", ("x", "mask")
@@ -300,15 +300,17 @@ def masked_softmax(x: Value, mask: Value, axis: int = -1) -> Value:
 def causal_softmax(x: Value) -> Value:
     """Compute softmax over the last axis of x (..., rows, columns) with a causal mask.
 
-    The last row sees all columns, the row before it all but one, and so on; the rest is 0. Raises
-    `ShapeError` for more rows than columns.
+    The last row attends to all columns, the row before it to all but the last one, and so on. Other
+    elements of the result are 0. Raises `ShapeError` for more rows than columns.
     """
     return apply(CausalSoftmax, x).output
 
 
 @checks_keywords
 def log_softmax(x: Value, axis: int = -1) -> Value:
-    """Return the natural logarithm of softmax along `axis`, without its underflow; keeps the shape.
+    """Return the logarithm of softmax along `axis`, finite where softmax underflows.
+
+    Keeps the shape.
 
     Raises `ShapeError` for an axis that x does not have.
     """

@@ -22,9 +22,9 @@ Axes = int | Sequence[int] | None
 
 @also_called("axes", "axis")
 def var(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) -> Value:
-    """Return the variance of float x over `axes`, by default all: the mean square of x - mean.
+    """Return the variance of float x over `axes`, by default all: the mean of (x - mean)².
 
-    The divisor is the number of elements minus `ddof`. The axes are dropped, or become 1 with
+    The divisor is the number of elements minus `ddof`. The axes are dropped, or get extent 1 with
     `keepdims`. Raises `OptionError` unless the divisor is positive, `DTypeError` for other dtypes,
     and `ShapeError` for an axis that x does not have.
     """
@@ -41,18 +41,18 @@ def var(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) ->
 def std(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) -> Value:
     """Return the standard deviation of float x over `axes`: the square root of `var`.
 
-    If it is 0, its gradient is 0, too. Raises the errors of `var`.
+    Where the result is 0, its gradient is 0. Raises the errors of `var`.
     """
     return _root(var(x, axes, ddof, keepdims), sqrt)
 
 
 @also_called("axes", "axis")
 def prod(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
-    """Multiply over `axes`, by default all; they are dropped, or become 1 with `keepdims`.
+    """Multiply over `axes`, by default all; they are dropped, or get extent 1 with `keepdims`.
 
-    Integers keep their dtype, so products wrap around. Halves are multiplied with each other until
-    one row remains, so the gradient is exact for elements that are 0. Raises `DTypeError` for bool,
-    and `ShapeError` for an axis that x does not have.
+    Integers keep their dtype, so products wrap around. The product is computed pairwise, without
+    division, so the gradient is exact even if elements are 0. Raises `DTypeError` for bool, and
+    `ShapeError` for an axis that x does not have.
     """
     reduced = reduced_axes("prod", x, axes)
     kept = [axis for axis in range(x.type.rank) if axis not in reduced]
@@ -77,9 +77,9 @@ def norm(x: Value, order: float = 2, axes: Axes = None, keepdims: bool = False) 
     """Return the norm of an order p of float x over `axes`, by default all: (Σ |x|ᵖ)^(1/p).
 
     Order inf is the largest |x|, -inf the smallest, and 0 counts nonzero elements, as
-    `numpy.linalg.norm` does for vectors. If a norm is 0, its gradient is 0, too. For an order below
-    1, so is that of an element that is 0. Raises `OptionError` for an order that is not a number,
-    `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not have.
+    `numpy.linalg.norm` does for vectors. Where a norm is 0, its gradient is 0. For an order below
+    1, the gradient of an element that is 0 is 0. Raises `OptionError` for an order that is not a
+    number, `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not have.
     """
     reduced = reduced_axes("norm", x, axes)
     float_dtype(x.type)
@@ -103,7 +103,7 @@ def norm(x: Value, order: float = 2, axes: Axes = None, keepdims: bool = False) 
 def _root(total: Value, root: Callable[[Value], Value]) -> Value:
     """Return a root of a nonnegative value.
 
-    At 0 it is 0, without a gradient, which would be infinite.
+    At 0, the result and the gradient are 0; the true derivative is infinite.
     """
     is_0 = equal(total, zero(total))
     return where(is_0, zero(total), root(where(is_0, full((), 1.0, total.type.dtype), total)))
@@ -111,7 +111,7 @@ def _root(total: Value, root: Callable[[Value], Value]) -> Value:
 
 @also_called("axes", "axis")
 def normalize(x: Value, order: float = 2, axes: int | Sequence[int] = -1) -> Value:
-    """Divide float x by its `norm` along `axes`, or by 1 if that is 0. Keeps the shape.
+    """Divide float x by its `norm` along `axes`, or by 1 if the norm is 0. Keeps the shape.
 
     Raises the errors of `norm`.
     """
@@ -123,9 +123,9 @@ def normalize(x: Value, order: float = 2, axes: int | Sequence[int] = -1) -> Val
 def logsumexp(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
     """Return the logarithm of the sum of exp(x) over `axes`, by default all, without overflow.
 
-    x is a float, and the gradient is softmax. Elements of -inf add nothing; if there are no others
-    the result is -inf. Raises `DTypeError` for other dtypes, and `ShapeError` for an axis that x
-    does not have.
+    x is a float, and the gradient is softmax. Elements of -inf add nothing; if all elements are
+    -inf, the result is -inf. Raises `DTypeError` for other dtypes, and `ShapeError` for an axis
+    that x does not have.
     """
     reduced = reduced_axes("logsumexp", x, axes)
     float_dtype(x.type)

@@ -11,7 +11,7 @@ from graphc.ir.types import Layout, TensorType
 
 
 class StopGradient(Op):
-    """y = x, in the bytes of x, without a gradient."""
+    """y = x, a view of x, without a gradient."""
 
     name, inputs = "stop_gradient", ("x",)
     views = "x"
@@ -30,8 +30,8 @@ class StopGradient(Op):
 
 
 def stop_gradient(x: Value) -> Value:
-    """Return x itself, of any dtype, as a constant for gradients.
+    """Return a view of x, of any dtype, that is a constant for gradients.
 
-    It costs neither bytes nor time.
+    The view needs no bytes and no time.
     """
     return apply(StopGradient, x).output

@@ -98,9 +98,10 @@ class Erf(Unary):
 
 
 class Atan2(FloatElementwise):
-    """y = the angle of the point (b, a), from the arc tangent of the smaller over the larger.
+    """y = the angle of the point (b, a): arc tangent of a / b in the right quadrant.
 
-    The sign of a zero counts. The gradient at the origin is 0.
+    It is computed from the smaller over the larger of |a| and |b|. The signs of zeros count. The
+    gradient at the origin is 0.
     """
 
     name, inputs, precision = "atan2", ("a", "b"), "wide"

@@ -1,7 +1,7 @@
 """The base of unary functions: one expression for the value, one for the gradient.
 
-The op, the op of its gradient and gradients of every order follow from these two. Each op has one
-kernel, which may overwrite its operand.
+The op, the op of its gradient and gradients of every order are derived from these two expressions.
+Each op has one kernel, which may overwrite its operand.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Unary(FloatElementwise):
 
     inputs = ("x",)
     backward: ClassVar[str]
-    """dx in terms of dy and either x or y, whichever is to be saved."""
+    """The expression of dx, in terms of dy and either x or y; that one is saved."""
     bend: ClassVar[str] = ""
-    """The derivative of the factor of dy in `backward`, by the saved x or y.
+    """The derivative, by the saved x or y, of the factor that multiplies dy in `backward`.
 
-    It is empty if that is 0 wherever it exists.
+    It is empty if this derivative is 0 wherever it exists.
     """
     derivative: ClassVar[type[Derivative]]
     """The op of the gradient."""
@@ -63,7 +63,7 @@ class Unary(FloatElementwise):
 
 
 def _saved(cls: type[Unary]) -> str:
-    """Return the operand that the gradient saves, x or y.
+    """Return the name of the value that the gradient saves, x or y.
 
     Raises `GraphError`, with the fix, for a `backward` or `bend` that is not valid.
     """
@@ -100,7 +100,7 @@ def _nothing(self: Derivative, node: Node) -> None:
 
 
 class Derivative(FloatElementwise):
-    """Base of gradients of unary functions; each is created with its function."""
+    """Base of gradients of unary functions; a class is created with each subclass of `Unary`."""
 
     outputs = ("dx",)
     bend: ClassVar[str]
@@ -110,7 +110,7 @@ class Derivative(FloatElementwise):
         return apply(type(self), kept, ddx, attributes=node.attributes).output
 
     def bent(self, node: Node, ddx: Value, dy: Value, kept: Value) -> Value:
-        """Return the gradient by the saved operand, from ops that have gradients themselves."""
+        """Return the gradient by the saved value, from ops that have gradients themselves."""
         constants = {key: float(number) for key, number in attribute_items(node.attributes)}
         bend = parse(self.bend).specialize(constants)
         return mul(mul(ddx, dy), composed(bend, {self.inputs[0]: kept}))
@@ -146,7 +146,7 @@ _ARITHMETIC: Mapping[str, Callable[..., Value]] = {
 
 
 def composed(expression: Expression, known: Mapping[str, Value]) -> Operand:
-    """Return an expression as ops on values, one op for each of its instructions."""
+    """Convert an expression to ops on the values `known`, one op per instruction."""
     like = next(iter(known.values())).type.dtype
     done: list[Value] = []
 

@@ -30,8 +30,9 @@ def max_pool_with_indices(
 ) -> tuple[Value, Value]:
     """Max-pool x with one or two axes after its channels; also return the argmax indices.
 
-    Indices are int64, count the elements of a map in row-major order, and have the pool's shape.
-    The first of equal elements counts. Arguments and errors are those of `max_pool2d`.
+    Indices are int64 and have the shape of the maxima. They number the elements of a map in
+    row-major order. The first of equal elements counts. Arguments and errors are those of
+    `max_pool2d`.
     """
     where = "max_pool_with_indices"
     windows = pool_windows(where, (1, 2), x, window, stride, padding, dilation, ceil_mode)
@@ -47,7 +48,7 @@ def max_pool_with_indices(
 def _numbers(
     rows: Window, columns: Window, width: int, counts: tuple[int, ...]
 ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], ...]:
-    """Return the offset of each window element from the first, and the starts of windows."""
+    """Return the offsets of a window's elements from its first one, and the starts of windows."""
     (height, down), (breadth, across) = rows, columns
     taps = np.arange(height)[:, None] * down.dilation * width
     taps = taps + np.arange(breadth) * across.dilation
@@ -59,9 +60,9 @@ def _numbers(
 def max_unpool(x: Value, indices: Value, extents: Sequence[int]) -> Value:
     """Scatter x (batch, channels, ...) to the `indices` of max pooling, with zeros elsewhere.
 
-    `indices` has x's shape. It counts elements of a map of these extents in row-major order, as
-    those of `max_pool_with_indices`. The result is (batch, channels, *extents). If an index occurs
-    more than once, the last element wins. Raises `ShapeError` for another shape.
+    `indices` has x's shape. Indices number the elements of a map of the given extents in row-major
+    order, as in `max_pool_with_indices`. The result is (batch, channels, *extents). If an index
+    occurs more than once, the last element wins. Raises `ShapeError` if shapes do not fit.
     """
     if as_value("max_unpool", x).shape != as_value("max_unpool", indices).shape or (
         x.type.rank < 3

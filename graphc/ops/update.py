@@ -28,20 +28,20 @@ Beta = Annotated[float, Between(0.0, below=1.0)]
 
 
 class Update(Elementwise):
-    """Base: state inputs first; every output has the type of the state that it replaces.
+    """Base of updates: inputs that are states come first, and every output replaces one of them.
 
-    L2 decay is written as `DECAYED`; at weight decay 0 it is the gradient alone. Every update has
-    an optional last input, a bool scalar ``ok``. If that is false, the states are unchanged, to the
-    last bit.
+    Expressions write the gradient with L2 decay as `DECAYED`; at weight decay 0 it is replaced by
+    the gradient alone. Every update has an optional last input, a bool scalar ``ok``. If that is
+    false, the states are unchanged, to the last bit.
     """
 
     learning_rates = ("rate",)
     scalars: ClassVar[tuple[str, ...]] = ("rate", "correction", "decay")
-    """Inputs that are one number; all others have the shape of the state."""
+    """Inputs that are scalars; all others have the shape of the state."""
     kinds: ClassVar[Mapping[str, Kind]] = {}
-    """Input → the kind of its dtype, if that is not float."""
+    """Input → the kind of its dtype, if it is not a float."""
     variants: ClassVar[Mapping[tuple[bool, bool], Mapping[str, Expression]]]
-    """(decays, guarded) → the expressions that are evaluated."""
+    """(with weight decay, with input ``ok``) → the expressions that are evaluated."""
 
     def __init_subclass__(cls) -> None:
         if "name" in cls.__dict__:
@@ -121,7 +121,7 @@ class MomentumUpdate(Update):
 
 @dataclass(frozen=True, slots=True)
 class AdamAttributes:
-    """Decay rates of the two moments, the guard against division by zero, and L2 decay."""
+    """Decay rates of the two moments, the `epsilon` added to a divisor, and L2 weight decay."""
 
     beta1: Beta
     beta2: Beta
@@ -148,7 +148,7 @@ class AdamUpdate(Update):
 
 @dataclass(frozen=True, slots=True)
 class AdamwAttributes:
-    """Decay rates of the two moments, and the guard against division by zero."""
+    """Decay rates of the two moments, and the `epsilon` added to a divisor."""
 
     beta1: Beta
     beta2: Beta
@@ -178,7 +178,7 @@ class BetaAttributes:
 
 
 def is_counter(type: TensorType) -> bool:
-    """Return whether a value is one integer."""
+    """Return whether a type is that of an integer scalar."""
     return type.dtype.kind == "int" and type.shape == ()
 
 

@@ -1,7 +1,7 @@
-"""Weights given to a layer function as values, instead of parameters that it creates.
+"""Weights of layer functions: values given by the caller, or new parameters.
 
-A function either creates its weights from given sizes, or takes weights and their sizes. A size
-given together with a weight has to be the weight's.
+A layer function either creates its weights from sizes such as `outputs`, or takes existing weights,
+which determine the sizes. A size given together with a weight must equal that of the weight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from graphc.ir.types import DType
 
 
 def given_weight(where: str, weight: Value, axes: str, trainable: bool = True) -> Value:
-    """Return a weight with the axes of a form such as ``(outputs, inputs)``."""
+    """Return a given weight.
+
+    Raises an error unless it has the axes `axes`, such as ``(outputs, inputs)``.
+    """
     if as_value(f"{where}: weight", weight).type.rank != axes.count(",") + 1:
         raise ShapeError(f"{where}: weight must be {axes}, got {weight.type}")
     return frozen_alone(where, weight, trainable)
@@ -33,7 +36,7 @@ def frozen_alone(where: str, weight: Value, trainable: bool) -> Value:
 
 
 def agree(where: str, weight: Value, sizes: Mapping[str, tuple[object, object]]) -> None:
-    """Raise `ShapeError` if a given size is not the weight's: name → (given, weight's)."""
+    """Raise `ShapeError` if a given size differs from the weight's; `sizes` maps names to both."""
     for name, (stated, found) in sizes.items():
         if stated is not None and stated != found:
             raise ShapeError(
@@ -43,7 +46,7 @@ def agree(where: str, weight: Value, sizes: Mapping[str, tuple[object, object]])
 
 
 def not_given(where: str, **sizes: object) -> OptionError:
-    """Return the error for a weight that is not given and cannot be created, as sizes are None."""
+    """Return the error for a missing weight that cannot be created: some `sizes` are None."""
     missing = " and ".join(name for name, stated in sizes.items() if stated is None)
     return OptionError(
         f"{where}: {missing} not given; give {' and '.join(sizes)} to create a weight, or pass "
@@ -54,7 +57,7 @@ def not_given(where: str, **sizes: object) -> OptionError:
 def he_weight(
     x: Value, shape: Sequence[int], fan_in: int, trainable: bool, initial: Initial | None = None
 ) -> Value:
-    """Create a ``weight`` of x's dtype, by `initial`, or else uniform within √(6 / fan_in)."""
+    """Create a ``weight`` of x's dtype by `initial`, by default uniform within ±√(6 / fan_in)."""
     drawn = initial or Initial("uniform", math.sqrt(6 / fan_in))
     return parameter("weight", shape, x.type.dtype, drawn, trainable)
 
@@ -67,9 +70,9 @@ def bias_of(
     trainable: bool,
     is_made: bool,
 ) -> Value | None:
-    """Return a bias with one number per output: a given one, a new one, or none.
+    """Return a bias (length,): the given value, a new parameter, or None.
 
-    True creates one if the weight is created, too.
+    With `bias` True, a parameter is created if `is_made`, that is, if the weight is created, too.
     """
     if isinstance(bias, Value):
         if bias.shape != (length,):

@@ -15,7 +15,8 @@ from graphc.ops.frame import Frame
 def tile_shape(frame: Frame, across: bool) -> tuple[int, ...]:
     """Return the shape of a tile.
 
-    With `across`, tiles may divide any axis, else only axes that statistics do not reduce."""
+    With `across`, tiles may divide any axis, else only axes that statistics do not reduce.
+    """
     return _cut(frame, across)[1]
 
 

@@ -34,7 +34,8 @@ def first_places(
     """Compute the index of the extreme of each row along `axis`; `find` is argmax or argmin.
 
     Of equal elements, the first or, with `last`, the last one counts. `workspace` and `number` are
-    scratch."""
+    scratch.
+    """
     rest = y.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :])
     for tile in line_tiles(x.shape, axis):
         source = lines_of(x, axis, tile)
