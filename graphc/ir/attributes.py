@@ -1,9 +1,9 @@
 """Validation rules for the attributes of ops, declared beside the types of their fields.
 
-For example, ``rate: Annotated[float, Between(0, below=1)]`` is a number in `[0, 1)`. The rule of a
-tuple holds for each of its members; a bool needs no rule to be True or False. All rules are checked
-when a node is created, before its op sees the attributes. The op's `infer` checks conditions on
-operands or on several attributes.
+For example, ``rate: Annotated[float, Between(0, below=1)]`` is a number in `[0, 1)`. A rule of a
+tuple applies to each of its members. A field declared as bool is always checked to be True or
+False. All rules are checked when a node is created, before its op sees the attributes. The op's
+`infer` checks conditions on operands or on several attributes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from graphc.ir.types import as_dtype
 
 
 class Rule(Protocol):
-    """A condition on an attribute, or on each member of one that is a tuple."""
+    """A condition on an attribute, or on each member of a tuple attribute."""
 
     def check(self, name: str, given: Any) -> None:
-        """Raise `OptionError`, with the allowed values, or `DTypeError`."""
+        """Raise `OptionError` or `DTypeError`, with the allowed values, for an invalid `given`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Between:
 
     @property
     def range(self) -> str:
-        """The bounds in the words of a message."""
+        """The bounds as words of an error message, such as " from 0 below 1"."""
         bounds = (
             ("from", self.low), ("above", self.above), ("up to", self.high), ("below", self.below)
         )  # fmt: skip
@@ -79,12 +79,12 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of a few words."""
+    """One of the strings in `words`."""
 
     words: tuple[str, ...]
 
     def check(self, name: str, given: Any) -> None:
-        """Raise `OptionError` for another word."""
+        """Raise `OptionError` unless `given` is one of the words."""
         choose(name, given, self.words)
 
 
@@ -93,7 +93,7 @@ class Truth:
     """True or False, also NumPy's: the rule of every attribute that is declared a bool."""
 
     def check(self, name: str, given: Any) -> None:
-        """Raise `OptionError` for anything else."""
+        """Raise `OptionError` unless `given` is True or False."""
         truth(name, given)
 
 
@@ -111,7 +111,7 @@ class DTypeName:
 
 
 def checked_attributes(attributes: Any) -> Any:
-    """Return the attributes, with NumPy bools as Python's.
+    """Check all rules; return the attributes with NumPy bools replaced by Python bools.
 
     The first attribute that breaks its rule raises `OptionError` or `DTypeError`.
     """
@@ -137,7 +137,7 @@ ANY = -1
 
 @functools.cache
 def rules_of(kind: Hashable) -> tuple[tuple[str, Rule, int | None], ...]:
-    """Return the rules of an attribute class: field, rule, and number of tuple members or None."""
+    """Return the rules of an attribute class: (field, rule, number of tuple members or None)."""
     try:
         hints: Mapping[str, Any] = get_type_hints(kind, include_extras=True)
     except NameError:  # types local to the function in which a user defined the class

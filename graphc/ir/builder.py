@@ -42,10 +42,10 @@ _context: ContextVar[Context] = ContextVar("graphc_context", default=Context()) 
 _serials = itertools.count()
 _layer_serials = itertools.count()
 _limit: ContextVar[list[int] | None] = ContextVar("graphc_node_limit", default=None)
-"""The number of nodes and parameters that may still be created, in a list of one, or None."""
+"""The number of nodes and parameters that may still be created, in a list; None for no limit."""
 _kept: WeakSet[Value] = WeakSet()
 _constants: WeakValueDictionary[tuple[str, str], State] = WeakValueDictionary()
-"""Constants by name and digest, so that equal ones are one value."""
+"""Constants by name and digest, so that equal constants are the same value."""
 
 
 @contextmanager
@@ -64,9 +64,9 @@ def _within(context: Context) -> Iterator[None]:
 def scope(name: str) -> Iterator[None]:
     """Prefix names created inside with ``name/``; scopes nest, and a slash in a name nests, too.
 
-    Two states with one name are an error at compile, except that unnamed layers in one scope are
-    numbered. Raises `OptionError` for a name with characters other than letters, digits, ``_ . -``
-    and slashes.
+    Compilation fails if two states have the same name. Unnamed layers in one scope are numbered, so
+    their states do not clash. Raises `OptionError` for a name with characters other than letters,
+    digits, ``_ . -`` and slashes.
     """
     outer = _context.get()
     with _within(replace(outer, scope=scoped_name(name))):
@@ -95,8 +95,8 @@ def layer_scope(kind: str, name: str | None, default: str = "") -> Iterator[None
 def mirror(count: int) -> Iterator[None]:
     """Allow nodes created inside to be recomputed up to `count` times (``recompute="mirror"``).
 
-    It is the paper's mirror attribute. Raises `OptionError` unless the count is a whole number from
-    0.
+    The count is the mirror attribute m(v) of Chen et al. (2016). Raises `OptionError` unless it is
+    an integer of at least 0.
     """
     if not isinstance(count, int) or count < 0:
         raise OptionError(f"mirror needs an integer of at least 0, got {count!r}")
@@ -106,10 +106,10 @@ def mirror(count: int) -> Iterator[None]:
 
 @contextmanager
 def segment(name: str) -> Iterator[None]:
-    """Put nodes created inside into a segment of Alg. 1: ``recompute="segments"`` saves its
-    outputs.
+    """Put nodes created inside into a segment; ``recompute="segments"`` saves its outputs.
 
-    Segments nest; a node belongs to the innermost. Names follow the rules of `scope`.
+    Segments are those of Alg. 1 of Chen et al. (2016). They nest; a node belongs to the innermost
+    one. Names follow the rules of `scope`.
     """
     outer = _context.get()
     check_name(name)
@@ -187,9 +187,9 @@ def parameter(
 ) -> State:
     """Return a trainable tensor named inside the current scope, with the initial value `initial`.
 
-    Without `initial` it is 0. With ``trainable=False`` it is frozen: it gets no gradient and no
-    moments. Raises `OptionError` for an invalid name, and `ShapeError` or `DTypeError` for an
-    invalid shape or dtype.
+    Without `initial`, all elements are 0. With ``trainable=False`` the parameter is frozen: it gets
+    no gradient and no moments. Raises `OptionError` for an invalid name, and `ShapeError` or
+    `DTypeError` for an invalid shape or dtype.
     """
     type = tensor_type(shape, dtype)
     if not isinstance(initial, Initial):
@@ -212,9 +212,9 @@ def constant(given: object, name: str | None = None, dtype: object = None) -> St
     trained, and `Program.states` and checkpoints omit it. An array keeps its dtype. Python floats
     become float32 and whole numbers int64, unless `dtype` is given.
 
-    A `name` is inside the current scope. Without one, equal contents are the same value. Raises
-    `OptionError` if `given` is not an array of numbers, `ShapeError` if it is empty, and
-    `DTypeError` for a dtype that tensors do not have, or that does not hold the numbers.
+    A `name` is inside the current scope. Without a name, constants with equal contents are the same
+    value. Raises `OptionError` if `given` is not an array of numbers, `ShapeError` if it is empty,
+    and `DTypeError` for a dtype that tensors cannot have, or that cannot represent the numbers.
     """
     contents = contents_of(given, dtype)
     _count_node()
@@ -223,14 +223,17 @@ def constant(given: object, name: str | None = None, dtype: object = None) -> St
 
 
 def constant_named(name: str, contents: Contents) -> State:
-    """Return the constant of a full name; an equal one that still exists is reused."""
+    """Return the constant with this full name and contents.
+
+    An equal one that still exists is reused.
+    """
     type, place = contents.type, place_of_caller()
     made = State(type, name=name, initial=contents, role="constant", trainable=False, place=place)
     return _constants.setdefault((name, contents.digest), made)
 
 
 def check_initial(name: str, type: TensorType, initial: Initial) -> None:
-    """Raise `OptionError` or `DTypeError` unless the type can have this initial value."""
+    """Raise `OptionError` or `DTypeError` if a state of this type cannot have the initial value."""
     if initial.kind == "seed":
         if type != SEED.type:
             raise OptionError(f"a seed must have the type {SEED.type}, got {type}")
@@ -247,7 +250,7 @@ def check_initial(name: str, type: TensorType, initial: Initial) -> None:
 
 
 def check_shard(name: str, type: TensorType, shard: Shard) -> None:
-    """Raise `OptionError` or `DTypeError` unless a state of that type can be this part of a row."""
+    """Raise `OptionError` or `DTypeError` unless a state of this type can hold a part of a row."""
     for member in shard.members:
         check_state_name(member.name)
         check_initial(member.name, tensor_type(member.shape, type.dtype), member.initial)
@@ -255,7 +258,7 @@ def check_shard(name: str, type: TensorType, shard: Shard) -> None:
 
 
 def state(name: str, shape: Sequence[int], dtype: object, value: float, role: Role) -> State:
-    """Return a state of this `name` that is no parameter, such as a moment or a counter."""
+    """Return a state that is no parameter, such as a moment or counter, filled with `value`."""
     return _state(tensor_type(shape, dtype), name, Initial("constant", value), role, False)
 
 
@@ -276,7 +279,7 @@ def _state(type: TensorType, name: str, initial: Initial, role: Role, trainable:
 
 
 STEP = state("counter/step", (), "int64", 0.0, "counter")
-"""The number of steps done: one state for everything in a graph that counts them."""
+"""The counter of completed steps: one state, shared by all nodes that use the step number."""
 
 SEED = State(
     tensor_type((2,), "int64"),
@@ -315,7 +318,10 @@ def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
 
 
 def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -> Node:
-    """Return a new node in an explicit context; errors of its rules name op and scope."""
+    """Return a new node in an explicit context.
+
+    Errors of attributes and operands name op and scope.
+    """
     types = tuple(value.type for value in inputs)
     expected = len(op.inputs) - op.is_variadic
     if len(types) < expected or (len(types) > expected and not op.is_variadic):
@@ -348,7 +354,7 @@ def copy(node: Node, inputs: Sequence[Value], **changes: Any) -> Node:
 
 
 def trace(outputs: Mapping[str, Value], effects: Iterable[Node] = ()) -> Graph:
-    """Return the graph of everything that `outputs` and `effects` need, in order of creation."""
+    """Return the graph of all nodes that `outputs` and `effects` need, in order of creation."""
     roots = list(outputs.values()) + [value for node in effects for value in node.outputs]
     nodes = tuple(ancestors(roots))
     graph = Graph(nodes, dict(outputs))

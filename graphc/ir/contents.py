@@ -1,10 +1,11 @@
-"""The numbers of a constant: they never change, and the text of a graph has them bit for bit.
+"""The numbers of a constant, which never change and are part of the text of a graph.
 
-A few numbers are written as numbers, the shortest decimals that read back to the same bits:
+Up to `MOST_WRITTEN` numbers are written as the shortest decimals that read back to the same bits:
 
     @shift: f32[2] = constant() {values=(0.1, -2.5)}
 
-More numbers, or bits that decimals do not reproduce, are little-endian bytes with their digest:
+More numbers, or bits that decimals do not reproduce, are little-endian bytes in base64 with a
+digest:
 
     @table: f32[64] = constant() {base64='AACAPwAA...', digest='0c7f...'}
 """
@@ -27,7 +28,7 @@ from graphc.ir.types import DTYPES, DType, TensorType, as_dtype, float32
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST_WRITTEN = 16
-"""The most numbers written as numbers; the bytes of more are shorter."""
+"""The most numbers written as decimals; for more numbers, base64 is shorter."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +50,10 @@ class Contents:
 
     @property
     def details(self) -> dict[str, Any]:
-        """The attributes in the text form of a graph; `read_contents` reads them back."""
+        """The numbers as attributes in the text form of a graph.
+
+        `read_contents` reads them back.
+        """
         if self.array.size <= MOST_WRITTEN:
             values = tuple(_shortest(number) for number in self.array.reshape(-1))
             is_finite = all(map(math.isfinite, values))
@@ -65,7 +69,7 @@ def contents_of(given: object, dtype: object = None) -> Contents:
     """Return the contents of a user's array or nested lists of numbers.
 
     Python floats become float32; arrays keep their dtype. Raises `OptionError` if `given` is not an
-    array of numbers, and `DTypeError` for a dtype that tensors do not have or that does not hold
+    array of numbers, and `DTypeError` for a dtype that tensors cannot have or that cannot represent
     the numbers.
     """
     try:
@@ -90,7 +94,10 @@ def contents_of(given: object, dtype: object = None) -> Contents:
 
 
 def _converted(array: Array, dtype: DType) -> Array:
-    """Return the array in a dtype: floats are rounded, whole numbers and bools must be exact."""
+    """Convert an array to a dtype.
+
+    Raises `DTypeError` for a number out of range, or an inexact integer.
+    """
     with np.errstate(all="ignore"):
         found = array.astype(dtype.numpy)
         is_float = dtype.kind == "float"
@@ -101,8 +108,10 @@ def _converted(array: Array, dtype: DType) -> Array:
 
 
 def read_contents(wanted: TensorType, details: Mapping[str, Any]) -> Contents:
-    """Return the contents from the text form of a graph; raises `OptionError` if they are
-    invalid."""
+    """Return the contents from their text form `details`.
+
+    Raises `OptionError` if they are invalid.
+    """
     if set(details) == {"values"}:
         array = _of_numbers(wanted, details["values"])
     elif set(details) == {"base64", "digest"}:
@@ -150,14 +159,17 @@ def _of_bytes(wanted: TensorType, encoded: object) -> Array:
 
 
 def _of_values(values: tuple[Any, ...], dtype: DType) -> Array:
-    """Return a sequence of numbers as an array of a dtype."""
+    """Convert a sequence of numbers to an array of a dtype."""
     with np.errstate(over="ignore"):
         wide = np.float64 if dtype.kind == "float" else dtype.numpy
         return np.array(values, wide).astype(dtype.numpy)
 
 
 def _shortest(number: Any) -> int | float | bool:
-    """Return a number as a Python literal; of a float, the shortest that its dtype reads back."""
+    """Convert a NumPy number to a Python number.
+
+    A float to the shortest decimal that its dtype reads back.
+    """
     return number.item() if number.dtype.kind in "iub" else float(str(number))
 
 

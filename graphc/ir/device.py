@@ -13,7 +13,7 @@ from graphc.ir.types import DType, float32
 HOPPER = 90
 
 ALIGNMENT = 256
-"""The alignment of every address in bytes, as vector loads, cuBLAS and cuDNN need it."""
+"""The alignment of all buffers in bytes, which vector loads, cuBLAS and cuDNN require."""
 
 
 Kernels = Literal["native", "numpy"]
@@ -25,7 +25,7 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Peak rates of arithmetic and memory, and the most bytes of scratch for one node."""
+    """A device profile: peak rates of arithmetic and memory, and a limit of scratch per node."""
 
     name: str
     flops_per_second: float
@@ -37,10 +37,12 @@ class Device:
     kernels: Kernels = "native"
     """The kernels that run nodes: native code, or NumPy alone, which only a CPU has."""
     narrow_flops_per_second: float = 0.0
-    """The rate of products of 16-bit operands if tensor cores compute them; else 0."""
+    """Flops per second of products of 16-bit operands on tensor cores; 0 without tensor cores."""
     tf32_flops_per_second: float = 0.0
-    """The rate on tensor cores of float32 products whose operands may be rounded to 10 bits; else
-    0."""
+    """Flops per second of float32 products on tensor cores, which round operands to 10 bits (TF32).
+
+    Else 0.
+    """
     cudnn_version: int = 0
     """The version of cuDNN on the machine with this GPU, such as 91900 for 9.19.0; 0 if unknown."""
 
@@ -67,7 +69,7 @@ class Device:
 
 
 CPU = Device("cpu", flops_per_second=1e11, bytes_per_second=2e10, kernels="numpy")
-"""Two cores of a current server, to the order of magnitude, with NumPy's kernels: the reference."""
+"""The reference CPU: about the rates of two current server cores, with NumPy's kernels."""
 
 NATIVE_CPU = replace(CPU, kernels="native")
 """The same processor with native kernels."""
@@ -122,22 +124,26 @@ DEVICES = {
         _gpu("rtx-5090", 120, 1792e9, 104.8e12, 209e12, 104.8e12),
     )
 }
-"""Peaks of the vendors' data sheets, not measurements.
+"""Device profiles by name. GPU rates are peaks from the vendors' data sheets, not measurements.
 
 These are memory bandwidth, float32 without tensor cores, and dense products on tensor cores, of
 16-bit operands with float32 sums and of TF32. Variants: V100 SXM2 (16 GB, except for
 ``v100-32gb``), A100 SXM (80 GB, except for ``a100-40gb``), L40S, H100 SXM, H200 SXM, B200 SXM,
 GeForce RTX 3060 (12 GB), RTX 3080 (10 GB).
-Their memory is in graphc/ir/device_memory.py."""
+Their memory is in graphc/ir/device_memory.py.
+"""
 
 
 def find_device(name: str) -> Device:
-    """Return the device profile of that name; raises `OptionError` that lists the known ones."""
+    """Return the device profile of that name.
+
+    Raises `OptionError` with all names for an unknown one.
+    """
     return DEVICES[choose("device profile", name, tuple(DEVICES))]
 
 
 DEFAULT_GPU = "h200"
-"""The GPU of plans that name none."""
+"""The GPU profile of plans for ``cuda`` without a `roofline`."""
 
 
 def profiles() -> tuple[str, ...]:
@@ -146,15 +152,15 @@ def profiles() -> tuple[str, ...]:
 
 
 def profiles_with_memory() -> str:
-    """Return the names of all GPU profiles with the memory they are sold with, for people."""
+    """Return a text with the names of all GPU profiles and the memory they are sold with."""
     return ", ".join(f"{name} ({sold_gigabytes(name)}GB)" for name in profiles())
 
 
 def profile_with_memory(text: str) -> str:
     """Return the GPU profile for a memory such as ``16GB``; other text is returned unchanged.
 
-    Among GPUs sold with that memory, it is the one with the least usable bytes, so that a plan
-    fits all of them. Raises `OptionError` if there is none.
+    Of the GPUs sold with that memory, it is the one with the fewest usable bytes, so that a plan
+    fits all of them. Raises `OptionError` if no GPU has that memory.
     """
     match = re.fullmatch(r"(\d{1,4}) ?gi?b", text.strip().lower())
     if match is None:
@@ -170,7 +176,7 @@ def profile_with_memory(text: str) -> str:
 def gpu_number(device: str, others: tuple[str, ...] = ()) -> int | None:
     """Return the number of the GPU that ``cuda`` or ``cuda:1`` names; None for ``cpu``.
 
-    Raises `OptionError` for anything else; it also lists the `others` that may be given.
+    Raises `OptionError` for another device. Its message lists `others` as further allowed names.
     """
     if device == "cpu":
         return None
@@ -187,9 +193,9 @@ def planned_device(
 ) -> Device:
     """Return the device profile of a plan for `device`.
 
-    For ``cuda`` it is that of `roofline`; for ``cpu`` it is the CPU with these `kernels`. A device
-    may also be the name of a profile, or a GPU's memory such as ``16GB``. Raises `OptionError` for
-    unknown names, and for the roofline of a CPU with a GPU.
+    For ``cuda`` it is the profile named `roofline`; for ``cpu`` it is the CPU with these `kernels`.
+    A device may also be the name of a profile, or a GPU's memory such as ``16GB``. Raises
+    `OptionError` for unknown names, and if one of device and roofline is a CPU and the other a GPU.
     """
     if device == CPU.name:
         return replace(CPU, kernels=kernels)

@@ -10,14 +10,14 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """The bytes of a device's memory, and those that an arena can use."""
+    """The bytes of a device's memory, and the number of them that an arena can use."""
 
     name: str
     total_bytes: int
     usable_bytes: int
 
     def spare_bytes(self, arena_bytes: int) -> int:
-        """Return the bytes left beside such an arena; if negative, the bytes that it exceeds."""
+        """Return the usable bytes that an arena leaves free; negative if the arena does not fit."""
         return self.usable_bytes - arena_bytes
 
 
@@ -60,7 +60,7 @@ are from published outputs of ``nvidia-smi``. V100 is the one of 16 GB, A100 of 
 
 
 SOLD_GB = (8, 10, 11, 12, 16, 24, 32, 40, 48, 80, 141, 180)
-"""Capacities in data sheets."""
+"""Memory sizes in data sheets, in GB."""
 
 
 def sold_gigabytes(name: str) -> int:
@@ -69,7 +69,7 @@ def sold_gigabytes(name: str) -> int:
 
 
 def gpu_memory(name: str, total_bytes: int | None = None) -> DeviceMemory | None:
-    """Return the memory of a GPU, of `total_bytes` or from `REPORTED_MIB`; None for unknown ones.
+    """Return the memory of a GPU: `total_bytes`, by default from `REPORTED_MIB`; None if unknown.
 
     An arena cannot use 1 GiB plus 1/128 of the memory, rounded up to MiB. The driver takes part of
     what ``nvidia-smi`` reports: CUDA has 250 MiB less on a T4 and 717 less on a B200. The context

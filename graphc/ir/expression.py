@@ -142,7 +142,8 @@ class ScalarProgram:
     """The computation of a kernel for each element: specialized expressions by name, in order.
 
     `inputs` and `outputs` name operands in the order of a node. Other names are locals: their
-    values are not stored, but rounded to their dtype. An expression may read all names before it.
+    values are rounded to their dtype, but not stored in memory. An expression may read the inputs
+    and all names that precede it.
     """
 
     inputs: tuple[str, ...]
@@ -152,7 +153,7 @@ class ScalarProgram:
 
 
 def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand:
-    """Return a function of operands, simplified if all are numbers or if it is a small power."""
+    """Return `function` of operands, simplified if all are numbers or it is a small power."""
     if all(isinstance(operand, float) for operand in operands):
         numbers = [operand for operand in operands if isinstance(operand, float)]
         match function:
@@ -177,8 +178,10 @@ def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand
 
 
 def parse(source: str) -> Expression:
-    """Return the parsed expression; raises `GraphError` that shows what the grammar does not
-    have."""
+    """Return the parsed expression.
+
+    Raises `GraphError` with the part that the grammar does not allow.
+    """
     if not isinstance(source, str):
         raise GraphError(f"an expression is text, such as 'exp(x)', got {source!r}")
     try:

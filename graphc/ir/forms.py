@@ -1,7 +1,7 @@
 """Registry of writers: functions that write graphs and plans in a form such as ``html``.
 
-A graph has to show itself in a notebook, and a plan has to print itself. Their classes must not
-depend on the modules that write them, so those modules register their functions here.
+Notebooks display graphs and plans by methods of these classes. The classes must not import the
+modules that write them, so these modules register their functions here.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def writes(kind: type, form: str) -> Callable[[F], F]:
 
 
 def written(subject: object, form: str) -> str:
-    """Return an object in a form, such as ``html``, by its registered writer."""
+    """Return the text of an object in a form, such as ``html``, from the registered writer."""
     return _WRITERS[type(subject), form](subject)

@@ -1,9 +1,10 @@
 """The intermediate representation: `Value`, `Node` and `Graph`.
 
 A value is written once, by one node, or it comes from outside (`Input`) or from the previous step
-(`State`). A graph is a tuple of nodes in execution order. The order is part of the graph: the V' of
-Alg. 2 in "Training Deep Nets with Sublinear Memory Cost". All three classes are immutable, except
-that `graphc.ir.names` completes the names of an unnamed `Layer` once.
+(`State`). A graph is a tuple of nodes in execution order. The order is part of the graph: it is V'
+of Alg. 2 in "Training Deep Nets with Sublinear Memory Cost" (Chen et al., 2016), which docstrings
+call the paper. All three classes are immutable, except that `graphc.ir.names` completes the names
+of an unnamed `Layer` once.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Initial:
 
     @property
     def details(self) -> dict[str, Any]:
-        """The attributes in the text form of a graph."""
+        """The initial value as attributes in the text form of a graph."""
         return {"initial": self.kind, "scale": self.scale}
 
     def __str__(self) -> str:
@@ -63,10 +64,11 @@ class Initial:
 class Value(Operators, Methods):
     """One tensor of a graph, known before any step: `type` has its shape and dtype.
 
-    Equality is identity. Operators compute as the functions of `graphc` do: ``+ - * / ** @``, ``<
-    <= > >=`` and ``x[1:3]``. So do the methods ``reshape transpose flatten sum mean max min astype
-    cast``. A NumPy array beside an operator is a `graphc.constant`. ``shape``, ``dtype``, ``ndim``,
-    ``size``, ``T`` and ``len`` are those of NumPy. A value has no numbers: a step computes them.
+    Values are equal only if they are the same object. Operators call functions of `graphc`: ``+ - *
+    / ** @``, ``< <= > >=`` and ``x[1:3]``. So do the methods ``reshape transpose flatten sum mean
+    max min astype cast``. A NumPy array as an operand becomes a `graphc.constant`. ``shape``,
+    ``dtype``, ``ndim``, ``size``, ``T`` and ``len`` are those of NumPy. A value has no numbers: a
+    step computes them.
     """
 
     type: TensorType
@@ -105,10 +107,11 @@ class Value(Operators, Methods):
 
     @property
     def root(self) -> Value:
-        """The value that this one views, through any number of views, or itself if it is not a
-        view.
+        """The value whose bytes this one views, through any number of views.
 
-        It follows the chain of views; `Graph.roots` has the roots of all values at once.
+        Itself if it is not a view.
+
+        Each access follows the chain of views. For many values, `Graph.roots` is faster.
         """
         value = self
         while value.node is not None and (viewed := value.node.viewed) is not None:
@@ -127,7 +130,7 @@ class Input(Value):
     name: str = ""
     default: float | None = None
     place: str = ""
-    """FILE:LINE that created it; empty if unknown."""
+    """The source line that created the input, as FILE:LINE; empty if unknown."""
 
     def __repr__(self) -> str:
         return f"<input {self.name}: {self.type}>"
@@ -137,8 +140,9 @@ class Input(Value):
 class Layer:
     """A call of a layer function without a name.
 
-    Its states are named in the scope `plain`, or, if another layer has taken one of these names, in
-    `numbered` or `numbered` and a number. `serial` orders layers by creation.
+    Its states are named in the scope `plain`. If another layer uses one of these names already, the
+    scope is `numbered`, or `numbered` with ``_1``, ``_2`` and so on. `serial` orders layers by
+    creation.
     """
 
     plain: str
@@ -157,9 +161,9 @@ class State(Value):
     role: Role = "parameter"
     trainable: bool = True
     place: str = ""
-    """FILE:LINE that created it; empty if unknown."""
+    """The source line that created the state, as FILE:LINE; empty if unknown."""
     layer: Layer | None = None
-    """The unnamed layer that created it."""
+    """The unnamed layer that created the state; None if there is none."""
 
     def __repr__(self) -> str:
         return f"<state {self.name}: {self.type}>"
@@ -177,9 +181,9 @@ class Node:
     scope: str = ""
     phase: Phase = "forward"
     mirror: int = 0
-    """The number of times that the user allows this node to be recomputed: the paper's m(v)."""
+    """The number of times that the user allows this node to be recomputed, m(v) in the paper."""
     segment: str = ""
-    """The user's segment that the node belongs to (Alg. 1); empty if none."""
+    """The name of the segment (Alg. 1) in which the user put the node; empty if none."""
     copy_of: Node | None = None
     level: int = 0
     """The number of a mirrored copy among the copies of its original, from 1; 0 for other nodes."""
@@ -210,7 +214,7 @@ class Node:
 
     @property
     def viewed(self) -> Value | None:
-        """The operand that the outputs view, where its layout allows it (`Op.views`).
+        """The operand that the outputs view, if its layout allows it (`Op.views`).
 
         None if the op produces no views.
         """
@@ -354,7 +358,7 @@ class Graph:
         return names
 
     def in_order(self, nodes: Iterable[Node]) -> Graph:
-        """Return the graph with these of its nodes, in this order."""
+        """Return the graph with only the given nodes, in the given order."""
         return Graph(tuple(nodes), self.outputs, self.kept)
 
     @property
@@ -369,7 +373,10 @@ class Graph:
 
 
 def ancestors(targets: Iterable[Value]) -> list[Node]:
-    """Return all nodes that the targets need, in order of creation; iterative, for any depth."""
+    """Return all nodes that the targets need, in order of creation.
+
+    The search is iterative, so that the depth of a graph is not limited.
+    """
     found: set[Node] = set()
     pending = [value.node for value in targets if value.node is not None]
     while pending:

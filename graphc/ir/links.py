@@ -33,7 +33,7 @@ class Links:
     between: Link
 
     def slowest(self, ranks: int) -> Link:
-        """Return the link that limits the speed of this number of ranks."""
+        """Return the link that limits communication among `ranks` ranks."""
         return self.inside if ranks <= self.ranks_inside else self.between
 
 
@@ -45,7 +45,7 @@ INFINIBAND_400 = Link(5e-6, 50e9)
 
 
 def _pcie(generation: int) -> Link:
-    """Return 16 lanes: 16 GB/s in generation 3, twice as much in each generation after it."""
+    """Return PCIe with 16 lanes: 16 GB/s in generation 3, doubled in each later generation."""
     return Link(5e-6, 16e9 * 2 ** (generation - 3))
 
 
@@ -69,9 +69,12 @@ LINKS = {
     "b200": Links(_nvlink(900e9), 8, INFINIBAND_400),
     "rtx-5090": Links(_pcie(5), 8, ETHERNET_25),
 }
-"""Device profile → its links, for machines with up to 8 of it."""
+"""Device profile → its links, for machines with up to 8 such devices."""
 
 
 def links_of(device: Device) -> Links:
-    """Return the links of a device; for unknown ones PCIe 4 and 25 Gb/s."""
+    """Return the links of a device.
+
+    For unknown devices, PCIe 4 inside machines and 25 Gb/s between.
+    """
     return LINKS.get(device.name, Links(_pcie(4), 8, ETHERNET_25))

@@ -1,4 +1,4 @@
-"""Methods of values that NumPy arrays also have, and errors that name the function to call.
+"""Methods of values that NumPy arrays also have, and errors for other methods, with an alternative.
 
 A method is a public function with the value as its first argument. The functions are registered in
 `graphc.ops` by `graphc.ir.operators.operator`.
@@ -64,13 +64,13 @@ ELSEWHERE = {
 """Names in NumPy and PyTorch → the graphc function that does the same."""
 
 NUMBERS = ("numpy", "item", "tolist", "data", "cpu", "grad", "backward", "array", "asarray")
-"""Attributes of tensors that have numbers."""
+"""Attributes of arrays and tensors that need data, which values do not have."""
 
 _public: list[str] = []
 
 
 def public_functions(names: Mapping[str, object]) -> None:
-    """Register the public functions of values, which errors about missing methods name."""
+    """Register the names of public functions, which errors about missing methods suggest."""
     _public.extend(
         name
         for name, found in names.items()
@@ -81,8 +81,8 @@ def public_functions(names: Mapping[str, object]) -> None:
 class Methods:
     """Methods of a value; axes are counted as in the functions of the same names.
 
-    Methods and functions that reduce take `axis` and `axes` alike. `argmax` and `argmin`, which are
-    only functions, take one `axis`.
+    Reductions, as methods and as functions, accept both `axis` and `axes`. `argmax` and `argmin`
+    are only functions and accept one `axis`.
     """
 
     __slots__ = ()
@@ -156,14 +156,14 @@ class Methods:
 
 
 def _together(given: tuple[Any, ...]) -> Any:
-    """Return several numbers as one sequence; one sequence as it is."""
+    """Return arguments as one sequence: several numbers, or a single sequence."""
     is_sequence = len(given) == 1 and not isinstance(given[0], int | np.integer)
     return given[0] if is_sequence else given
 
 
 @functools.lru_cache(256)  # every value of a network may look up the same missing name
 def _cure(name: str) -> str:
-    """Return advice on what to write instead of a method or function of that name."""
+    """Return the part of an error message that suggests an alternative to a missing name."""
     if name in NUMBERS:
         return "; it has no data before a step runs, so read the outputs of a step"
     found = name if name in _public else ELSEWHERE.get(name, "")

@@ -1,4 +1,4 @@
-"""Names of inputs and states: valid ones, those of unnamed layers, and the check for equal ones."""
+"""Names of inputs and states: validation, names in unnamed layers, and a check for duplicates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*")
 
 
 def check_name(name: object) -> str:
-    """Return a name that the text form allows; raises `OptionError` for another."""
+    """Return `name` if the text form of graphs allows it; otherwise raises `OptionError`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise OptionError(
             f"{name!r} is not a valid name; a name starts with a letter or _, contains only "
@@ -24,7 +24,7 @@ def check_name(name: object) -> str:
 
 
 def check_state_name(name: object) -> str:
-    """Return a state's name that the text form allows, which may also begin with a digit."""
+    """Return `name` if a state may have it, as in `check_name`; it may also begin with a digit."""
     if isinstance(name, str) and name[:1].isdigit():
         return check_name(f"_{name}")[1:]
     return check_name(name)
@@ -43,7 +43,8 @@ def joined(scope: str, name: str) -> str:
 def name_layers(graph: Graph) -> None:
     """Name the states of unnamed layers, in order of creation, so that no two names are equal.
 
-    A layer is named only once, so its names are the same in all graphs. Other names come first.
+    A layer is named only once, so its names are the same in all graphs. Names that the user chose
+    take precedence.
     """
     layers = {state.layer for state in graph.states if state.layer is not None}
     if all(layer.is_named for layer in layers):
@@ -57,7 +58,10 @@ def name_layers(graph: Graph) -> None:
 
 
 def _name(layer: Layer, taken: set[str], count: int) -> set[str]:
-    """Name a layer that follows `count` of its kind in its scope, and return its names."""
+    """Name the states of a layer so that no name is in `taken`; return their names.
+
+    `count` is the number of earlier unnamed layers of the same kind and scope.
+    """
     inner = {state: state.name.removeprefix(f"{layer.plain}/") for state in layer.states}
     for scope in _scopes(layer, count):
         names = {state: joined(scope, name) for state, name in inner.items()}
@@ -70,7 +74,7 @@ def _name(layer: Layer, taken: set[str], count: int) -> set[str]:
 
 
 def _scopes(layer: Layer, count: int) -> Iterator[str]:
-    """Yield the scopes that a layer may have, best first."""
+    """Yield the scopes that a layer may have, in order of preference."""
     yield layer.plain
     if not count:
         yield layer.numbered

@@ -54,14 +54,14 @@ class Cost:
 
 
 class Lane(Protocol):
-    """The execution of collectives, concurrent with the other calls of a step."""
+    """An executor of collectives, which run concurrently with the other calls of a step."""
 
     def begins(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
-        """Return the call that begins a node's collective, and returns before it is done."""
+        """Return a function that starts a node's collective and does not wait for its end."""
         ...
 
     def ends(self, node: Node) -> Callable[[], None]:
-        """Return the call that waits for the collective of a node, which was bound before."""
+        """Return a function that waits for a node's collective; `begins` was called before."""
         ...
 
 
@@ -87,18 +87,20 @@ class Op:
 
     name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
-    """Input names; a last name with a star, ``*parts``, takes any number of values."""
+    """Input names; a last name with a star, such as ``*parts``, takes any number of values."""
     outputs: ClassVar[tuple[str, ...]] = ("y",)
     attributes: ClassVar[type[Any]] = NoAttributes
     views: ClassVar[str | None] = None
     """The input that the outputs view, if `view` finds a layout."""
     may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Output → inputs whose bytes it may reuse if nothing else reads them, best first."""
+    """Output → inputs whose bytes it may reuse if no other node reads them later, best first."""
     must_overwrite: ClassVar[Mapping[str, str]] = {}
     """Output → the state input that it replaces. Such a node has an effect and is never copied."""
     independent: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Output → inputs that it does not depend on: their gradient rules need not read its
-    gradient."""
+    """Output → inputs on which it does not depend.
+
+    Their gradient rules need not read the output's gradient.
+    """
     instead_of_gradient: ClassVar[Mapping[str, str]] = {}
     """Input without a gradient rule → advice for the error if its gradient is requested."""
     flops_per_element: ClassVar[int] = 0
@@ -122,12 +124,17 @@ class Op:
     not named takes any strides, or none if it is in `needs_contiguous`; an output takes none."""
 
     any_strides: ClassVar[bool] = False
-    """True if kernels that are generated for the op take any strides of all operands."""
+    """True if generated kernels of the op accept any strides of all operands."""
     on_maps: ClassVar[bool] = False
-    """True if outputs of rank 4 are maps (batch, channels, height, width) or weights, whatever the
-    inputs are: they are channels-last if a target prefers that."""
+    """True if outputs of rank 4 are maps (batch, channels, height, width) or filters.
+
+    They are then channels-last if a target prefers it, whatever the layouts of inputs are.
+    """
     convolves: ClassVar[bool] = False
-    """True if the op is a convolution or a gradient of one: without any, nothing is a map."""
+    """True if the op is a convolution or a gradient of one.
+
+    Only graphs with such an op use channels-last layouts.
+    """
     sends: ClassVar[bool] = False
     """True if the op is a collective: its input is sent to other ranks."""
     joins: ClassVar[bool] = False
@@ -140,17 +147,17 @@ class Op:
     indices: ClassVar[tuple[str, ...]] = ()
     """Inputs that `index_limit` applies to; if none is named, all integer inputs."""
     counts_from_end: ClassVar[bool] = False
-    """True if such an input may also hold negative indices down to minus its limit."""
+    """True if inputs in `indices` may also hold negative indices, down to minus the limit."""
     limited: ClassVar[tuple[str, ...]] = ()
     """Outputs that `output_limit` applies to; if none is named, all integer outputs."""
     learning_rates: ClassVar[tuple[str, ...]] = ()
     """Inputs that are learning rates: users may feed finite numbers from 0 up."""
 
     untimed_attributes: ClassVar[tuple[str, ...]] = ()
-    """Attributes that do not affect the time of the kernel."""
+    """Names of attributes that do not affect the time of the kernel."""
 
     gradients: ClassVar[Mapping[str, GradientRule]] = {}
-    """Input → rule; filled in from the gradient methods when the class is created."""
+    """Input → gradient rule; set from the gradient methods when the class is created."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -209,7 +216,8 @@ class Op:
     def index_limit(self, node: Node) -> int | tuple[int, ...] | None:
         """Return the exclusive upper limit of integer inputs that index rows or classes, from 0.
 
-        A tuple has one limit for each element along their last axis. None if they are not indices.
+        A tuple has one limit for each element along the last axis of the inputs. None if integer
+        inputs are not indices.
         """
         return None
 
@@ -219,8 +227,10 @@ class Op:
         return None
 
     def ignored_index(self, node: Node) -> int | None:
-        """Return the one integer outside the limit that such inputs may hold; None if there is
-        none."""
+        """Return the one integer outside `index_limit` that index inputs may hold.
+
+        None if there is none.
+        """
         return None
 
     def sent_bytes(self, node: Node) -> int:
@@ -228,7 +238,7 @@ class Op:
         return 0
 
     def widens(self, node: Node) -> bool:
-        """Return whether the kernel runs on float32 copies of 16-bit operands here."""
+        """Return whether the kernel of a node runs on float32 copies of its 16-bit operands."""
         return not self.native_16_bit and any(map(is_16_bit, node.inputs + node.outputs))
 
     def gather(self, node: Node, whole: Layout) -> tuple[Layout, ...]:
@@ -236,17 +246,18 @@ class Op:
         raise NotImplementedError
 
     def numpy_views(self, node: Node, x: Array) -> Sequence[Array]:
-        """Return the outputs as NumPy's own functions view the input.
+        """Return the outputs as views of the array `x`, created by NumPy's functions.
 
-        The checker of plans compares every view with it, so it shares no code with `view`. Raises
-        `ValueError` if NumPy would have to copy.
+        The plan checker compares the planned views with these, so this method shares no code with
+        `view`. Raises `ValueError` if NumPy would have to copy.
         """
         raise NotImplementedError
 
     def numpy_parts(self, node: Node, y: Array) -> Sequence[Array]:
         """Return the gathered inputs as NumPy slices of the output.
 
-        The checker of plans compares every part with it, so it shares no code with `gather`.
+        The plan checker compares the planned parts with these, so this method shares no code with
+        `gather`.
         """
         raise NotImplementedError
 
@@ -259,8 +270,7 @@ class Op:
         return self.strided_axes.get(name, ANY_AXES if takes_any else 0)
 
     def straightened(self, node: Node, strided: Strided) -> tuple[Value, ...]:
-        """Return inputs with strides that the kernel does not take: they are first made
-        contiguous."""
+        """Return inputs that are copied since the kernel does not accept their strides."""
         found = {
             value: None
             for index, value in enumerate(node.inputs)
@@ -271,7 +281,7 @@ class Op:
         return tuple(found)
 
     def prepared(self, node: Node, strided: Strided) -> tuple[Value, ...]:
-        """Return inputs that the kernel sees as contiguous float32 or contiguous copies."""
+        """Return inputs that are copied before the kernel runs: as float32, or as contiguous."""
         straightened = self.straightened(node, strided)
         if not self.widens(node):
             return straightened
@@ -280,7 +290,7 @@ class Op:
     def workspace(self, node: Node, device: Device, strided: Strided) -> tuple[TensorType, ...]:
         """Return all tensors that the NumPy kernel needs in addition to its values.
 
-        These are prepared inputs, widened outputs and scratch.
+        They are copies of inputs (`prepared`), float32 copies of 16-bit outputs, and scratch.
         """
         prepared = [value.type for value in self.prepared(node, strided)]
         scratch = self.scratch(node, device)
@@ -290,7 +300,7 @@ class Op:
         return tuple(_widened(type) for type in (*prepared, *outputs, *scratch))
 
     def contracts(self, node: Node) -> bool:
-        """Return whether a node computes sums of products, as tensor cores do."""
+        """Return whether a node computes sums of products, which tensor cores support."""
         return self.multiplies or self.convolves
 
     def cost(self, node: Node) -> Cost:
@@ -315,11 +325,11 @@ def is_16_bit(value: Value) -> bool:
 
 
 REGISTRY: dict[str, Op] = {}
-"""Name → the op, for all op classes that were created."""
+"""Name → op, for all op classes."""
 
 
 def find_op(name: str) -> Op:
-    """Return the op of that name; raises `OptionError` that says how to list the known ones."""
+    """Return the op of that name; raises `OptionError` for an unknown name."""
     if name not in REGISTRY:
         raise OptionError(f"unknown op {name!r}; `graphc ops` lists the {len(REGISTRY)} known ops")
     return REGISTRY[name]

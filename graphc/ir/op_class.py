@@ -23,14 +23,14 @@ class GradientRule:
 
 
 def fail(cls: type[Op], rule: str) -> NoReturn:
-    """Raise `GraphError` for a rule that an op class breaks."""
+    """Raise `GraphError` with a message about the op class `cls` that breaks `rule`."""
     raise GraphError(f"op {cls.name!r} ({cls.__qualname__}): {rule}")
 
 
 def check_class(cls: type[Op], base: type[Op], known: Mapping[str, Op]) -> None:
     """Raise `GraphError`, with the rule that is broken, for an invalid op class.
 
-    `base` is the class of all ops, and `known` has those created before, by name.
+    `base` is `Op`, and `known` has the existing ops by name.
     """
     check_declared(cls)
     if cls.name in known:
@@ -148,9 +148,9 @@ def gradient_rules(cls: type[Op]) -> dict[str, GradientRule]:
 def _signature(
     cls: type[Op], name: str, method: Any, first: tuple[str, ...]
 ) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a method that follow self and `first`.
+    """Return the parameters of a method after ``self`` and those in `first`.
 
-    Raises `GraphError` unless the method starts with these.
+    Raises `GraphError` unless its parameters begin with these.
     """
     if not callable(method):
         fail(cls, f"`{name}` is a method, got {method!r}")
@@ -163,7 +163,7 @@ def _signature(
 
 
 def expression_of(cls: type[Op], what: str, source: str, known: Collection[str]) -> Expression:
-    """Return a parsed expression; raises `GraphError` if it reads names that are not known."""
+    """Return a parsed expression; raises `GraphError` if it reads names that are not in `known`."""
     try:
         parsed = parse(source)
     except GraphError as error:

@@ -35,7 +35,7 @@ OPERATORS: dict[Callable[..., Any], str] = {
     np.left_shift: "<<",
     np.right_shift: ">>",
 }
-"""NumPy function that an array or a NumPy number calls for an operator → the operator."""
+"""The ufunc that a NumPy operand on the left calls for an operator → the operator."""
 
 SYMBOLS = frozenset(OPERATORS.values())
 
@@ -53,7 +53,7 @@ def operator(symbol: str) -> Callable[[F], F]:
 
 
 def _taking_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of an operator whose operands may be NumPy arrays."""
+    """Return an operator's function, extended to convert operands that are NumPy arrays."""
 
     def converting(*operands: Any) -> Any:
         return function(*map(_operand, operands))
@@ -62,7 +62,7 @@ def _taking_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _operand(given: Any) -> Any:
-    """Return an array as a constant, or as a number if its shape is ()."""
+    """Convert an array to a constant, or to a number if its shape is (); return other operands."""
     if not isinstance(given, np.ndarray):
         return given
     return _FUNCTIONS["constant"](given) if given.shape else given[()]
@@ -76,9 +76,11 @@ def function(symbol: str) -> Callable[..., Value]:
 class Operators:
     """Arithmetic, bits, logic, comparison, matmul and slicing.
 
-    A number takes the value's dtype. An array is a `graphc.constant`, which keeps its own.
+    A number gets the dtype of the other operand. A NumPy array becomes a `graphc.constant` of its
+    own dtype.
 
-    ``==`` is identity, because values are keys of dictionaries; `graphc.equal` compares.
+    ``==`` compares identity, because values are keys of dictionaries; `graphc.equal` compares
+    elements.
     """
 
     __slots__ = ()

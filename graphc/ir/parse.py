@@ -29,7 +29,7 @@ PHASES: dict[str, Phase] = {
 ROLES = ("parameter", "moment", "statistic", "counter", "constant")
 
 SOURCE_DETAILS = {"input": ("default",), "constant": ("values", "base64", "digest")}
-"""Names of attributes of sources that are not states with an `Initial`."""
+"""Kind of input or state → names of its attributes, if these are not those of an `Initial`."""
 
 FAULTS = (GraphcError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 """Exceptions that an op may raise for unexpected operands and attributes."""
@@ -86,8 +86,10 @@ class _Parser:
         return graph
 
     def find(self, name: str) -> Value:
-        """Return the value of that name; the error says where it is defined, if that is further
-        down."""
+        """Return the value called `name`.
+
+        The error for an undefined one tells if a later line defines it.
+        """
         if name in self.values:
             return self.values[name]
         later = (i for i in range(self.at, len(self.lines)) if f"{name}:" in self.lines[i])
@@ -147,8 +149,7 @@ class _Parser:
                 self.kept.add(value)
 
     def details(self, source: str) -> Mapping[str, Any]:
-        """Return the attributes in braces, parsed once per text: a deep network repeats the same
-        few."""
+        """Return the attributes in braces, cached by text, since deep networks repeat texts."""
         if source not in self.known_details:
             self.known_details[source] = self.parsed(source)
         return self.known_details[source]
@@ -254,7 +255,10 @@ class _Parser:
 
 
 def _whole(digits: str) -> int:
-    """Return a number of up to 18 digits, which 64 bits can hold."""
+    """Return a number as an integer.
+
+    Raises `ValueError` above 18 digits, which might exceed 64 bits.
+    """
     if len(digits) > 18:
         raise ValueError(f"an extent of {len(digits)} digits is too large")
     return int(digits)
@@ -267,7 +271,10 @@ def attribute_types(op: Op) -> dict[str, Any]:
 
 
 def fits(given: Any, declared: Any) -> bool:
-    """Return whether a literal has a declared type; types without literals accept any."""
+    """Return whether a literal has a declared type.
+
+    Types that have no literals accept any literal.
+    """
     if declared in (int, bool, str):
         return type(given) is declared
     if declared is float:
@@ -283,7 +290,10 @@ def fits(given: Any, declared: Any) -> bool:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return a literal, or a float that Python writes as a name: inf, -inf and nan."""
+    """Return the value of a literal.
+
+    Inf, -inf and nan, which Python parses as names, are floats.
+    """
     match node:
         case ast.Name(id="inf" | "nan"):
             return float(node.id)

@@ -1,11 +1,11 @@
 """Graph rewriting: a graph is rebuilt front to back, with a replacement for each value.
 
-`graphc.ir.builder` creates new nodes, and `Graph.in_order` reorders nodes. Every other pass uses
-this module.
+All passes use this module, except those that only reorder nodes (`Graph.in_order`).
+`graphc.ir.builder` creates new nodes.
 
-A `Rewriter` walks over the nodes of a graph. For every node it knows the current replacements of
-the operands, and the pass supplies a replacement of the node. `rewrite` is the loop of most passes.
-A pass that moves nodes, or creates several for one, uses a `Rewriter` directly.
+A pass visits the nodes of a graph in order. A `Rewriter` replaces the operands of a node, and the
+pass supplies a replacement of the node. `rewrite` is the loop of most passes. A pass that moves
+nodes, or creates several for one, uses a `Rewriter` directly.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ class Rewriter:
         return tuple(self.standing.get(value, value) for value in values)
 
     def original(self, node: Node) -> Node | None:
-        """Return the replacement of the node that this one is a copy of; None if it is not a
-        copy."""
+        """Return the replacement of the node of which `node` is a copy.
+
+        None if it is not a copy.
+        """
         return node.copy_of and self.stand_ins.get(node.copy_of, node.copy_of)
 
     def moved(self, node: Node) -> Node:
@@ -59,20 +61,22 @@ class Rewriter:
         return node.reading(inputs, original)
 
     def add(self, node: Node) -> Node:
-        """Append a node that replaces no other. Return it."""
+        """Append a node that does not replace another one. Return it."""
         self.nodes[node] = None
         return node
 
     def put(self, node: Node, stand_in: Node) -> Node:
-        """Append `stand_in` as the replacement of `node` and of its outputs, in their order. Return
-        it."""
+        """Append `stand_in`, which replaces `node`; its outputs replace those of `node`.
+
+        Return it.
+        """
         self.stand_ins[node] = stand_in
         if stand_in is not node:
             self.stand(node.outputs, stand_in.outputs)
         return self.add(stand_in)
 
     def stand(self, values: Sequence[Value], stand_ins: Sequence[Value]) -> None:
-        """Replace each of `values` by the one at the same position in `stand_ins` from now on."""
+        """Replace each of `values` by the value at the same position in `stand_ins` from now on."""
         self.standing.update(zip(values, stand_ins, strict=True))
 
     @property
@@ -93,8 +97,8 @@ class Rewriter:
 def rewrite(graph: Graph, replacement: Callable[[Node], Node | Value]) -> Graph:
     """Rebuild a graph front to back.
 
-    `replacement(node)` gets each node on its rewritten inputs. It returns the node itself, a node
-    seen before, or, for a node with one output, a value.
+    `replacement` is called with each node, after its inputs were replaced. It returns the same
+    node, another node to use instead or, for a node with one output, a value to use instead.
     """
     rewriter = Rewriter(graph)
     for node in graph.nodes:

@@ -1,7 +1,8 @@
-"""States sharded over ranks: each rank has one part of a row of parameters, or of moments.
+"""States sharded over ranks: each rank has one part of a row of states.
 
-The row is the concatenation of several states, padded with zeros so that all parts are equal. In
-the text of a graph, the state of a part lists the members:
+A row is the concatenation of several flattened parameters, or of their moments, padded with zeros
+so that all parts have equal length. In the text of a graph, the state of a part lists the members
+of the row:
 
     @shard0: f32[40] = parameter() {ranks=2, members=(('a/weight', (8, 8), 'uniform', 0.1), ...)}
 """
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One state of a row, as it is when it is not sharded."""
+    """One state of a row: the name, shape and initial value that it has without sharding."""
 
     name: str
     shape: tuple[int, ...]
@@ -41,7 +42,7 @@ class Shard:
 
     @property
     def elements(self) -> int:
-        """The elements of a part."""
+        """The number of elements of a part."""
         return -(-sum(member.elements for member in self.members) // self.ranks)
 
     @property
@@ -50,25 +51,25 @@ class Shard:
         return self.ranks * self.elements - sum(member.elements for member in self.members)
 
     def places(self) -> Iterator[tuple[int, Member]]:
-        """Yield the offset in the row, in elements, and the member for each member."""
+        """Yield each member after its offset in the row, in elements."""
         first = 0
         for member in self.members:
             yield first, member
             first += member.elements
 
     def moments(self, kind: str, initial: Initial) -> Shard:
-        """Return the shard of the moments of all members, such as ``m/weight`` for ``weight``."""
+        """Return the shard of the members' moments, such as ``m/weight`` for ``weight``."""
         members = (replace(m, name=f"{kind}/{m.name}", initial=initial) for m in self.members)
         return Shard(self.ranks, tuple(members))
 
     @property
     def details(self) -> dict[str, Any]:
-        """The attributes in the text form of a graph."""
+        """The shard as attributes in the text form of a graph."""
         members = tuple((m.name, m.shape, m.initial.kind, m.initial.scale) for m in self.members)
         return {"ranks": self.ranks, "members": members}
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise `OptionError` unless a state of that shape can be this part of a row."""
+        """Raise `OptionError` unless a part of this row has the shape `shape`."""
         if not self.members or self.ranks < 1 or shape != (self.elements,):
             raise OptionError(
                 f"{name!r} is one of {self.ranks} shards of {len(self.members)} parameters and "
@@ -77,7 +78,7 @@ class Shard:
 
 
 def overlap(first: int, length: int, other_first: int, other_length: int) -> tuple[slice, slice]:
-    """Return the overlap of two intervals as slices of each; both are empty if there is none."""
+    """Return the overlap of two intervals as a slice of each; both are empty without an overlap."""
     begin = max(first, other_first)
     end = max(begin, min(first + length, other_first + other_length))
     return slice(begin - first, end - first), slice(begin - other_first, end - other_first)

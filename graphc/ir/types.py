@@ -72,7 +72,7 @@ def compute_dtype(dtype: DType) -> DType:
 
 
 MOST_BYTES = 2**60
-"""All tensors and graphs have fewer bytes: sums and products of sizes fit in 64 bits."""
+"""A limit for each tensor and for all values of a graph together, so that sizes fit in 64 bits."""
 
 MOST_AXES = 64
 """The largest number of axes of a NumPy array."""
@@ -148,7 +148,7 @@ def contiguous_strides(type: TensorType) -> tuple[int, ...]:
 
 
 def outer_axes(type: TensorType, strides: tuple[int, ...]) -> int:
-    """Return the number of leading axes so that the remaining ones are contiguous, row-major."""
+    """Return the least number of leading axes after which axes are contiguous and row-major."""
     step = type.dtype.itemsize
     for axis in reversed(range(type.rank)):
         if type.shape[axis] != 1 and strides[axis] != step:
@@ -169,9 +169,9 @@ ROW_BYTES = 16
 
 
 def padded_extent(extent: int, itemsize: int) -> int:
-    """Return the elements from one row of `extent` elements to the next, if rows are aligned.
+    """Return the distance, in elements, between the starts of aligned rows of `extent` elements.
 
-    Rows are not padded if padding might be more than an eighth of them.
+    Rows of less than 128 bytes are not padded, so padding is less than an eighth of a row.
     """
     row = extent * itemsize
     return extent if row < 8 * ROW_BYTES else align(row, ROW_BYTES) // itemsize
@@ -199,7 +199,7 @@ def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int,
 
 
 def axes_in_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Return all axes, those with more than one element from outermost to innermost in memory."""
+    """Return all axes; those with several elements are ordered from outermost to innermost."""
     ordered = iter(memory_order(shape, strides))
     return tuple(next(ordered) if n > 1 else axis for axis, n in enumerate(shape))
 
@@ -210,7 +210,7 @@ def same_order(type: TensorType, one: tuple[int, ...], other: tuple[int, ...]) -
 
 
 def pieces(type: TensorType, strides: tuple[int, ...]) -> int:
-    """Return the number of separate byte ranges of a tensor, none of whose elements share bytes."""
+    """Return the number of contiguous byte ranges of a tensor whose elements do not share bytes."""
     reach, count = type.dtype.itemsize, 1
     for axis in reversed(memory_order(type.shape, strides)):
         if count == 1 and strides[axis] == reach:
@@ -286,8 +286,7 @@ def exact_bytes(count: int) -> str:
 
 
 def size_lines(sizes: Sequence[tuple[str, int]], most: int) -> str:
-    """Return a line with bytes and name for each of the first `most` names, and one for the
-    rest."""
+    """Return lines with bytes and name for the first `most` names, and one line for all others."""
     rest = sizes[most:]
     lines = [f"{format_bytes(size):>12}  {name}" for name, size in sizes[:most]]
     if rest:

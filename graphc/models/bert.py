@@ -34,11 +34,11 @@ def bert(
 ) -> Value:
     """BERT (Devlin et al., 2018) for masked-token prediction, with a tied output layer.
 
-    The weight of the output layer is the token table. `size` is base or large; `layers`,
-    `width` and `heads` override its values. Sequences are not padded. `attention` is "composed"
-    or "fused". Inputs, all int32: ``tokens`` and ``segments`` (0 or 1), both (batch, seq_len);
-    ``places`` (batch, masked), the indices of masked tokens among all batch · seq_len; ``labels``
-    (batch, masked), the original tokens.
+    The weight of the output layer is the token table. `size` is base or large; `layers`, `width`
+    and `heads` override the values of that size. Sequences are not padded. `attention` is
+    "composed" or "fused". Inputs, all int32: ``tokens`` and ``segments`` (0 or 1), both (batch,
+    seq_len); ``places`` (batch, masked), the indices of masked tokens among all batch · seq_len;
+    ``labels`` (batch, masked), the original tokens.
     """
     found = resolve_size("bert", SIZES, size, layers, width, heads)
     layers, width, heads = found.layers, found.width, found.heads

@@ -39,12 +39,12 @@ def gpt2(
 ) -> Value:
     """GPT-2 (Radford et al., 2019) for next-token prediction, with a tied output layer.
 
-    The weight of the output layer is the token table.
-    `size` is small, medium, large or xl; `layers`, `width` and `heads` override its values.
-    `positions` is the length of the position table. With `attention="fused"`, memory grows linearly
-    instead of quadratically in `seq_len`. With `loss_chunks` above 1, logits and their gradient
-    take the bytes of one chunk of tokens. Inputs: ``tokens`` and ``labels`` (the tokens shifted by
-    one), both (batch, seq_len), int32.
+    The weight of the output layer is the token table. `size` is small, medium, large or xl;
+    `layers`, `width` and `heads` override the values of that size. `positions` is the length of the
+    position table. With `attention="fused"`, memory grows linearly instead of quadratically in
+    `seq_len`. With `loss_chunks` above 1, logits and their gradient take the bytes of one chunk of
+    tokens. Inputs: ``tokens`` and ``labels`` (the tokens shifted by one), both (batch, seq_len),
+    int32.
     """
     features, table = gpt2_features(
         size, layers, width, heads, seq_len, batch, vocab, positions, drop, dtype, attention
@@ -56,7 +56,7 @@ def gpt2(
 
 
 def output_layer(features: Value, table: Value) -> Value:
-    """Return logits (..., vocab) of features (..., width), by the token table."""
+    """Return logits (..., vocab): the product of features (..., width) and the token table."""
     with scope("output"):
         return affine(features, table)
 

@@ -18,7 +18,7 @@ from graphc.ops.random import dropout
 ROW, COLUMN = (1, 7), (7, 1)
 
 LEAST_IMAGE = 75
-"""Minimum image size; smaller images vanish before the last blocks."""
+"""Minimum height and width of images; smaller ones have no pixels left in the last blocks."""
 
 
 def inception_v3(

@@ -1,4 +1,4 @@
-"""The recurrent network of the sublinear-memory paper: four LSTM layers over time."""
+"""The recurrent network measured by Chen et al. (2016): four LSTM layers over time."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def lstm(
 ) -> Value:
     """LSTM layers unrolled over time with shared weights, as measured by Chen et al. (2016).
 
-    Each step maps its input to `hidden` (no bias), applies the cells (Hochreiter and Schmidhuber,
-    1997), and classifies. The loss is the mean over steps. Inputs: ``x``
-    (seq_len, batch, inputs) and ``labels`` (seq_len, batch), int32.
+    Each time step maps its input to `hidden` numbers (without bias), applies the cells (Hochreiter
+    and Schmidhuber, 1997), and classifies. The loss is the mean over steps. Inputs: ``x`` (seq_len,
+    batch, inputs) and ``labels`` (seq_len, batch), int32.
     """
     x = input("x", (seq_len, batch, inputs), dtype)
     labels = input("labels", (seq_len, batch), dtype="int32")

@@ -31,8 +31,8 @@ def mlp_logits(
 ) -> Value:
     """Return the logits of the network.
 
-    All layers but every √layers-th have mirror count 1, which forms the paper's segments (Alg. 1).
-    ``recompute="mirror"`` therefore saves about √layers feature maps.
+    All layers have mirror count 1, except every √layers-th one. This forms the segments of Alg. 1
+    in Chen et al. (2016), so ``recompute="mirror"`` saves about √layers feature maps.
     """
     h: Value = input("x", (batch, inputs), dtype)
     segment = max(1, math.isqrt(layers))

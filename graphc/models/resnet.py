@@ -24,7 +24,7 @@ UNITS = {
     500: (8, 60, 90, 8),
     1001: (15, 121, 182, 15),
 }
-"""Units of the four stages by nominal depth, which is about 3 · units + 2."""
+"""Nominal depth → units of the four stages; the depth is about 3 · units + 2."""
 
 
 RESNET_FORMS = ("baseline", "common")
@@ -32,7 +32,7 @@ RESNET_FORMS = ("baseline", "common")
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The form of a network: `common` has no biases, and no relu before the sum."""
+    """The form of a network. The form ``common`` has no biases, and no relu before the sum."""
 
     common: bool
 
@@ -65,12 +65,12 @@ def resnet(
 ) -> Value:
     """Bottleneck residual network with four stages (He et al., 2015).
 
-    Form ``baseline`` is the network measured in the sublinear-memory paper. Convolutions have
-    biases. Batch norm and relu follow every convolution, including the expansion and the
-    projection. Nothing follows the sum, and the stem's pooling is not padded. Form ``common`` is
-    the network of He et al. as usually trained, with the stride in the 3x3 convolution. `units`
-    gives the units of the four stages and overrides `depth`. Inputs: ``x`` (batch, 3, image,
-    image) and ``labels`` (batch,), int32.
+    Form ``baseline`` is the network measured by Chen et al. (2016). Convolutions have biases. Batch
+    norm and relu follow every convolution, including the expansion and the projection. Nothing
+    follows the sum, and the stem's pooling is not padded. Form ``common`` is the network of He et
+    al. as usually trained, with the stride in the 3x3 convolution. `units` gives the units of the
+    four stages and overrides `depth`. Inputs: ``x`` (batch, 3, image, image) and ``labels``
+    (batch,), int32.
     """
     stages = tuple(units) or UNITS.get(depth, ())
     if len(stages) != 4 or any(not isinstance(n, int) or n < 1 for n in stages):

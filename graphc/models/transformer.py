@@ -21,7 +21,7 @@ DEVIATION = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a transformer."""
+    """The number of layers, the width and the number of heads of a transformer."""
 
     layers: int
     width: int
@@ -36,13 +36,13 @@ def resolve_size(
     width: int | None,
     heads: int | None,
 ) -> Size:
-    """Return a named size with the given overrides; raise `OptionError` for an unknown name."""
+    """Return the size called `size`, with overrides; raises `OptionError` for an unknown name."""
     named = sizes[choose(f"{network}: size", size, tuple(sizes))]
     return Size(layers or named.layers, width or named.width, heads or named.heads)
 
 
 def check_positions(network: str, positions: int, seq_len: int) -> None:
-    """Raise `OptionError` unless the position table is long enough."""
+    """Raise `OptionError` if the sequence is longer than the position table."""
     if seq_len > positions:
         raise OptionError(
             f"{network}: positions={positions} is smaller than seq_len={seq_len}; raise positions"
@@ -51,7 +51,7 @@ def check_positions(network: str, positions: int, seq_len: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The blocks of a network, with their shared settings.
+    """Builder of transformer blocks with shared settings.
 
     `project_deviation` is the initial standard deviation of layers that end a residual branch.
     """

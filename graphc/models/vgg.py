@@ -28,8 +28,8 @@ def vgg16(
 ) -> Value:
     """VGG-16 (Simonyan and Zisserman, 2014), with 13 3x3 convolutions and three linear layers.
 
-    `width` is the filters of the first stage, `hidden` the width of the linear layers. Inputs:
-    ``x`` (batch, 3, image, image), image a multiple of 32, and ``labels`` (batch,), int32.
+    `width` is the number of filters of the first stage, `hidden` the width of the linear layers.
+    Inputs: ``x`` (batch, 3, image, image), image a multiple of 32, and ``labels`` (batch,), int32.
     """
     if image % 32:
         raise OptionError(

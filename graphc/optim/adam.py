@@ -1,4 +1,4 @@
-"""Adam and optimizers with its two moments: AdamW and LAMB."""
+"""Adam, and optimizers that use the same two moments: AdamW and LAMB."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class AdamW:
         return self.at(learning_rate(self.learning_rate, dtype))
 
     def at(self, rate: Value) -> Updater:
-        """Return the updater for an existing rate."""
+        """Return the updater for a step with the learning rate `rate`."""
         attributes = AdamwAttributes(self.beta1, self.beta2, self.epsilon)
         numbers = _corrections(self, rate)
         return _AdamUpdater(AdamwUpdate, attributes, (*numbers, left_of(rate, self.weight_decay)))
@@ -93,8 +93,8 @@ class AdamW:
 class LAMB:
     """LAMB (You et al., 2020): AdamW's direction, scaled to the norm of the parameter.
 
-    The direction of a parameter, decay included, is multiplied by the parameter's norm over the
-    direction's own norm. The factor is 1 if one of them is 0.
+    The direction, weight decay included, is multiplied by the norm of the parameter over the norm
+    of the direction. The factor is 1 if one of the norms is 0.
     """
 
     learning_rate: Rate = 1e-3
@@ -120,7 +120,7 @@ def _check_adam(settings: Adam | AdamW | LAMB) -> None:
 
 
 def _corrections(settings: Adam | AdamW | LAMB, rate: Value) -> tuple[Value, ...]:
-    """Return the numbers that all updates of a step share, see `AdamCorrection`."""
+    """Return the bias corrections that all updates of a step share, see `AdamCorrection`."""
     betas = BetaAttributes(settings.beta1, settings.beta2)
     return builder.apply(AdamCorrection, rate, builder.STEP, attributes=betas).outputs
 
@@ -153,7 +153,10 @@ class _LambUpdater:
         return builder.apply(LambUpdate, *operands, node.output, self.rate, trust, attributes=betas)
 
     def trust(self, parameter: Value, direction: Value) -> Value:
-        """Return the norm of the parameter over that of its direction; 1 if one of them is 0."""
+        """Return the norm of the parameter over the norm of its direction.
+
+        1 if one of the norms is 0.
+        """
         dtype = self.rate.type.dtype
         own, other = (sqrt(cast(square_sum(x), dtype)) for x in (parameter, direction))
         is_there = greater(other, 0.0)

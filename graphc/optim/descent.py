@@ -97,10 +97,10 @@ def Nesterov(learning_rate: Rate = 0.01, momentum: float = 0.9, weight_decay: fl
 @asks
 @dataclass(frozen=True)
 class Adagrad:
-    """Adagrad (Duchi, Hazan and Singer, 2011): the gradient over the root of the sum of its
-    squares.
+    """Adagrad (Duchi, Hazan and Singer, 2011): the gradient over the root of its summed squares.
 
-    The sum begins with `initial`; `weight_decay` is L2, added to the gradient.
+    The sum is over all steps and begins with `initial`. `weight_decay` is L2, added to the
+    gradient.
     """
 
     learning_rate: Rate = 0.01
@@ -137,7 +137,7 @@ class _AdagradUpdater:
 class RMSProp:
     """RMSProp (Tieleman and Hinton, 2012): the gradient over the root of the mean of its squares.
 
-    `alpha` is the fraction of the old mean that is kept. `centered` subtracts the square of the
+    `alpha` is the weight of the old mean in the new one. `centered` subtracts the square of the
     gradient's mean (Graves, 2013). With `momentum`, the result accumulates in a velocity.
     `weight_decay` is L2, added to the gradient.
     """
@@ -186,8 +186,8 @@ class _RmspropUpdater:
 class Lion:
     """Lion (Chen et al., 2023): the sign of a mean of gradients, with decoupled weight decay.
 
-    It has one moment. Use rates 3 to 10 times smaller than Adam's, and decays larger by the same
-    factor.
+    It has one moment. Compared with Adam, use learning rates that are 3 to 10 times smaller, and
+    weight decays that are larger by the same factor.
     """
 
     learning_rate: Rate = 1e-4

@@ -17,14 +17,13 @@ from graphc.optim.rates import Optimizer, Updater, optimizer_of
 @asks
 @dataclass(frozen=True)
 class Groups:
-    """Optimizers by parameter names: the first pattern found in a name decides.
+    """Optimizers by parameter name: the first group whose pattern matches a name applies.
 
     `groups` are pairs of a regular expression and an optimizer or its name. An expression may match
     any part of a name such as ``layer0/bias``. `default` is for all other parameters. The learning
-    rate of group i, from 0, is the input ``group{i}/learning_rate``, that of the default
-    ``learning_rate``.
-    Raises `OptionError` for an invalid expression or optimizer. Planning a step raises it for a
-    group without a parameter.
+    rate of group i, counted from 0, is the input ``group{i}/learning_rate``. The learning rate of
+    the default optimizer is the input ``learning_rate``. Raises `OptionError` for an invalid
+    expression or optimizer. Planning a step raises `OptionError` for a group without a parameter.
     """
 
     groups: Sequence[tuple[str, Optimizer | str]]
@@ -41,7 +40,7 @@ class Groups:
         object.__setattr__(self, "default", default)
 
     def _members(self) -> list[tuple[str, Optimizer]]:
-        """Return (pattern, optimizer) of the groups and then of the default."""
+        """Return (pattern, optimizer) of each group, and last of the default."""
         pairs = (*self.groups, ("default", self.default))
         for pattern, _ in pairs:
             _compiled(pattern)

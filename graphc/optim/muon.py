@@ -1,8 +1,8 @@
 """Muon: updates matrices along their orthogonalized gradient, with all singular values near 1.
 
 For a mean of gradients u = U · S · Vᵀ, the direction is about U · Vᵀ. Newton-Schulz iterations
-approximate it: they apply a polynomial a few times that moves singular values towards 1, and need
-only products of matrices. These are ordinary nodes of the plan, so their memory is planned.
+approximate it: each applies a polynomial that moves singular values towards 1, and needs only
+matrix products. The products are ordinary nodes of a graph, so the plan includes their memory.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ ADJUSTMENTS = ("match_rms_adamw", "original")
 class Muon:
     """Muon (Jordan et al., 2024) for matrices, with decoupled weight decay.
 
-    A mean of gradients keeps the fraction `momentum` of its past. With `nesterov` it looks one
-    gradient ahead. A number `rounds` of Newton-Schulz iterations make it orthogonal.
+    `momentum` is the weight of the old mean of gradients in the new one. With `nesterov`, the
+    current gradient is averaged in once more (Nesterov's momentum). The mean is made approximately
+    orthogonal by `rounds` Newton-Schulz iterations.
 
     With ``adjust="match_rms_adamw"`` the rate is multiplied by 0.2 · √(the longer side), so that
-    rates of AdamW suit (Liu et al., 2025). With "original" the factor is √(rows / columns), at
-    least 1.
+    learning rates of AdamW are suitable (Liu et al., 2025). With "original" the factor is √(rows /
+    columns), at least 1.
 
     Parameters that do not have two axes use the optimizer `others`, by default AdamW with the same
     rate and decay. Use AdamW for embeddings and last layers: see `Groups`.
@@ -110,7 +111,7 @@ def _factor(adjust: str, rows: int, columns: int) -> float:
 
 
 def orthogonal(x: Value, rounds: int) -> Value:
-    """Return a matrix with singular values moved to about 1, by `rounds` iterations."""
+    """Return the matrix x with its singular values moved to about 1 by `rounds` iterations."""
     a, b, c = COEFFICIENTS
     x = div(x, maximum(sqrt(square_sum(x)), LEAST_NORM))
     is_tall = x.shape[0] > x.shape[1]

@@ -1,4 +1,4 @@
-"""Common parts of all optimizers: learning rates, their schedules, and moments of a parameter."""
+"""Common parts of optimizers: protocols, learning rates and schedules, and moments."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from graphc.ops.update import LARGEST
 
 
 class Updater(Protocol):
-    """The updates of parameters in one step; `update` adds the one of a parameter."""
+    """An optimizer inside one step; `update` adds the node that updates a parameter."""
 
     def update(self, parameter: State, gradient: Value) -> Node: ...
 
 
 class Optimizer(Protocol):
-    """Settings of an optimizer; `begin` adds what all updates of a step share, in that dtype.
+    """The settings of an optimizer; `begin` starts the updates of a step.
 
-    An optimizer sets `is_elementwise = True` if its update of an element depends only on that
-    element of its operands. Ranks can then shard its states.
+    `begin` adds the values that all updates of a step share, such as the learning rate, as scalars
+    of `dtype`. An optimizer sets `is_elementwise = True` if the update of an element depends only
+    on that element of the parameter, gradient and moments. Ranks can then shard its states.
     """
 
     def begin(self, dtype: DType) -> Updater: ...
 
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {}
-"""The optimizers by name; `graphc.optim` adds its own, which are also those of the command line."""
+"""Name → optimizer class, for all optimizers of `graphc.optim` and of the command line."""
 
 
 def optimizer_of(name: str, given: Optimizer | str) -> Optimizer:
-    """Return an optimizer, given itself or its name in `OPTIMIZERS`, which means its defaults.
+    """Return a given optimizer, or the one with that name in `OPTIMIZERS`, with default settings.
 
-    Raises `OptionError` for an unknown name, and for other objects.
+    Raises `OptionError` for an unknown name or another object; `name` is the option in the message.
     """
     if isinstance(given, str):
         return OPTIMIZERS[choose("optimizer", given, tuple(OPTIMIZERS))]()
@@ -94,8 +95,10 @@ Rate = float | Schedule
 
 
 def learning_rate(rate: Rate, dtype: DType) -> Value:
-    """Return the rate of a step; a number is the default of an input named inside the current
-    scope."""
+    """Return the learning rate of a step as a scalar value.
+
+    A number becomes the default of an input ``learning_rate`` in the current scope.
+    """
     if not isinstance(rate, Schedule):
         name = builder.scoped_name("learning_rate")
         return builder.input(name, (), dtype, default=float(rate))
@@ -106,7 +109,7 @@ def learning_rate(rate: Rate, dtype: DType) -> Value:
 
 
 def left_of(rate: Value, weight_decay: float) -> Value:
-    """Return the factor of a parameter in decoupled weight decay: 1 - rate · weight_decay."""
+    """Return 1 - rate · weight_decay, by which decoupled weight decay multiplies a parameter."""
     return shift(scale(rate, -weight_decay), 1.0)
 
 
@@ -122,7 +125,10 @@ def check_decay(weight_decay: float) -> None:
 
 
 def moment(kind: str, parameter: State, value: float = 0.0) -> State:
-    """Return a moment of the parameter's shape, in float32 if 16 bits would underflow."""
+    """Return a moment of a parameter, filled with `value`: a state of the parameter's shape.
+
+    The moment of a 16-bit parameter is float32, since 16 bits would underflow.
+    """
     dtype = compute_dtype(parameter.type.dtype)
     found = builder.state(f"{kind}/{parameter.name}", parameter.shape, dtype, value, "moment")
     if isinstance(parameter.initial, Shard):
