@@ -31,7 +31,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number from `least` up to `most`; kernels that count in 32 bits set `most`."""
+    """A whole number from `least` to `most`, which is smaller if kernels count in 32 bits."""
 
     least: int = 0
     most: int = 2**62

@@ -292,7 +292,7 @@ SEED = State(
 
 
 def as_value(where: str, given: object) -> Value:
-    """Return a `Value`; raises `OptionError` that says how to create one."""
+    """Return `given` if it is a `Value`; otherwise raises `OptionError` with the fix."""
     if not isinstance(given, Value):
         raise OptionError(
             f"{where}: an operand must be a graphc value, got {given!r} ({type(given).__name__}); "
@@ -302,7 +302,7 @@ def as_value(where: str, given: object) -> Value:
 
 
 def as_values(where: str, given: object) -> tuple[Value, ...]:
-    """Return several values as a tuple; raises `OptionError` for a single one."""
+    """Return a list of values as a tuple; raises `OptionError` for a single value."""
     if isinstance(given, Value) or not isinstance(given, Iterable):
         raise OptionError(f"{where}: give a list of graphc values, got {given!r}")
     return tuple(as_value(where, value) for value in given)

@@ -103,7 +103,10 @@ def _converted(array: Array, dtype: DType) -> Array:
         is_float = dtype.kind == "float"
         held = np.isfinite(found) | ~np.isfinite(array) if is_float else found == array
     if not held.all():
-        raise DTypeError(f"{dtype} cannot represent all numbers of the {array.dtype} constant")
+        raise DTypeError(
+            f"{dtype} cannot represent all numbers of the {array.dtype} constant; pass another "
+            "dtype="
+        )
     return found
 
 

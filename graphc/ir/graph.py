@@ -323,12 +323,12 @@ class Graph:
 
     @cached_property
     def position(self) -> dict[Node, int]:
-        """Node → the step at which it runs."""
+        """Node → its index in the execution order."""
         return {node: step for step, node in enumerate(self.nodes)}
 
     @cached_property
     def uses(self) -> dict[Value, list[int]]:
-        """Value → steps of the nodes that read it, ascending, without duplicates."""
+        """Value → indices of the nodes that read it, ascending, without duplicates."""
         uses: dict[Value, list[int]] = {value: [] for value in self.values}
         for step, node in enumerate(self.nodes):
             for value in node.inputs:

@@ -36,7 +36,7 @@ def is_constant_name(name: str) -> bool:
 
 
 def joined(scope: str, name: str) -> str:
-    """Return a name inside a scope; either may be empty."""
+    """Return ``scope/name``, or the one of both that is not empty."""
     return "/".join(filter(None, (scope, name)))
 
 

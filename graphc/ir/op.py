@@ -41,7 +41,7 @@ Strided = Mapping["Value", tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class NoAttributes:
-    """The attributes of an op without attributes."""
+    """The attribute class of ops without attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Recorder(Protocol):
 
 
 ANY_AXES = MOST_AXES
-"""Any number of axes."""
+"""The value of `free_axes` if all axes may have any strides."""
 
 
 class Op:

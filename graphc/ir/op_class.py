@@ -36,7 +36,7 @@ def check_class(cls: type[Op], base: type[Op], known: Mapping[str, Op]) -> None:
     if cls.name in known:
         fail(cls, f"{type(known[cls.name]).__qualname__} already has this name")
     if not hasattr(cls, "infer"):
-        fail(cls, "it has no `infer`")
+        fail(cls, "it has no `infer`; write one that returns the output types")
     names = [name.lstrip("*") for name in cls.inputs + cls.outputs]
     if len(set(names)) != len(names):
         fail(cls, f"inputs and outputs must have different names, got {names}")

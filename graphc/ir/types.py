@@ -50,7 +50,7 @@ _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES}
 
 
 def as_dtype(given: object) -> DType:
-    """Return the `DType` for a name ("float32"), a short name ("f32"), a NumPy dtype, or itself."""
+    """Return the `DType` of a name ("float32"), a short name ("f32"), a NumPy dtype or `DType`."""
     if isinstance(given, DType):
         return given
     if isinstance(given, str):

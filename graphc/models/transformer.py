@@ -45,7 +45,8 @@ def check_positions(network: str, positions: int, seq_len: int) -> None:
     """Raise `OptionError` if the sequence is longer than the position table."""
     if seq_len > positions:
         raise OptionError(
-            f"{network}: positions={positions} is smaller than seq_len={seq_len}; raise positions"
+            f"{network}: positions={positions} is smaller than seq_len={seq_len}; increase "
+            "positions"
         )
 
 

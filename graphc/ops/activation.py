@@ -198,7 +198,7 @@ class HardSwish(Unary):
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The threshold above which inputs pass."""
+    """The threshold; inputs above it are returned unchanged, others become 0."""
 
     threshold: Annotated[float, Between()]
 
@@ -306,8 +306,8 @@ def softsign(x: Value) -> Value:
 def elu(x: Value, alpha: float = 1.0) -> Value:
     """Return x if positive, else alpha · (exp(x) - 1) (Clevert et al., 2015).
 
-    x is a float; shape and dtype stay. The gradient at 0 is alpha. Raises `OptionError` unless
-    alpha is above 0.
+    x is a float; the result has the same shape and dtype. The gradient at 0 is alpha. Raises
+    `OptionError` unless alpha is above 0.
     """
     return apply(Elu, x, attributes=Alpha(alpha)).output
 
@@ -315,7 +315,8 @@ def elu(x: Value, alpha: float = 1.0) -> Value:
 def celu(x: Value, alpha: float = 1.0) -> Value:
     """Return x if positive, else alpha · (exp(x / alpha) - 1) (Barron, 2017).
 
-    x is a float; shape and dtype stay. Raises `OptionError` unless alpha is above 0.
+    x is a float; the result has the same shape and dtype. Raises `OptionError` unless alpha is
+    above 0.
     """
     return apply(Celu, x, attributes=Alpha(alpha)).output
 
@@ -323,8 +324,8 @@ def celu(x: Value, alpha: float = 1.0) -> Value:
 def selu(x: Value, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Value:
     """Return gamma · elu(x, alpha), which keeps mean 0 and variance 1 (Klambauer et al., 2017).
 
-    x is a float; shape and dtype stay. The gradient at 0 is gamma · alpha. Raises `OptionError`
-    unless both numbers are above 0.
+    x is a float; the result has the same shape and dtype. The gradient at 0 is gamma · alpha.
+    Raises `OptionError` unless both numbers are above 0.
     """
     return apply(Selu, x, attributes=ScaledAlpha(alpha, gamma)).output
 
@@ -357,7 +358,7 @@ def thresholded_relu(x: Value, threshold: float = 1.0) -> Value:
 def prelu(x: Value, slope: Value) -> Value:
     """Return x if positive, else slope · x, with learned slopes (He et al., 2015).
 
-    Both have one float dtype and broadcast: (channels, 1, 1) has a slope for each channel of a map.
-    The gradient by x at 0 is the slope.
+    x and `slope` have one float dtype and broadcast: a slope (channels, 1, 1) has one number per
+    channel of a map. The gradient by x at 0 is the slope.
     """
     return apply(PRelu, x, slope).output

@@ -152,7 +152,7 @@ def _weights(scores: Value, causal: bool, from_first: bool, masks: tuple[Value, 
                     f"attention: a mask must be bool or {scores.type.dtype}, the dtype of q, got "
                     f"{mask.type}; convert it with graphc.cast"
                 )
-            # A row with only -inf would have no softmax.
+            # Exclude -inf from the scores: softmax of a row with only -inf would be NaN.
             lowest = -float(ml_dtypes.finfo(mask.type.dtype.numpy).max)  # type: ignore[no-untyped-call]
             seen = less_equal(lowest, mask)
             scores = add(scores, where(seen, mask, 0.0))
@@ -243,7 +243,10 @@ def multi_head_attention(
             f"heads={heads}"
         )
     if (keys is None) != (values is None):
-        raise OptionError("multi_head_attention: give both keys and values, or neither")
+        missing = "keys" if keys is None else "values"
+        raise OptionError(
+            f"multi_head_attention: keys and values must be given together; {missing} is missing"
+        )
     if keys is None or values is None:
         parts = _packed(qkv, heads, own, bias)
     else:

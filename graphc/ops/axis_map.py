@@ -126,7 +126,9 @@ class AxisMap(Op):
             )
         own, extent = x.shape[attributes.axis], attributes.extent
         if own > COUNTED:
-            raise ShapeError(f"a mapped axis must have at most {COUNTED} elements, got {x}")
+            raise ShapeError(
+                f"axis {attributes.axis} must have at most {COUNTED} elements, got {x}; {self.cure}"
+            )
         source, result = (extent, own) if self.transposes else (own, extent)
         if self.transposes:
             float_dtype(x)
@@ -197,7 +199,7 @@ class AxisMap(Op):
 
 
 def folded(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """Return the shape around an axis as (elements before, the axis, elements after it)."""
+    """Return `shape` folded to three axes: (elements before, extent of, elements after) `axis`."""
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 

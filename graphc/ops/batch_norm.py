@@ -81,7 +81,7 @@ def by_statistics(
 
 
 def by_factor(x: Value, mean: Value, factor: Value, bias: Value) -> Value:
-    """Compute (x - mean) · factor + bias, with one number of each per channel."""
+    """Compute (x - mean) · factor + bias; the last three have one number per channel."""
     shape = channels_frame(x.shape).parameter_shape
     operands = (x, *(reshape(value, shape) for value in (mean, factor, bias)))
     return apply(BatchNormInference, *operands).output
@@ -97,7 +97,7 @@ def moved_statistics(
     """
     *_, running_mean, running_variance = node.inputs
     inverse = inverses[0]
-    if len(inverses) > 1:  # from the average variance
+    if len(inverses) > 1:  # computed from the average variance
         inverse = power(_average([power(value, -2.0) for value in inverses]), -0.5)
     momentum, unbiased = node.attributes.momentum, count / max(count - 1, 1)
     variance = RunningVarianceAttributes(momentum, node.attributes.epsilon, unbiased)
@@ -236,7 +236,11 @@ def _running(
             state(scoped_name("running_variance"), length, wide, 1.0, "statistic"),
         )
     if mean is None or variance is None:
-        raise OptionError("batch_norm: give running_mean and running_variance together")
+        missing = "running_mean" if mean is None else "running_variance"
+        raise OptionError(
+            "batch_norm: running_mean and running_variance must be given together; "
+            f"{missing} is missing"
+        )
     for name, given in (("running_mean", mean), ("running_variance", variance)):
         if as_value(f"batch_norm: {name}", given).shape != length:
             raise ShapeError(

@@ -32,7 +32,7 @@ class BatchTotal(Carrier):
 
     def infer(self, attributes: Any, x: TensorType) -> TensorType:
         if x.shape != ():
-            raise ShapeError(f"the total of a batch is a scalar, got {x}")
+            raise ShapeError(f"the sum over a batch must be a scalar, got {x}")
         return x
 
 

@@ -28,7 +28,7 @@ from graphc.ops.unary import Unary
 
 
 class Comparison(Elementwise):
-    """Base: equal dtypes in, bool out; it has no gradient and overwrites nothing."""
+    """Base: operands of one dtype, a bool result. It has no gradient and overwrites no operand."""
 
     takes_bool = True
     inputs = ("a", "b")
@@ -67,7 +67,9 @@ class Where(Elementwise):
     def infer(self, attributes: Any, *types: TensorType) -> TensorType:
         condition, *branches = types
         if condition.dtype != bool_:
-            raise DTypeError(f"the condition must be bool, got {condition.dtype}; compare first")
+            raise DTypeError(
+                f"the condition must be bool, got {condition.dtype}; compare it, as in x > 0"
+            )
         same_dtype(*branches)
         shape = broadcast_shapes(self.name, *(type.shape for type in types))
         return TensorType(shape, branches[0].dtype)
@@ -126,7 +128,7 @@ class Clip(Unary):
 
 
 class Predicate(FloatElementwise):
-    """Base: floats in, bool out; it has no gradient and overwrites nothing."""
+    """Base: a float operand, a bool result. It has no gradient and overwrites no operand."""
 
     inputs = ("x",)
     may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -298,8 +300,8 @@ def isinf(x: Value) -> Value:
 def cast(x: Value, dtype: object) -> Value:
     """Convert x to another dtype, as NumPy does; returns x itself if it has that dtype.
 
-    Floats lose the precision and range that the dtype does not have. Integers get no gradient.
-    Raises `DTypeError` for an unknown dtype.
+    Floats are rounded to the precision and range of the dtype. Integers get no gradient. Raises
+    `DTypeError` for an unknown dtype.
     """
     target = as_dtype(dtype)
     if as_value("cast", x).type.dtype == target:

@@ -62,7 +62,10 @@ class _Layer(NamedTuple):
             return convolve_transposed(x, weight, bias, windows, self.groups, extra)
 
     def windows(self, x: Value) -> tuple[AxisWindows, ...]:
-        """Return the windows along each axis; raises `ShapeError` if x has other axes."""
+        """Return the windows along each axis.
+
+        Raises `ShapeError` if x has another number of axes.
+        """
         where, axes = self.where, self.axes
         groups = whole_number(f"{where}: groups", self.groups)
         if as_value(where, x).type.rank != axes + 2 or x.shape[1] % groups:

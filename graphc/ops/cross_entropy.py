@@ -261,7 +261,7 @@ def nll_loss(
     rows, flat = reshape(table, (-1, classes)), reshape(labels, (-1,))
     counts = [label_weight(flat, each, ignored) for each in given]
     if ignored:
-        flat = cast(flat, int64)  # a dtype that represents every label that may be ignored
+        flat = cast(flat, int64)  # a dtype that can represent any ignored label
         skipped = equal(flat, ignored[0])
         picked = _picked(rows, where(skipped, full((), 0, int64), flat))
         picked = where(skipped, 0.0, picked)
@@ -290,7 +290,7 @@ def ignored_label(name: str, given: object) -> tuple[int, ...]:
 def _classes_last(
     name: str, table: Value, labels: Value, weights: tuple[Value, ...], axis: int
 ) -> tuple[Value, Value]:
-    """Return a table with its classes on the last axis, and its labels to match.
+    """Return a table with its classes moved to the last axis, and labels in the same layout.
 
     Raises `ShapeError` unless labels and weights fit the table.
     """

@@ -55,7 +55,7 @@ class DroppedAttributes(AttentionAttributes):
 
 
 class DroppingAttention(RandomOp, TiledAttention):
-    """Base: scratch for the random words of a tile of weights."""
+    """Base of attention with dropout: scratch for the random words of a tile of weights."""
 
     attributes = DroppedAttributes
     needs_contiguous = ("seed",)
@@ -173,7 +173,10 @@ class DroppedAttention(DroppingAttention):
 
 
 def _gradient(node: Node, *operands: Value) -> Node:
-    """Return one node for all three gradients; equal nodes are merged."""
+    """Return a node that computes dq, dk and dv.
+
+    A pass merges the equal nodes of all three rules.
+    """
     return apply(DroppedAttentionGradient, *operands, attributes=node.attributes)
 
 
@@ -235,7 +238,7 @@ def dropped_attention(
     q: Value, k: Value, v: Value, masks: Sequence[Value], attributes: AttentionAttributes,
     rate: float,
 ) -> Value:  # fmt: skip
-    """Return y for operands of four axes; each call draws its own mask."""
+    """Return attention with dropout of operands with four axes; each call draws its own mask."""
     a = attributes
     own = DroppedAttributes(a.scale, a.causal, a.from_first, rate=rate, stream=next_stream())
     return apply(DroppedAttention, q, k, v, SEED, STEP, *masks, attributes=own).outputs[0]

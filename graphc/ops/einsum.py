@@ -61,9 +61,9 @@ def einsum(*given: str | Value | Sequence[object]) -> Value:
 
     ``einsum("bij,bjk->bik", a, b)`` is a batch of matrix products. ``...`` denotes further axes,
     which broadcast. A label twice in one term takes the diagonal. Without ``->`` the result has the
-    labels that occur once, in alphabetical order. Lists of numbers in place of letters are
-    ``einsum(a, [0, 1, 2], b, [0, 2, 3], [0, 1, 3])``. Large products become matrix products. The
-    operands have one dtype.
+    labels that occur once, in alphabetical order. Labels may also be lists of numbers: ``einsum(a,
+    [0, 1, 2], b, [0, 2, 3], [0, 1, 3])``. Large products become matrix products. The operands have
+    one dtype.
 
     Raises `OptionError` for an invalid notation, `ShapeError` for extents that differ, and
     `DTypeError` for bool or several dtypes.

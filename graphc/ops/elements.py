@@ -17,7 +17,7 @@ from graphc.ops.shape import reshape, transpose
 
 
 def take(x: Value, indices: Value, axis: int = 0) -> Value:
-    """Select from x by integers along `axis`, which is replaced by the axes of `indices`.
+    """Select slices of x along `axis` by index; the axes of `indices` replace `axis`.
 
     A negative index counts from the end. Raises `ShapeError` for an axis that x does not have, and
     otherwise the errors of `gather_nd`.

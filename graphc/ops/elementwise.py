@@ -58,7 +58,10 @@ class Elementwise(Op):
         overwritten: set[str] = set()
         for output, expression in cls.parsed.items():
             if stale := overwritten & expression.names:
-                raise GraphError(f"op {cls.name!r}: {output} reads {stale} after it is overwritten")
+                raise GraphError(
+                    f"op {cls.name!r}: the expression of {output} reads {sorted(stale)}, which an "
+                    "earlier output overwrites; reorder the expressions"
+                )
             overwritten |= {cls.must_overwrite.get(output, "")}
 
     def infer(self, attributes: Any, *types: TensorType) -> Any:
@@ -108,7 +111,7 @@ class Elementwise(Op):
 
 
 def parsed_expressions(cls: type[Elementwise]) -> dict[str, Expression]:
-    """Return the expressions of a class by output; raises `GraphError` for a name they lack."""
+    """Return output → parsed expression of a class; raises `GraphError` for an unknown name."""
     if not hasattr(cls, "expressions"):
         fail(cls, 'it has no `expression`; write one of its inputs, such as "exp(x)"')
     known = {name.lstrip("*") for name in cls.inputs} | attribute_names(cls)
@@ -134,7 +137,7 @@ def lowering_of(
 
 
 def same_dtype(*types: TensorType) -> DType:
-    """Return the common dtype; raises `DTypeError` with a suggested fix."""
+    """Return the common dtype of `types`; raises `DTypeError` if they differ."""
     first = types[0].dtype
     for type in types[1:]:
         if type.dtype != first:
@@ -146,7 +149,7 @@ def same_dtype(*types: TensorType) -> DType:
 
 
 def float_dtype(*types: TensorType) -> DType:
-    """Return the common dtype, which must be a float."""
+    """Return the common dtype of `types`; raises `DTypeError` unless it is a float."""
     dtype = same_dtype(*types)
     if dtype.kind != "float":
         raise DTypeError(f"needs a float dtype, got {dtype}; convert with graphc.cast")
@@ -292,7 +295,7 @@ class Sqrt(FloatElementwise):
 
 
 def zero(like: Value) -> Value:
-    """Return a scalar 0 of the same dtype; it broadcasts."""
+    """Return a scalar 0 of the dtype of `like`, which broadcasts."""
     return full((), 0.0, like.type.dtype)
 
 
@@ -322,7 +325,7 @@ def _value(operand: Operand) -> Value:
 
 @operator("+")
 def add(a: Operand, b: Operand) -> Value:
-    """Return a + b of one dtype, broadcast; either may be a number."""
+    """Return a + b of one dtype. They broadcast, and either may be a number."""
     if not isinstance(b, Value):
         return shift(_value(a), b)
     return apply(Add, a, b).output if isinstance(a, Value) else shift(b, a)
@@ -330,7 +333,7 @@ def add(a: Operand, b: Operand) -> Value:
 
 @operator("-")
 def sub(a: Operand, b: Operand) -> Value:
-    """Return a - b of one dtype, broadcast; either may be a number."""
+    """Return a - b of one dtype. They broadcast, and either may be a number."""
     if not isinstance(b, Value):
         return shift(_value(a), -number_of("sub", b, _value(a).type.dtype))
     return apply(Sub, a, b).output if isinstance(a, Value) else shift(neg(b), a)
@@ -338,7 +341,7 @@ def sub(a: Operand, b: Operand) -> Value:
 
 @operator("*")
 def mul(a: Operand, b: Operand) -> Value:
-    """Return a · b of one dtype, broadcast; either may be a number."""
+    """Return a · b of one dtype. They broadcast, and either may be a number."""
     if not isinstance(b, Value):
         return scale(_value(a), b)
     return apply(Mul, a, b).output if isinstance(a, Value) else scale(b, a)
@@ -346,7 +349,7 @@ def mul(a: Operand, b: Operand) -> Value:
 
 @operator("/")
 def div(a: Operand, b: Operand) -> Value:
-    """Return a / b of one float dtype, broadcast; either may be a number."""
+    """Return a / b of one float dtype. They broadcast, and either may be a number."""
     return apply(Div, *operands(a, b)).output
 
 

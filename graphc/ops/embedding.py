@@ -21,7 +21,7 @@ from graphc.ops.weights import agree, given_weight, not_given
 def require_integers(type: TensorType, what: str) -> None:
     """Raise `DTypeError` unless `type` has integer elements."""
     if type.dtype.kind != "int":
-        raise DTypeError(f"{what} must be integers, got {type.dtype}")
+        raise DTypeError(f"{what} must be integers, got {type.dtype}; convert with graphc.cast")
 
 
 def _rows_bytes(table: TensorType, rows: TensorType) -> int:
@@ -71,7 +71,7 @@ class Gather(Op):
 
 @dataclass(frozen=True, slots=True)
 class RowsAttributes:
-    """The first extent of the table, and whether rows are added to a running sum."""
+    """The number of rows of the table, and whether they are added to a running sum."""
 
     rows: Annotated[int, Whole(1)]
     accumulate: bool = False

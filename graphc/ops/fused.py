@@ -3,8 +3,9 @@
 `graphc.passes.fusion.elementwise` makes such nodes, after differentiation. The members of a group
 are written as calls, ``mul(x0, x1)`` or ``scale(m0, value=0.5)``. The inputs of the node are x0,
 x1, ..., and the results of earlier members m0, m1, .... A number, as in ``mul(x0, 0.5)``, is a
-constant of the dtype of the member's other floats. Every member computes what its op computes
-alone. Its result is rounded to its own dtype, so a group gives the bits of the separate ops.
+constant of the dtype of the member's other floats. Every member computes the same as its op alone.
+Its result is rounded to its own dtype, so the results of a group have the same bits as those of the
+separate ops.
 """
 
 from __future__ import annotations

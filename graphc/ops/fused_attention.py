@@ -320,7 +320,10 @@ class Attention(TiledAttention):
 
 
 def _gradient(node: Node, *operands: Value) -> Node:
-    """Return one node for all three gradients; equal nodes are merged."""
+    """Return a node that computes dq, dk and dv.
+
+    A pass merges the equal nodes of all three rules.
+    """
     return apply(AttentionGradient, *operands, attributes=node.attributes)
 
 

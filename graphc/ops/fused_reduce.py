@@ -92,7 +92,10 @@ class FusedReduce(Op):
             attributes.axes,
             attributes.keepdims,
         ):
-            raise GraphError("square_sum must reduce all axes and keep none")
+            raise GraphError(
+                "square_sum must reduce all axes without keepdims, got "
+                f"axes={attributes.axes} and keepdims={attributes.keepdims}"
+            )
         result = _reduction(attributes, operand).output.type
         return _result_of(attributes.behind, (result,))
 

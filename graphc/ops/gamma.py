@@ -1,8 +1,8 @@
 """The logarithm of the gamma function, and its derivative.
 
-Both are Stirling's series at arguments of at least 8. Smaller ones are raised by 8 through the
-recurrence of the gamma function, and those below 1/2 are reflected (Abramowitz and Stegun, 6.1 and
-6.3).
+Both are Stirling's series at arguments of at least 8. Smaller arguments are increased by 8 through
+the recurrence of the gamma function, and arguments below 1/2 are reflected (Abramowitz and Stegun,
+6.1 and 6.3).
 """
 
 from __future__ import annotations

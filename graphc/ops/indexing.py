@@ -145,7 +145,10 @@ def _entries(x: Value, index: Any) -> list[Any]:
     places = [at for at, entry in enumerate(given) if entry is Ellipsis]
     named = sum(entry is not None and entry is not Ellipsis for entry in given)
     if len(places) > 1 or named > rank:
-        raise ShapeError(f"index {quoted(index)} has too many parts for a tensor of rank {rank}")
+        raise ShapeError(
+            f"slice: index {quoted(index)} has too many parts for a tensor of rank {rank}; give at "
+            "most one part per axis, and at most one ..."
+        )
     at = places[0] if places else len(given)
     given[at : at + 1] = [slice(None)] * (rank - named)
     axes = iter(x.shape)

@@ -86,7 +86,8 @@ class Bitwise(Elementwise):
         type: TensorType = super().infer(attributes, *types)
         if type.dtype.kind == "float":
             raise DTypeError(
-                f"bitwise operators need bool or integers, got {type}; compare or convert first"
+                f"bitwise operators need bool or integers, got {type}; convert with graphc.cast, "
+                "or write a comparison such as x > 0"
             )
         return type
 
@@ -144,7 +145,7 @@ def floor_divide(a: Operand, b: Operand) -> Value:
 
 
 def trunc_divide(a: Operand, b: Operand) -> Value:
-    """Return a / b truncated, as C divides integers, of one dtype, broadcast.
+    """Return a / b truncated, as C divides integers, of a and b of one dtype, which broadcast.
 
     Either may be a number. An integer divided by 0 is 0. The gradient is 0. Raises `DTypeError` for
     bool.
@@ -154,26 +155,26 @@ def trunc_divide(a: Operand, b: Operand) -> Value:
 
 @operator("%")
 def remainder(a: Operand, b: Operand) -> Value:
-    """Return a - b · (a // b), with the sign of b as Python's ``%``, of one dtype, broadcast.
+    """Return a - b · (a // b), Python's ``%``, of a and b of one dtype, which broadcast.
 
-    Either may be a number. For b = 0 it is 0 for integers and NaN for floats. The gradient by a is
-    1, and by b it is -(a // b). Raises `DTypeError` for bool.
+    Either may be a number. The result has the sign of b. For b = 0 it is 0 for integers and NaN for
+    floats. The gradient by a is 1, and by b it is -(a // b). Raises `DTypeError` for bool.
     """
     return apply(Remainder, *operands(a, b)).output
 
 
 def fmod(a: Operand, b: Operand) -> Value:
-    """Return a - b · trunc(a / b), with the sign of a as in C, of one dtype, broadcast.
+    """Return a - b · trunc(a / b), C's fmod, of a and b of one dtype, which broadcast.
 
-    Either may be a number. For b = 0 it is 0 for integers and NaN for floats. The gradient by a is
-    1, and by b it is -trunc(a / b). Raises `DTypeError` for bool.
+    Either may be a number. The result has the sign of a. For b = 0 it is 0 for integers and NaN for
+    floats. The gradient by a is 1, and by b it is -trunc(a / b). Raises `DTypeError` for bool.
     """
     return apply(Fmod, *operands(a, b)).output
 
 
 @operator("&")
 def bitwise_and(a: Operand, b: Operand) -> Value:
-    """Return a and b, bitwise for integers, logical for bools; one dtype, broadcast.
+    """Return a and b, bitwise for integers, logical for bools. Both have one dtype and broadcast.
 
     Either may be a number. It has no gradient. Raises `DTypeError` for floats.
     """
@@ -182,7 +183,7 @@ def bitwise_and(a: Operand, b: Operand) -> Value:
 
 @operator("|")
 def bitwise_or(a: Operand, b: Operand) -> Value:
-    """Return a or b, bitwise for integers, logical for bools; one dtype, broadcast.
+    """Return a or b, bitwise for integers, logical for bools. Both have one dtype and broadcast.
 
     Either may be a number. It has no gradient. Raises `DTypeError` for floats.
     """
@@ -191,7 +192,7 @@ def bitwise_or(a: Operand, b: Operand) -> Value:
 
 @operator("^")
 def bitwise_xor(a: Operand, b: Operand) -> Value:
-    """Return a xor b, bitwise for integers, logical for bools; one dtype, broadcast.
+    """Return a xor b, bitwise for integers, logical for bools. Both have one dtype and broadcast.
 
     Either may be a number. It has no gradient. Raises `DTypeError` for floats.
     """
@@ -209,7 +210,7 @@ def bitwise_not(x: Value) -> Value:
 
 @operator("<<")
 def left_shift(a: Operand, b: Operand) -> Value:
-    """Shift the bits of integer a left by b, filling with zeros; one dtype, broadcast.
+    """Shift the bits of integer a left by b, filling with zeros. Both have one dtype and broadcast.
 
     Either may be a number. The result is 0 if b is negative, or at least the number of bits of a.
     It has no gradient. Raises `DTypeError` for floats and bools.
@@ -219,7 +220,9 @@ def left_shift(a: Operand, b: Operand) -> Value:
 
 @operator(">>")
 def right_shift(a: Operand, b: Operand) -> Value:
-    """Shift the bits of integer a right by b, filling with its sign; one dtype, broadcast.
+    """Shift the bits of integer a right by b, filling with its sign.
+
+    Both have one dtype and broadcast.
 
     Either may be a number. The result is the sign, 0 or -1, if b is negative, or at least the
     number of bits of a. It has no gradient. Raises `DTypeError` for floats and bools.

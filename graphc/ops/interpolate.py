@@ -62,7 +62,7 @@ class InterpolateGradientAttributes:
 
 
 class Interpolation(Op):
-    """Base of the ops over x (batch, channels, *extents) and places (batch, *shape, axes)."""
+    """Base of ops on x (batch, channels, *extents) and points `places` (batch, *shape, axes)."""
 
     any_strides = True
     precision = "wide"

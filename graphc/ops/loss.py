@@ -123,7 +123,9 @@ def check_floats(name: str, *operands: object) -> None:
 
 
 def mse(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
-    """Return the mean over all elements of (prediction - target)², a scalar; the two broadcast.
+    """Return the mean over all elements of (prediction - target)², a scalar.
+
+    Both operands broadcast.
 
     `reduction` is "mean", "sum", or "none" for the losses of all elements.
     """
@@ -132,7 +134,9 @@ def mse(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
 
 
 def l1(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
-    """Return the mean over all elements of |prediction - target|, a scalar; the two broadcast.
+    """Return the mean over all elements of |prediction - target|, a scalar.
+
+    Both operands broadcast.
 
     `reduction` is "mean", "sum", or "none" for the losses of all elements.
     """

@@ -162,7 +162,7 @@ class ScaledMatmul(Matmul):
     ) -> None:
         flags: ScaledMatmulAttributes = node.attributes
         super().kernel(record, node, a, b, *sum, y=y)
-        if not flags.accumulate:  # otherwise the sum applies the factor
+        if not flags.accumulate:  # otherwise `_add_product` applies the factor
             record(np.multiply, y, y.dtype.type(flags.alpha), out=y)
 
 
@@ -242,7 +242,7 @@ class Linear(Op):
 
 
 def activation_of(node: Node) -> Elementwise:
-    """Return the op of a linear node's activation, which is not ``none``."""
+    """Return the op of a linear node's activation; it must not be ``none``."""
     op = REGISTRY[ACTIVATIONS[node.attributes.activation].name]
     assert isinstance(op, Elementwise)
     return op
@@ -287,7 +287,7 @@ def affine(x: Value, weight: Value, bias: Value | None = None) -> Value:
     """Compute x · weightᵀ + bias on the last axis, with existing, for example shared, parameters.
 
     x is (..., inputs), `weight` (outputs, inputs), `bias` (outputs,), and the result (...,
-    outputs). Raises `ShapeError` if they do not fit.
+    outputs). Raises `ShapeError` if the shapes do not fit.
     """
     inputs = as_value("affine", x).shape[-1:]
     if as_value("affine", weight).type.rank != 2 or inputs != weight.shape[1:]:

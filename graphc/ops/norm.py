@@ -49,7 +49,7 @@ class Norm(Op):
     wide_inputs = ("scale", "bias", "running_mean", "running_variance")
 
     def frame(self, node: Node) -> Frame:
-        """Return the frame of a node: the folding of its x."""
+        """Return the frame of a norm node: the folded shape of its x, with axes."""
         return self.frame_of(node.attributes, node.inputs[0].shape)
 
     def frame_of(self, attributes: Any, shape: tuple[int, ...]) -> Frame:

@@ -78,7 +78,7 @@ _CENTRED = f"{DECAYED} / (sqrt(maximum(v_new - a_new * a_new, 0)) + epsilon)"
 
 
 class RmspropUpdate(Update):
-    """v ← the mean of g²;  w ← w - rate · g / (√v + epsilon)."""
+    """v ← the running mean of g²; w ← w - rate · g / (√v + epsilon)."""
 
     name, inputs = "rmsprop_update", ("w", "v", "g", "rate")
     outputs = ("v_new", "w_new")
@@ -100,7 +100,7 @@ class RmspropMomentumUpdate(Update):
 
 
 class CenteredRmspropUpdate(Update):
-    """a ← the mean of g;  w ← w - rate · g / (√(v - a²) + epsilon) (Graves, 2013)."""
+    """a ← the running mean of g; w ← w - rate · g / (√(v - a²) + epsilon) (Graves, 2013)."""
 
     name, inputs = "centered_rmsprop_update", ("w", "v", "a", "g", "rate")
     outputs = ("v_new", "a_new", "w_new")

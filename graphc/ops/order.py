@@ -44,12 +44,14 @@ def _length(x: TensorType, axis: int) -> int:
     """Return the extent of an axis; raises `ShapeError` if its indices exceed 32 bits."""
     length = x.shape[normalize_axis(axis, x.rank, "axis")]
     if length > COUNTED:
-        raise ShapeError(f"an ordered axis must have at most {COUNTED} elements, got {length}")
+        raise ShapeError(
+            f"the axis to sort or search must have at most {COUNTED} elements, got {length}"
+        )
     return length
 
 
 class PlaceOf(Op):
-    """Base: the index of one element per row, along an axis that is dropped."""
+    """Base: for each row along an axis, the index of one element; the axis is dropped."""
 
     inputs = ("x",)
     attributes = PlaceAttributes

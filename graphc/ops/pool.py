@@ -175,7 +175,7 @@ def _max_pool(
             np.greater(source, best, out=wins)
             np.maximum(best, source, out=best)
             np.multiply(wins.view(np.uint8), np.uint8(k), out=numbers)
-            np.maximum(places, numbers, out=places)  # k grows: the last to win is the maximum
+            np.maximum(places, numbers, out=places)  # k increases, so this is the last
 
 
 class MaxPool2dGradient(MaxPooling):

@@ -288,7 +288,7 @@ def all(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fals
 
 def _truths(where: str, x: Value) -> Value:
     if as_value(where, x).type.dtype != bool_:
-        raise DTypeError(f"{where}: x must be bool, got {x.type}; compare first")
+        raise DTypeError(f"{where}: x must be bool, got {x.type}; compare it, as in x > 0")
     return x
 
 

@@ -99,7 +99,7 @@ def _reach(a: ResizeAttributes) -> int:
 
 
 def interpolation(a: ResizeAttributes, source: int, result: int) -> Table:
-    """Return the table of weights over an axis of `source` elements."""
+    """Return the table of weights from an axis of `source` elements to one of `result` elements."""
     centres = coordinates_of(a, source, result)
     kept = np.ones((result, 1), bool)
     if a.coordinates == "tf_crop_and_resize":
@@ -222,7 +222,7 @@ def resize(
         )
         for axis, (extent, factor, bounds) in enumerate(zip(extents, factors, regions, strict=True))
     ]  # fmt: skip
-    for attributes in sorted(wanted, key=lambda a: a.scale):  # shrinking axes first
+    for attributes in sorted(wanted, key=lambda a: a.scale):  # axes that shrink first
         if attributes.scale != 1.0 or attributes.region != (0.0, 1.0):
             x = apply(ResizeAxis, x, attributes=attributes).output
     return x
@@ -240,7 +240,10 @@ def _sizes(
     """Return the scale and the extent of each axis; raises `OptionError` or `ShapeError`."""
     given = scales if shape is None else shape
     if (shape is None) == (scales is None) or not isinstance(given, Sequence):
-        raise OptionError("resize: give either the shape or the scales, with one number per axis")
+        raise OptionError(
+            "resize: give either the shape or the scales, with one number per axis; got "
+            f"shape={shape!r} and scales={scales!r}"
+        )
     if len(given) != x.type.rank:
         raise ShapeError(f"resize: give a number for each of {x.type.rank} axes, got {given!r}")
     if shape is not None:

@@ -81,7 +81,7 @@ class RmsNorm(Op):
 
 
 def _through_y(dy: Value, x: Value, inverse: Value, scale: Value) -> Value:
-    """Return inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale."""
+    """Return dx through y: inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale."""
     g = mul(dy, scale)
     along = mean(mul(g, x), -1, keepdims=True)
     return mul(inverse, sub(g, mul(x, mul(mul(inverse, inverse), along))))

@@ -288,14 +288,16 @@ def copy(x: Value) -> Value:
 
 
 def zeros_like(x: Value) -> Value:
-    """Return zeros of the same type."""
+    """Return a tensor of zeros with the shape and dtype of x."""
     dtype: DType = x.type.dtype
     return full(x.shape, 0.0, dtype)
 
 
 @operator("reshape")
 def reshape(x: Value, shape: Sequence[int]) -> Value:
-    """Reshape x to another shape with as many elements, row-major: a view. One extent may be -1.
+    """Reshape x in row-major order to a shape with equally many elements: a view.
+
+    One extent may be -1.
 
     Returns x itself if it has the shape. Raises `ShapeError` for another number of elements.
     """

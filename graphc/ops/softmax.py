@@ -105,7 +105,7 @@ class Softmax(AlongAxis):
 
 
 CAUSAL_ROWS = 32
-"""The rows that `CausalSoftmax` processes at a time."""
+"""The number of rows that `CausalSoftmax` processes at a time."""
 
 
 class CausalSoftmax(Op):
@@ -274,7 +274,7 @@ class LogSoftmaxGradient(AlongAxis):
 
 @checks_keywords
 def softmax(x: Value, axis: int = -1) -> Value:
-    """Return exp(x) over its sum along `axis`, without overflow; keeps shape and dtype of float x.
+    """Return exp(x) / sum(exp(x)) along `axis`, without overflow; keeps shape and dtype of float x.
 
     Raises `ShapeError` for an axis that x does not have.
     """

@@ -39,7 +39,7 @@ class Unary(FloatElementwise):
     It is empty if this derivative is 0 wherever it exists.
     """
     derivative: ClassVar[type[Derivative]]
-    """The op of the gradient."""
+    """The class of the op that computes the gradient."""
 
     def __init_subclass__(cls) -> None:
         if "name" not in cls.__dict__:

@@ -61,7 +61,9 @@ class SGD:
         number_between("momentum", self.momentum, 0, 1)
         check_decay(self.weight_decay)
         if self.nesterov and self.momentum == 0.0:
-            raise OptionError("nesterov needs a momentum above 0, such as momentum=0.9")
+            raise OptionError(
+                f"nesterov needs a momentum above 0, such as momentum=0.9, got {self.momentum}"
+            )
 
     def begin(self, dtype: DType) -> Updater:
         return _SgdUpdater(self, learning_rate(self.learning_rate, dtype))

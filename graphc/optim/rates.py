@@ -87,7 +87,7 @@ class Schedule:
         if warmup >= steps:
             raise OptionError(f"warmup must be less than steps={steps}, got {warmup}")
         if self.form == "exponential" and not self.floor > 0:
-            raise OptionError("an exponential schedule needs a floor above 0")
+            raise OptionError(f"an exponential schedule needs a floor above 0, got {self.floor}")
 
 
 Rate = float | Schedule

@@ -81,7 +81,7 @@ def test_each_check_fires(members, message):
 def test_an_expression_may_not_read_what_it_has_overwritten():
     from graphc.ops.update import Update
 
-    with pytest.raises(GraphError, match="after it is overwritten"):
+    with pytest.raises(GraphError, match="which an earlier output overwrites"):
         type("Bad", (Update,), {
             "name": "bad", "inputs": ("w", "v", "g"), "outputs": ("v_new", "w_new"),
             "must_overwrite": {"v_new": "v", "w_new": "w"},

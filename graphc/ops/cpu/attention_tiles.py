@@ -136,7 +136,7 @@ def attend(
             np.exp(scores, out=scores)
             np.add.reduce(scores, 1, out=sums, keepdims=True)
             if sight.met is not None:
-                # The sum is at least 1 if a row attends to any column, else its results become 0.
+                # The sum is at least 1 if a row attends to any column. Otherwise its results are 0.
                 met = sight.met[: block.last - block.first]
                 np.minimum(sums, 1, out=met)
                 np.multiply(logarithms, met, out=logarithms)

@@ -89,7 +89,7 @@ def _columns(buffer: Array, images: int, depth: tuple[int, int], elements: int) 
 
 
 def _grouped(array: Array, groups: int) -> Array:
-    """Return a view (images, groups, channels of a group, rows, columns)."""
+    """Return maps as a view (images, groups, channels of a group, rows, columns)."""
     n, channels, height, width = array.shape
     return array.reshape(n, groups, channels // groups, height, width)
 
@@ -157,7 +157,7 @@ def correlate(
     """Add the weight gradient of dy and x to dw."""
     groups, product = geometry.attributes.groups, scratch[-1]
     k, *filter = geometry.w
-    total = dw.reshape(groups, k // groups, *filter)  # a view, whatever the layout of filters
+    total = dw.reshape(groups, k // groups, *filter)  # a view for every layout of filters
     addend = product.reshape(total.shape)
     source = _grouped(dy, groups)
     if geometry.is_pointwise:

@@ -114,7 +114,7 @@ def normalise_back(
         np.divide(a, count, out=a)
         np.subtract(x[part], _at(mean, part), out=unit)
         np.multiply(unit, v, out=unit)
-        out = dx[part]  # may alias x or dy, which are both read by now
+        out = dx[part]  # may alias x or dy, which are not read any more
         np.multiply(g, unit, out=out)
         np.add.reduce(out, axes, out=b, keepdims=True)
         np.divide(b, count, out=b)

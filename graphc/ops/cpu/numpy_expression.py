@@ -238,7 +238,7 @@ def _assign(source: Array | float, out: Array) -> None:
 
 
 def registers_type(lowering: Lowering, output: TensorType) -> tuple[TensorType, ...]:
-    """Return the scratch tensors needed to evaluate into `output`."""
+    """Return the types of the registers that a lowering needs to compute `output`, as scratch."""
     if not lowering.registers:
         return ()
     axis = _longest_axis(output.shape)

@@ -101,7 +101,7 @@ def pool(regions: Regions, x: Array, y: Array) -> None:
 
 
 def spread(regions: Regions, dy: Array, dx: Array) -> None:
-    """Compute dx: the transposed products of all regions, summed in their order."""
+    """Compute dx: the transposed products of all regions, added in the order of regions."""
     rows, columns, workspace, product = regions.scratch
     dx.fill(0)
     for region, image, down, across in regions.over(len(dx)):

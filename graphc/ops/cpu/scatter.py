@@ -12,7 +12,7 @@ from graphc.ops.cpu.lines import count_up
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LOOKUPS = 16384
-"""Lookups processed at a time."""
+"""The number of lookups processed at a time."""
 
 
 class Named(Protocol):
