@@ -225,7 +225,7 @@ def constant(given: object, name: str | None = None, dtype: object = None) -> St
 def constant_named(name: str, contents: Contents) -> State:
     """Return the constant with this full name and contents.
 
-    An equal one that still exists is reused.
+    An equal constant that still exists is reused.
     """
     type, place = contents.type, place_of_caller()
     made = State(type, name=name, initial=contents, role="constant", trainable=False, place=place)
@@ -320,7 +320,7 @@ def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
 def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -> Node:
     """Return a new node in an explicit context.
 
-    Errors of attributes and operands name op and scope.
+    Errors about attributes and operands include the name of the op and the scope.
     """
     types = tuple(value.type for value in inputs)
     expected = len(op.inputs) - op.is_variadic

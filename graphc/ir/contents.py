@@ -171,7 +171,7 @@ def _of_values(values: tuple[Any, ...], dtype: DType) -> Array:
 def _shortest(number: Any) -> int | float | bool:
     """Convert a NumPy number to a Python number.
 
-    A float to the shortest decimal that its dtype reads back.
+    A float becomes the number with the shortest decimal form that converts back to the same bits.
     """
     return number.item() if number.dtype.kind in "iub" else float(str(number))
 

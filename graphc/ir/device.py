@@ -41,7 +41,7 @@ class Device:
     tf32_flops_per_second: float = 0.0
     """Flops per second of float32 products on tensor cores, which round operands to 10 bits (TF32).
 
-    Else 0.
+    It is 0 without TF32 tensor cores.
     """
     cudnn_version: int = 0
     """The version of cuDNN on the machine with this GPU, such as 91900 for 9.19.0; 0 if unknown."""

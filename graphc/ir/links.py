@@ -75,6 +75,6 @@ LINKS = {
 def links_of(device: Device) -> Links:
     """Return the links of a device.
 
-    For unknown devices, PCIe 4 inside machines and 25 Gb/s between.
+    Unknown devices have PCIe 4 inside a machine, and 25 Gb/s between machines.
     """
     return LINKS.get(device.name, Links(_pcie(4), 8, ETHERNET_25))

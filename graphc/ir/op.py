@@ -128,7 +128,7 @@ class Op:
     on_maps: ClassVar[bool] = False
     """True if outputs of rank 4 are maps (batch, channels, height, width) or filters.
 
-    They are then channels-last if a target prefers it, whatever the layouts of inputs are.
+    They are then channels-last if a target prefers it, for any layouts of the inputs.
     """
     convolves: ClassVar[bool] = False
     """True if the op is a convolution or a gradient of one.

@@ -88,7 +88,7 @@ class _Parser:
     def find(self, name: str) -> Value:
         """Return the value called `name`.
 
-        The error for an undefined one tells if a later line defines it.
+        If a later line defines the value, the error message includes the number of that line.
         """
         if name in self.values:
             return self.values[name]
@@ -292,7 +292,7 @@ def fits(given: Any, declared: Any) -> bool:
 def _literal(node: ast.expr) -> Any:
     """Return the value of a literal.
 
-    Inf, -inf and nan, which Python parses as names, are floats.
+    The names inf and nan are floats, although Python parses them as variables.
     """
     match node:
         case ast.Name(id="inf" | "nan"):

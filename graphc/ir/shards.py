@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One state of a row: the name, shape and initial value that it has without sharding."""
+    """A state that is part of a row: the name, shape and initial value that it has without
+    sharding."""
 
     name: str
     shape: tuple[int, ...]

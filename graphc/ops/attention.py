@@ -107,7 +107,7 @@ def _is_from_first(causal: Causal) -> bool:
 def _heads_that_share(q: Value, k: Value, v: Value) -> int:
     """Return the number of heads of q per head of k and v.
 
-    1 if k and v have one head, or as many as q.
+    It is 1 if k and v have one head, or as many as q.
     """
     if min(q.type.rank, k.type.rank, v.type.rank) < 3 or k.shape[-3] in (1, q.shape[-3]):
         return 1

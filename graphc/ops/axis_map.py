@@ -45,7 +45,7 @@ class Table:
     """A sparse matrix in CSR form: rows are results, columns are source elements.
 
     Result i sums `weights[k]` times the element at `places[k]`, for k from `starts[i]` to below
-    `starts[i + 1]`. A result without terms has the map's fill value.
+    `starts[i + 1]`. A result without terms has the fill value of the map (`AxisMap.fill`).
     """
 
     starts: Array
@@ -54,7 +54,7 @@ class Table:
 
     @property
     def counts(self) -> Array:
-        """The number of terms of each result."""
+        """The number of terms (source elements) that each result sums."""
         return np.diff(self.starts)
 
     @property
@@ -105,7 +105,7 @@ class AxisMap(Op):
     partner: ClassVar[str]
     """The name of the op for the transpose of this one."""
     cure: ClassVar[str] = "process the axis in parts and join them with graphc.concat"
-    """The fix suggested if the table would be too large."""
+    """The fix that the error message suggests if the table would be too large."""
 
     def forward_table(self, attributes: Any, source: int, result: int) -> Table:
         """Return the table of the map itself, from an axis of extent `source` to one of
@@ -113,7 +113,7 @@ class AxisMap(Op):
         raise NotImplementedError
 
     def taps(self, attributes: Any) -> int:
-        """Return the largest number of terms of a result of the map itself."""
+        """Return the largest number of source elements that a result of the map sums."""
         return 1
 
     def check(self, attributes: Any, x: TensorType, source: int, result: int) -> None:
@@ -149,7 +149,7 @@ class AxisMap(Op):
             )
 
     def fill(self, attributes: Any) -> float:
-        """Return the value of a result without terms."""
+        """Return the value of results to which no source element contributes, such as padding."""
         return 0.0
 
     def linear(self, attributes: Any) -> Any:
@@ -283,8 +283,7 @@ class _Run(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _runs(table: Table) -> tuple[_Run, ...]:
-    """Return runs with all terms of a table: the first terms of all results, then the second
-    ones."""
+    """Group the terms of a table into runs: the first terms of results, then the second ones."""
     found, counts = [], table.counts
     for tap in range(int(counts.max())):
         for start, stop in _ranges(counts > tap):

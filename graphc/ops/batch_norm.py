@@ -81,7 +81,7 @@ def by_statistics(
 
 
 def by_factor(x: Value, mean: Value, factor: Value, bias: Value) -> Value:
-    """Compute (x - mean) · factor + bias; the last three have one number per channel."""
+    """Compute (x - mean) · factor + bias; mean, factor and bias have one number per channel."""
     shape = channels_frame(x.shape).parameter_shape
     operands = (x, *(reshape(value, shape) for value in (mean, factor, bias)))
     return apply(BatchNormInference, *operands).output

@@ -97,7 +97,8 @@ class Elementwise(Op):
         )
 
     def lowering(self, node: Node) -> Lowering:
-        """Return the expression with this node's attributes and dtypes, as NumPy steps."""
+        """Return the expressions with this node's attributes and dtypes, as calls of NumPy
+        functions."""
         inputs = tuple(value.type.dtype for value in node.inputs)
         outputs = tuple(value.type.dtype for value in node.outputs)
         return lowering_of(self, node.attributes, inputs, outputs)
@@ -126,7 +127,7 @@ def parsed_expressions(cls: type[Elementwise]) -> dict[str, Expression]:
 def lowering_of(
     op: Elementwise, attributes: Any, inputs: tuple[DType, ...], outputs: tuple[DType, ...]
 ) -> Lowering:
-    """Return an op's expressions on operands of these dtypes, as NumPy steps."""
+    """Return an op's expressions on operands of these dtypes, as calls of NumPy functions."""
     program = op.scalar_program(attributes, inputs)
     return lower(
         program.expressions,

@@ -160,7 +160,7 @@ class Fused(Elementwise):
 def _reads_later(
     members: Sequence[Member], number: int, itemsize: int, known: dict[str, TensorType]
 ) -> bool:
-    """Return whether members after `number` read inputs that its result could overwrite.
+    """Return whether members after member `number` read inputs that its result may overwrite.
 
     The result of such a member is copied to its output only after all members have run.
     """

@@ -33,7 +33,7 @@ WIDEST_ON_TENSOR_CORES = 128
 """The largest head width for tensor cores: sums of a row must fit the registers of a GPU."""
 
 COMPOSED = 'use attention(..., form="composed"), which has gradients of every order and of masks'
-"""The fix suggested if a gradient is requested that fused attention does not have."""
+"""The fix that the error message for a missing gradient of fused attention suggests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ from graphc.ops.fused import Fused, FusedAttributes, members_of
 from graphc.ops.reduce import Max, Mean, Min, ReduceAttributes, SquareSum, Sum
 
 REDUCTIONS: dict[str, type[Op]] = {op.name: op for op in (Max, Mean, Min, SquareSum, Sum)}
-"""The reductions that may be applied to the operand."""
+"""Name → op, for the reductions that can be fused."""
 
 OPERAND = "x"
-"""The name of the operand in the scalar program."""
+"""The name of the reduction's operand in the scalar program of the members."""
 
 _OPERAND = parse(OPERAND)
 
@@ -159,7 +159,8 @@ class FusedReduce(Op):
         )
 
     def lowerings(self, node: Node) -> tuple[Lowering, Lowering]:
-        """Return the NumPy steps that compute the operand, and those applied to the result."""
+        """Return the NumPy calls that compute the operand, and the NumPy calls applied to the
+        result."""
         dtypes = tuple(value.type.dtype for value in node.inputs)
         before = self.scalar_program(node.attributes, dtypes)
         wide, result = _wide(self.operand(node)), self.result(node)

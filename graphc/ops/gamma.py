@@ -47,8 +47,8 @@ def _steps(order: int) -> str:
 def _reflected(main: str, order: int, reflection: str) -> str:
     """Return the expression of a derivative of lgamma(x), reflected at 1/2.
 
-    For x < 1/2, it is computed from the derivative of lgamma(1 - x). `main` is the part of the
-    latter besides the series and the recurrence.
+    For x < 1/2, it is computed from the derivative of lgamma(1 - x). `main` is the expression of
+    that derivative without the series and the recurrence.
     """
     inside = f"({main} + {_series(order)} - {_steps(order)})"
     sign = "-" if order % 2 == 0 else ""

@@ -37,7 +37,7 @@ class Conv2dAttributes:
     def output_extents(self, x: TensorType, window: Sequence[int]) -> tuple[int, int]:
         """Return the numbers of windows along both axes.
 
-        Raises `ShapeError` for none or too many.
+        Raises `ShapeError` if no window fits, or a padded axis is too long for 32-bit indices.
         """
         if len(self.padding) not in (2, 4):
             raise ShapeError(

@@ -174,7 +174,9 @@ def fmod(a: Operand, b: Operand) -> Value:
 
 @operator("&")
 def bitwise_and(a: Operand, b: Operand) -> Value:
-    """Return a and b, bitwise for integers, logical for bools. Both have one dtype and broadcast.
+    """Return a and b, bitwise for integers, logical for bools.
+
+    Both operands have one dtype and broadcast.
 
     Either may be a number. It has no gradient. Raises `DTypeError` for floats.
     """
@@ -183,7 +185,9 @@ def bitwise_and(a: Operand, b: Operand) -> Value:
 
 @operator("|")
 def bitwise_or(a: Operand, b: Operand) -> Value:
-    """Return a or b, bitwise for integers, logical for bools. Both have one dtype and broadcast.
+    """Return a or b, bitwise for integers, logical for bools.
+
+    Both operands have one dtype and broadcast.
 
     Either may be a number. It has no gradient. Raises `DTypeError` for floats.
     """
@@ -192,7 +196,9 @@ def bitwise_or(a: Operand, b: Operand) -> Value:
 
 @operator("^")
 def bitwise_xor(a: Operand, b: Operand) -> Value:
-    """Return a xor b, bitwise for integers, logical for bools. Both have one dtype and broadcast.
+    """Return a xor b, bitwise for integers, logical for bools.
+
+    Both operands have one dtype and broadcast.
 
     Either may be a number. It has no gradient. Raises `DTypeError` for floats.
     """
@@ -210,7 +216,9 @@ def bitwise_not(x: Value) -> Value:
 
 @operator("<<")
 def left_shift(a: Operand, b: Operand) -> Value:
-    """Shift the bits of integer a left by b, filling with zeros. Both have one dtype and broadcast.
+    """Shift the bits of integer a left by b, filling with zeros.
+
+    Both operands have one dtype and broadcast.
 
     Either may be a number. The result is 0 if b is negative, or at least the number of bits of a.
     It has no gradient. Raises `DTypeError` for floats and bools.
@@ -222,7 +230,7 @@ def left_shift(a: Operand, b: Operand) -> Value:
 def right_shift(a: Operand, b: Operand) -> Value:
     """Shift the bits of integer a right by b, filling with its sign.
 
-    Both have one dtype and broadcast.
+    Both operands have one dtype and broadcast.
 
     Either may be a number. The result is the sign, 0 or -1, if b is negative, or at least the
     number of bits of a. It has no gradient. Raises `DTypeError` for floats and bools.

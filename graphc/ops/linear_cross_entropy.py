@@ -1,8 +1,8 @@
 """A linear layer and the cross entropy of its output, in chunks of rows.
 
 The logits are the largest tensor of a language model. For 16,384 tokens and 50,257 words they take
-3.3 GB in float32, and their gradient takes as much. Only the loss uses them. Once the logits of
-some rows are computed, so can be the gradient of the sum of their losses. So each chunk of rows
+3.3 GB in float32, and their gradient takes as much. Only the loss uses them. The gradient of a sum
+of losses can be computed as soon as the logits of its rows are known. So each chunk of rows
 computes its losses and its part of the gradients, and then frees its logits. No matrix product is
 computed twice.
 """
@@ -29,7 +29,7 @@ from graphc.ops.shape import full, reshape
 from graphc.ops.stop_gradient import stop_gradient
 
 WHOLE = "use softmax_cross_entropy(affine(...)), which has gradients of every order"
-"""The fix suggested for a second derivative."""
+"""The fix that the error message for a second derivative suggests."""
 
 
 class GradientSum(Add):

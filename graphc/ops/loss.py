@@ -149,9 +149,9 @@ def huber(
 ) -> Value:
     """Return the Huber loss (1964) of x = prediction - target, reduced.
 
-    Both are floats and broadcast.
+    `prediction` and `target` are floats and broadcast.
 
-    It is x² / 2 if |x| is at most `delta`, and delta · (|x| - delta / 2) beyond. `reduction` is
+    The loss is x² / 2 if |x| is at most `delta`, else delta · (|x| - delta / 2). `reduction` is
     "mean", "sum", or "none" for the losses of all elements. Raises `OptionError` unless `delta` is
     above 0.
     """
@@ -218,9 +218,9 @@ def kl_divergence(
     """Return the Kullback-Leibler divergence from `target`, reduced.
 
     It is target · (log target - log_probabilities). `target` has probabilities, which may be 0, or
-    with `log_target` their logarithms; the two broadcast. `reduction` is "mean" over all elements,
-    "sum", "batchmean" (the sum over the first extent, as in the definition), or "none" for the
-    losses of all elements. Raises `ShapeError` for "batchmean" of a scalar.
+    with `log_target` their logarithms. Both operands broadcast. `reduction` is "mean" over all
+    elements, "sum", "batchmean" (the sum over the first extent, as in the definition), or "none"
+    for the losses of all elements. Raises `ShapeError` for "batchmean" of a scalar.
     """
     kinds = (*REDUCTIONS, "batchmean")
     check_floats("kl_divergence", log_probabilities, as_value("kl_divergence: target", target))

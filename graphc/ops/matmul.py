@@ -249,7 +249,10 @@ def activation_of(node: Node) -> Elementwise:
 
 
 def _activation(node: Node) -> Lowering | None:
-    """Return the activation as NumPy steps, or None. 16-bit floats are computed in float32."""
+    """Return the activation as calls of NumPy functions, or None.
+
+    16-bit floats are computed in float32.
+    """
     if node.attributes.activation == "none":
         return None
     op, dtype = activation_of(node), compute_dtype(node.output.type.dtype)

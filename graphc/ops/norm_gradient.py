@@ -174,7 +174,7 @@ class NormInputGradient(NormGradient):
     def _unscaled(self, node: Node, ddx: Value, x: Value, mean: Value, inverse: Value) -> Value:
         """Return the map from dy to dx at scale 1, which is symmetric, applied to ddx.
 
-        In the frame's shape.
+        The result has the frame's shape.
         """
         one = full(node.inputs[4].shape, 1.0, inverse.type.dtype)
         operands = (ddx, x, mean, inverse, one)

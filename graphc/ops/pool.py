@@ -136,7 +136,7 @@ class MaxPooling(Pooling):
 class MaxPool2d(MaxPooling):
     """y = the maximum of each window.
 
-    For the gradient, its index in the window is saved, one byte.
+    The gradient saves the index of the maximum in its window, one byte, instead of x.
     """
 
     name, inputs, outputs = "max_pool2d", ("x",), ("y", "place")
@@ -226,7 +226,7 @@ def _max_pool_back(
 class MaxPool2dSelect(MaxPooling):
     """y = the elements of x at the argmax of each window.
 
-    Used in second derivatives of max pooling.
+    Second derivatives of max pooling use it.
     """
 
     name, inputs = "max_pool2d_select", ("x", "place")

@@ -74,7 +74,7 @@ class DropoutAttributes:
 
 
 def check_counters(seed: TensorType, step: TensorType) -> None:
-    """Raise `ShapeError` unless these are the types of a program's seed and step counter."""
+    """Raise `ShapeError` unless `seed` is int64 of shape (2,) and `step` is an int64 scalar."""
     if seed != TensorType((2,), int64) or step != TensorType((), int64):
         raise ShapeError(f"seed must be i64[2] and step i64[], got {seed} and {step}")
 
@@ -199,7 +199,7 @@ class NormalAttributes:
 
 
 class Noise(RandomOp):
-    """Base: y has random numbers, other ones at every step; it has no gradient.
+    """Base: y has random numbers, which differ between steps; it has no gradient.
 
     The random words of one Philox counter (a block) give four fractions of 24 bits, or two of 53
     bits for float64.

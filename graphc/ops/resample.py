@@ -37,7 +37,7 @@ def _check_maps(x: TensorType) -> None:
 def _share(index: int, parts: int, extent: int) -> slice:
     """Return the input elements that part `index` of `parts` averages.
 
-    Adjacent parts may share one.
+    Adjacent parts may share one element.
     """
     return slice(index * extent // parts, -(-(index + 1) * extent // parts))
 

@@ -254,7 +254,7 @@ class ScatterMultiply(Scatter):
 class ScatterExtreme(Scatter):
     """Base: y = x with the maxima or minima of rows and updates.
 
-    Equal extremes share the gradient.
+    Equal maxima or minima share the gradient evenly.
     """
 
     def gradient_x(
@@ -273,7 +273,7 @@ class ScatterExtreme(Scatter):
 def _shares(
     node: Node, dy: Value, x: Value, indices: Value, updates: Value, y: Value
 ) -> tuple[Value, Value, Value]:
-    """Return masks of equal elements of x and y, and of updates and y, and dy over their number."""
+    """Return the masks x == y and updates == y as floats, and dy over their number of ones."""
     dtype = dy.type.dtype
     own = cast(equal(x, y), dtype)
     others = cast(equal(updates, _taken(node, y, indices)), dtype)

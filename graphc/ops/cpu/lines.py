@@ -64,7 +64,8 @@ def lines_of(array: Array, axis: int, tile: Tile) -> Array:
 def workspace_for(lines: Array, workspace: Array) -> Array:
     """Return the start of the scratch `workspace` as (before, behind, length), to hold `lines`.
 
-    `workspace` is (rows, length); the result has its length, which may differ from that of `lines`.
+    `workspace` is (rows, length). Its length may differ from that of `lines`, and is the length of
+    the result.
     """
     before, behind, _ = lines.shape
     return workspace[: before * behind].reshape(before, behind, workspace.shape[1])

@@ -45,7 +45,7 @@ def _tiles(frame: Frame, across: bool) -> Iterator[tuple[slice, ...]]:
 def _at(array: Array, part: tuple[slice, ...]) -> Array:
     """Return the part of an array at index `part`.
 
-    All of it if its extent on the divided axis is 1.
+    An array with extent 1 on the axis that tiles divide is returned whole.
     """
     if part and array.shape[len(part) - 1] == 1:
         return array
