@@ -254,7 +254,7 @@ QKV = g.input("qkv", (2, 3, 12))
             lambda: g.attention(g.input("q", (5, 3, 4)), X, X), ShapeError, "equal heads",
         ),
         (lambda: g.multi_head_attention(QKV, 4, key_heads=3), ShapeError, "key_heads must divide"),
-        (lambda: g.multi_head_attention(QKV, 3, keys=X), OptionError, "both keys and values"),
+        (lambda: g.multi_head_attention(QKV, 3, keys=X), OptionError, "must be given together"),
         (
             lambda: g.multi_head_attention(QKV, 2, bias=g.input("b", (4,))), ShapeError, "bias",
         ),
