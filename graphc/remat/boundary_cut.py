@@ -26,13 +26,15 @@ from graphc.remat.chain import Chain
 from graphc.remat.min_cut import Choice
 
 TILT = 0.1
-"""Fraction by which the last forward step is taken to cost more than the first."""
+"""Relative cost increase of the last forward step over the first; steps between are
+interpolated."""
 
 PRICES = 40
-"""Maximum number of cuts for one number of bytes."""
+"""Maximum number of minimum cuts computed for one limit of saved bytes."""
 
 ATTEMPTS = 4
-"""Limits of saved bytes tried, since recomputation may extend live ranges over the boundary."""
+"""Limits of saved bytes tried in turn, as recomputation may extend live ranges over the
+boundary."""
 
 
 class BoundaryCut:
@@ -42,7 +44,8 @@ class BoundaryCut:
         self.chain, self.steps, self.run = chain, chain.steps, chain.run
 
     def sequence(self, capacity: int) -> list[int]:
-        """Return the run with at most `capacity` bytes live at the boundary, or the last try."""
+        """Return the steps of the run with at most `capacity` bytes live at the boundary. If no
+        attempt reaches this, return the sequence of the last one."""
         saved_limit = capacity - self._other_bytes
         for _ in range(ATTEMPTS):
             sequence = self._with(saved_limit)
@@ -53,14 +56,16 @@ class BoundaryCut:
         return sequence
 
     def _with(self, saved_limit: int) -> list[int]:
-        """Return the run that saves the best set within `saved_limit`, besides `_read`."""
+        """Return the steps of the run if it saves `_read` and the best set of `saved_limit`
+        bytes."""
         run = self.run
         kept = self._choice.cheapest_within(saved_limit, PRICES).values | self._read
         recomputed = self.chain.lazy_sequence(range(run.boundary, run.stop), set(kept))
         return [*range(run.start, run.boundary), *recomputed]
 
     def _live_at_boundary(self, sequence: Sequence[int]) -> int:
-        """Return the bytes live at the boundary if the other runs are unchanged."""
+        """Return the bytes live at the boundary if this run executes `sequence` and others are
+        unchanged."""
         whole = [*range(self.run.start), *sequence, *range(self.run.stop, len(self.steps))]
         place = self.run.start + sequence.index(self._boundary)
         return int(self.steps.levels(whole)[place]) + self.steps.fixed_bytes
@@ -75,7 +80,8 @@ class BoundaryCut:
 
     @cached_property
     def _read(self) -> frozenset[int]:
-        """The forward values that the boundary step reads, which are live there."""
+        """The droppable forward values that the boundary step reads, so that they must be live
+        there."""
         return frozenset(self.chain.droppable.intersection(self.steps.inputs[self._boundary]))
 
     @cached_property
@@ -91,7 +97,7 @@ class BoundaryCut:
 
     @cached_property
     def _other_bytes(self) -> int:
-        """Bytes live at the boundary that are not part of the choice."""
+        """Bytes live at the boundary that stay live under every choice of saved values."""
         steps = self.steps
         level = self._live_at_boundary(range(self.run.start, self.run.stop))
         return level - steps.total(self.chain.required - self._read)

@@ -1,4 +1,4 @@
-"""Search for plans: within a budget, the least bytes, the knee, the frontier, within extra flops.
+"""Search for plans: fastest within a budget, fewest bytes, knee or frontier of the trade-off curve.
 
 A solver (solver.py) bounds live bytes; a budget bounds the packed arena. The two differ by packing
 losses, by parts inside concatenations, and by what a better node order saves after recomputation
@@ -45,24 +45,27 @@ from graphc.remat.training_graph import TrainingGraph, flops
 from graphc.remat.trials import Trials, does_not_fit
 
 CORRECTIONS, MOST_CORRECTIONS = 4, 8
-"""Schedules packed for one budget, with corrected capacities, and their number if none fits."""
+"""Maximum number of schedules packed for one budget; the second number applies until one fits."""
 
 CLOSE, TIGHTER = 0.005, 0.998
-"""Fraction of a budget that may stay unused, and the least shrinkage after an arena above it."""
+"""Fraction of a budget that may stay unused, and the largest factor of the capacity after an arena
+that exceeds the budget."""
 
 HARD, LARGER = 0.03, 1.1
-"""Extra time above which a second schedule is reordered, and the factor of its capacity. Policies
-are tried up to the same factor above the budget, since a better order may lower their peak."""
+"""Extra time (a fraction of a step) above which a second schedule is reordered, and its capacity
+factor. Policies are tried up to the same factor above the budget, since a better order may lower
+their peak."""
 
 LEAST_TRIALS = 2
 """Schedules near the lowest peak that are packed to find the least arena."""
 
 POINTS = 16
-"""Points of a frontier."""
+"""Number of points of a frontier."""
 
 
 class Search:
-    """Schedules of one training graph in one node order, by one measure of bytes and of cost."""
+    """Search for schedules of one training graph in one node order. Bytes are those of the arena or
+    of the feature maps alone (`maps_only`); `cost` gives the cost of a node."""
 
     def __init__(
         self,
@@ -79,11 +82,12 @@ class Search:
         """The position of the node that each node of a generated graph executes."""
 
     def size(self, point: Point) -> int:
-        """Return the bytes of a point by this search's measure."""
+        """Return the bytes of a point: its feature maps if `maps_only` is set, else its arena."""
         return point.bytes(self.maps_only)
 
     def extra_time(self, schedule: Schedule) -> float:
-        """Return the extra cost of a schedule as a fraction of one step, by this search's costs."""
+        """Return the recompute cost of a schedule as a fraction of the cost of one training
+        step."""
         return schedule.extra_cost / (self.solver.cost or 1.0)
 
     def graph_of(self, schedule: Schedule) -> Graph:
@@ -97,7 +101,7 @@ class Search:
         return place_updates(made)
 
     def ordered(self, schedule: Schedule) -> Schedule:
-        """Return the schedule in a node order of fewer live bytes, if one is found."""
+        """Return the schedule in a node order of fewer live bytes; unchanged if none is found."""
         graph = self.graph_of(schedule)
         found = self.evaluations.reordered(graph)
         if found is graph:
@@ -131,7 +135,8 @@ class Search:
         return best
 
     def _starts(self, schedule: Schedule, budget: int) -> tuple[list[list[int]], float]:
-        """Return reordered schedules, and the capacity at which the first may fill the budget."""
+        """Return reordered schedules, and the capacity at which the arena of the first may reach
+        the budget."""
         if self.maps_only:
             return [schedule.sequence], budget
         start = self.ordered(schedule)
@@ -145,7 +150,8 @@ class Search:
         return starts, budget * start.peak_bytes / max(live, 1)
 
     def _packed(self, schedule: Schedule, budget: int) -> tuple[int, Point | None]:
-        """Return a schedule's bytes, and its point if these fit; pack it only if live bytes fit."""
+        """Return the bytes of a schedule, and its point if they fit; pack it only if its live bytes
+        fit."""
         graph = self.graph_of(schedule)
         allocation = self.evaluations.allocation_of(graph)
         if not self.maps_only and allocation.live_bytes > budget:
@@ -173,15 +179,14 @@ class Search:
         return None if found is None else self.solver.measured(found)
 
     def point(self, schedule: Schedule) -> Point:
-        """Return the time and the arena of a schedule, with reordered nodes if that is smaller."""
+        """Return the point of a schedule, in a better node order if that has a smaller arena."""
         return self.evaluations.best(self.graph_of(schedule), self.maps_only)
 
 
 class BudgetPlanner:
-    """Plans of one training graph without copies, under one allocation strategy.
-
-    With `reorders`, plans may have other node orders than the graph. `plain` is the same graph
-    with larger fused groups, for plans without recomputation.
+    """Planner for one training graph without recomputed nodes, under one allocation strategy. With
+    `reorders`, plans may have other node orders than the graph. `plain` is the same graph with
+    larger fused groups, for plans without recomputation.
     """
 
     def __init__(
@@ -201,7 +206,8 @@ class BudgetPlanner:
         self._policies = Sequences(allocation, [*POLICIES])
 
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
-        """Return the graph with its copies, and a certificate; raises `BudgetError`."""
+        """Return the graph with recomputed nodes, and a certificate; raises `BudgetError` if none
+        fits."""
         least, evaluations = self.bound_bytes, self.evaluations
         evaluations.trials = Trials(str(goal), goal.budget, bound_bytes=least)
         if goal.budget is not None:
@@ -223,7 +229,8 @@ class BudgetPlanner:
         return point.graph, Certificate(str(goal), least, min(bound, point.extra_time))
 
     def within(self, budget: int, maps_only: bool) -> Point:
-        """Return the point of least extra time found within `budget`; raises `BudgetError`."""
+        """Return the point of least extra time found within `budget` bytes; raises `BudgetError` if
+        none fits."""
         for graph in self._groupings:
             point = self.evaluations.point_within(graph, budget, maps_only)
             if point is not None:
@@ -244,7 +251,8 @@ class BudgetPlanner:
         return least
 
     def _searched(self, budget: int, maps_only: bool) -> Point | None:
-        """Search the order of the cheapest schedule, then the other orders until one fits."""
+        """Return a packed plan within the budget, from the node order of the cheapest schedule that
+        has one."""
         started: list[tuple[float, int, Search, Schedule]] = []
         for number, search in enumerate(self._orders(maps_only)):
             schedule = search.solver.schedule(budget)
@@ -259,7 +267,8 @@ class BudgetPlanner:
         return None
 
     def _above(self, search: Search, budget: int) -> Schedule | None:
-        """Return a schedule above the budget that a better order, or parts, may bring within it."""
+        """Return a schedule above the budget that a better node order, or the placement of
+        concatenated parts, may bring within it."""
         ordered = self.evaluations.reordered(self.graph)
         plain = self.evaluations.allocation_of(ordered).live_bytes
         saved = search.solver.no_recompute.peak_bytes / max(plain, 1)
@@ -272,7 +281,8 @@ class BudgetPlanner:
 
     @cached_property
     def _by_layers(self) -> list[Search]:
-        """Searches in layer-by-layer orders, each with a single forward pass."""
+        """Searches in layer-by-layer orders, each with a single forward pass; empty if no layers
+        recur."""
         found = []
         for allocation in by_layers(self.allocation) if self.evaluations.reorders else []:
             self.evaluations.add(allocation)
@@ -281,7 +291,8 @@ class BudgetPlanner:
 
     @property
     def _order_saves(self) -> float:
-        """The factor by which a better node order may lower the peak of a policy."""
+        """The factor by which the peak of a policy may exceed the target, as a better order may
+        lower it."""
         return ORDER_SAVES if self._by_layers else 1.0
 
     def least(self, maps_only: bool) -> Point:
@@ -299,7 +310,8 @@ class BudgetPlanner:
         return self._least[maps_only]
 
     def least_with(self, max_extra_flops: float) -> Point:
-        """Return the point of the fewest bytes within extra flops, as a fraction of a step's."""
+        """Return the point of the fewest bytes that recomputes at most this fraction of a step's
+        flops."""
         search = self._search(False, by_flops=True)
         allowed = max_extra_flops * search.solver.cost
         schedule = search.solver.least_costing(allowed)
@@ -336,7 +348,8 @@ class BudgetPlanner:
         return point if point is not None and point.arena_bytes < plain.arena_bytes else plain
 
     def frontier(self) -> list[Point]:
-        """Return undominated plans, from the fewest bytes to the fewest without recomputation."""
+        """Return the points of the frontier, by increasing bytes. It starts at the fewest bytes
+        found and ends at the smallest plan without recomputation."""
         least = self.least(maps_only=False)
         plain = min(self._without_copies(False), key=attrgetter("arena_bytes"))
         points = [least, plain]
@@ -368,7 +381,8 @@ class BudgetPlanner:
 
     @cached_property
     def _groupings(self) -> list[Graph]:
-        """Graphs without recomputation, with and without larger fused groups, the faster first."""
+        """The graph with and without larger fused groups, neither with recomputation; the faster
+        one first."""
 
         def seconds(graph: Graph) -> float:
             return math.fsum(map(self.costs.seconds, graph.nodes))
@@ -376,7 +390,8 @@ class BudgetPlanner:
         return sorted(dict.fromkeys((self._plain, self.graph)), key=seconds)
 
     def _without_copies(self, maps_only: bool, fewest: int | None = None) -> list[Point]:
-        """Return plans without recomputation, skipping those that exceed `fewest` bytes."""
+        """Return plans without recomputation, skipping those that no order may bring to `fewest`
+        bytes."""
         graphs = self._groupings
         if fewest is not None and not maps_only:
             most = ORDER_SAVES * fewest
@@ -394,7 +409,8 @@ class BudgetPlanner:
         return training.steps.extra_cost(sequence), training.bounding_steps.peak(sequence)
 
     def _policy_points(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
-        """Yield policies with recomputation that may fit and cost less than `best`."""
+        """Yield the points of recomputation policies that may fit the budget and cost less than
+        `best`."""
         cost = self._search(maps_only).solver.cost
         for name in self._policies.distinct():
             extra, peak = self._estimate(name, maps_only, by_flops=False)

@@ -4,9 +4,9 @@ The dynamic program of chain_dp.py needs a chain, but a forward pass is a graph.
 where it is narrow. A cut is a position in the forward pass. Its crossing values are all that later
 steps need of earlier ones to recompute what gradients use. Cuts are positions that one value
 crosses, or that no more bytes cross than any of the 8 positions on either side. A unit is the
-stretch between two cuts. The backward steps are divided to match: the region of a unit holds the
-steps that run before anything from before the unit's first cut is used. With units u(0), ...,
-u(n - 1) and regions r(k):
+stretch between two cuts. The backward steps are divided into one region per unit. The region of a
+unit ends at the first step that uses a value from before the unit's first cut. With units u(0),
+..., u(n - 1) and regions r(k):
 
     forward pass   u(0) | u(1) | ... | u(n - 1)   `crossing[k]` crosses the cut before u(k)
     backward pass  r(n - 1), ..., r(1), r(0)      `undroppable[k]` bytes stay after r(k)
@@ -38,20 +38,20 @@ SPANS = (1, 2, 4, 8)
 """Numbers of units in a span. Within a span, values that cross its inner cuts can be dropped."""
 
 MOST, FEW = 8, 4
-"""Maximum number of options of one unit, and of a long span."""
+"""Maximum number of options of a span of one unit, and the least such maximum of longer spans."""
 
 MOST_SPANNED = 400_000
-"""Steps of all spans of one width, above which wider spans are skipped."""
+"""Number of steps, times the width of spans, above which spans of this width are skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanOption:
-    """An option of a span: the values saved from its forward steps for its region, and its costs.
+    """A choice of values to save from the forward steps of a span, with its bytes and costs.
 
     `saved_bytes` counts the saved values and those that cross the cut after the span.
-    `forward_cost` is the cost of rerunning the span, `recompute_cost` that of what the region
-    recomputes. Peaks count the values that the span produces; `region_peak` also counts all
-    undroppable values.
+    `forward_cost` is the cost of rerunning the span, and `recompute_cost` the cost of recomputation
+    in its region. Peaks, in bytes, count the values that the span produces; `region_peak` also
+    counts all undroppable values.
     """
 
     saved: frozenset[int]
@@ -130,9 +130,9 @@ class Chain:
         )
 
     def _long_used(self) -> set[int]:
-        """Return small values of a unit that are used long after the rest of it, to pin them.
-
-        Otherwise a scale that the whole backward pass reads would stretch a region over all of it.
+        """Return small values that are used long after the other values of their unit, to pin them.
+        Otherwise a scale that the whole backward pass reads would extend its unit's region over
+        that pass.
         """
         far = 3 * (self.run.stop - self.run.boundary) // len(self.units)
         found: set[int] = set()
@@ -185,30 +185,33 @@ class Chain:
         return [*(live[region.stop] for region in self.regions), live[self.run.boundary]]
 
     def new_bytes(self, first: int, stop: int) -> int:
-        """Return the bytes that cross the cut before unit `stop` but not the one before `first`."""
+        """Return the bytes that cross the cut before unit `stop`, but not the cut before unit
+        `first`."""
         return self.steps.total(self.crossing[stop] - self.crossing[first])
 
     def shared_bytes(self, first: int, stop: int) -> int:
-        """Return the bytes that cross both cuts."""
+        """Return the bytes that cross both the cut before unit `first` and the cut before unit
+        `stop`."""
         return self.steps.total(self.crossing[stop] & self.crossing[first])
 
     def needed(self, required: Iterable[int], available: Container[int]) -> list[int]:
-        """Return the forward steps that produce the wanted values from those available."""
+        """Return the forward steps that compute the `required` values from the `available` ones."""
         return self.steps.missing(required, _Either(available, self.fixed))
 
     def made(self, first: int, stop: int) -> Iterator[int]:
-        """Yield the droppable values of units `[first, stop)`, in order."""
+        """Yield the droppable values that units `[first, stop)` produce, in order."""
         for step in range(self.units[first].start, self.units[stop - 1].stop):
             for value in self.steps.outputs[step]:
                 if value in self.droppable:
                     yield value
 
     def region(self, first: int, stop: int) -> range:
-        """Return the backward steps of units `[first, stop)`."""
+        """Return the backward steps in the regions of units `[first, stop)`."""
         return range(self.regions[stop - 1].start, self.regions[first].stop)
 
     def lazy_sequence(self, region: Iterable[int], available: set[int]) -> list[int]:
-        """Return backward steps, each after the recomputation it needs; extend `available`."""
+        """Return the steps of a region, each after the recomputation it needs. Adds the recomputed
+        values to `available`."""
         sequence: list[int] = []
         inputs, outputs, droppable = self.steps.inputs, self.steps.outputs, self.droppable
         for step in region:
@@ -223,9 +226,8 @@ class Chain:
         return sequence
 
     def advance(self, first: int, stop: int) -> tuple[int, float]:
-        """Return peak and cost of rerunning units `[first, stop)`, saving only what crosses after.
-
-        The peak counts the values that cross the cut before them.
+        """Return peak bytes and cost of rerunning units `[first, stop)`. Only values that cross the
+        cut after these units are saved. The peak counts the values that cross the cut before them.
         """
         after = self.crossing[stop]
         before = self.crossing[first]
@@ -244,7 +246,8 @@ class Chain:
         return max(self.steps.profile(forward, after, AllBut(own)), default=0)
 
     def backward(self, first: int, stop: int, saved: frozenset[int]) -> tuple[int, float]:
-        """Return a region's peak and recompute cost, with `saved` and the cut before available."""
+        """Return peak bytes and recompute cost of the region of units `[first, stop)`. Available
+        are the values in `saved` and those that cross the cut before the units."""
         available = set(saved) | self.crossing[first]
         region = self.region(first, stop)
         sequence = self.lazy_sequence(region, available)
@@ -322,7 +325,8 @@ class Chain:
         return found
 
     def _shape(self, first: int, stop: int) -> tuple[object, list[int], int]:
-        """Return a key for the options of a span, its values in order, and the bytes beside it."""
+        """Return a key that equal spans share, the droppable values of the span, and undroppable
+        bytes."""
         steps = self.steps
         own = list(self.made(first, stop))
         numbers = {value: index for index, value in enumerate(own)}
@@ -348,7 +352,7 @@ class Chain:
 
 
 class _Either:
-    """A container of everything in either of two containers."""
+    """The union of two containers: a value is in it if it is in one of them."""
 
     def __init__(self, one: Container[int], other: Container[int]) -> None:
         self.one, self.other = one, other

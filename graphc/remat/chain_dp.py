@@ -105,11 +105,12 @@ class Spans:
         self._prepare_advances()
 
     def price(self, cost: float) -> np.float32:
-        """Return a cost in the tables' unit, so that none overflows."""
+        """Return a cost in multiples of the largest step cost, the unit of the tables."""
         return np.float32(cost / self.scale)
 
     def _prepare_advances(self) -> None:
-        """Compute peak and cost of running from one cut to another, and the bytes saved there."""
+        """Compute peak and cost of running from each cut to each later one, and the bytes that
+        cross there."""
         chain, count = self.chain, len(self.chain)
         advances = [chain.advance(unit, unit + 1) for unit in range(count)]
         self.crossing_bytes = np.zeros((count, count), np.int64)
@@ -126,7 +127,7 @@ class Spans:
                 self.crossing_bytes[first, cut] = chain.new_bytes(first, cut)
 
     def divisor(self) -> int:
-        """Return the greatest common divisor of all bytes that are compared."""
+        """Return the greatest common divisor of all sizes, in bytes, that the tables compare."""
         sizes = {option.saved_bytes for options in self.options for _, option in options}
         sizes |= {option.forward_peak for options in self.options for _, option in options}
         sizes |= {option.region_peak for options in self.options for _, option in options}
@@ -136,7 +137,8 @@ class Spans:
 
 
 class Scale:
-    """Bytes as integer levels: exact if few levels of a common divisor suffice."""
+    """Conversion of bytes to integer levels. A level is the common divisor of all sizes if that
+    gives few levels, which is exact."""
 
     def __init__(self, most: int, divisor: int, levels: int) -> None:
         exact = most // divisor
@@ -148,7 +150,8 @@ class Scale:
         return int(np.ceil(size / self.bytes - 1e-9))
 
     def nearest(self, size: int) -> int:
-        """Return the nearest level, for saved bytes, whose rounding errors would add up."""
+        """Return the level nearest to `size` bytes. Saved bytes are rounded so, as errors of
+        rounding up would add up."""
         return round(size / self.bytes)
 
     def level_within(self, size: float) -> int:
@@ -157,7 +160,8 @@ class Scale:
 
 
 class Reruns:
-    """C of the module docstring: `table[first, last, level]`, both units included."""
+    """Table of C, the least costs of rerunning units: `table[first, last, level]` includes both
+    units."""
 
     def __init__(self, spans: Spans, most: int) -> None:
         self.spans, self.chain = spans, spans.chain
@@ -176,7 +180,8 @@ class Reruns:
             self._fill(first)
 
     def _stretches(self, start: int) -> Iterator[tuple[slice, int]]:
-        """Yield the last units from `start` on, in stretches of equal bytes beside them."""
+        """Yield slices of last units from `start` on, each with the undroppable bytes that they
+        share."""
         stop = len(self.chain) - 1
         for index, (begin, undroppable) in enumerate(self.groups):
             end = self.groups[index + 1][0] if index + 1 < len(self.groups) else stop
@@ -184,7 +189,8 @@ class Reruns:
                 yield slice(max(begin, start), end), undroppable
 
     def _fill(self, first: int) -> None:
-        """Fill all ranges that begin at one unit; those that begin later are known."""
+        """Fill the table for all ranges that begin at unit `first`, from the ranges that begin
+        later."""
         table, scale, spans = self.table, self.scale, self.spans
         rows, levels = table[first], scale.count
         peak, cost = spans.lazy[first]
@@ -213,7 +219,8 @@ class Reruns:
         return self.scale.need(max(option.forward_peak + undroppable, option.region_peak))
 
     def actions(self, first: int, last: int, free: int) -> list[Action]:
-        """Return actions depth first: of a range, then after its cut, then before the cut."""
+        """Return the actions of a range depth first: those after its first cut precede those before
+        it."""
         found: list[Action] = []
         pending = [(first, last, free)]
         while pending:
@@ -246,9 +253,9 @@ class Reruns:
 
 
 class FirstPass:
-    """F of the module docstring: `rows[first, level]`, and the actions that attain it.
-
-    Without `reruns` there are no splits, so no range is rerun as a whole.
+    """Table of F, the least extra costs on first execution: `rows[first, level]`. `actions`
+    recovers the choices that attain them. Without `reruns` there are no splits, so no range is
+    rerun as a whole.
     """
 
     def __init__(self, spans: Spans, reruns: Reruns | None, most: int) -> None:
@@ -288,7 +295,7 @@ class FirstPass:
         return range(first + 1, len(self.chain) if self.reruns is not None else 0)
 
     def _take(self, stop: int, option: SpanOption) -> tuple[int, int]:
-        """Return the levels that a span's option saves, and those that it needs."""
+        """Return the number of levels that an option saves, and the free levels that it needs."""
         undroppable = self.chain.undroppable[-1]
         # The region of the last unit follows at once, and its peak counts the saved values.
         held = self.scale.nearest(option.saved_bytes) if stop < len(self.chain) else 0
@@ -301,16 +308,18 @@ class FirstPass:
         return held, max(held, self.scale.need(peak))
 
     def cost(self, level: int) -> float:
-        """Return the extra cost of the chain, infinite if it does not fit."""
+        """Return the extra cost of the chain at a level of free bytes; infinite if the chain does
+        not fit."""
         return float(self.rows[0, level]) * self.spans.scale if level >= 0 else np.inf
 
     @property
     def least_bytes(self) -> float:
-        """The fewest bytes for which there is a schedule."""
+        """The fewest free bytes for which there is a schedule."""
         return float(np.flatnonzero(np.isfinite(self.rows[0]))[0]) * self.scale.bytes
 
     def actions(self, level: int) -> list[Action]:
-        """Return the actions in the order in which `emit` executes them."""
+        """Return the actions at a level of free bytes, in the order in which `emit` executes
+        them."""
         found: list[Action] = []
         later: list[tuple[int, int, int]] = []
         first, free = 0, level

@@ -14,7 +14,7 @@ def emit(chain: Chain, actions: Sequence[Action]) -> list[int]:
 
 
 class _Emission:
-    """Executes actions; `available` holds the droppable values that are live at this point."""
+    """Executor of actions; `available` holds the droppable values that are live at this point."""
 
     def __init__(self, chain: Chain, actions: Sequence[Action]) -> None:
         self.chain, self.steps = chain, chain.steps
@@ -55,7 +55,8 @@ class _Emission:
         return self.sequence
 
     def forward(self, first: int, stop: int, saved: frozenset[int]) -> None:
-        """Run units: every step the first time, later only what produces `saved`."""
+        """Run units `[first, stop)`: every step the first time, later only steps that `saved`
+        needs."""
         end = self.chain.units[stop - 1].stop
         if end > self.reached:
             # The first time every step runs. Values that cross the cut before may be gone.

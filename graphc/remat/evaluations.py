@@ -13,14 +13,12 @@ from graphc.remat.reorder import with_least_peak
 from graphc.remat.trials import Trials
 
 ORDER_SAVES = 1.5
-"""Factor of the live bytes beyond which no other order is expected to help."""
+"""Ratio of live bytes to a budget above which no node order is expected to help."""
 
 
 class Evaluations:
-    """Variants of a graph under one allocation strategy, each measured once.
-
-    With `reorders`, graphs are also evaluated in node orders of fewer live bytes. `trials` reports
-    every point.
+    """Cache of the evaluated variants of a graph, under one allocation strategy. With `reorders`,
+    graphs are also evaluated in node orders of fewer live bytes. `trials` reports every point.
     """
 
     def __init__(
@@ -49,7 +47,8 @@ class Evaluations:
         return self._allocations[graph]
 
     def point(self, graph: Graph) -> Point:
-        """Return the bytes of a variant in its own order, and the time and flops that it adds."""
+        """Return the point of a variant in its own node order: bytes, extra time and extra
+        flops."""
         if graph not in self._points:
             again = recomputation(graph, self.costs)
             extra = again.extra_time_fraction, again.extra_flops_fraction
@@ -58,7 +57,7 @@ class Evaluations:
         return self._points[graph]
 
     def point_within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
-        """Return the point of a graph, or of a better order, within the budget, or None.
+        """Return a point within the budget, of the graph as given or in a better order, or None.
 
         A graph is packed only if its live bytes fit. It is reordered only if it does not fit as it
         is and an order may help.
@@ -78,9 +77,8 @@ class Evaluations:
         return point if point.arena_bytes <= budget else None
 
     def best(self, graph: Graph, maps_only: bool) -> Point:
-        """Return the point of a variant, in the node order with the smaller arena.
-
-        The feature-map measure is taken in the given order.
+        """Return the point of a variant, in the given or the better order, whichever has the
+        smaller arena. With `maps_only`, the given order is used.
         """
         if maps_only:
             return self.point(graph)
@@ -91,7 +89,8 @@ class Evaluations:
         return min(self.point(graph), found, key=attrgetter("arena_bytes"))
 
     def ordered(self, point: Point) -> Point:
-        """Return the point of the reordered graph if its arena is smaller; else the given one."""
+        """Return the point of the reordered graph if its arena is smaller; else return the given
+        point."""
         graph = self.reordered(point.graph)
         if graph is point.graph:
             return point

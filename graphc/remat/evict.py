@@ -94,7 +94,8 @@ def _network(steps: Problem) -> Network:
 
 
 def _measured(network: Network, sequence: Integers, excess: Integers) -> tuple[Measured, Stretches]:
-    """Return the events and live bytes of a sequence, and the stretches that may be dropped."""
+    """Return a sequence's events and live bytes, and the stretches of live ranges that may be
+    dropped."""
     events = suited(_events, len(network.cost))
     first_event, at, makes, read, change = events(network.table, sequence)
     # `change` starts one position early, for the bytes live before the first step.
@@ -119,7 +120,8 @@ def _bounds(
     start: Integers,
     end: Integers,
 ) -> Stretches:
-    """Return the stretches that cover excess, with lower bounds of their scores."""
+    """Return the stretches during which bytes exceed the limit, with lower bounds of their
+    scores."""
     stop = measured.at[end]
     total = np.concatenate([[0], np.cumsum(excess)])
     above = np.concatenate([[0], np.cumsum(excess > 0)])
@@ -138,12 +140,11 @@ def _bounds(
 def _events(
     table: StepArrays, sequence: Integers
 ) -> tuple[Integers, Integers, Booleans, Integers, Integers]:
-    """Return uses and productions by value and position, and the changes of live bytes.
-
-    The results are the first event of each value; then for each event its position, whether it
-    produces the value, and the index in `table.inputs` that it reads; last, the change of live
-    bytes after each position, starting before the first. Values in `live_out` have a use after the
-    last position.
+    """Return the uses and productions of values, sorted by value and position, as arrays. The first
+    array has the index of each value's first event. The next three have, for each event, its
+    position, whether it produces the value, and the index in `table.inputs` that it reads. The last
+    has the change of live bytes after each position, with one entry before the first. Values in
+    `live_out` have a use after the last position.
     """
     first_event = np.zeros(len(table.bytes) + 1, np.int64)
     for step in sequence:

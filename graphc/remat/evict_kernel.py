@@ -27,21 +27,21 @@ SMALL = 16
 value is this many times larger. It is then cheap to keep the operand longer."""
 
 MEMORY = 0.5
-"""Fraction of a chain's cost that later rounds use as its lower bound, as other drops change it."""
+"""Fraction of a chain's cost that is its lower bound in later rounds, as other drops change the
+cost."""
 
 OUTSIDE, NOT_LIVE = -1, -2
 """Results of `_begins`: the value has no producer, or it is not live."""
 
 NEVER = 1 << 62
-"""A place after every position."""
+"""A number that is larger than every position."""
 
 
 class Network(NamedTuple):
-    """The steps, independent of the sequence. `cost` includes the overhead of a recomputed step.
-
-    `known` is updated. Its index is an index in `table.inputs`, which identifies a value and its
-    next use. It holds a lower bound on the cost of a chain: infinite if there is no chain, -1 if
-    none was computed yet.
+    """Arrays of the steps that do not depend on their sequence. `cost` includes the overhead of a
+    recomputed step. `known`, which is updated, has an entry per entry of `table.inputs`, that is,
+    per value and use. It holds a lower bound on the cost of recomputing the value for that use:
+    infinite if no chain can, -1 if none was computed yet.
     """
 
     table: StepArrays
@@ -50,12 +50,13 @@ class Network(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A sequence: bytes, and events by value and position; `first_event` indexes them by value.
-
-    `read` is the index in `table.inputs` that an event reads, or -1 if it produces the value.
-    `excess` has the bytes above the limit during each position, `live_after` those live after it.
-    Both are updated. So are two arrays by the event that begins a stretch: `dropped`, the place
-    where the value is recomputed or -1, and `needed`, the first place of a chain that reads it.
+    """Measures of a sequence: events by value and position, and bytes by position. `first_event`
+    has the index of each value's first event. For each event, `at` is its position and `read` the
+    index in `table.inputs` that it reads, or -1 if it produces the value. `excess` has the bytes
+    above the limit during each position, `live_after` the bytes live after it. Two arrays are
+    indexed by the event that begins a stretch: `dropped` is the place where the value is
+    recomputed, or -1; `needed` is the first place of a chain that reads the value. All four are
+    updated.
     """
 
     first_event: Integers
@@ -69,7 +70,8 @@ class Measured(NamedTuple):
 
 
 class Stretches(NamedTuple):
-    """Stretches that may be dropped: the event that ends each, and a lower bound of its score."""
+    """Stretches that may be dropped: for each its final event, its value and a lower bound of its
+    score."""
 
     end: Integers
     value: Integers
@@ -77,7 +79,8 @@ class Stretches(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Membership and last uses in chains, valid where the mark is that of the chain."""
+    """Scratch arrays for chains: a step or value is in the current chain if it has the latest
+    mark."""
 
     step: Integers
     value: Integers
@@ -85,16 +88,15 @@ class Marks(NamedTuple):
     chain: Integers
     other: Integers
     given: Integers
-    """A single number: the marks given so far."""
+    """An array of one number, the latest mark."""
 
 
 @compiled
 def drop_half(
     network: Network, measured: Measured, stretches: Stretches, capacity: int, effort: int
 ) -> tuple[int, Integers, Integers]:
-    """Drop stretches of the least scores until half of the excess is gone.
-
-    Returns the remaining `effort` in scores, and the recomputed steps with their places.
+    """Drop the stretches of least score until half of the excess bytes are removed. Returns how
+    many more scores may be computed, and the recomputed steps with their places.
     """
     table = network.table
     marks = _no_marks(table)
@@ -157,7 +159,8 @@ def _no_marks(table: StepArrays) -> Marks:
 
 @compiled
 def _siblings(table: StepArrays, stretches: Stretches) -> tuple[Integers, Integers]:
-    """Return the stretches of values whose producers read each operand, grouped by operand."""
+    """Return stretches grouped by the operands that their values' producers read. The first array
+    has the start of each operand's group in the second."""
     first = np.zeros(len(table.bytes) + 1, np.int64)
     for value in stretches.value:
         producer = table.producer[value]
@@ -177,7 +180,8 @@ def _siblings(table: StepArrays, stretches: Stretches) -> tuple[Integers, Intege
 def _best(
     network: Network, measured: Measured, recomputed: Recomputed, marks: Marks, value: int, end: int
 ) -> tuple[float, int]:
-    """Return the least score of a stretch and its place, or a place of -1 if there is none."""
+    """Return the least score of a stretch and the place of recomputation, or -1 if none is
+    possible."""
     table, known = network.table, measured.read[end]
     start, last = measured.at[end - 1], measured.at[end]
     length = _chain(network, measured, marks, marks.chain, value, last)
@@ -227,7 +231,8 @@ def _score(
     start: int,
     place: int,
 ) -> float:
-    """Return the cost of the chain's steps that do not run at the place anyway, per byte gained."""
+    """Return the score of a chain: cost of the steps that it adds at a place, per byte of excess
+    removed."""
     gain = gain_of(measured.excess, start + 1, place, network.table.bytes[value])
     if gain == 0:
         return np.inf
@@ -240,7 +245,8 @@ def _score(
 
 @compiled
 def _begins(table: StepArrays, measured: Measured, value: int, place: int) -> int:
-    """Return the event that begins a value's stretch over a place, or `OUTSIDE` or `NOT_LIVE`."""
+    """Return the event that begins the stretch of a value over a place, or `OUTSIDE` or
+    `NOT_LIVE`."""
     if table.producer[value] < 0:
         return OUTSIDE
     first, last = measured.first_event[value], measured.first_event[value + 1]
@@ -253,7 +259,7 @@ def _begins(table: StepArrays, measured: Measured, value: int, place: int) -> in
 
 @compiled
 def _last_run_before(table: StepArrays, measured: Measured, step: int, place: int) -> int:
-    """Return the last position before a place at which a step occurs; the step has an output."""
+    """Return the last position before a place at which a step with an output occurs."""
     made = table.outputs[table.first_output[step]]
     first, last = measured.first_event[made], measured.first_event[made + 1]
     index = first + np.searchsorted(measured.at[first:last], place) - 1
@@ -266,9 +272,8 @@ def _last_run_before(table: StepArrays, measured: Measured, step: int, place: in
 def _chain(
     network: Network, measured: Measured, marks: Marks, chain: Integers, value: int, place: int
 ) -> int:
-    """Fill `chain` with the steps that recompute a value at a place from what is live there.
-
-    Returns their number, or 0 if there is no such chain.
+    """Write to `chain` the steps that recompute a value at a place from the values live there.
+    Returns the number of steps, or 0 if there is no such chain.
     """
     table = network.table
     marks.given[0] += 1
@@ -307,7 +312,8 @@ def _fits(
     place: int,
     capacity: int,
 ) -> bool:
-    """Return whether the latest chain, in order, fits at a place within the limit or its level."""
+    """Return whether a chain fits at a place, within the capacity plus the place's present
+    excess."""
     marks.given[0] += 1
     mark = marks.given[0]
     for index in range(len(order)):
@@ -352,7 +358,8 @@ def _drop(
     end: int,
     place: int,
 ) -> int:
-    """Drop a stretch for a chain at a place, and return the excess removed."""
+    """Drop a stretch of a value that a chain recomputes at a place; return the excess bytes
+    removed."""
     mark = marks.step[chain[0]]  # the mark that `_fits` gave this chain
     for step in chain:
         for operand in table.inputs[table.first_input[step] : table.first_input[step + 1]]:

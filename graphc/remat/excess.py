@@ -1,10 +1,10 @@
-"""Bytes above a limit by position, in blocks, so that long stretches are counted quickly.
+"""Bytes above a limit by position, summarized by block, so that sums over long ranges are fast.
 
 A stretch of a chain of n layers covers up to n positions, and eviction counts the gain of several
 stretches per value. Each block of BLOCK positions therefore has its least and largest excess and
-its sum. If a block is inside the stretch and all of its positions have at least the bytes of the
-value, or at most as many, its gain follows from these three numbers. Bytes to be removed from all
-positions of a block are noted in `removed` alone.
+its sum. Let a block be inside the stretch. If the excess is at least the bytes of the value at all
+of its positions, or at most as many, these three numbers give the gain. Bytes to be removed from
+all positions of a block are noted in `removed` alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ BLOCK = 128
 
 
 class Excess(NamedTuple):
-    """Excess by position, to be reduced by its block's `removed`, and totals by block."""
+    """Excess bytes by position, before subtraction of the block's `removed`, and summaries by
+    block."""
 
     bytes: Integers
     removed: Integers
@@ -32,7 +33,7 @@ class Excess(NamedTuple):
 
 @compiled
 def excess_of(bytes_by_position: Integers) -> Excess:
-    """Return the blocks of the excess by position; the array is copied."""
+    """Return the summarized excess of an array of excess bytes by position, which is copied."""
     count = (len(bytes_by_position) + BLOCK - 1) // BLOCK
     excess = Excess(
         bytes_by_position.copy(),
@@ -48,7 +49,7 @@ def excess_of(bytes_by_position: Integers) -> Excess:
 
 @compiled
 def excess_at(excess: Excess, position: int) -> int:
-    """Return the excess at one position."""
+    """Return the excess bytes at one position."""
     return int(excess.bytes[position] - excess.removed[position // BLOCK])
 
 
@@ -72,7 +73,8 @@ def gain_of(excess: Excess, begin: int, end: int, size: int) -> int:
 
 @compiled
 def reduce_excess(excess: Excess, begin: int, end: int, size: int) -> int:
-    """Remove up to `size` bytes at each position, and return the bytes removed."""
+    """Subtract up to `size` bytes at each position of `[begin, end)`, and return the sum
+    subtracted."""
     gain, position = 0, begin
     while position < end:
         block = position // BLOCK

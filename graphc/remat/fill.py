@@ -1,8 +1,8 @@
 """Fill: a local search that saves values instead of recomputing them, within spare capacity.
 
 Let step s occur at positions q < p of a sequence, and nowhere between. Without the occurrence at p,
-later uses of s's outputs read those of q. Each output then stays live from its last use before p up
-to p. That is possible if on this whole stretch
+later uses of the outputs read those computed at q. Each output then stays live from its last use
+before p up to p. That is possible if on this whole stretch
 
     bytes live + bytes of the outputs that stay ≤ limit
 
@@ -29,7 +29,8 @@ PASSES = 8
 
 
 def fill(steps: Problem, sequence: Sequence[int], capacity: int) -> list[int]:
-    """Save values instead of recomputing them, most expensive bytes first, within `capacity`."""
+    """Return a sequence that recomputes fewer values, highest cost per byte first, within
+    `capacity` bytes."""
     best = np.array(sequence, np.int64)
     levels, capacity = steps.levels(best), capacity - steps.fixed_bytes
     for _ in range(PASSES):
@@ -45,7 +46,7 @@ def fill(steps: Problem, sequence: Sequence[int], capacity: int) -> list[int]:
 
 
 def _kept(steps: Problem, sequence: Integers, levels: Integers, capacity: int) -> Booleans:
-    """Return by position whether the step stays after one pass."""
+    """Return for each position whether its step stays in the sequence after one pass."""
     table = steps.arrays
     previous = suited(_appearances_before, len(steps))(sequence, len(steps))
     # First occurrences are never removed, so every step stays in the sequence.
@@ -58,7 +59,7 @@ def _kept(steps: Problem, sequence: Integers, levels: Integers, capacity: int) -
 
 @compiled
 def _appearances_before(sequence: Integers, count: int) -> Integers:
-    """Return by position the previous occurrence of its step, or -1."""
+    """Return for each position the previous position of the same step, or -1."""
     latest = np.full(count, -1, np.int64)
     previous = np.empty(len(sequence), np.int64)
     for position in range(len(sequence)):
@@ -76,7 +77,8 @@ def _one_pass(
     levels: Integers,
     capacity: int,
 ) -> Booleans:
-    """Try to remove recomputed steps in the given order, raising the levels for saved values."""
+    """Try to remove recomputed steps in the given order, and return the positions that stay, as
+    booleans. `levels`, the live bytes by position, grow by the values that are saved instead."""
     place, ends = _last_readers(table, sequence)
     most = 1
     for step in range(len(table.cost)):
@@ -128,7 +130,7 @@ def _one_pass(
 
 @compiled
 def _free_from(table: StepArrays, sequence: Integers, end: int, value: int) -> int:
-    """Return the position from which a value has no bytes if `end` is its last use."""
+    """Return the first position at which the bytes of a value are free if `end` is its last use."""
     step = sequence[end]
     for pair in range(table.first_overwrite[step], table.first_overwrite[step + 1]):
         # An overwritten value took no bytes beside the output; saving it undoes that.
@@ -139,7 +141,8 @@ def _free_from(table: StepArrays, sequence: Integers, end: int, value: int) -> i
 
 @compiled
 def _last_readers(table: StepArrays, sequence: Integers) -> tuple[Integers, Integers]:
-    """Return the last use of each occurrence's outputs, and where those of a position begin."""
+    """Return the first index of each position's outputs, and the last use of each output by
+    index."""
     place = np.zeros(len(sequence) + 1, np.int64)
     for position in range(len(sequence)):
         step = sequence[position]

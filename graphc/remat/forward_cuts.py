@@ -28,9 +28,8 @@ class Cut:
 
 
 def cuts(graph: Graph, forward_pass: ForwardPass) -> list[Cut]:
-    """Return the positions that a single value crosses, or that are narrowest in their window.
-
-    If the user has marked segments, their ends are the only candidates.
+    """Return the cuts of a forward pass: positions that one value crosses, or that are locally
+    narrowest. If the user has marked segments, their ends are the only candidates.
     """
     marked = {
         before
@@ -49,7 +48,8 @@ def cuts(graph: Graph, forward_pass: ForwardPass) -> list[Cut]:
 def _crossings(
     graph: Graph, forward_pass: ForwardPass
 ) -> Iterator[tuple[int, int, Collection[Value]]]:
-    """Yield what crosses each position; views count as what they view."""
+    """Yield (step, bytes, values) for the values that cross each position, with viewed values for
+    views."""
     nodes, roots = graph.nodes, graph.roots
     return crossings(
         forward_pass.steps,

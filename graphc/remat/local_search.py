@@ -22,7 +22,7 @@ RELAXED = (1.05, 1.1, 1.2, 1.03, 1.07, 1.15, 1.3)
 
 
 def iterate(problem: Problem, sequence: Sequence[int], capacity: int, effort: int) -> list[int]:
-    """Return a sequence of no higher cost that fits, from one that fits."""
+    """Improve a sequence that fits the capacity; return one that fits and costs no more."""
     best, cost = list(sequence), problem.extra_cost(sequence)
     tried = [best]
     failed = 0

@@ -41,24 +41,22 @@ from graphc.remat.min_cut import CAPACITY, Choice
 from graphc.scheduling.problem import Problem
 
 LARGEST = 30_000
-"""Maximum number of steps for which cuts take little time."""
+"""Maximum number of steps of a problem for which the bound on cost is computed."""
 
 PLACES = 5
-"""Maximum number of steps w that are tried, at a distance from each other."""
+"""Maximum number of steps at which bounds are computed; they are far apart from each other."""
 
 NEARBY, FEW, NEAR = 8, 5_000, 0.05
 """Widest steps also tried around each boundary, the largest graph for this, and their maximum
 distance from the boundary as a fraction of all steps."""
 
 PRICES = 16
-"""Maximum number of prices tried for one step."""
+"""Maximum number of prices of a byte, and so of minimum cuts, tried for one step."""
 
 
 def least_bytes(steps: Problem) -> int:
-    """Return a lower bound on the peak.
-
-    It is the largest, over the steps with the most bytes of operands and results, of those bytes
-    and of the values from outside that are live then and read later.
+    """Return a lower bound on peak bytes, the maximum over the steps with the most working bytes. A
+    step adds to its working bytes the values without a producer that later steps read.
     """
     widest = sorted(range(len(steps)), key=lambda step: (-_working_bytes(steps, step), step))
     at_end = steps.total(steps.live_out)
@@ -68,7 +66,8 @@ def least_bytes(steps: Problem) -> int:
 
 
 def _working_bytes(steps: Problem, step: int) -> int:
-    """Return the bytes of inputs, outputs and workspace, less the most that may be shared."""
+    """Return the bytes of inputs, outputs and workspace, less what outputs may take over from
+    inputs."""
     values = {*steps.inputs[step], *steps.outputs[step]}
     return steps.total(values) - _shared(steps, step) + steps.workspace[step]
 
@@ -80,7 +79,7 @@ def _shared(steps: Problem, step: int) -> int:
 
 
 def _outside_bytes(steps: Problem, step: int) -> int:
-    """Return the bytes from outside that a successor of the step reads, and the step does not."""
+    """Return the bytes of values without a producer that only successors of the step read."""
     read = {
         v
         for later in _dependents(steps, step)
@@ -99,7 +98,8 @@ def extra_cost(steps: Problem, budget: int) -> float:
 
 
 def _places(steps: Problem) -> list[int]:
-    """Return steps to bound at: first backward uses and steps of many live bytes, far apart."""
+    """Return the steps at which to compute bounds: first backward uses, and far-apart steps of high
+    peak."""
     levels = steps.levels(range(len(steps))).tolist()
     chosen: list[int] = []
     # At these, a whole forward pass has run and all of its gradients are still to come.
@@ -119,7 +119,8 @@ def _places(steps: Problem) -> list[int]:
 
 
 def _around_boundaries(steps: Problem) -> list[int]:
-    """Return the steps near the boundaries that read and produce the most bytes."""
+    """Return the steps near forward/backward boundaries with the most bytes of operands and
+    results."""
     reach, found = int(NEAR * len(steps)), list[int]()
     for run in steps.runs[:PLACES]:
         near = range(max(run.start, run.boundary - reach), min(run.stop, run.boundary + reach + 1))
@@ -128,7 +129,7 @@ def _around_boundaries(steps: Problem) -> list[int]:
 
 
 def _at(steps: Problem, w: int, budget: int) -> float:
-    """Return the maximum of g for one step w."""
+    """Return the lower bound on recompute cost from the values live while step `w` first runs."""
     ancestors = steps.missing(steps.inputs[w], frozenset())
     made = {value for step in ancestors for value in steps.outputs[step]}
     dependents = _dependents(steps, w)
@@ -148,7 +149,8 @@ def _at(steps: Problem, w: int, budget: int) -> float:
 
 
 def _best(choice: Choice, limit: int) -> float:
-    """Return the best bound over all prices, where the hull crosses `limit` bytes."""
+    """Return the highest lower bound over the prices tried; saved sets have at most `limit`
+    bytes."""
     bound = 0.0
     for price, between in choice.tangents(limit, PRICES):
         value = between.cost + price * (between.bytes - limit)  # g(price)
@@ -159,7 +161,7 @@ def _best(choice: Choice, limit: int) -> float:
 
 
 def _dependents(steps: Problem, w: int) -> list[int]:
-    """Return the steps that depend on what `w` produces."""
+    """Return the steps that depend, directly or indirectly, on outputs of step `w`."""
     reached = set(steps.outputs[w])
     found: list[int] = []
     for step in range(w + 1, len(steps)):

@@ -64,10 +64,10 @@ class SavedSet:
 
 
 class Choice:
-    """The choice to save or recompute the values of `chosen` steps that are `required` later.
-
-    Inputs from elsewhere are available, and values in `free` are always saved. Steps in
-    `undecided`, none of which is chosen, may or may not have run; all of them must run eventually.
+    """The choice to save or recompute outputs of `chosen` steps, so that `required` values are
+    available. Inputs from other steps are available, and values in `free` are always saved. Steps
+    in `undecided`, none of which is chosen, may or may not have run; all of them must run
+    eventually.
     """
 
     def __init__(
@@ -115,20 +115,20 @@ class Choice:
 
     @property
     def least_price(self) -> float:
-        """A price at which everything that is wanted and costs something is saved."""
+        """A price of a byte at which every required value with a recompute cost is saved."""
         return 1e-6 * self.total(0.0) / max(float(self.bytes.sum()), 1.0)
 
     @property
     def highest_price(self) -> float:
-        """A price at which nothing that takes bytes is saved."""
+        """A price of a byte at which no value of nonzero size is saved."""
         return 1e12 * self.least_price
 
     def total(self, price: float) -> float:
-        """Return cost plus `price` times bytes of everything."""
+        """Return the cost of all steps plus `price` times the bytes of all values."""
         return float(np.maximum(self.costs, 0).sum() + price * self.bytes.sum())
 
     def cheapest(self, price: float) -> SavedSet:
-        """Return the saved set of least cost plus `price` times bytes."""
+        """Return the saved set that minimizes recompute cost plus `price` times saved bytes."""
         # If recomputation is free, nothing is worth a byte.
         if not len(self.starts) or not self.costs.max() > 0:
             return SavedSet(frozenset(), 0, 0.0)
@@ -159,12 +159,12 @@ class Choice:
 
     @cached_property
     def outermost(self) -> tuple[SavedSet, SavedSet]:
-        """The saved sets of the most and of the fewest bytes on the hull."""
+        """The saved sets at the ends of the hull: with the most bytes, and with the fewest."""
         return self.cheapest(self.least_price), self.cheapest(self.highest_price)
 
     def tangents(self, limit: int, most: int) -> Iterator[tuple[float, SavedSet]]:
-        """Yield at most `most` prices of a byte with their saved sets, closing in on the point
-        where the hull crosses `limit` bytes; none if everything fits or nothing does."""
+        """Yield up to `most` pairs of a price and its saved set, closing in on `limit` bytes on the
+        hull. Yields nothing if all sets on the hull fit the limit, or none does."""
         more, less = self.outermost
         for _ in range(most):
             # `more` stays above the limit and `less` within it.
@@ -182,8 +182,8 @@ class Choice:
                 less = between
 
     def cheapest_within(self, limit: int, most: int) -> SavedSet:
-        """Return the cheapest corner of at most `limit` bytes found by `most` cuts, or that of the
-        fewest bytes if none fits."""
+        """Return the cheapest saved set of at most `limit` bytes on the hull, found by up to `most`
+        cuts. If none fits, return the saved set of the fewest bytes."""
         whole, least = self.outermost
         if whole.bytes <= limit:
             return whole
@@ -191,7 +191,8 @@ class Choice:
         return min(found, key=lambda each: (each.cost, each.bytes), default=least)
 
     def hull(self, most: int) -> list[SavedSet]:
-        """Return at most `most` corners of the lower hull of cost against bytes, largest first."""
+        """Return up to `most` saved sets on the lower convex hull of cost against bytes, most bytes
+        first."""
         low, high = self.outermost
         found = {low.bytes: low, high.bytes: high}
         pending = [(low, high)]

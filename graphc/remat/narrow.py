@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from typing import TypeVar
 
 WINDOW = 8
-"""Number of positions on either side that a cut is compared with, unless one value crosses it."""
+"""A cut is the narrowest among this many positions on either side, unless only one value crosses
+it."""
 
 MOST_UNITS, MOST_WIDE = 340, 80
-"""Limits on the units of a chain: if one value crosses most cuts, and if several do."""
+"""Maximum number of units of a chain if one value crosses most cuts, and if several values do."""
 
 V = TypeVar("V", bound=Hashable)
 
@@ -20,7 +21,7 @@ def crossings(
     makes: Callable[[int], Iterable[V]],
     size: Callable[[V], int],
 ) -> Iterator[tuple[int, int, Collection[V]]]:
-    """Yield (step, bytes, values) for what crosses the position after each step."""
+    """Yield (step, bytes, values) for the values that cross the position after each step."""
     last_use = {value: step for step in sequence for value in reads(step)}
     # One dict for the whole walk, as copies would take quadratic time. Callers copy it to keep it.
     crossing: dict[V, None] = {}
@@ -53,7 +54,8 @@ def narrow(widths: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def thinned(places: list[int], widths: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the narrower of each two neighboring positions, repeatedly, until few are left."""
+    """Thin out cuts: keep the narrower of each two neighbors, until there are fewer than the
+    maximum."""
     wide = sum(widths[place][1] > 1 for place in places)
     most = MOST_WIDE if 2 * wide > len(places) else MOST_UNITS
     while len(places) >= most:

@@ -13,7 +13,8 @@ from graphc.plans.memory_plan import Allocate
 
 @dataclass(frozen=True)
 class Point:
-    """A plan's allocation, and the seconds and flops that it adds as fractions of a step."""
+    """The allocation of a plan, with its extra seconds and flops as fractions of a training
+    step."""
 
     allocation: Allocation
     strategy: Allocate
@@ -41,8 +42,7 @@ class Point:
 
 
 def knee_of(curve: Sequence[tuple[int, float]], most: int) -> int:
-    """Return the bytes at the knee of a curve of (bytes, time), farthest from its chord.
-
+    """Return the bytes at the knee of a curve of (bytes, time): its farthest point from its chord.
     The curve starts at `most` bytes without extra time.
     """
     least, cost = curve[-1]
@@ -52,7 +52,7 @@ def knee_of(curve: Sequence[tuple[int, float]], most: int) -> int:
 
 
 def between(low: int, high: int, count: int) -> Iterator[int]:
-    """Yield the `count - 2` budgets between two."""
+    """Yield `count - 2` budgets between `low` and `high` bytes, denser near `low`."""
     for index in range(1, count - 1):
         # The mean of linear and logarithmic spacing, as the curve is steep at tight budgets.
         part = index / (count - 1)
@@ -60,14 +60,16 @@ def between(low: int, high: int, count: int) -> Iterator[int]:
 
 
 def faster(first: Point | None, second: Point | None) -> Point | None:
-    """Return the point of less extra time, or the first of equals; either may be None."""
+    """Return the point with less extra time, the first if both are equal; None counts as
+    slowest."""
     if first is None or second is None:
         return first or second
     return min(first, second, key=lambda point: point.extra_time)
 
 
 def undominated(points: list[Point]) -> list[Point]:
-    """Return the points by bytes, without those that another beats in bytes and in time."""
+    """Return the points of the Pareto frontier by increasing bytes: each takes less time than the
+    last."""
     chosen: list[Point] = []
     for point in sorted(points, key=lambda p: (p.arena_bytes, p.extra_time)):
         if not chosen or point.extra_time < chosen[-1].extra_time:

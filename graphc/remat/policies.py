@@ -60,7 +60,8 @@ def cheap(graph: Graph) -> Counts:
 
 
 def segments(graph: Graph) -> Counts:
-    """Return the counts of Alg. 1 for the user's segments (`graphc.segment`): save what leaves."""
+    """Return the counts of Alg. 1: save the values that leave a user's segment
+    (`graphc.segment`)."""
     leaving: set[Node | None] = {value.node for value in graph.outputs.values()}
     for node in graph.nodes:
         if node.phase == "forward" and node.op.views is None:
@@ -78,7 +79,8 @@ def segments(graph: Graph) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Cuts that end stages, and x and y of Alg. 3: bytes between stages and of the largest one."""
+    """The cuts that end stages, and x and y of Alg. 3: bytes between all stages, and bytes of the
+    largest."""
 
     cuts: tuple[Cut, ...]
     between: int
@@ -108,9 +110,9 @@ def _owns(value: Value) -> bool:
 
 
 def counts_of_stages(graph: Graph, passes: Iterable[tuple[ForwardPass, Stages]]) -> Counts:
-    """Return counts that save what crosses the cuts of stages, and recompute the stages.
+    """Return counts that save the values that cross the stages' cuts, and recompute all others.
 
-    The last stage of a pass is saved, as its gradient comes next and would need all of it at once.
+    The last stage of a pass is saved whole, as its gradient comes next and needs all of it at once.
     """
     counts: dict[Node, int] = {}
     for forward_pass, stages in passes:
@@ -177,7 +179,8 @@ def recursive(graph: Graph, per_level: int = 1) -> Counts:
 def _nested(
     graph: Graph, forward_pass: ForwardPass, places: Sequence[Cut], per_level: int
 ) -> dict[Node, int]:
-    """Return the counts of a pass; part p precedes cut p, and saved values have the cut's level."""
+    """Return the counts of one forward pass, divided recursively. Part p is before cut p; values
+    that cross a cut have the level of the recursion that saves them."""
     kept: dict[Node, int] = {}
     level_of_part = [0] * (len(places) + 1)
     pending = [(0, len(places) + 1, 0)]
@@ -215,13 +218,12 @@ POLICIES: dict[str, Callable[[Allocation], Counts]] = {
     "sublinear": lambda given: sublinear(given.graph, _judge(given)),
     "recursive": lambda given: recursive(given.graph),
 }
-"""The policies of Chen et al. Of equally good plans, the first one's counts are taken.
-
-budget.py plans requests for bytes or work."""
+"""The policies of Chen et al. by name, in order of preference: of equally good plans, the first is
+taken. budget.py plans requests for bytes or work."""
 
 
 def recompute(given: Allocation, policy: str) -> Graph:
-    """Return a training graph without copies with the recomputation of `policy`.
+    """Return a training graph, given without recomputation, with the recomputation of `policy`.
 
     16-bit copies of parameters are recomputed under every policy.
     """
@@ -247,13 +249,14 @@ class Sequences:
         self._known: dict[str, list[int]] = {}
 
     def of(self, policy: str) -> list[int]:
-        """Return the sequence of one policy."""
+        """Return the sequence of one policy, as positions of the graph's nodes."""
         if policy not in self._known:
             self._known[policy] = sequence_of(self._given, policy)
         return self._known[policy]
 
     def distinct(self) -> Iterator[str]:
-        """Yield the names of policies, skipping those with the sequence of an earlier one."""
+        """Yield the names of policies, skipping those with the same sequence as an earlier
+        policy."""
         seen: list[list[int]] = []
         for policy in self._policies:
             if self.of(policy) not in seen:
@@ -262,7 +265,8 @@ class Sequences:
 
 
 def with_sequence(graph: Graph, sequence: list[int]) -> Graph:
-    """Return a sequence as a graph, with updates after the last use of what they replace."""
+    """Return the graph that executes a sequence, with updates after the last use of the replaced
+    states."""
     return place_updates(materialise(graph, sequence))
 
 
@@ -271,7 +275,8 @@ def _mirrored(graph: Graph, counts: Counts) -> list[int]:
 
 
 def _judge(given: Allocation) -> Callable[[Counts], int]:
-    """Return a function from counts to peak live bytes, with overwriting and workspaces."""
+    """Return a function from counts to peak live bytes, including workspaces and overwriting of
+    operands."""
     graph_steps = TrainingGraph(given, lambda node: 0.0, feature_maps_only=False)
     return lambda counts: graph_steps.steps.peak(
         graph_steps.without_views(_mirrored(given.graph, counts))

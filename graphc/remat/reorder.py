@@ -33,14 +33,14 @@ from graphc.scheduling import Arc, Precedence, as_late_as_needed, layer_by_layer
 from graphc.scheduling.problem import Problem
 
 SAVED_BY_PARTS = 0.001
-"""Fraction of the bytes from which parts inside concatenations matter to an order."""
+"""Fraction of the live bytes that placing parts inside concatenations must save to be modeled."""
 
 
 def reordered(given: Allocation) -> Allocation:
     """Return the graph in an order with a smaller packed arena, or as given if none is found.
 
     Live bytes are those of an `Allocation`: with overwriting, views, parts inside concatenations
-    and workspaces. Neither they nor the arena grow.
+    and workspaces. Neither live bytes nor the arena grow.
     """
     found = with_least_peak(given)
     if found is given:
@@ -54,11 +54,11 @@ def reordered(given: Allocation) -> Allocation:
 def by_layers(given: Allocation) -> list[Allocation]:
     """Return orders that run recurrent layers one after another (scheduling/layers.py).
 
-    These are for schedules with recomputation. The last order has the whole forward pass first. If
-    it lowers the peak, another one comes before, in which forward steps that only their own
-    gradients use follow the boundary. The list is empty for graphs without such layers, with
-    several forward passes, or with copies, which are already where they are needed (as 16-bit ones
-    of parameters).
+    These are for schedules with recomputation. The last order has the whole forward pass first. A
+    second order precedes it if that lowers the peak: forward steps that only their own gradients
+    use then follow the boundary. The list is empty for graphs without such layers, with several
+    forward passes, or with copies, such as 16-bit ones of parameters, which are already where they
+    are needed.
     """
     return _by_layers(_steps_of(given), at_once=True)
 
@@ -96,7 +96,7 @@ def with_least_peak(given: Allocation) -> Allocation:
 
 
 def _improved(graph_steps: TrainingGraph) -> Allocation:
-    """Return the best order that the search finds from one order, or that order."""
+    """Return the allocation of the best order that the search finds, or the given allocation."""
     given = graph_steps.allocation
     arcs = tuple(_arcs(graph_steps))
 
@@ -126,7 +126,7 @@ def _in_order(graph_steps: TrainingGraph, order: Sequence[int]) -> Allocation:
 
 
 def _arcs(graph_steps: TrainingGraph) -> Iterator[Arc]:
-    """Yield pairs of steps whose first must precede the second, though no data says so."""
+    """Yield pairs (a, b) of steps such that a must precede b although no value connects them."""
     graph = graph_steps.graph
     consumers: dict[int, list[int]] = {}
     for step, inputs in enumerate(graph_steps.steps.inputs):

@@ -14,7 +14,8 @@ INITIAL_SIZE = 256
 
 
 class Recomputed(NamedTuple):
-    """Recomputed steps: `step` at `place`, linked per step from `latest` back along `previous`."""
+    """Recomputed steps as linked lists: `latest` is the last entry of each step, `previous` the one
+    before. Each entry records `step` at `place`."""
 
     latest: Integers
     step: Integers
@@ -55,7 +56,7 @@ def enlarged(recomputed: Recomputed) -> Recomputed:
 
 @compiled
 def record(recomputed: Recomputed, count: int, chain: Integers, place: int) -> int:
-    """Record a chain at a place, and return the number of recomputed steps."""
+    """Record the steps of a chain at a place, and return the new number of entries."""
     for step in chain:
         if not is_recomputed_at(recomputed, step, place):
             recomputed.step[count], recomputed.place[count] = step, place

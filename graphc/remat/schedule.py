@@ -64,7 +64,7 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
 
 
 def mirrored_sequence(graph: Graph, mirror: MirrorCount) -> list[int]:
-    """Return mirror counts of forward nodes as a sequence, in the lazy order of Alg. 2.
+    """Return the sequence of given mirror counts of forward nodes, in the lazy order of Alg. 2.
 
     A copy is made right before the first gradient node that reads it, together with the copies of
     the same or a lower level that it needs.

@@ -1,4 +1,4 @@
-"""Schedules within a capacity: several starting points, evicted, filled and improved.
+"""Schedules within a capacity, by eviction, filling and local search from several starting points.
 
 For a capacity of M bytes the candidates are
 
@@ -43,7 +43,7 @@ ABOVE = (1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.3)
 """Capacities of the dynamic program, as multiples of the requested one."""
 
 ATTEMPTS = 12
-"""Queries of the dynamic program, with fewer free bytes after a schedule exceeds the capacity."""
+"""Maximum number of queries of the dynamic program; each has fewer free bytes than the last."""
 
 RERUN_FROM = 0.05
 """Extra cost, as a fraction of a forward pass, above which ranges of a chain may be rerun."""
@@ -52,10 +52,10 @@ EFFORT = 15_000
 """Iterations of local search for one capacity, times the steps of the problem."""
 
 BISECTIONS = 7
-"""Capacities tried in a bisection for few bytes."""
+"""Maximum number of capacities tried in a bisection for the fewest bytes."""
 
 CURVE_POINTS = 24
-"""Capacities of an estimated curve."""
+"""Number of capacities of an estimated trade-off curve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Schedule:
 
 
 class Solver:
-    """Schedules of one problem, each computed once."""
+    """Solver of one problem, which caches the schedule of each capacity."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -92,7 +92,8 @@ class Solver:
         return self._schedules[capacity]
 
     def best(self, candidates: Iterable[Sequence[int]], capacity: int) -> Schedule | None:
-        """Evict and fill each candidate, improve the cheapest, and return it, or None."""
+        """Evict and fill each candidate, and return the cheapest after local search; None if none
+        fits."""
         found = [each for each in (self.fitted(c, capacity) for c in candidates) if each]
         best = min(found, key=self.problem.extra_cost, default=None)
         if best is None:
@@ -105,7 +106,7 @@ class Solver:
         return None if shrunk is None else fill(self.problem, shrunk, capacity)
 
     def measured(self, sequence: list[int]) -> Schedule:
-        """Return a schedule with the sequence's extra cost and peak."""
+        """Return the schedule of a sequence, with its recompute cost and peak bytes."""
         return Schedule(sequence, self.problem.extra_cost(sequence), self.problem.peak(sequence))
 
     @cached_property
@@ -129,7 +130,8 @@ class Solver:
         return self.lowest(self.no_recompute, affordable)
 
     def lowest(self, best: Schedule, find: Callable[[int], Schedule | None]) -> Schedule:
-        """Bisect capacities below a schedule's peak for the least at which `find` succeeds."""
+        """Return the schedule of the least capacity at which `find` succeeds, by bisection from
+        `best`."""
         low = self.floor
         for _ in range(BISECTIONS):
             if best.peak_bytes - low <= best.peak_bytes // 500:
@@ -214,7 +216,7 @@ class Solver:
         return self._joined(parts)
 
     def _joined(self, parts: Iterable[list[int]]) -> list[int]:
-        """Return the sequences of the runs with the steps between them, which execute once."""
+        """Join the sequences of the runs with the steps between runs, which execute once."""
         sequence: list[int] = []
         reached = 0
         for spans, part in zip(self.spans, parts, strict=True):
@@ -251,7 +253,8 @@ class Solver:
         return max(self.no_recompute.peak_bytes - self.problem.fixed_bytes, 1)
 
     def _best_table(self, number: int, capacity: int, free: float) -> FirstPass:
-        """Return a table, with reruns of ranges only if a schedule without them is expensive."""
+        """Return a table for one run; it has reruns of ranges only if a schedule without them is
+        expensive."""
         most = self._table_bytes(capacity - self.problem.fixed_bytes)
         single = self._table(number, most, False)
         if single.cost(single.scale.level_within(free)) <= RERUN_FROM * self._forward_cost:

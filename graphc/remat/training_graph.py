@@ -1,7 +1,6 @@
-"""A training graph as a planner's problem, and a planner's sequence as positions of graph nodes.
-
-Views are not steps of a planner. The values that they view represent them, and `with_views` puts
-them back before their consumers.
+"""Conversion of a training graph to a planner's problem, and of its sequences back to graph nodes.
+Views are not steps of a planner: the value that a view shows represents the view, and `with_views`
+inserts views again before their consumers.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ class TrainingGraph:
         return not isinstance(root, State | Input) and root.type.bytes == value.type.bytes
 
     def root(self, value: Value) -> Value:
-        """Return the value whose bytes a view shares, or the value itself if it is no view."""
+        """Return the value whose bytes a view shares, or the value itself if it is not a view."""
         placement = self.storages.placements[value]
         while placement.how == "view":
             assert placement.over is not None, "something is viewed"
@@ -140,11 +139,13 @@ class TrainingGraph:
         return all(self.storages.placements[v].how == "view" for v in node.outputs)
 
     def _runs_once(self, node: Node) -> bool:
-        """Return whether the node replaces a state, or an output is one that the user keeps."""
+        """Return whether the node may run only once: it replaces a state, or the user keeps an
+        output."""
         return node.op.has_effect or not self._kept.isdisjoint(node.outputs)
 
     def _uncounted(self) -> set[Value]:
-        """Return the values in storages of inputs, of outputs and of operands of updates."""
+        """Return the values stored in buffers of graph inputs, graph outputs or operands of
+        updates."""
         merged = self.allocation.merged.placements
         handed = (value for node in self.graph.effects for value in node.inputs)
         inputs = (value for value in self.graph.sources if isinstance(value, Input))
@@ -160,7 +161,8 @@ class TrainingGraph:
         return tuple(self.numbers[value] for value in own)
 
     def _overwrites(self, node: Node) -> tuple[tuple[int, int], ...]:
-        """Return the pairs that graphc.allocation.inplace may merge, judged by the node alone."""
+        """Return the pairs (output, operand) of a node whose output may overwrite the operand. Live
+        ranges, which graphc.allocation.inplace also checks, are ignored."""
         pairs = []
         outputs, inputs = node.named_outputs(), node.named_inputs()
         for name, candidates in node.op.may_overwrite.items():
@@ -211,13 +213,15 @@ class TrainingGraph:
         return [self.place[position] for position in positions if position in self.place]
 
     def with_views(self, sequence: Sequence[int]) -> list[int]:
-        """Return the positions of steps' nodes, each after the views that it reads."""
+        """Return the node positions of a sequence of steps, each node after the views that it
+        reads."""
         graph = self.graph
         latest: dict[Value, int] = {}
         result: list[int] = []
 
         def renew(value: Value) -> None:
-            """Repeat the views of a value that show an older occurrence of what they view."""
+            """Repeat the views that lead to a value if the viewed value was recomputed after
+            them."""
             views = []
             node = value.node
             while node is not None and self._is_view(node):

@@ -16,10 +16,10 @@ NAMED = 6
 
 @dataclass
 class Trials:
-    """The plans that one search has tried for the goal `asked`, with or without a budget.
-
-    No plan takes fewer than `bound_bytes`. None within the budget adds less than `time_bound`, a
-    fraction of a step's seconds. Either is None if nothing is proven.
+    """Statistics of the plans that one search has tried for the goal `asked`, with or without a
+    budget. Proven bounds: every plan takes at least `bound_bytes`, and every plan within the budget
+    adds at least `time_bound`, as a fraction of a step's seconds. None means that nothing is
+    proven.
     """
 
     asked: str
@@ -30,9 +30,10 @@ class Trials:
     number: int = 0
     fewest_bytes: int | None = None
     least_time: float | None = None
-    """The least extra time of the plans within the budget."""
+    """The least extra time of the tried plans within the budget, as a fraction of a step's
+    seconds."""
     part: str = ""
-    """The part of the search that is under way, such as ``schedule 2 of 4``."""
+    """A description of the current part of the search, such as ``schedule 2 of 4``."""
 
     def record(self, point: Point) -> None:
         """Count a plan and report the best one so far."""
@@ -56,7 +57,8 @@ class Trials:
 def does_not_fit(
     budget: int, least: MemoryPlan, least_bytes: int, bound_bytes: int, maps_only: bool
 ) -> BudgetError:
-    """Return the error with the least bytes found, the lower bound and the values at the peak."""
+    """Return the error if no plan fits: the fewest bytes found, the lower bound and values at the
+    peak."""
     node = least.graph.nodes[least.peak_step].label
     names, shown, values = least.graph.names, [], []
     for buffer in least.live_at(least.peak_step):

@@ -29,7 +29,7 @@ import numpy as np
 from graphc.remat.given.problem import Problem
 
 MANY = 4000
-"""Number of nodes from which more than needed is evicted at a time, to sort less often."""
+"""Minimum number of nodes for evicting more than needed at once, which sorts less often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def run_within(problem: Problem, budget: int, weights: Weights) -> list[int] | N
 
 
 class _Greedy:
-    """One run of the greedy; times are positions in the order of the nodes."""
+    """One run of greedy eviction; times are positions in the given order of the nodes."""
 
     def __init__(self, problem: Problem, budget: int, weights: Weights) -> None:
         self.problem, self.budget, self.weights = problem, budget, weights
@@ -104,7 +104,7 @@ class _Greedy:
         return all(self.live[node] or self.compute(node) for node in self.outputs)
 
     def fix_outputs(self) -> None:
-        """Evict outputs no more."""
+        """Exclude outputs from eviction from now on."""
         self.pinned[self.outputs] = self.fixed[self.outputs] = True
 
     def compute(self, target: int) -> bool:
@@ -137,7 +137,8 @@ class _Greedy:
         return True
 
     def missing(self, target: int) -> list[int]:
-        """Return the target and all evicted values that it needs, in order."""
+        """Return the nodes to run for the target: itself and producers of the evicted values that
+        it needs."""
         found = {target}
         pending = [target]
         while pending:

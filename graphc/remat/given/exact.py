@@ -29,11 +29,11 @@ from dataclasses import dataclass
 from graphc.remat.given.problem import Problem
 
 LARGEST = 13
-"""Bits of a state up to which all states are few enough."""
+"""Maximum number of bits of a state for an exhaustive search."""
 
 
 def is_small(problem: Problem) -> bool:
-    """Return whether a problem has few enough states for `cheapest`."""
+    """Return whether a problem is small enough for `cheapest`: at most `LARGEST` bits per state."""
     values = sum(len(problem.values[node]) for node in problem.needed)
     return values + len(_tracked(problem)) <= LARGEST
 
@@ -64,9 +64,8 @@ def cheapest(problem: Problem, budget: int) -> list[int] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Computation:
-    """A way to compute a node: the bits that it needs, refuses, sets and clears, and its bytes.
-
-    `bytes` are those of the workspace, less what outputs take over from inputs.
+    """A computation of a node, with the state bits that it needs, refuses, sets and clears. `bytes`
+    is the workspace, less the bytes of inputs that outputs overwrite.
     """
 
     node: int
@@ -96,7 +95,8 @@ class _States:
         self.bytes = {0: problem.fixed_bytes}
 
     def following(self, state: int) -> Iterator[tuple[int, int | None]]:
-        """Yield the states after one transition, with the node that it computes."""
+        """Yield each next state, with the node that the transition computes, or None for an
+        eviction."""
         live = self.bytes[state]
         for bit in self.evictable:
             if state & bit:
@@ -128,7 +128,8 @@ class _States:
                 yield _Computation(node, needs, refuses, outputs | own, self._bits(dying), size)
 
     def _overwritten(self, node: int, dying: tuple[int, ...]) -> int:
-        """Return the bytes that outputs take over from inputs that die, in the order of pairs."""
+        """Return the bytes of the inputs in `dying` that outputs overwrite, matched in the order of
+        pairs."""
         taken: set[int] = set()
         saved = 0
         for output, operand in self.problem.overwrites[node]:
@@ -145,9 +146,8 @@ class _States:
 
 
 def _tracked(problem: Problem) -> list[int]:
-    """Return the nodes of which a state records that they have run.
-
-    The values of a pinned node record that themselves, as they are never evicted.
+    """Return the nodes that have a state bit for having run. A pinned node with values needs none,
+    since its values are never evicted.
     """
     first = {node for nodes in problem.after for node in nodes}
     once = {n for n in problem.once if n not in problem.pinned or not problem.values[n]}

@@ -33,10 +33,10 @@ from graphc.scheduling import problem as scheduling
 from graphc.scheduling.problem import Run
 
 LARGEST = 2**46
-"""The largest size and cost: sums over a million nodes stay exact."""
+"""The largest size in bytes and the largest cost; sums over a million nodes stay exact."""
 
 MOST_BYTES = 2**60
-"""The sum of all sizes is below this, so that live bytes fit into 64 bits."""
+"""Upper limit of the sum of all sizes, so that live bytes fit into 64 bits."""
 
 READER = JsonReader(ProblemError)
 
@@ -80,7 +80,7 @@ class Problem:
 
     @cached_property
     def once(self) -> frozenset[int]:
-        """Nodes that are computed once: pinned ones, and those from the boundary on."""
+        """Nodes that are computed once: pinned nodes, and all nodes from the boundary on."""
         start = len(self) if self.boundary is None else self.boundary
         return self.pinned.union(range(start, len(self)))
 
@@ -101,7 +101,8 @@ class Problem:
         return tuple(node for node in range(len(self)) if node in needed)
 
     def name(self, value: int) -> str:
-        """Return the name of a value in messages: its node's id, with the output if it has more."""
+        """Return the name of a value in messages: its node's id, with an output index if there are
+        several."""
         node = self.producer[value]
         values = self.values[node]
         index = f"[{value - values[0]}]" if len(values) > 1 else ""
@@ -120,16 +121,16 @@ class Problem:
 
     @cached_property
     def bound_bytes(self) -> int:
-        """A lower bound on peak bytes: the largest working set, or all live-out values."""
+        """A lower bound on peak bytes: the largest working set of a node, or the values live at the
+        end."""
         at_end = self.fixed_bytes + sum(self.bytes[value] for value in self.live_out)
         return max([at_end, *map(self.working_bytes, self.needed)])
 
     @cached_property
     def steps(self) -> scheduling.Problem:
-        """The needed nodes as steps of a planner.
-
-        `after` is left out: a schedule whose first occurrences keep the given order respects it.
-        Without a boundary, it is the step at which most bytes are live.
+        """The needed nodes as steps of a planner. `after` is left out: a schedule whose first
+        occurrences keep the given order respects it. If the problem has no boundary, the step with
+        the most live bytes is used.
         """
         values = [value for node in self.needed for value in self.values[node]]
         number = {value: index for index, value in enumerate(values)}
@@ -161,7 +162,7 @@ class Problem:
 
     @cached_property
     def arcs(self) -> tuple[Arc, ...]:
-        """Pairs of steps, the first of which must run before the second by `after`."""
+        """Pairs (a, b) of steps such that `after` requires a to run before b."""
         step = {node: index for index, node in enumerate(self.needed)}
         return tuple(
             (step[first], step[node]) for node in self.needed for first in self.after[node]
@@ -169,7 +170,7 @@ class Problem:
 
 
 def read_problem(path: str) -> Problem:
-    """Read a problem from a file; raises `ProblemError` that says where it is wrong."""
+    """Read a problem from a file; raises `ProblemError`, which names the invalid entry."""
     try:
         content = Path(path).read_bytes()
     except (OSError, ValueError) as error:
@@ -192,7 +193,8 @@ def parse_problem(given: Any) -> Problem:
 
 
 class _Nodes:
-    """The nodes of a file, the position of each by its id, and the numbers of their values."""
+    """Parser of the nodes of a file; holds their positions by id and the numbers of their
+    values."""
 
     def __init__(self, entries: Sequence[Any]) -> None:
         self.entries: list[dict[str, Any]] = []
@@ -294,7 +296,7 @@ class _Nodes:
         return frozenset(self.value("outputs", entry) for entry in listed)
 
     def value(self, where: str, given: Any) -> int:
-        """Return the number of the value that an id, or a pair of an id and an output, names."""
+        """Return the number of a value, given as a node id or as a pair [id, output]."""
         if isinstance(given, list) and len(given) == 2:
             values = self.values[self.find(where, given[0])]
             return values[READER.whole(given[1], where, below=len(values))]
@@ -311,7 +313,7 @@ class _Nodes:
 
 
 def _sizes(given: Any, where: str) -> list[int]:
-    """Return the bytes of a node's outputs, of which a single one may be given as a number."""
+    """Return the bytes of each output of a node, given as a list, or as a number for one output."""
     return [_size(each, where) for each in (given if isinstance(given, list) else [given])]
 
 

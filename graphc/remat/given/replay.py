@@ -1,4 +1,4 @@
-"""The checker: runs a schedule of a problem and measures it. It shares no code with planners."""
+"""Independent checker of schedules: simulates one and measures it. Shares no code with planners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphc.remat.given.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The cost of a schedule, its peak bytes, and the position at which they are live."""
+    """The cost of a schedule, its peak bytes, and the position of the peak in the schedule."""
 
     cost: float
     peak_bytes: int
@@ -23,7 +23,7 @@ def replay(problem: Problem, sequence: Sequence[int]) -> Replay:
 
     A value is live from the position that computes it to its last use before it is computed again.
     Outputs and the values of pinned nodes are live to the end. An output takes the bytes of an
-    input that it may overwrite if the input dies there; each pair is tried in the order given.
+    input that it may overwrite if this is the input's last use; pairs are tried in the order given.
     """
     ends = _last_uses(problem, sequence)
     freed = [0] * (len(sequence) + 1)
@@ -51,8 +51,7 @@ def replay(problem: Problem, sequence: Sequence[int]) -> Replay:
 
 
 def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Return the position of the last use of each value computed at each position.
-
+    """Return the position of the last use, by (position, value) of each computation of a value.
     Raises `ProblemError` if the schedule is not legal.
     """
     ends: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""The planner of a given problem: exact if it is small, else the best of a portfolio.
+"""Planner for a given problem: exact if the problem is small, else the best of several heuristics.
 
     up to 13 values   exact.py: the optimum
     otherwise         the cheapest of solver.py and of greedy eviction (evict.py) under a list of
@@ -43,16 +43,17 @@ PORTFOLIO = tuple(
 )
 
 TIGHTER = (1.0, 0.97, 0.93, 0.88)
-"""Parts of the budget for the greedy; `fill` uses the rest to save more values."""
+"""Fractions of the budget for greedy eviction; `fill` uses the rest to save more values."""
 
 PERTURBATIONS = (1.0, 0.5, 2.0)
-"""Ranges of the perturbation of scores, in rotation."""
+"""Ranges of the random perturbation of scores, used in rotation."""
 
 FEW, LEAST_ATTEMPTS = 1000, 3 * len(PORTFOLIO)
-"""Problems of up to `FEW` nodes have `LEAST_ATTEMPTS` in any time; larger ones have one."""
+"""Minimum number of attempts: `LEAST_ATTEMPTS` for up to `FEW` nodes, one for larger problems."""
 
 SOLVER_EFFORT, ATTEMPT_EFFORT = 100_000, 3_000
-"""Effort of local search after the schedule of the solver and after each attempt of the greedy."""
+"""Effort of local search (steps times iterations) after the solver and after each greedy
+attempt."""
 
 BISECTIONS = 12
 LARGEST_NAMED = 6
@@ -118,7 +119,7 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
 
 
 def _of_solver(problem: Problem, budget: int, solver: Solver) -> tuple[float, list[int]] | None:
-    """Return the cost and the schedule of the solver for networks, or None if it does not fit."""
+    """Return cost and schedule found by the solver for training graphs, or None if none fits."""
     # The smallest schedule is found by another method, so it may fit where `schedule` fails.
     found = solver.schedule(budget) or solver.least
     if found.peak_bytes > budget:
@@ -129,7 +130,8 @@ def _of_solver(problem: Problem, budget: int, solver: Solver) -> tuple[float, li
 
 
 def _attempts() -> Iterator[tuple[Weights, float]]:
-    """Yield weights and parts of the budget: the portfolio, then perturbed ones without end."""
+    """Yield weights with fractions of the budget: those of the portfolio, then perturbed ones
+    endlessly."""
     yield from ((weights, 1.0) for weights in PORTFOLIO)
     for seed in itertools.count(1):
         for index, weights in enumerate(PORTFOLIO):
@@ -170,7 +172,8 @@ def _solution(problem: Problem, sequence: list[int], bound: float, started: floa
 
 
 def _fewest_bytes(problem: Problem, solver: Solver | None) -> list[int]:
-    """Return the schedule of the least peak found, of the solver or of the greedy by bisection."""
+    """Return the schedule of the least peak found, by the solver or by bisection of greedy
+    budgets."""
     best = list(problem.needed)
     if solver is not None:
         best = [problem.needed[step] for step in solver.least.sequence]
