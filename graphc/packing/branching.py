@@ -1,8 +1,8 @@
 """Branching rule of the exact search in `graphc.packing.search`.
 
 A decision takes one of the two end sections of a valley. Either one of the buffers that may rest on
-its floor does, or all of them leave the floor for a support that ends higher. Terms are defined in
-`graphc.packing.search`.
+the floor is placed there, or all of them leave the floor for a support that ends higher. Terms are
+defined in `graphc.packing.search`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def most_constrained(capacity: int, buffers: Table, sections: Table, members: In
 def list_choices(
     section: int, buffers: Table, sections: Table, members: Integers, choices: Integers, begin: int
 ) -> int:
-    """Write the buffers that can rest on the floor to `choices` from `begin`, by rank; return the
-    end."""
+    """Write a section's buffers that can rest on its floor to `choices[begin:end]`, by rank; return
+    `end`."""
     end, floor = begin, sections[section, LEVEL]
     for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
         buffer = members[entry]
@@ -90,10 +90,9 @@ def list_choices(
 def lowest_support(
     section: int, buffers: Table, sections: Table, neighbours: Integers, members: Integers
 ) -> int:
-    """Return the lowest end of a buffer that may support those that leave the floor of a section.
-
-    The lowest of them is not supported by another of them: each other one either misses the section
-    or starts higher.
+    """Return the lowest end of a buffer that can support a buffer leaving the floor of a section.
+    Buffers that leave the floor of this section too are excluded: the lowest of them cannot rest on
+    another.
     """
     lowest, floor = FAR, sections[section, LEVEL]
     for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):

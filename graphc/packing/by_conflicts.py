@@ -1,10 +1,10 @@
 """Packing by an interference graph, for live ranges that are not intervals.
 
 With several streams, a partial order decides which buffers interfere. Buffers are placed one after
-another in several orders. Each gets the lowest or the smallest gap between the placed buffers it
-interferes with. The best packing is then improved: the buffers at its top move to the front of its
-order, until `ROUNDS` rounds in a row bring no lower packing. One placement of n buffers takes
-O(n²).
+another in several orders. Each buffer gets the lowest or the smallest gap between the placed
+buffers that it interferes with. The best packing is then improved: its topmost buffers move to the
+front of the order, until `ROUNDS` rounds in a row give no lower packing. One placement of n buffers
+takes O(n²).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from graphc.jit import compiled
 from graphc.packing.problem import Flags, Integers
 
 ROUNDS = 60
-"""Rounds without a lower packing after which the search ends."""
+"""Number of successive rounds without a lower packing after which the search ends."""
 
 
 @compiled
 def _place(order: Integers, size: Integers, conflict: Flags, tightest: bool) -> Integers:
-    """Place buffers in the given order and return their offsets."""
+    """Place buffers in order, each in its lowest or, with `tightest`, its smallest gap; return
+    offsets."""
     count = len(order)
     offsets, placed = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for done in range(count):

@@ -12,7 +12,8 @@ LISTED = 6
 
 
 def check_bound(buffers: Buffers, bound: int, capacity: int) -> None:
-    """Raise `CapacityError` if the peak live bytes or a pinned buffer's end exceed the capacity."""
+    """Raise `CapacityError` if the peak live bytes or the end of a pinned buffer exceeds the
+    capacity."""
     if bound <= capacity:
         return
     spans, peak = _above(buffers, capacity)
@@ -30,10 +31,10 @@ def check_bound(buffers: Buffers, bound: int, capacity: int) -> None:
         )
     largest = _largest_at(buffers, peak)
     raise CapacityError(
-        f"no packing fits into {capacity} bytes: {bound} bytes are live at time {peak}, and more "
-        f"than the capacity is at times {_spans_told(spans)}; the largest at time {peak} are "
-        f"{_told(buffers, largest)}. Raise the capacity to at least {bound}, or make these buffers "
-        "smaller or shorter-lived",
+        f"no packing fits into {capacity} bytes: {bound} bytes are live at time {peak}, and live "
+        f"bytes exceed the capacity at times {_spans_told(spans)}; the largest buffers at time "
+        f"{peak} are {_told(buffers, largest)}. Raise the capacity to at least {bound}, or make "
+        "these buffers smaller or shorter-lived",
         capacity,
         bound,
         bound,
@@ -56,12 +57,13 @@ def check_height(buffers: Buffers, height: int, proven: int, capacity: int) -> N
         said = (
             f"no packing within {capacity} bytes was found, which does not prove that none exists"
         )
-    cure = f"raise the capacity to {height}"
+    cure = f"Raise the capacity to at least {height}"
     if proven <= capacity:
         cure += ", or the effort"
     raise CapacityError(
-        f"{said}; the lowest found takes {height} bytes, and none can be below {proven}. The most "
-        f"is live at time {peak}, where the largest are {_told(buffers, largest)}: {cure}",
+        f"{said}; the lowest packing found takes {height} bytes, and none can take fewer than "
+        f"{proven}. The peak is at time {peak}, where the largest buffers are "
+        f"{_told(buffers, largest)}. {cure}",
         capacity,
         height,
         proven,
@@ -83,7 +85,7 @@ def _above(buffers: Buffers, capacity: int) -> tuple[tuple[tuple[int, int], ...]
 
 
 def _largest_at(buffers: Buffers, time: int) -> tuple[int, ...]:
-    """Return the indices of the largest buffers that are live at a time."""
+    """Return the indices of up to `LISTED` buffers that are live at a time, largest first."""
     live = np.flatnonzero((buffers.lower <= time) & (time < buffers.upper))
     order = live[np.argsort(-buffers.size[live], kind="stable")]
     return tuple(order[:LISTED].tolist())

@@ -25,7 +25,8 @@ SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class BufferTable:
-    """The columns of a file; `pinned` maps rows, counted from 0, to offsets in bytes."""
+    """The columns of a file, one entry per buffer; `pinned` maps rows, from 0, to offsets in
+    bytes."""
 
     ids: tuple[str, ...]
     lower: tuple[int, ...]
@@ -87,7 +88,7 @@ class _Reader:
         )
 
     def line(self) -> str:
-        """Return the line that was read last."""
+        """Return the text of the line that was read last."""
         return self.text.split("\n")[self.rows.line_num - 1]
 
     def run(self) -> BufferTable:

@@ -1,4 +1,4 @@
-"""Tables and restarts for the exact search in `graphc.packing.search`.
+"""Input tables and restarts for the exact search in `graphc.packing.search`.
 
 The search takes adjacency lists of overlapping live ranges. They are built once per problem, in
 quadratic time. Each restart has its own order of buffers and its own limit of decisions. The limit
@@ -29,7 +29,7 @@ from graphc.packing.tables import (
 )
 
 DECISIONS = 1000
-"""The decision limit of the shortest search."""
+"""The minimum decision limit of a search."""
 
 
 class Outcome(Enum):
@@ -50,7 +50,8 @@ class Found:
 
 
 class ExactSearch:
-    """Searches for packings of one problem; pinned buffers are obstacles for those they overlap."""
+    """Exact search for packings of one problem; pinned buffers are obstacles while they are
+    live."""
 
     def __init__(self, problem: PackingProblem) -> None:
         self.problem = problem
@@ -88,7 +89,7 @@ class ExactSearch:
         self._buffers[:, NEIGHBOURS], self._buffers[:, PINS] = neighbours.starts, pins.starts
 
     def search(self, order: Integers, capacity: int, number: int) -> Found:
-        """Search for a packing of height at most `capacity`; the restart `number` sets its
+        """Search for a packing of height at most `capacity`; the restart `number` sets the decision
         limit."""
         problem, free = self.problem, self.free
         self._buffers[:-1, RANK] = ranks(order)[free]

@@ -34,7 +34,7 @@ NEWEST = 48
 
 
 def join_fits(pieces: Pieces, due: Integers) -> int:
-    """Join pieces that fit at the times that are due; return the number of comparisons."""
+    """Join pieces that fit together at the times `due`; return the number of comparisons made."""
     pieces.counters[ROUND] += 1
     pieces.counters[WORK] = 0
     whole = np.flatnonzero(pieces.is_whole)[::-1]
@@ -46,7 +46,8 @@ def join_fits(pieces: Pieces, due: Integers) -> int:
 
 @compiled
 def _at(time: int, sorted_pieces: Integers, times: Integers) -> Integers:
-    """Return the pieces of a time, given all pieces sorted by time."""
+    """Return the entries of `sorted_pieces` at a time; `times` has the time of each entry,
+    ascending."""
     begin, end = np.searchsorted(times, time), np.searchsorted(times, time + 1)
     return sorted_pieces[begin:end]
 
@@ -100,7 +101,8 @@ def _in_time(pieces: Pieces, dying: Integers, born: Integers) -> None:
 
 @compiled
 def _terms(pieces: Pieces, wanted: int, others: Integers) -> int:
-    """Return 1 or 2 if so many of the others sum to the wanted size, else 0."""
+    """Return 1 or 2 if the size `wanted` is that of one or the sum of two of the other pieces, else
+    0."""
     size = pieces.size
     pieces.counters[WORK] += len(others)
     for other in others:
@@ -120,7 +122,8 @@ def _terms(pieces: Pieces, wanted: int, others: Integers) -> int:
 
 @compiled
 def _piles(pieces: Pieces, end: Integers, mine: Integers, others: Integers) -> None:
-    """Pile up entries of a list with the same other `end`, if the other list contains their sum."""
+    """Pile up pairs in `mine` with equal `end` if one or two of the other pieces have their total
+    size."""
     for i in range(min(len(mine), NEWEST)):
         a = mine[i]
         pieces.counters[WORK] += len(mine)
@@ -138,7 +141,8 @@ def _piles(pieces: Pieces, end: Integers, mine: Integers, others: Integers) -> N
 def _wheel_around(
     pieces: Pieces, e: int, dying: Integers, born: Integers, dying_later: Integers, later: Integers
 ) -> None:
-    """Join a wheel with piece `e` in the middle, given the lists of its birth and its death."""
+    """Join a wheel with piece `e` in the middle. The lists have the pieces that die or are born at
+    its birth, then at its death."""
     first, last, size, is_whole = pieces.first, pieces.last, pieces.size, pieces.is_whole
     pieces.counters[WORK] += len(dying)
     for d in dying:

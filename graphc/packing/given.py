@@ -21,7 +21,8 @@ LARGEST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Buffers in bytes: `size` is rounded up to the alignment, `offset` is set where `is_pinned`.
+    """Validated buffers, in bytes. `size` is rounded up to the alignment, `offset` is set where
+    `is_pinned`.
 
     `name_of` returns the name of a buffer in messages, by its index.
     """
@@ -44,7 +45,8 @@ class Buffers:
         pinned: Mapping[int, int] | None,
         ids: Sequence[str] | None = None,
     ) -> Buffers:
-        """Validate all arguments; raises `PackingError` with the position and the reason."""
+        """Return the buffers of the arguments; raises `PackingError`, which names the first invalid
+        entry."""
         alignment = whole_number("alignment", alignment)
         if alignment >= LARGEST:
             raise PackingError(f"alignment must be below 2**62 bytes, got {alignment}")
@@ -73,7 +75,8 @@ class Buffers:
         return buffers
 
     def problem(self, chosen: Integers) -> tuple[PackingProblem, int]:
-        """Return the packing problem of the chosen buffers, and the bytes per unit."""
+        """Return the packing problem of the chosen buffers in units, and the number of bytes per
+        unit."""
         size, offset, is_pinned = self.size[chosen], self.offset[chosen], self.is_pinned[chosen]
         unit = int(np.gcd.reduce(np.concatenate((size, offset[is_pinned])))) or 1
         problem = PackingProblem.of(
@@ -82,7 +85,7 @@ class Buffers:
         return problem, unit
 
     def _check_pins(self) -> None:
-        """Raise `PackingError` if two pinned buffers share bytes at one time; checked by birth."""
+        """Raise `PackingError` if two pinned buffers have a byte in common while both are live."""
         pinned = np.flatnonzero(self.is_pinned & (self.size > 0))
         pinned = pinned[np.argsort(self.lower[pinned], kind="stable")]
         start, end = self.offset[pinned], self.offset[pinned] + self.size[pinned]
@@ -94,7 +97,7 @@ class Buffers:
                 other = int(pinned[place + 1 + clash[0]])
                 raise PackingError(
                     f"pinned buffers overlap: {self.told(index)} and {self.told(other)}; move one, "
-                    "or leave one of them to be placed",
+                    "or remove its pinned offset",
                     (index, other),
                 )
 
@@ -108,7 +111,8 @@ class Buffers:
 
 
 def _whole(name: str, column: npt.ArrayLike) -> Integers:
-    """Return a column of integers as int64."""
+    """Return the argument `name` as an int64 array; raises `PackingError` if it is not a list of
+    integers."""
     try:
         array = np.asarray(column)
     except ValueError:  # rows of unequal lengths
@@ -127,7 +131,7 @@ def _whole(name: str, column: npt.ArrayLike) -> Integers:
 
 
 def _odd_one(array: npt.NDArray[Any]) -> str:
-    """Describe the first entry that is not an integer."""
+    """Describe the first entry that is not an integer, for a message."""
     for index, entry in enumerate(array.tolist()):
         if isinstance(entry, bool) or not isinstance(entry, int):
             return f"{entry!r} for buffer {index}"
@@ -164,5 +168,5 @@ def _refuse(rule: str, is_wrong: Flags, name_of: Naming, **columns: Integers) ->
     if len(wrong):
         index = int(wrong[0])
         got = ", ".join(f"{name} {int(column[index])}" for name, column in columns.items())
-        more = f" ({len(wrong) - 1} more are wrong)" if len(wrong) > 1 else ""
+        more = f" ({len(wrong) - 1} more buffers are invalid)" if len(wrong) > 1 else ""
         raise PackingError(f"buffer {name_of(index)}: {rule}, got {got}{more}", (index,))

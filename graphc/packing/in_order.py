@@ -21,9 +21,9 @@ from graphc.packing.problem import Flags, Integers
 
 @compiled
 def _gap(placed: Integers, count: int, first: int, last: int, size: int, tightest: bool) -> int:
-    """Return the lowest offset with a gap of `size` in sections `[first, last)`, or a tightest one.
-
-    Rows of `placed` are (first, last, start, end), by start.
+    """Return the offset of the lowest gap of at least `size` in sections `[first, last)`. With
+    `tightest`, return that of the smallest such gap. Rows of `placed` are (first, last, start,
+    end), by start.
     """
     floor, best, best_gap, found = 0, 0, 0, False
     for row in range(count):
@@ -50,7 +50,7 @@ def place_in_order(
     tightest: bool,
     offsets: Integers,
 ) -> int:
-    """Fill `offsets` and return the height, in quadratic time.
+    """Place buffers in the given order: write `offsets` and return the height, in quadratic time.
 
     `first`, `last` and `size` have one entry per buffer, which is live in sections `[first, last)`.
     Where `is_pinned`, the offset is given; `order` has pinned buffers first.

@@ -1,4 +1,4 @@
-"""Reduces a problem by joining pieces that fit together; ruin and recreate.
+"""Reduces a packing problem by joining pieces that fit together, with ruin and recreate.
 
 `graphc.packing.fits` joins pieces that fit. When no more fit, pieces with equal live ranges are
 piled up as guesses. Long live ranges come first, since short ones coincide by chance. When nothing
@@ -46,9 +46,8 @@ COMPARISON = 2
 
 
 class Joined:
-    """Pieces of a problem without pins: a reduced problem, and the buffers' offsets in the pieces.
-
-    Different seeds lead to different guesses.
+    """The reduction of a problem without pins to pieces. `problem` is the reduced problem,
+    `offsets` maps its solution back to buffers. Different seeds lead to different guesses.
     """
 
     problem: PackingProblem
@@ -59,7 +58,8 @@ class Joined:
         self._keep(np.arange(len(problem)))
 
     def work(self) -> Iterator[int]:
-        """Search for fewer pieces; yield the units of work since the last yield, often."""
+        """Search for fewer pieces; yield the units of work since the last yield, at short
+        intervals."""
         limit = LIMIT[0] + LIMIT[1] * self._buffers
         fruitless = number = done = 0
         while True:

@@ -16,8 +16,7 @@ KEYS = (
     ("area", "duration", "crowd"),
     ("size", "duration", "crowd"),
 )
-"""Sort keys, in decreasing order, most significant first: MiniMalloc's orders, and orders by each
-single key."""
+"""Sort keys of each order, most significant first; all sort in decreasing order."""
 
 NOISE = (0.08, 0.25, 0.6)
 """The maximum relative perturbation of the first key of an order."""
@@ -48,7 +47,8 @@ def basic_orders(problem: PackingProblem) -> Iterator[Integers]:
 
 
 def disturbed_orders(problem: PackingProblem) -> Iterator[Integers]:
-    """Yield the orders by `KEYS` unchanged, then perturbed by more or less noise, without end."""
+    """Yield the orders by `KEYS`, then endlessly the same orders with random noise on the first
+    key."""
     columns = columns_of(problem)
     for keys in KEYS:
         yield order_by([columns[key] for key in keys])

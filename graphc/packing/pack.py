@@ -15,10 +15,11 @@ from graphc.packing.phases import Packer
 from graphc.packing.problem import Integers, Packing
 
 NORMAL = 3 * 10**8
-"""Effort for a plan: some tenths of a second if the bound is not reached."""
+"""Effort for a memory plan, in units of work: some tenths of a second if the bound is not
+reached."""
 
 THOROUGH = 2 * 10**10
-"""Effort for the lowest packing: up to about a minute."""
+"""Effort for the lowest packing, in units of work: up to about a minute."""
 
 
 def pack(
@@ -103,8 +104,8 @@ def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Int
 
 
 def _packer_of(whole: Packer, group: Integers) -> Packer:
-    """Return a packer of a group, initialized with the current offsets; for all buffers,
-    `whole`."""
+    """Return a packer for a group of buffers, initialized with their current offsets. If the group
+    contains all buffers, return `whole`."""
     if len(group) == len(whole.problem):
         return whole
     packer = Packer(whole.problem.part(group), whole.unit)

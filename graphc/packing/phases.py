@@ -54,7 +54,7 @@ SEARCH_LIMIT = 2048
 """The maximum number of buffers for the exact search."""
 
 SQUEAKS = 40
-"""Rounds of the squeaky wheel from one order."""
+"""Number of rounds of squeaky wheel optimization that start from one order."""
 
 VISIT = 16
 """Units of work per node that `fill_valleys` visits."""
@@ -76,9 +76,8 @@ PIECE_WORK = (10**8, 10**5)
 """Units of work for the pieces of one set of guesses: a constant, and a number per buffer."""
 
 PARTS = (4, 16)
-"""A search for a lower height aims 1/4 or 1/16 of the way to the bound, in turn.
-
-Hardly any search for half of the way succeeds, and shorter steps gain less.
+"""Divisors of the distance from the height to the bound: searches lower the height by 1/4 or 1/16
+of it, in turn. Hardly any search for half of the distance succeeds, and shorter steps gain less.
 """
 
 
@@ -102,8 +101,9 @@ class Packer:
     def improve(self, target: int, effort: int, wanted: int, goal: int = 0) -> bool:
         """Work until the height is `target` or `goal`, or proven minimal, or `effort` is used up.
 
-        Searches aim at the target, whatever the goal, and at `wanted` while the height is above it.
-        Another call continues where the last one ended. Returns False if nothing is left to try.
+        Exact searches try the target and, while the height is above `wanted`, also `wanted`; `goal`
+        does not change them. A further call continues where the last one ended. Returns False if no
+        method is left to try.
         """
         self.target, self.wanted = target, wanted
         while True:
@@ -120,7 +120,7 @@ class Packer:
                 return False
 
     def _begin(self) -> None:
-        """Find a first packing with little work."""
+        """Find a first packing by one placement of all buffers in order of time."""
         if self._pinned:
             self.offsets, self.height = self._in_order(self.problem.by_birth, True)
         else:
@@ -170,10 +170,8 @@ class Packer:
     def _instead(
         self, inner: Packer, offsets: Callable[[Integers], Integers], limit: float = math.inf
     ) -> Iterator[bool]:
-        """Pack a problem of pieces or stacks and take over its offsets, up to `limit` units of
-        work.
-
-        `offsets` maps offsets of the inner problem to those of the buffers.
+        """Pack a reduced problem of pieces or stacks instead, with up to `limit` units of work.
+        `offsets` maps offsets of the reduced problem to offsets of the buffers.
         """
         done = inner.work
         for _ in inner.steps:
@@ -187,8 +185,8 @@ class Packer:
                 return
 
     def _squeak(self, rounds: int | None) -> Iterator[bool]:
-        """Repeatedly move buffers that end above the target toward the front, by a random
-        distance."""
+        """Repeatedly move buffers that end above the target toward the front of the order, by
+        random distances, and place all buffers again."""
         # Each round would take quadratic time.
         if self._pinned and len(self.problem) > ORDER_LIMIT:
             return
@@ -210,8 +208,8 @@ class Packer:
                 place[blamed] -= 0.3 * len(place) * jump * jump
 
     def _search(self) -> Iterator[bool]:
-        """Run restarted searches for the target and for less than the best, and heuristics in
-        between."""
+        """Alternate restarted exact searches for the target and for a height below the best one,
+        with heuristics between them."""
         exact, squeaks = ExactSearch(self.problem), self._squeak(None)
         # A seed that leaves too many pieces ends all joining.
         seeds = itertools.takewhile(lambda _: self._may_join, itertools.count(1))
@@ -235,7 +233,8 @@ class Packer:
             yield True
 
     def _less(self, least: int, turn: int) -> int:
-        """Return a height below the best: `wanted` if possible, else part of the way to `least`."""
+        """Return a height to search for, below the best: `wanted` if possible, else part of the way
+        to `least`."""
         if least < self.wanted < self.height:
             return self.wanted
         return self.height - max(1, (self.height - least) // PARTS[turn % len(PARTS)])

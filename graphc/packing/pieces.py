@@ -14,7 +14,7 @@ from graphc.jit import compiled
 from graphc.packing.problem import Flags, Integers, PackingProblem
 
 PARTS = 5
-"""The maximum number of parts of a piece; missing parts are NONE."""
+"""The maximum number of parts of a piece; unused entries are NONE."""
 
 NONE = -1
 
@@ -71,7 +71,7 @@ def times_due(pieces: Pieces) -> Integers:
 
 @compiled
 def _change(pieces: Pieces, piece: int, is_whole: bool) -> None:
-    """Set if a piece is whole; both of its times are due in the next round."""
+    """Set `is_whole` of a piece; mark its birth and its death as due in the next round."""
     pieces.is_whole[piece] = is_whole
     pieces.due[pieces.first[piece]] = pieces.counters[ROUND] + 1
     pieces.due[pieces.last[piece]] = pieces.counters[ROUND] + 1
@@ -103,7 +103,7 @@ def put_together(
 
 @compiled
 def take_apart(pieces: Pieces, chosen: Integers) -> None:
-    """Split pieces, and guesses that surface."""
+    """Split the chosen pieces into their parts, and further any part that was joined by a guess."""
     waiting = np.empty(len(pieces.first), np.int64)
     count = len(chosen)
     waiting[:count] = chosen
@@ -138,7 +138,8 @@ def pile_up(pieces: Pieces, one: Integers, other: Integers) -> None:
 def spread(
     first: Integers, size: Integers, parts: Integers, offsets: Integers, whole: Integers
 ) -> None:
-    """Derive the offsets of the parts of each whole piece from its own."""
+    """Set the offsets of all parts of each piece in `whole`, at all levels, from the offset of the
+    piece."""
     waiting = np.empty(len(first), np.int64)
     count = len(whole)
     waiting[:count] = whole

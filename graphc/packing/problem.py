@@ -12,7 +12,7 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 SUMS = 2**20
-"""The exclusive limit of the bound, in units, up to which sums of sizes are listed."""
+"""The exclusive limit of the bound, in units, for which `proven` lists the subset sums of sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Packing:
     """An offset for each buffer.
 
     `height` is the end of the highest buffer. `bound` is the peak of live bytes or the end of a
-    pinned buffer, whichever is larger. `proven` is a lower bound of all packings: `bound`, or more
-    after an exhausted search or if sizes do not fill the gaps of pins. All are in bytes. `work` is
-    the part of the effort that was used.
+    pinned buffer, whichever is larger. `proven` is a lower bound on the height of every packing:
+    `bound`, or more after an exhausted search or if sizes cannot fill the gaps between pins. All
+    are in bytes. `work` is the part of the effort that was used.
     """
 
     offsets: Integers
@@ -46,9 +46,9 @@ class Packing:
 class PackingProblem:
     """Buffers that are live in sections `[first, last)`, with sizes in units.
 
-    Sections are the times at which the set of live buffers changes and is contained in no
-    neighbor's set. A unit is the greatest common divisor of all sizes and pinned offsets, in bytes.
-    `offset` contains positions where `is_pinned`, and zeros elsewhere.
+    Sections number, in order of time, the maximal sets of buffers that are live together. A unit is
+    the greatest common divisor of all sizes and pinned offsets, in bytes. `offset` has the offsets
+    of pinned buffers, in units, and zeros elsewhere.
     """
 
     first: Integers
@@ -61,7 +61,8 @@ class PackingProblem:
     def of(
         cls, lower: Integers, upper: Integers, size: Integers, is_pinned: Flags, offset: Integers
     ) -> PackingProblem:
-        """Return the problem for live ranges in any time, which `sections_of` numbers."""
+        """Return the problem for live ranges `[lower, upper)` in any unit of time, converted to
+        sections."""
         first, last = sections_of(lower, upper)
         return cls(first, last, size, is_pinned, offset)
 
@@ -83,16 +84,17 @@ class PackingProblem:
 
     @cached_property
     def bound(self) -> int:
-        """The peak of live units, or the end of the highest pinned buffer if that is larger."""
+        """A lower bound on the height: the peak of live units, or the end of the highest pinned
+        buffer."""
         ends = (self.offset + self.size)[self.is_pinned]
         return max(int(self.live.max(initial=0)), int(ends.max(initial=0)))
 
     @cached_property
     def proven(self) -> int:
-        """A lower bound of all packings: `bound`, or more if sizes do not fill the gaps of pins.
-
-        At the peak, a gap below a pin holds at most its largest sum of free sizes. A sum of them
-        that is not smaller than the rest ends above the topmost pin.
+        """A lower bound on the height of every packing: `bound`, or more if sizes cannot fill the
+        gaps between pins. At the peak, the gap below a pin holds at most the largest subset sum of
+        unpinned sizes that fits into it. The remaining units are above the topmost pin, and take at
+        least the smallest subset sum that is not smaller.
         """
         peak = int(self.live.argmax()) if self.sections else 0
         is_live = (self.first <= peak) & (peak < self.last)
@@ -111,12 +113,12 @@ class PackingProblem:
 
     @cached_property
     def crowd(self) -> Integers:
-        """The peak of live units over the sections of each buffer."""
+        """For each buffer, the peak of live units during its sections."""
         return _maximum_over(self.live, self.first, self.last)
 
     @cached_property
     def by_birth(self) -> Integers:
-        """Buffers by their first section."""
+        """Indices of the buffers, sorted by first section."""
         return np.argsort(self.first, kind="stable")
 
     @cached_property
@@ -141,7 +143,7 @@ class PackingProblem:
 
 
 def sections_of(lower: Integers, upper: Integers) -> tuple[Integers, Integers]:
-    """Return for each live range `[lower, upper)` its first section and the one after its last.
+    """Return each live range `[lower, upper)` as sections `[first, last)`.
 
     A section ends at a death if a buffer was born since the previous section. Two live ranges
     overlap if and only if they have a section in common.
@@ -160,7 +162,8 @@ def sections_of(lower: Integers, upper: Integers) -> tuple[Integers, Integers]:
 
 
 def _maximum_over(level: Integers, first: Integers, last: Integers) -> Integers:
-    """Return the maxima over ranges: each is covered by two ranges of equal power-of-two length."""
+    """Return the maximum of `level` over each range. Two ranges of equal power-of-two length cover
+    each."""
     found = np.zeros(len(first), np.int64)
     width, maxima = 1, level
     while width <= len(level):

@@ -14,8 +14,8 @@ buffer b,
 
 and for each section s the floor level(s), the smallest `least` of its unplaced buffers, and
 rest(s), the sum of their sizes. A state is pruned if least(b) + size(b) > C for a buffer or
-level(s) + rest(s) > C for a section. MiniMalloc (Moffitt, 2023) prunes in the same way, and an
-order of buffers also decides there which is tried first.
+level(s) + rest(s) > C for a section. MiniMalloc (Moffitt, 2023) prunes in the same way and also
+tries buffers in a given order.
 
 The branching is that of exact strip packing. A valley is a run of sections with equal floors
 between higher ones. A buffer with `least` on that floor is live only within the valley, since the
@@ -63,12 +63,12 @@ FOUND, NONE_EXISTS, LIMIT_REACHED = 1, 0, -1
 """The outcomes of a search."""
 
 DEPTH = 8
-"""Decisions on one path, per buffer."""
+"""Maximum number of decisions on one path, per buffer."""
 
 SECTION, NEXT, END, TRIED, LIFTS, RAISES = range(6)
-"""Columns of the path, one row per decision: its section; the position of the next choice in the
-list of choices, and the end of the list; the buffer being tried, or -1; and the lengths of the two
-trails before it."""
+"""Columns of the path, which has one row per decision. They are its section; the position of its
+next choice in the list of choices, and the end of its part of the list; the buffer being tried, or
+-1; and the lengths of the two trails before the decision."""
 
 
 @compiled
@@ -86,7 +86,8 @@ def _settle(offset: int, size: int, pins: Table, start: int, stop: int) -> int:
 def _lift(
     buffer: int, offset: int, is_solid: bool, buffers: Table, pins: Table, lifted: Table, lifts: int
 ) -> int:
-    """Raise the least offset of a buffer and record the old values; return the trail's length."""
+    """Raise `least` of a buffer and record the old values on the trail; return the trail's
+    length."""
     start, stop = buffers[buffer, PINS], buffers[buffer + 1, PINS]
     offset = _settle(offset, buffers[buffer, SIZE], pins, start, stop)
     # The trail is undone from its end, so a buffer lifted twice gets its oldest values back.
@@ -176,7 +177,8 @@ def _leave(
     lifted: Table,
     lifts: int,
 ) -> tuple[bool, int, int, int]:
-    """Lift all buffers off the floor of a section; return the same as `_rest`."""
+    """Lift all buffers off the floor of a section to their lowest support; return the same as
+    `_rest`."""
     floor, begin, end = sections[section, LEVEL], section, section + 1
     spare = capacity - sections[section, REST] - floor
     # No buffer may rest on the floor then, so at least one unit of this section is wasted.
@@ -250,7 +252,8 @@ def _take_back(
     raised: Table,
     raises: int,
 ) -> int:
-    """Undo the tried choice of a decision; return the number of buffers it frees."""
+    """Undo the choice being tried; return the number of buffers, 0 or 1, that are no longer
+    placed."""
     for lift in range(lifts - 1, decision[LIFTS] - 1, -1):
         buffer = lifted[lift, 0]
         buffers[buffer, LEAST], buffers[buffer, SOLID] = lifted[lift, 1], lifted[lift, 2]

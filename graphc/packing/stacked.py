@@ -3,7 +3,7 @@
 This applies if nearly all of many buffers share their live range with others. An example is a pool
 whose blocks are allocated and freed in few stages. The buffers of each live range are cut into
 stacks of about equal height. A packing of the stacks is a packing of the buffers. Low stacks leave
-more choice, so they are about as low as the maximum number of stacks allows.
+the packer more choice, so they are about as low as the maximum number of stacks allows.
 """
 
 from __future__ import annotations

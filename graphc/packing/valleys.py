@@ -24,12 +24,13 @@ from graphc.jit import compiled
 from graphc.packing.problem import Integers
 
 FAR = 1 << 62
-"""A number above every offset, rank and section."""
+"""A number that is larger than every offset, rank and section."""
 
 
 @compiled
 def _tree(column: Integers, order: Integers) -> Integers:
-    """Return a minimum tree over a column in the given order: each node is the least of its leaves.
+    """Return a tree of minima over a column in the given order: each node is the minimum of its
+    leaves.
 
     The root is node 1, the children of node i are 2 i and 2 i + 1; missing leaves are FAR.
     """
@@ -46,7 +47,7 @@ def _tree(column: Integers, order: Integers) -> Integers:
 
 @compiled
 def _smaller_children(tree: Integers, node: int) -> None:
-    """Update every ancestor of a node to the smaller of its two children."""
+    """Set every ancestor of a node to the minimum of its two children."""
     while node > 1:
         node >>= 1
         tree[node] = min(tree[2 * node], tree[2 * node + 1])
@@ -124,7 +125,8 @@ def fill_valleys(
     births: Integers,
     offsets: Integers,
 ) -> tuple[int, int]:
-    """Fill `offsets`; return the height and the number of visited nodes.
+    """Place all buffers by lowest place first: write `offsets`, and return the height and the
+    number of visited nodes.
 
     `first`, `last`, `size` and `rank` have one entry per buffer, which is live in sections `[first,
     last)`. `by_birth` sorts buffers by `first`; `births[s]` counts those born before section s.

@@ -72,9 +72,9 @@ def test_a_pin_above_the_capacity_is_the_cause_where_nothing_else_is():
 @pytest.mark.parametrize(
     ("height", "proven", "said", "cure"),
     [
-        (12, 10, "does not prove that none exists", "raise the capacity to 12, or the effort"),
-        (12, 11, "an exhausted search or pinned buffers prove", "raise the capacity to 12"),
-        (12, 12, "an exhausted search or pinned buffers prove", "raise the capacity to 12"),
+        (12, 10, "does not prove that none exists", "to at least 12, or the effort"),
+        (12, 11, "an exhausted search or pinned buffers prove", "to at least 12"),
+        (12, 12, "an exhausted search or pinned buffers prove", "to at least 12"),
     ],
 )
 def test_a_height_above_the_capacity_says_what_is_proven_and_what_helps(height, proven, said, cure):
@@ -87,7 +87,8 @@ def test_a_height_above_the_capacity_says_what_is_proven_and_what_helps(height, 
     assert (error.capacity, error.height, error.bound) == (10, height, proven)
     assert error.buffers == (1, 0)
     assert said in str(error)
-    assert f"takes {height} bytes, and none can be below {proven}" in str(error)
+    assert f"takes {height} bytes, and none can take fewer than {proven}" in str(error)
     assert str(error).endswith(
-        f"live at time 1, where the largest are buffer 'b' (6 bytes), buffer 'a' (4 bytes): {cure}"
+        "at time 1, where the largest buffers are buffer 'b' (6 bytes), buffer 'a' (4 bytes). "
+        f"Raise the capacity {cure}"
     )
