@@ -40,14 +40,15 @@ UNCUTTABLE = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class StepCut:
-    """A lower bound on the bytes live at a step, and the steps to run before it."""
+    """A lower bound on the bytes live at a step under any order, and the steps to run before the
+    step."""
 
     bytes: int
     before: frozenset[int]
 
 
 class Cuts:
-    """The flow network of a problem, for cuts at any of its steps."""
+    """The flow network of a problem, for minimum cuts at any of its steps."""
 
     def __init__(self, problem: Precedence) -> None:
         self.problem = problem
@@ -78,7 +79,8 @@ class Cuts:
         self.rows = np.array(rows, np.int32).reshape(-1, 3)
 
     def at(self, step: int) -> StepCut:
-        """Return a least set to run before `step`, and the bytes live during `step` after it."""
+        """Return the steps to run before `step` so that the fewest bytes are live during it, and
+        these bytes."""
         problem, steps = self.problem, self.problem.steps
         # Arcs to all ancestors and descendants. Arcs to the direct ones have the same cuts, but
         # then paths of the flow are as long as the network is deep.
@@ -101,7 +103,7 @@ class Cuts:
 
 
 def _reached(arcs: Sequence[Sequence[int]], start: int) -> list[int]:
-    """Return the steps reachable from `start` by `arcs`, without `start`."""
+    """Return the steps reachable from `start` along `arcs`, without `start` itself."""
     found, waiting = {start}, [start]
     while waiting:
         for step in arcs[waiting.pop()]:

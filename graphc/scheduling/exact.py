@@ -87,13 +87,14 @@ def _path(last: dict[int, int], done: int) -> list[int]:
 
 
 class _Sets:
-    """Transitions between sets of steps. A set is a bit mask, and a step its bit."""
+    """Transitions between sets of steps that have run. A set is a bit mask with one bit per
+    step."""
 
     def __init__(self, problem: Precedence) -> None:
         steps, count = problem.steps, len(problem)
         predecessors = [_mask(chosen) for chosen in problem.predecessors]
         self.ready = _mask(step for step in range(count) if not predecessors[step])
-        """The steps that may run first."""
+        """The steps without predecessors, as a bit mask."""
         self._successors = {
             1 << step: [(1 << other, predecessors[other]) for other in others]
             for step, others in enumerate(problem.successors)
@@ -116,7 +117,8 @@ class _Sets:
         self._problem = problem
 
     def ready_after(self, bit: int, done: int, ready: int) -> int:
-        """Return the steps that may run after a ready step, which `done` contains."""
+        """Return the ready steps, as a bit mask, once the step `bit` has run; `done` includes
+        it."""
         ready ^= bit
         for other, predecessors in self._successors[bit]:
             if predecessors & done == predecessors:
@@ -124,7 +126,7 @@ class _Sets:
         return ready
 
     def change(self, bit: int, done: int) -> tuple[int, int]:
-        """Return by how much the live bytes rise during a step and after it."""
+        """Return by how many bytes the live bytes rise during a step, and after it."""
         others, changes = self._changes[bit]
         found = changes.get(done & others)
         if found is None:

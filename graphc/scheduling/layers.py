@@ -105,7 +105,8 @@ def layer_by_layer(problem: Precedence, shared: Iterable[int], at_once: bool) ->
 
 
 def _backward(problem: Precedence, value: int, boundary: int) -> list[int]:
-    """Return the backward steps that read a value, without updates: their outputs are used."""
+    """Return the backward steps that read a value and whose outputs are used, which excludes
+    updates."""
     made = problem.steps.outputs
     return [
         step
@@ -115,7 +116,7 @@ def _backward(problem: Precedence, value: int, boundary: int) -> list[int]:
 
 
 def _producers(problem: Precedence, step: int) -> set[int]:
-    """Return the producers of a step's inputs."""
+    """Return the steps that produce a step's inputs."""
     producers = (problem.steps.producer[value] for value in problem.steps.inputs[step])
     return {producer for producer in producers if producer >= 0}
 
@@ -152,7 +153,7 @@ class _Backward:
             for value, producer in enumerate(problem.steps.producer)
             if producer >= boundary
         }
-        """The backward consumers of each output of a backward step that are not placed yet."""
+        """For each output of a backward step, its backward consumers that are not placed yet."""
         self.leads = [False] * len(problem)
         for layer in layers:
             for step in layer:
@@ -237,7 +238,7 @@ def as_late_as_needed(problem: Precedence, order: Sequence[int]) -> list[int]:
 
 
 def _mirrored(problem: Precedence, boundary: int, backward: Sequence[int]) -> list[int]:
-    """Return the forward steps, those that the backward pass needs last first."""
+    """Return the forward steps, sorted by the last backward step that needs each; latest first."""
     needed_at = [-1] * len(problem)
     for position, step in enumerate(backward):
         needed_at[step] = position

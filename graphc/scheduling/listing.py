@@ -36,7 +36,8 @@ from graphc.scheduling.precedence import OrderTable, Precedence
 from graphc.scheduling.profile import Booleans, Integers, overwritten_bytes
 
 LESS = 16
-"""Factor on the steps above which the loop is compiled, since it runs only a few times."""
+"""Divisor of the number of steps for deciding whether to compile the loop, as it runs only a few
+times."""
 
 
 def list_schedule(
@@ -55,7 +56,7 @@ def list_schedule(
 
 
 class _Waiting(NamedTuple):
-    """State of the steps and values that have not been taken, indexed by number.
+    """State of list scheduling, with one array entry per step or per value.
 
     `rank` is a step's position in the preferred order, and `awaited` counts the steps that it waits
     for. For ready steps, `reach` is the bytes needed above the live bytes while the step runs, and
@@ -76,7 +77,7 @@ class _Waiting(NamedTuple):
 
 @compiled
 def _schedule(table: OrderTable, preferred: Integers, limit: int, backwards: bool) -> Integers:
-    """Return the steps in the order in which they are taken, until no ready step fits."""
+    """Return the list schedule as an array of steps; it ends early if no ready step fits."""
     waiting = _all_waiting(table, preferred, backwards)
     first_successor = table.first_predecessor if backwards else table.first_successor
     successors = table.predecessors if backwards else table.successors
@@ -151,7 +152,8 @@ def _next(
     blocked: list[tuple[int, int]],
     spare: int,
 ) -> int:
-    """Return the first step of a queue that fits, or -1."""
+    """Return the first step of a queue that needs at most `spare` bytes, or -1; block those before
+    it."""
     while len(queue) > 0:
         step = preferred[heapq.heappop(queue)]
         if waiting.is_ready[step]:
@@ -189,7 +191,7 @@ def _enter(
 
 @compiled
 def _take(table: OrderTable, waiting: _Waiting, step: int, backwards: bool) -> Integers:
-    """Take a step; return the steps whose reach or growth have fallen, some of them twice."""
+    """Take a step; return the steps whose reach or growth falls by this, some of them twice."""
     steps = table.steps
     inputs = steps.inputs[steps.first_input[step] : steps.first_input[step + 1]]
     count = 0

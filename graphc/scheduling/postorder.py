@@ -18,7 +18,8 @@ from graphc.scheduling.precedence import Precedence
 
 
 def postorders(problem: Precedence) -> list[list[int]]:
-    """Return the postorder over operands and the reversed one over consumers: legal orders."""
+    """Return two legal orders: the postorder over operands, and the reversed postorder over
+    consumers."""
     count, steps = len(problem), problem.steps
     read = [steps.total(inputs) for inputs in steps.inputs]
     forward = _postorder(range(count), problem.predecessors, problem.needed, problem.retained)

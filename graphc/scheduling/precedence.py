@@ -34,7 +34,7 @@ Arc = tuple[int, int]
 
 
 class OrderTable(NamedTuple):
-    """The properties of `Precedence` as arrays, with rows as in `StepArrays`.
+    """The properties of `Precedence` as arrays, with lists concatenated as in `StepArrays`.
 
     `last_bytes` are the bytes live after all steps.
     """
@@ -98,7 +98,7 @@ class Precedence:
 
     @cached_property
     def retained(self) -> tuple[int, ...]:
-        """The bytes of the outputs of each step that are live after it."""
+        """For each step, the bytes of its outputs that stay live after the step."""
         steps, consumers = self.steps, self.consumers
         return tuple(
             # A value without consumers counts only while its producer runs.
@@ -108,7 +108,7 @@ class Precedence:
 
     @cached_property
     def needed(self) -> tuple[int, ...]:
-        """The bytes of the outputs and the workspace of each step."""
+        """For each step, the bytes of its outputs and its workspace."""
         steps = self.steps
         return tuple(
             workspace + sum(steps.bytes[v] for v in outputs)
@@ -164,8 +164,8 @@ class Precedence:
     def restricted(self, chosen: Sequence[int], beyond: Iterable[int], base: int) -> Precedence:
         """Return the `chosen` steps as a separate problem, in the given order.
 
-        `beyond` lists those of their values that are live after them. `base` counts the bytes of
-        other values, which are live throughout.
+        `beyond` lists the values that are live after the last of these steps. `base` counts the
+        bytes of other values, which are live throughout.
         """
         steps = self.steps
         number: dict[int, int] = {}

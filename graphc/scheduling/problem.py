@@ -30,7 +30,7 @@ from graphc.scheduling.profile import Integers, StepArrays, arrays_of, live_leve
 
 
 class AllBut:
-    """A container of everything but the given values."""
+    """A container of all integers except the given values."""
 
     def __init__(self, values: Container[int]) -> None:
         self.values = values
@@ -82,7 +82,7 @@ class Problem:
 
     @cached_property
     def last_use(self) -> tuple[int, ...]:
-        """The last consumer of each value, or -1."""
+        """The last consumer of each value in the order of steps, or -1."""
         reads = [-1] * len(self.bytes)
         for step, inputs in enumerate(self.inputs):
             for value in inputs:
@@ -135,7 +135,7 @@ class Problem:
         return arrays_of(self)
 
     def levels(self, sequence: Sequence[int] | Integers) -> Integers:
-        """Return the bytes live during each step: `profile` with `live_out` live at the end."""
+        """Return the bytes live during each step of a whole sequence, without `fixed_bytes`."""
         levels = suited(live_levels, len(self))
         return levels(self.arrays, np.asarray(sequence, np.int64))
 
@@ -145,7 +145,8 @@ class Problem:
         after: Collection[int] = (),
         uncounted: Container[int] = frozenset(),
     ) -> list[int]:
-        """Return the bytes live during each step of a sequence, with `after` live at its end.
+        """Return the bytes live during each step of a sequence if the values in `after` are live at
+        its end.
 
         Values without a producer in the sequence count from the first step on. Values in
         `uncounted` never count.

@@ -1,6 +1,5 @@
-"""Steps as arrays in compressed rows, for compiled loops of searches over sequences.
-
-problem.py explains sequences. `live_levels` is `Problem.profile` of a whole sequence.
+"""Steps as arrays in compressed rows, for compiled loops that search over sequences. problem.py
+defines sequences. `live_levels` computes `Problem.profile` of a whole sequence.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ EXACT_STEPS = 64
 """Largest number of steps for which the whole problem is searched exactly."""
 
 EXACT_EXPANSIONS = 20_000
-"""Sets of steps that the exact search expands before it gives up."""
+"""Number of sets of steps that the exact search expands before it gives up."""
 
 CUT_DISTANCES = (0, 1 / 128, 1 / 64, 1 / 32, 1 / 16)
 """Distances after the peak at which cuts are taken, as fractions of all steps."""
@@ -50,13 +50,12 @@ TRIALS = 6
 """Number of limits that list scheduling tries in each direction."""
 
 TOLERANCE = 0.001
-"""Fraction of the peak that is not worth further search.
-
-Except after the exact search, an order must save more than that to replace the given one.
+"""Fraction of the peak below which a possible gain is not worth further search. Except after the
+exact search, an order must save more than that to replace the given one.
 """
 
 ROUNDS = 2
-"""Rounds of all methods; the second starts from the result of the first."""
+"""Number of rounds of all methods; each round starts from the result of the previous one."""
 
 
 def least_order(problem: Precedence) -> list[int]:
@@ -140,7 +139,8 @@ class _Search:
             self.offer(first + [step for step in self.order if step not in cut.before])
 
     def list(self) -> None:
-        """Bisect for the least limit of bytes with a list schedule, in both directions."""
+        """Bisect for the least limit, in bytes, that a list schedule meets; forwards, then
+        backwards."""
         # Both directions rank by the same order. The result of the first only lowers the limit.
         given = self.order
         for backwards in (False, True):
@@ -161,5 +161,5 @@ class _Search:
                 limit = (low + self.peak) // 2
 
     def solve_windows(self) -> None:
-        """Offer the order with windows around its peak solved exactly."""
+        """Offer the order that results from solving windows around its peak exactly."""
         self.offer(improve_windows(self.problem, self.order))

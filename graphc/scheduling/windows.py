@@ -18,10 +18,10 @@ from graphc.scheduling.exact import least_peak_order
 from graphc.scheduling.precedence import Precedence
 
 WIDTHS = (12, 24)
-"""Numbers of steps of a window, tried in this order."""
+"""Lengths of windows in steps, tried in this order."""
 
 EXPANSIONS = 2_000
-"""Sets of steps that the search of one window expands."""
+"""Maximum number of sets of steps that the search of one window expands."""
 
 WINDOWS = 100
 """Number of windows after which the search ends."""
@@ -52,7 +52,8 @@ def improve_windows(problem: Precedence, sequence: list[int]) -> list[int]:
 
 
 def _around(at: int, count: int) -> list[tuple[int, int]]:
-    """Return windows with the peak in the middle, then near their ends."""
+    """Return windows `[start, stop)` around a peak at position `at`: in the middle, then near
+    either end."""
     # A dictionary removes duplicates, which occur near the ends of an order and in short orders.
     found: dict[tuple[int, int], None] = {}
     for width in WIDTHS:
