@@ -58,7 +58,7 @@ from graphc.target import CPU_TARGET, Target
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of the arena, and of the feature maps by the paper's measure."""
+    """Bytes of the arena, and bytes of the feature maps as Chen et al. (2016) count them."""
 
     arena_bytes: int
     feature_map_bytes: int
@@ -66,7 +66,8 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The tenants of the arena after states and slots; offsets and height count from there."""
+    """Tenants with their offsets in the arena, and the height; both count from the end of the
+    slots."""
 
     tenants: list[Tenant]
     offsets: list[int]
@@ -76,7 +77,8 @@ class Places:
 class Allocation:
     """An allocation of a graph in its order, for a target and an alignment.
 
-    Each part is computed once, when a planner needs it; `plan` combines them. Deterministic.
+    Live ranges, layouts, storages and offsets are computed on first use and cached; `plan` combines
+    them. Deterministic.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Allocation:
         self._known_workspaces: SharedByCopies[int] = SharedByCopies()
         self._known_layouts: KnownLayouts = SharedByCopies()
         self._tenants: dict[bool, list[Tenant]] = {}
-        """Tenants with (True) and without (False) overwriting."""
+        """Cached tenants, with overwriting of operands (True) and without (False)."""
 
     def of(self, graph: Graph) -> Allocation:
         """Return the allocation of `graph` for the same target, alignment and slots.
@@ -124,7 +126,7 @@ class Allocation:
 
     @cached_property
     def strides(self) -> dict[Value, tuple[int, ...]]:
-        """Byte strides of the values that are not row-major."""
+        """Byte strides of each value whose layout is not row-major."""
         return layouts(self.graph, self.target, self._known_layouts)
 
     @cached_property
@@ -149,7 +151,8 @@ class Allocation:
         return copied
 
     def storages(self, strategy: Allocate) -> Storages:
-        """Return the storages that a strategy places."""
+        """Return the storages that a strategy places: without overwriting for ``none``, else with
+        it."""
         return self.separate if strategy == "none" else self.merged
 
     @cached_property
@@ -158,11 +161,13 @@ class Allocation:
         return sum(self._aligned(state.type.bytes) for state in self.graph.states)
 
     def fixed_bytes(self, storages: Storages) -> int:
-        """Return the bytes of states and slots, which come first and are never shared."""
+        """Return the bytes of states and slots, which precede all other buffers and are never
+        shared."""
         return self.state_bytes + sum(self._aligned(size) for *_, size in self._slots(storages))
 
     def _slots(self, storages: Storages) -> list[tuple[Value, Way, int]]:
-        """Return the values with a slot, and their bytes from first to last element."""
+        """Return (value, direction, bytes) for each value with a slot; bytes span first to last
+        element."""
         if not self.has_slots:
             return []
         graph, placements = self.graph, storages.placements
@@ -188,7 +193,7 @@ class Allocation:
         return self.fixed_bytes(self.storages(strategy)) + self.placed(strategy).height
 
     def feature_map_bytes(self, strategy: Allocate) -> int:
-        """Return the bytes of feature maps under a strategy, by the paper's measure.
+        """Return the bytes of feature maps under a strategy, as Chen et al. (2016) count them.
 
         Excludes states, inputs, outputs, workspaces, values gathered from states, and operands of
         updates.
@@ -207,7 +212,7 @@ class Allocation:
         return PLACERS[strategy](tenants)[1]
 
     def sizes(self, strategy: Allocate) -> Sizes:
-        """Return the sizes of a strategy's plan, without the plan."""
+        """Return the sizes of a strategy's plan, without creating the plan."""
         return Sizes(self.arena_bytes(strategy), self.feature_map_bytes(strategy))
 
     def plan(
@@ -267,7 +272,7 @@ class Allocation:
         return self._places[strategy]
 
     def _storage_tenants(self, storages: Storages) -> list[Tenant]:
-        """Return a tenant for each storage without a state, ordered by first step like storages."""
+        """Return a tenant for each storage that is not a state's, in the order of storages."""
         return [
             Tenant(storage.first, storage.last, self._aligned(storage.bytes), storage)
             for storage in storages.storages
@@ -275,7 +280,8 @@ class Allocation:
         ]
 
     def tenants(self, strategy: Allocate) -> list[Tenant]:
-        """Return all tenants by first step; the outputs of a step come before its workspace."""
+        """Return the tenants that a strategy places, sorted by first step. Outputs of a step
+        precede its workspace."""
         overwrites = strategy != "none"
         if overwrites not in self._tenants:
             storages = self.storages(strategy)
@@ -320,7 +326,8 @@ class Allocation:
         return tuple(buffers), workspaces
 
     def _slot_buffers(self, storages: Storages, index: int) -> tuple[Slot, ...]:
-        """Return the slots, which follow the states, with buffers numbered from `index`."""
+        """Return the slots with their buffers, which follow the states and are numbered from
+        `index`."""
         lifetime, offset = Lifetime(0, len(self.graph.nodes) + 1), self.state_bytes
         slots = []
         for number, (value, way, size) in enumerate(self._slots(storages), index):

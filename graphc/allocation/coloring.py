@@ -1,9 +1,9 @@
 """Block sharing by greedy coloring of the interference graph.
 
-The paper and MXNet's note on memory name this costly alternative to counters. Storages that are
-live at the same step interfere and get different colors. A color is a block of the size of its
-largest storage. networkx colors greedily in two orders: by falling degree (Welsh and Powell, 1967)
-and by saturation (DSATUR; Brélaz, 1979). The coloring that needs fewer bytes is used.
+Chen et al. (2016) and MXNet's note on memory name this costly alternative to counters. Storages
+that are live at the same step interfere and get different colors. A color is a block of the size of
+its largest storage. networkx colors greedily in two orders: by falling degree (Welsh and Powell,
+1967) and by saturation (DSATUR; Brélaz, 1979). The coloring that needs fewer bytes is used.
 
 Coloring ignores sizes and looks at all pairs, so it serves as a baseline in tables and is not
 recommended for use.
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import networkx
 
 MOST_COLORED = 2000
-"""Limit on storages; beyond it networkx would store millions of edges as dictionaries."""
+"""Maximum number of storages; for more, networkx would store millions of edges as dictionaries."""
 
 MOST_SATURATED = 500
-"""Limit on storages for DSATUR, which scans all uncolored storages at each step.
+"""Maximum number of storages for DSATUR, which scans all uncolored storages at each step.
 
 Above it, DSATUR would take minutes, so only the order by degree is tried.
 """
@@ -34,7 +34,7 @@ class ColoringError(OptionError):
 
 
 def color(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Return the block of each half-open (first, last, bytes), given in order of `first`.
+    """Return a block number for each tenant, given as half-open (first, last, bytes) by `first`.
 
     Raises `ColoringError` for more than `MOST_COLORED`.
     """

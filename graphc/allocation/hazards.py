@@ -1,7 +1,7 @@
 """Dependences between nodes: read-after-write, write-after-read and write-after-write.
 
-A plan is for one order. Nodes may run concurrently as long as these dependences hold. The results
-are then bitwise those of the plan.
+A plan runs its nodes in one order. Nodes may run concurrently as long as these dependences hold.
+The results are then bitwise equal to those of the plan's order.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from graphc.ir.graph import Graph, Node, Value
 from graphc.plans.memory_plan import MemoryPlan, Placement
 
 Resource = tuple[int, Value | None]
-"""A unit of dependence: a buffer, or the part of a concatenation in it."""
+"""A unit of dependence: a buffer, with the part of a concatenation inside it or None."""
 
 
 @dataclass(slots=True)
 class _Accesses:
-    """The last node that wrote a resource, and the nodes that have read it since."""
+    """The last node that wrote a resource, and the nodes that have read the resource since then."""
 
     writer: int | None = None
     readers: list[int] = field(default_factory=list)
@@ -33,7 +33,7 @@ class _Accesses:
 class Addresses:
     """Locations of the values and workspaces of a graph.
 
-    They are in a plan's buffers, or in storages with other offsets.
+    They come from the buffers of a plan, or from storages with candidate offsets.
     """
 
     graph: Graph
@@ -76,7 +76,7 @@ class _Tracker:
         self.lows, self.highs = (np.searchsorted(marks, ends).tolist() for ends in spans.T)
         self.owners = np.full(len(marks), -1)
         self.before: dict[int, set[int]] = {}
-        """The nodes that touched the bytes of a buffer under earlier buffers."""
+        """For each buffer, the nodes that accessed its bytes while earlier buffers used them."""
         self.roots: dict[Value, Value] = {}
 
     def visit(self, number: int, node: Node) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ class _Tracker:
         return tuple(sorted(found - {number}))
 
     def open(self, buffer: int) -> None:
-        """Record, on first use of a buffer, the nodes that touched its bytes before."""
+        """Record, on first use of a buffer, the nodes that accessed its bytes before."""
         if buffer in self.accesses:
             return
         self.accesses[buffer] = {}
@@ -109,7 +109,7 @@ class _Tracker:
         self.before[buffer] = {number for access in last for number in access.all()}
 
     def touched(self, value: Value) -> list[_Accesses]:
-        """Return the resources that a value is in."""
+        """Return the access records of all resources that contain bytes of a value."""
         buffer = self.placements[value].buffer
         self.open(buffer)
         own = self.accesses[buffer]
@@ -121,9 +121,8 @@ class _Tracker:
         return [own[resource]] if is_part else list(own.values())
 
     def untouched(self, buffer: int) -> _Accesses:
-        """Return a new resource of a buffer.
-
-        It starts with the accesses to the whole buffer and the earlier ones to its bytes.
+        """Return the access record of a new resource of a buffer. It starts with the accesses to
+        the whole buffer and with earlier accesses to its bytes.
         """
         found = self.accesses[buffer].get((buffer, None), _Accesses())
         return _Accesses(found.writer, [*found.readers, *self.before[buffer]])

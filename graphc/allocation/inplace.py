@@ -47,7 +47,8 @@ def assign_storages(
     overwrite: bool,
     parts: Parts = NO_PARTS,
 ) -> Storages:
-    """Assign values to storages: merge views and states, and with `overwrite` also operands.
+    """Assign values to storages. Views share those of viewed values, state updates those of states
+    and, with `overwrite`, outputs those of operands.
 
     `strides` has the strides of values with their own storage that are not row-major. `parts` has
     the values computed inside a concatenation. Inputs are never overwritten: a feed keeps its bytes
@@ -80,7 +81,7 @@ def assign_storages(
 
 
 class _Assignment:
-    """The storages and placements so far, extended in the order of the nodes."""
+    """The storages and placements of the nodes so far, extended node by node."""
 
     def __init__(self, live: Liveness, parts: Parts, own: Mapping[Value, Layout]) -> None:
         self.live = live
@@ -88,7 +89,7 @@ class _Assignment:
         self.own = own
         """The layouts of values that are not row-major, in their own storages."""
         self.wholes: dict[Value, int] = {}
-        """The storage of each concatenation with parts, once it has been opened."""
+        """The index of the storage of each concatenation with parts, once the storage exists."""
         self.storages: list[Storage] = []
         self.placements: dict[Value, Placement] = {}
 
@@ -126,7 +127,7 @@ class _Assignment:
         )
 
     def join(self, value: Value, other: Value, layout: Layout | None, how: How) -> None:
-        """Place a value in the storage of another one, which extends its live range."""
+        """Place a value in the storage of another value, which extends the storage's live range."""
         index = self.placements[other].buffer
         storage = self.storages[index]
         storage.last = max(storage.last, self.live.dies[value] + 1)
@@ -160,7 +161,8 @@ class _Assignment:
         return None
 
     def is_free(self, node: Node, step: int, operand: Value, value: Value, taken: set[int]) -> bool:
-        """Return True if `value` may overwrite an operand that the op permits, by the rule above.
+        """Return True if `value` may overwrite an operand that the op permits, by the rule of this
+        module.
 
         `taken` has the storages that other outputs of the node overwrite.
         """

@@ -36,7 +36,7 @@ def liveness(graph: Graph) -> Liveness:
 
 
 def peak_bytes(lifetimes: Iterable[tuple[int, int, int]]) -> int:
-    """Return the peak live bytes of half-open (first, last, bytes)."""
+    """Return the peak live bytes of live ranges, given as half-open (first, last, bytes)."""
     change: dict[int, int] = {}
     for first, last, size in lifetimes:
         change[first] = change.get(first, 0) + size

@@ -2,9 +2,9 @@
 
 ``none`` and ``inplace`` give each storage its own bytes. ``sharing`` recycles blocks (Chen et al.,
 2016, Fig. 2), ``coloring`` finds such blocks by the interference graph, and ``packed`` chooses an
-offset for each storage. Workspaces share one block after the values, as in the paper's system;
-``packed`` gives each its own offset for the one step that it is live, unless ``sharing`` has the
-smaller arena.
+offset for each storage. Workspaces share one block after the values, as in the system of Chen et
+al. (2016). ``packed`` instead gives each workspace its own offset for its one step, unless
+``sharing`` has the smaller arena.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _colored(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
 
 
 def _packed(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Place tenants by a packing search, or in recycled blocks if these are lower."""
+    """Place tenants by a packing search, or in recycled blocks if these take fewer bytes."""
     columns = np.array([(t.first, t.last, t.bytes) for t in tenants], np.int64).reshape(-1, 3)
     packing = pack(*columns.T, effort=NORMAL)
     if not packing.is_optimal:

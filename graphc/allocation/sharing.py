@@ -12,7 +12,7 @@ import bisect
 from collections.abc import Sequence
 
 MATCH_RANGE = 16
-"""A block more than this many times too large is not taken, as in MXNet's planner."""
+"""Largest ratio of a free block to the storage that takes it, as in MXNet's planner."""
 
 
 FreeBlock = tuple[int, int, int]
@@ -23,7 +23,7 @@ Of equal blocks that fit, the one freed first is taken.
 
 
 def share(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Return the block of each half-open (first, last, bytes), given in order of `first`.
+    """Return a block number for each tenant, given as half-open (first, last, bytes) by `first`.
 
     Blocks are numbered from 0; each needs the size of its largest tenant.
     """

@@ -18,7 +18,7 @@ NOBODY = -1
 """The clock entry of a stream on which no node is certain to have run."""
 
 Needs = Sequence[Sequence[int]]
-"""The earlier nodes that each node, by number, depends on."""
+"""For each node, by number, the earlier nodes that it depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Launches:
 
     @classmethod
     def of(cls, needs: Needs, keys: Sequence[Hashable | None]) -> Launches:
-        """Group neighbors with equal keys that do not depend on each other.
+        """Group successive nodes with equal keys that do not depend on each other.
 
         A node with key None is alone. Nodes with key `VIEW` do no work and do not split a group.
         """
@@ -133,14 +133,14 @@ class Launches:
         return cls(heads, tails)
 
     def needs(self, needs: Needs) -> list[list[int]]:
-        """Return the dependences of the groups at their heads; other nodes get none."""
+        """Return the dependences of each group at its first node; its other nodes get none."""
         found: list[set[int]] = [set() for _ in needs]
         for number, needed in enumerate(needs):
             found[self.heads[number]].update(self.heads[other] for other in needed)
         return [sorted(each - {number}) for number, each in enumerate(found)]
 
     def seconds(self, seconds: Sequence[float | None]) -> list[float | None]:
-        """Return the seconds of each launch at its head: the maximum over its nodes."""
+        """Return the seconds of each group at its first node: the maximum over its nodes."""
         found: list[float | None] = [None] * len(seconds)
         for number, own in enumerate(seconds):
             head = self.heads[number]
@@ -149,7 +149,7 @@ class Launches:
         return found
 
     def apart(self, schedule: Schedule) -> Schedule:
-        """Expand a schedule of the heads to all nodes.
+        """Expand a schedule of the first nodes of groups to all nodes.
 
         A node that waits for a head waits for the last node of its group.
         """
@@ -167,7 +167,7 @@ class Launches:
         return Schedule(slots, schedule.seconds, before)
 
     def in_order(self, order: Sequence[int]) -> list[int]:
-        """Expand an order of heads and views to all nodes."""
+        """Expand an order of the first nodes of groups and views to all nodes."""
         behind: dict[int, list[int]] = {}
         for number, head in enumerate(self.heads):
             behind.setdefault(head, []).append(number)

@@ -25,7 +25,8 @@ class Storage:
 class Storages:
     """All storages of a graph, and the placement of each value in them.
 
-    A storage becomes the buffer with the same number, so values already have their `Placement`.
+    A storage becomes the buffer with the same number, so placements in storages hold for buffers
+    too.
     """
 
     storages: list[Storage]

@@ -43,10 +43,11 @@ from graphc.plans.streams import StreamChoice, Streams
 from graphc.target import Target
 
 LEAST_SECONDS = 2e-6
-"""Minimum time of a kernel."""
+"""Minimum time of a kernel, in seconds."""
 
 MOST_TENANTS = 8000
-"""Above this many tenants, values share bytes as on one stream, since all pairs are compared."""
+"""Maximum number of tenants for separate bytes, since all pairs are compared. Above it, values
+share bytes as on one stream."""
 
 PARTS_APART = (1.0, 0.95, 0.9, 0.8, 0.6, 0.3)
 """Fractions of the tenants that get separate bytes, taken from the smallest tenants up."""
@@ -57,13 +58,14 @@ BEFORE_ALL, BEHIND_ALL = NOBODY - 1, 2**62
 
 @dataclass(frozen=True)
 class _Way:
-    """Offsets for the tenants of an allocation, and the schedule that they allow."""
+    """A candidate: offsets for the tenants of an allocation, and the stream schedule that they
+    allow."""
 
     allocation: Allocation
     places: Places
     schedule: Schedule
     seconds: list[float | None]
-    """The seconds of each launch, at its first node."""
+    """The seconds of each launch at its first node; None for other nodes."""
 
     @cached_property
     def choice(self) -> StreamChoice:
@@ -73,12 +75,12 @@ class _Way:
 
     @property
     def feature_map_bytes(self) -> int:
-        """Bytes of feature maps by the paper's measure, which counts values as on one stream."""
+        """Bytes of feature maps as Chen et al. (2016) count them, which is for one stream."""
         return self.allocation.feature_map_bytes("packed")
 
 
 def on_streams(plan: MemoryPlan, costs: CostModel, count: int) -> MemoryPlan:
-    """Return the plan on `count` streams with its offsets; nodes on the same bytes wait."""
+    """Return the plan for `count` streams, with unchanged offsets; nodes that share bytes wait."""
     places = Addresses.of(plan)
     needs, seconds = hazards(places), _seconds(places, costs)
     launches = _launches(places, needs, plan.target)
@@ -128,7 +130,7 @@ def planned_on_streams(
 
 
 def _frontier(ways: list[_Way]) -> list[_Way]:
-    """Return the Pareto-optimal ways, by rising bytes and falling seconds."""
+    """Return the Pareto-optimal candidates, by increasing bytes and decreasing seconds."""
     found: list[_Way] = []
     for way in sorted(ways, key=lambda way: (way.choice.arena_bytes, way.choice.seconds)):
         if not found or way.choice.seconds < found[-1].choice.seconds:
@@ -158,7 +160,7 @@ def _seconds(places: Addresses, costs: CostModel) -> list[float | None]:
 
 
 def _launches(places: Addresses, needs: Needs, target: Target) -> Launches:
-    """Return the groups of neighbors that the target may launch together."""
+    """Return the groups of successive nodes that the target may launch together."""
     nodes = places.graph.nodes
     keys = [target.launch_key(node) if places.runs(node) else VIEW for node in nodes]
     return Launches.of(needs, keys)
@@ -173,7 +175,7 @@ def _scheduled(
 
 
 def _ways(allocation: Allocation, costs: CostModel, count: int, reorders: bool) -> Iterator[_Way]:
-    """Yield all candidates, first the one with the bytes of one stream.
+    """Yield all candidates; the first has the offsets of one stream.
 
     Candidates use the order of the graph, and with `reorders` also critical-path order.
     """
@@ -187,7 +189,7 @@ def _ways(allocation: Allocation, costs: CostModel, count: int, reorders: bool) 
 
 
 class _Width:
-    """Candidate offsets for the values of a graph in its order."""
+    """Generator of candidate offsets for the values of a graph, in the order of its nodes."""
 
     def __init__(self, allocation: Allocation, costs: CostModel, count: int) -> None:
         self.allocation, self.count = allocation, count
@@ -203,7 +205,8 @@ class _Width:
         self.launches = _launches(places, self.needs, allocation.target)
 
     def ways(self) -> Iterator[_Way]:
-        """Yield the way of one stream, then ways with fewer and fewer values in separate bytes."""
+        """Yield the candidate with the offsets of one stream, then candidates with fewer and fewer
+        values in separate bytes."""
         yield self._way(self.allocation.placed("packed"))
         if len(self.tenants) > MOST_TENANTS or not len(self.sizes):
             return
@@ -243,7 +246,8 @@ class _Width:
         return _Way(self.allocation, places, schedule, launches.seconds(self.seconds))
 
     def _addresses(self, offsets: list[int], height: int) -> Addresses:
-        """Return the addresses of all storages and workspaces; states follow the tenants."""
+        """Return the addresses of all storages and workspaces. States get addresses after the
+        tenants."""
         spans = []
         for storage in self.storages.storages:
             spans.append((height, height + storage.bytes))

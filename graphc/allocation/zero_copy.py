@@ -45,7 +45,8 @@ from graphc.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The location of a value in the storage of `whole`, a concatenation that is no part itself."""
+    """The location of a value in the storage of `whole`, a concatenation that is not itself a
+    part."""
 
     whole: Value
     reader: Value
@@ -106,14 +107,15 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A block that can be placed inside another, and the layout of its first resident there."""
+    """The index of a block that can be placed inside another, and the layout of its root there."""
 
     block: int
     layout: Layout
 
 
 class _Choosing:
-    """A greedy choice: the parts so far, and the bytes live at each step with these parts."""
+    """State of the greedy choice: the parts so far, and the bytes live at each step with these
+    parts."""
 
     def __init__(
         self, graph: Graph, separate: Storages, target: Target, fills_buckets: bool
@@ -137,7 +139,8 @@ class _Choosing:
         return self.blocks[self.separate.placements[value].buffer]
 
     def visit(self, node: Node) -> None:
-        """Place all possible parts of a concatenation if that pays, else those that pay alone."""
+        """Place all possible parts of a concatenation if that lowers the peak, else each part that
+        alone does."""
         # If the concatenation is a part itself, its parts go into the same `whole`.
         y = node.output
         outside = self.places.get(y)
@@ -156,7 +159,8 @@ class _Choosing:
                     self.place(move, Part(whole, y, move.layout))
 
     def move(self, node: Node, value: Value, layout: Layout) -> _Move | None:
-        """Return the move of a part's storage into that of `node`'s output, or None."""
+        """Return the move of the storage of `value` into the output of `node`, or None if it is
+        impossible."""
         placement = self.separate.placements[value]
         block = self.blocks[placement.buffer]
         owner = block.residents[0]
@@ -188,7 +192,8 @@ class _Choosing:
         return self.takes(value.producer, name, value, layout)
 
     def takes(self, node: Node, name: str, value: Value, layout: Layout) -> bool:
-        """Return True if a node's kernel accepts this layout and it has few contiguous pieces."""
+        """Return True if the kernel of a node accepts a layout for its operand or output `name`,
+        and the layout has few contiguous pieces."""
         return self.target.is_in_few_pieces(value.type, layout.strides) and self.target.takes_part(
             node, name, value.type, layout
         )
@@ -219,9 +224,10 @@ class _Choosing:
         return all(self.takes(node, name, value, layout) for name in names)
 
     def pays(self, node: Node, outer: _Block, inner: list[_Block]) -> bool:
-        """Return True if placing lowers (peak, sum) on the steps that it touches.
+        """Return True if placing `inner` in `outer` lowers (peak, sum) of live bytes on the steps
+        concerned.
 
-        For a bucket of gradients, return True if it stays within the peak of all steps.
+        For a bucket of gradients, return True if the peak over all steps does not grow.
         """
         first = min(block.first for block in (outer, *inner))
         last = max(block.last for block in (outer, *inner))
@@ -234,7 +240,7 @@ class _Choosing:
         return (int(after.max()), int(after.sum())) < (int(before.max()), int(before.sum()))
 
     def place(self, move: _Move, part: Part) -> None:
-        """Place a block inside its whole, whose live range then covers both."""
+        """Place a block inside its whole; the live range of the whole then covers both."""
         outer, inner = self.block_of(part.whole), self.blocks[move.block]
         self.places[inner.residents[0]] = part
         for block in (outer, inner):
