@@ -42,11 +42,15 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
         for value in node.inputs:
             # Any earlier occurrence will do: the stand-in is the latest one, which is a[v].
             if value.node is not None and value.node not in rewriter.stand_ins:
-                raise GraphError(f"the sequence runs {node.label} before {value.node.label}")
+                raise GraphError(
+                    f"the sequence runs {node.label} before its input {value.node.label}"
+                )
         if step not in first:
             first[step] = rewriter.put(node, rewriter.moved(node))
         elif node.op.has_effect:
-            raise GraphError(f"the sequence runs {node.label} twice, but it replaces a state")
+            raise GraphError(
+                f"the sequence runs {node.label} twice, but nodes that replace a state run once"
+            )
         else:
             # All copies name the first occurrence as their original, so that no copy is of a copy.
             inputs, level = rewriter.values(node.inputs), count[step]

@@ -77,7 +77,7 @@ def does_not_fit(
         f"no plan found whose {measured} into {exact_bytes(budget)}; the smallest plan found "
         f"needs {exact_bytes(least_bytes)}, and the lower bound is {exact_bytes(bound_bytes)}. "
         f"Raise the budget, {packed}or reduce the batch (accumulate=k preserves the batch of a "
-        f"step). Live at its peak, {node}:\n{size_lines(shown, NAMED)}",
+        f"step). Largest values at the peak of this plan, {node}:\n{size_lines(shown, NAMED)}",
         least_bytes,
         bound_bytes,
         node,

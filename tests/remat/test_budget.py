@@ -86,7 +86,7 @@ def test_an_infeasible_budget_lists_the_values_at_the_peak_one_per_line():
     with pytest.raises(BudgetError) as caught:
         g.plan(loss, optimizer=g.optim.SGD(0.1), budget=1)
     head, *lines = str(caught.value).splitlines()
-    assert head.endswith(f"Live at its peak, {caught.value.node}:")
+    assert head.endswith(f"Largest values at the peak of this plan, {caught.value.node}:")
     assert re.fullmatch(r" +64\.00 KiB  layer/\w+: %\d+(, %\d+)?", lines[0])
     assert any(re.fullmatch(r" +32\.00 KiB  @layer/weight.*", line) for line in lines)
     assert re.fullmatch(r" +[\d.]+ \w+  in \d+ more", lines[-1]) or len(lines) <= 6

@@ -59,7 +59,9 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
     done: set[int] = set()
     for step, node in enumerate(sequence):
         if not 0 <= node < len(problem):
-            raise ProblemError(f"step {step} names node {node}, which does not exist")
+            raise ProblemError(
+                f"step {step} names node {node}, but nodes are 0 to {len(problem) - 1}"
+            )
         name = problem.ids[node]
         for value in problem.inputs[node]:
             if value not in last_made:
@@ -71,8 +73,8 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
         for first in problem.after[node]:
             if first not in done:
                 raise ProblemError(
-                    f"step {step} computes node {name} before node {problem.ids[first]}, after "
-                    "which it runs"
+                    f"step {step} computes node {name} before node {problem.ids[first]}, which "
+                    "must run first"
                 )
         if node in problem.once and node in done:
             kind = "pinned node" if node in problem.pinned else "backward node"
@@ -82,7 +84,9 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
             last_made[value] = step
             ends[step, value] = step
     for node in sorted(problem.pinned - done):
-        raise ProblemError(f"the sequence does not compute the pinned node {problem.ids[node]}")
+        raise ProblemError(
+            f"the sequence does not compute the pinned node {problem.ids[node]}; add it"
+        )
     for value in sorted(problem.live_out):
         if value not in last_made:
             raise ProblemError(f"the sequence does not compute the output {problem.name(value)}")

@@ -80,9 +80,9 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
     started = time.perf_counter()
     limit = problem.budget if budget is None else budget
     if limit is not None and limit < 0:
-        raise ProblemError(f"a budget must be a number of bytes of at least 0, got {limit}")
+        raise ProblemError(f"the budget must be a number of bytes of at least 0, got {limit}")
     if not 0 <= seconds < math.inf:
-        raise ProblemError(f"seconds must be a number of at least 0, got {seconds}")
+        raise ProblemError(f"seconds must be a finite number of at least 0, got {seconds}")
     no_recompute = list(problem.needed)
     if limit is None or replay(problem, no_recompute).peak_bytes <= limit:
         return _solution(problem, no_recompute, sum(problem.cost[n] for n in no_recompute), started)
@@ -205,7 +205,7 @@ def _does_not_fit(problem: Problem, budget: int, fewest: list[int]) -> BudgetErr
     return BudgetError(
         f"no plan within {budget} bytes was found; the smallest plan found needs "
         f"{measured.peak_bytes} bytes, and the lower bound is {problem.bound_bytes}. Raise the "
-        f"budget. Live at its peak, node {problem.ids[node]}, by node:\n"
+        f"budget. Largest values at the peak of this plan, node {problem.ids[node]}:\n"
         f"{size_lines(values, LARGEST_NAMED)}",
         measured.peak_bytes,
         problem.bound_bytes,

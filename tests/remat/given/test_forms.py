@@ -183,7 +183,7 @@ def test_control_edges_are_kept():
         {"id": 2, "cost": 1, "bytes": 1, "inputs": [0], "after": [1]},
     ]
     problem = parse_problem({"nodes": nodes, "outputs": [1, 2]})
-    with pytest.raises(ProblemError, match="before node 1, after which it runs"):
+    with pytest.raises(ProblemError, match="before node 1, which must run first"):
         replay(problem, [0, 2, 1])
     assert cheapest(problem, 13) == [0, 1, 2]
     # Node 1 runs for node 2 alone, without any output.
