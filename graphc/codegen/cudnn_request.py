@@ -42,14 +42,14 @@ from graphc.ops.geometry import Pair
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor in a library's terms; strides count elements."""
+    """The shape, strides and dtype of a tensor in a request; strides count elements."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: DType
 
     def packed(self) -> Tensor:
-        """Return the tensor as contiguous, with its axes in the same order."""
+        """Return a contiguous tensor with the same shape and the same order of axes in memory."""
         strides, step = list(self.strides), 1
         for axis in sorted(range(len(strides)), key=lambda axis: (self.strides[axis], -axis)):
             strides[axis] = step
@@ -57,7 +57,7 @@ class Tensor:
         return replace(self, strides=tuple(strides))
 
     def spread(self) -> Tensor:
-        """Return the tensor as a part of one with twice as many elements along axis 1."""
+        """Return the tensor as a part of a tensor that has twice as many elements along axis 1."""
         own = self.strides[1]
         return replace(self, strides=tuple(2 * s if s > own else s for s in self.strides))
 
@@ -88,12 +88,12 @@ class ConvolutionRequest:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The tensors by role."""
+        """The tensors of the convolution by role: x, w and y."""
         return {"x": self.x, "w": self.w, "y": self.y}
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The roles of the results."""
+        """The role of the tensor that the product writes."""
         return ({"fprop": "y", "dgrad": "x", "wgrad": "w"}[self.kind],)
 
 
@@ -118,14 +118,14 @@ class AttentionRequest:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The tensors by role."""
+        """The tensors by role, such as q or stats; with dy and gradients if it is a gradient."""
         read = {"q": self.q, "k": self.k, "v": self.v, "y": self.y, "stats": self.stats}
         names = ("dy", "dq", "dk", "dv") if self.gradients else ()
         return read | dict(zip(names, self.gradients, strict=True))
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The roles of the results."""
+        """The roles of the tensors that are written."""
         return ("y", "stats") if self.kind == "forward" else ("dq", "dk", "dv")
 
 
@@ -186,7 +186,7 @@ _ROLES: Mapping[str, tuple[Literal["fprop", "dgrad", "wgrad"], tuple[str, str, s
     "conv2d_input_gradient": ("dgrad", ("y", "w", "x")),
     "conv2d_weight_gradient": ("wgrad", ("y", "x", "w")),
 }
-"""The kind of each op, and the roles of its first two inputs and its output."""
+"""For each op, the kind of its request, and the roles of its first two inputs and of its output."""
 
 
 def _convolutions(node: Node, places: Places, tf32: bool) -> Iterator[LibraryCall]:
@@ -210,7 +210,7 @@ def _convolutions(node: Node, places: Places, tf32: bool) -> Iterator[LibraryCal
 
 
 class _Asked:
-    """A convolution with several forms of requests."""
+    """A convolution node, which can be expressed by several forms of requests."""
 
     def __init__(
         self,
@@ -227,11 +227,12 @@ class _Asked:
         """The roles of channels-first tensors."""
         read_first = all(values[role] in node.inputs for role in self.first)
         self.copies = (True, False) if self.lies_last and self.first and read_first else (False,)
-        """The choices of copying channels-first tensors. Copies are tried if others are
-        channels-last, and if all channels-first ones are inputs."""
+        """The values of `is_copied` to try. Channels-first tensors are copied if other tensors are
+        channels-last and all channels-first tensors are inputs."""
 
     def form(self, is_copied: bool) -> LibraryCall:
-        """Return the call, optionally with copies of channels-first tensors."""
+        """Return the library call, with channels-first tensors copied to channels-last if
+        `is_copied`."""
         all_last = self.lies_last and (is_copied or not self.first)
         tensors = {r: _map(v, self.places[v], all_last) for r, v in self.values.items()}
         buffers: dict[str, Buffer] = dict(self.values)
@@ -259,14 +260,15 @@ class _Asked:
 
 
 def _copied(source: Operand, target: Operand, shape: tuple[int, ...]) -> Launch:
-    """Return a launch that copies and converts."""
+    """Return a launch that copies `source` to `target` and converts its dtype."""
     return elementwise(
         Each("copy", shape, (replace(source, name="x"),), (target,), {"y": IDENTITY})
     )
 
 
 def _lies_last(value: Value, place: Place) -> bool | None:
-    """Return true if the channels of a map are innermost, or None if both orders are the same."""
+    """Return true if channels are the innermost axis of a map, or None if channels-first and
+    channels-last strides are the same."""
     _, channels, rows, columns = value.shape
     if channels == 1 or rows * columns == 1:
         return None
@@ -274,7 +276,7 @@ def _lies_last(value: Value, place: Place) -> bool | None:
 
 
 def _map(value: Value, place: Place, lies_last: bool) -> Tensor:
-    """Return a map or filters as a tensor.
+    """Return feature maps or filters as a tensor of a request.
 
     Strides of axes with one element follow the layout, because a library derives the layout from
     all strides.
@@ -289,7 +291,7 @@ def _map(value: Value, place: Place, lies_last: bool) -> Tensor:
 
 
 def _in_order(type: TensorType, lies_last: bool) -> Tensor:
-    """Return a contiguous map or contiguous filters."""
+    """Return contiguous maps or filters, channels-last if `lies_last`, else channels-first."""
     strides = channels_last_strides(type) if lies_last else contiguous_strides(type)
     return Tensor(type.shape, tuple(s // type.dtype.itemsize for s in strides), type.dtype)
 
@@ -308,12 +310,12 @@ def _shifted(node: Node, bias: Value, places: Places) -> Launch:
 # --- attention ---
 
 WIDTH_MULTIPLE = 8
-"""cuDNN's attention needs rows of whole 16-byte packs."""
+"""Rows of cuDNN's attention have a multiple of this many elements, that is, whole 16-byte packs."""
 
 ATTENTION = ("attention", "attention_gradient")
 
 LEAST_WORKSPACE = 64 * 2**10
-"""Bytes for the internal buffers of attention engines."""
+"""Minimum bytes of workspace, for the internal buffers of attention engines."""
 
 ROWS_OF_A_TILE, COLUMNS_OF_A_TILE = 64, 128
 """Multiples to which the numbers of rows and columns are rounded up in workspaces of attention."""
@@ -322,7 +324,7 @@ ROWS_OF_A_TILE, COLUMNS_OF_A_TILE = 64, 128
 def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
     """Yield a request for 16-bit operands with contiguous rows.
 
-    Yields nothing for other operands, with a mask or shared heads of keys. Nor does it if the
+    Yields nothing for other operands, with a mask or shared heads of keys. The same holds if the
     causal mask is aligned to the first row and the numbers of rows and keys differ.
     """
     is_forward = node.op.name == "attention"
@@ -367,8 +369,8 @@ def attention_workspace_bytes(node: Node, cudnn_version: int = 0) -> int:
 
     It holds two float32 numbers per row. The gradient also needs a float32 sum for every element of
     dq (cudnn-frontend 1.32, `scaled_dot_product_flash_attention.h`). With a `cudnn_version` before
-    `LINEAR_SINCE` it needs the scores of all pairs. They are reserved if they are larger, and at
-    most `MOST_PAIR_BYTES`. Version 0 is an unknown version.
+    `LINEAR_SINCE` it needs the scores of all pairs. The larger of both sizes is reserved, but at
+    most `MOST_PAIR_BYTES` for the scores. Version 0 is an unknown version.
     """
     if node.op.name not in ATTENTION:
         return 0

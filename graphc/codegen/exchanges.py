@@ -21,7 +21,8 @@ def _begins(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("arrival")
 def _ends(node: Node, places: Places) -> NodeCalls:
-    """Copy only a result that moves; the plan's order makes later nodes wait for it."""
+    """Return a copy of the input to the output, or nothing if both have the same place. The plan's
+    order makes later nodes wait for the collective's end."""
     return NodeCalls(_copy(node.inputs[0], node.output, places))
 
 

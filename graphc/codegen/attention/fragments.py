@@ -23,22 +23,22 @@ from graphc.ir.graph import Node
 from graphc.ir.types import align
 
 WARPS, OWNED = 4, 16
-"""Warps per block, and owned rows per warp."""
+"""Number of warps per block, and number of owned rows per warp."""
 
 LANES = 8
-"""Elements in 16 bytes."""
+"""Number of 16-bit elements in 16 bytes."""
 
 MOST_SHARED = 48 * 2**10
-"""Bytes of shared memory that every kernel may use."""
+"""Maximum bytes of shared memory per block that every device supports."""
 
 SIZES = ((64, 2), (32, 2), (16, 2), (16, 1))
-"""Rows per tile and number of tiles in shared memory, best first."""
+"""Candidate pairs of rows per tile and number of tiles in shared memory, best first."""
 
 LOG2_E = math.log2(math.e)
 
 
 class TensorCoreKernel(AttentionKernel):
-    """A writer of parts of a kernel's text.
+    """Writer of the parts of an attention kernel's text that use tensor cores.
 
     `owned_tiles` names the operands whose owned rows are kept in shared memory. `other_tiles` names
     those from which tiles are loaded.
@@ -59,7 +59,7 @@ class TensorCoreKernel(AttentionKernel):
         self.narrow = C_TYPES[self.values["q"].type.dtype]
         self.owned_tiles, self.other_tiles = owned_tiles, other_tiles
         self.wide = {name: align(width, OWNED) for name, width in self.widths.items()}
-        """The elements of a row, rounded up to whole fragments."""
+        """For each operand, the elements of a row, rounded up to whole fragments."""
         own, other = (
             sum(2 * (self.wide[name] + LANES) for name in names)
             for names in (owned_tiles, other_tiles)
@@ -71,10 +71,10 @@ class TensorCoreKernel(AttentionKernel):
         )
         self.unit = self.number(LOG2_E)
         self.factor = self.number(self.attributes.scale * (1.0 if self.adds_mask else LOG2_E))
-        """The factor of scores.
+        """The factor by which scores are multiplied before the exponential.
 
-        It makes weights powers of two, unless a mask is added to the scores, because that might
-        overflow.
+        It includes log2(e), so that weights are powers of two, unless a mask is added to the
+        scores: the sum might then overflow.
         """
 
     @property
@@ -110,8 +110,8 @@ class TensorCoreKernel(AttentionKernel):
         ]
 
     def first(self, numbers: Sequence[str] = ()) -> list[str]:
-        """Return the statements before the loop; with two stages, they start copying the first
-        tile."""
+        """Return the statements before the loop over tiles; with two tiles in shared memory, they
+        start copying the first one."""
         if self.stages == 1:
             return []
         start, _ = self.range
@@ -121,7 +121,7 @@ class TensorCoreKernel(AttentionKernel):
         """Return statements that wait for the tile of this iteration and start copying the next
         one.
 
-        With one stage, they copy the tile of this iteration.
+        With a single tile in shared memory, they copy the tile of this iteration and wait for it.
         """
         if self.stages == 1:
             copied = self._load_others("stage", "at", numbers)
@@ -159,7 +159,7 @@ class TensorCoreKernel(AttentionKernel):
         """Return a loop that starts copying `count` rows of an operand, from row `first` on, into a
         tile.
 
-        Elements beyond its ends are zero.
+        Elements outside the operand are zero.
         """
         step = LANES if self.is_aligned(name) else 1
         packs = self.wide[name] // step
@@ -178,7 +178,7 @@ class TensorCoreKernel(AttentionKernel):
         )
 
     def is_aligned(self, name: str) -> bool:
-        """Return true if rows of an operand are aligned and whole 16-byte packs."""
+        """Return true if each row of an operand consists of whole, aligned packs of 16 bytes."""
         o, size = self.operands[name], self.values[name].type.dtype.itemsize
         return (
             self.widths[name] % LANES == 0
@@ -188,10 +188,8 @@ class TensorCoreKernel(AttentionKernel):
         )
 
     def dots(self, result: str, own: str, other: str) -> str:
-        """Return code for `result`: products of the warp's rows of one operand and the tile's rows
-        of another.
-
-        Products are stored as fragments of 8 columns.
+        """Return code that declares `result`: dot products of the warp's rows of `own` and the
+        tile's rows of `other`, stored as fragments of 8 columns.
         """
         fragments = self.other_tile // 8
         own_row = f"{own}_tile[mine + lane % 16u][c * 16u + lane / 16u * 8u]"
@@ -211,8 +209,8 @@ class TensorCoreKernel(AttentionKernel):
         )
 
     def sums(self, result: str, factors: str, other: str) -> str:
-        """Return code that adds the factors of the warp's rows times the tile's rows of an operand
-        to `result`."""
+        """Return code that adds to `result` the matrix product of `factors` and the tile's rows of
+        an operand."""
         corners = ((0, 0), (0, 2), (1, 0), (1, 2))
         parts = ", ".join(
             f"pair_of({factors}[2u * c + {j}u][{e}], {factors}[2u * c + {j}u][{e + 1}], "
@@ -240,7 +238,8 @@ class TensorCoreKernel(AttentionKernel):
         )
 
     def sum_of(self, result: str, name: str) -> str:
-        """Declare a sum with the warp's rows of an operand."""
+        """Return the declaration of a sum with the shape of the warp's rows of an operand,
+        initially 0."""
         return f"float {result}[{self.wide[name] // 8}][4] = {{}};"
 
     def per_pair(self, body: Sequence[str]) -> str:
@@ -285,7 +284,7 @@ class TensorCoreKernel(AttentionKernel):
         ]
 
     def where_it_stays(self, number: str) -> str:
-        """Return C++ for element e of fragment j, or for 0 if dropout removes its weight."""
+        """Return C++ for `number`, or for 0 if dropout removes element e of fragment j."""
         if not self.drops:
             return number
         return f"(kept >> (j * 4u + e) & 1u ? {number} : {self.number(0.0)})"
@@ -300,7 +299,7 @@ class TensorCoreKernel(AttentionKernel):
 
     @property
     def all_seen(self) -> str:
-        """A statement that declares whether no score of the tile is masked."""
+        """A statement that declares a flag: true if no score of the tile is masked."""
         rows, columns = self.extents["rows"], self.extents["columns"]
         shift = self.attributes.shift(rows, columns)
         seen = (
@@ -316,16 +315,17 @@ class TensorCoreKernel(AttentionKernel):
 
     @property
     def power(self) -> str:
-        """C++ for an unmasked score, in the unit of peaks."""
+        """C++ for an unmasked score times `factor`, the unit in which peaks are stored."""
         scaled = f"score[j][e] * {self.factor}"
         return f"({scaled} + added)" if self.adds_mask else scaled
 
     def weight(self, difference: str) -> str:
-        """Return C++ for the weight of a score, given its difference from a peak."""
+        """Return C++ for the weight of a score, given the difference between the score and the
+        row's peak."""
         return f"exp2f(({difference}) * {self.unit})" if self.adds_mask else f"exp2f({difference})"
 
     def stored(self, name: str, result: str) -> str:
-        """Return a loop that stores the warp's rows of a result."""
+        """Return a loop that stores the warp's rows of a result to global memory."""
         value = self.at(name, "row", "column")
         if self.is_aligned(name):
             first, second = f"{result}[t][e]", f"{result}[t][e + 1u]"

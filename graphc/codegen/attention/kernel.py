@@ -24,7 +24,7 @@ from graphc.ops.fused_attention import TiledAttention
 from graphc.ops.random import least_that_stays
 
 OF_KEYS = ("k", "v", "dk", "dv")
-"""Operands that have the heads of keys."""
+"""Operands with one head per head of keys, rather than per head of queries."""
 
 COUNTERS = ("seed", "step")
 """Operands without heads: every block reads the same elements."""
@@ -34,16 +34,14 @@ Axis = Literal["rows", "columns"]
 
 
 class AttentionKernel:
-    """A writer of parts of a kernel's text, for a block that owns a tile of one axis and iterates
-    over tiles of the other.
-
-    Subclasses set the sizes.
+    """Writer of the common parts of an attention kernel's text. A block owns a tile of one axis and
+    iterates over tiles of the other axis. Subclasses set the sizes.
     """
 
     owned_tile: int
-    """Rows or columns that a block owns."""
+    """Number of rows or columns that a block owns."""
     other_tile: int
-    """Rows or columns of the other axis per tile."""
+    """Number of rows or columns of the other axis per tile."""
     block: int
     """Threads per block."""
 
@@ -64,9 +62,9 @@ class AttentionKernel:
         self.scratch: dict[str, Scratch] = {}
         self.heads = q[:2]
         self.blocks_of = q[:2] if owned == "rows" else k[:2]
-        """Batch and heads of the owned axis."""
+        """Batch size and number of heads of the owned axis: one block per head and owned tile."""
         self.shared = q[1] // k[1]
-        """Heads of queries per head of keys."""
+        """Number of heads of queries per head of keys."""
         self.extents: dict[str, int] = {"rows": q[2], "columns": k[2]}
         self.owned_axis: Axis = owned
         self.other_axis: Axis = "columns" if owned == "rows" else "rows"
@@ -87,12 +85,12 @@ class AttentionKernel:
 
     @property
     def optional(self) -> tuple[str, ...]:
-        """The names of operands that not every node has."""
+        """The names of the optional operands that the node has."""
         return (COUNTERS if self.drops else ()) + (() if self.mask is None else ("mask",))
 
     @property
     def adds_mask(self) -> bool:
-        """True if the mask is of floats."""
+        """True if the mask has floats, which are added to the scores, rather than bools."""
         return self.mask is not None and self.mask.type.dtype != bool_
 
     @property
@@ -102,15 +100,14 @@ class AttentionKernel:
 
     @property
     def lowest(self) -> str:
-        """C++ for the score of a hidden element."""
+        """C++ for the score of a masked element, minus infinity."""
         return f"-infinite({self.number(0.0)})"
 
     @property
     def first_peak(self) -> str:
-        """The initial value of peaks.
-
-        With a mask a row may see no key, and the difference of two minus infinities is NaN. So it
-        is then the least finite number.
+        """C++ for the initial value of a row's peak. It is minus infinity without a mask. With a
+        mask all keys of a row may be hidden, and the difference of two minus infinities is NaN, so
+        it is the least finite number.
         """
         if self.mask is None:
             return self.lowest
@@ -118,8 +115,8 @@ class AttentionKernel:
 
     @property
     def unseen_rows(self) -> list[str]:
-        """Statements that set peak to 0 and the sum to 1 for rows that see no key, which a mask
-        makes possible."""
+        """Statements that set the peak to 0 and the sum to 1 in rows whose keys are all hidden by a
+        mask."""
         one, zero = self.number(1.0), self.number(0.0)
         # The sum of a row that sees a key is at least 1.
         found = [
@@ -133,7 +130,8 @@ class AttentionKernel:
         return literal(value, self.held)
 
     def at(self, name: str, place: str, column: str | None = None) -> str:
-        """Return C++ for an element of an operand, in the block's head."""
+        """Return C++ for the element of an operand at `place` and `column`, in the head of this
+        block."""
         o = self.operands[name]
         last = offset((place, column), o.strides[2:]) if column else offset((place,), o.strides[2:])
         return f"{name}[{name}_head + {last}]"
@@ -154,7 +152,7 @@ class AttentionKernel:
         return "key_head" if name in OF_KEYS else "query_head"
 
     def seen(self) -> str:
-        """Return a C++ condition: the row sees the column."""
+        """Return a C++ condition: the row attends to the column, which exists and is not masked."""
         a, rows, columns = self.attributes, self.extents["rows"], self.extents["columns"]
         seen, shift = f"row < {rows}u && column < {columns}u", a.shift(rows, columns)
         if shift is not None:
@@ -164,15 +162,16 @@ class AttentionKernel:
         return seen
 
     def added(self) -> list[str]:
-        """Return the statement that reads the term which a mask of floats adds to a score."""
+        """Return the statement that reads the number that a float mask adds to a score; none for
+        other masks."""
         if not self.adds_mask:
             return []
         read = f"widen({self.at('mask', 'row', 'column')})"
         return [f"const {self.real} added = seen ? {read} : {self.number(0.0)};"]
 
     def stays(self) -> str:
-        """Return C++ for the dropout bits of the pair of `row` and `column`, and of the next
-        pair."""
+        """Return C++ for the dropout bits of the weight at `row` and `column`, and of the next
+        weight."""
         rows, columns = self.extents["rows"], self.extents["columns"]
         line = f"(batch * {self.heads[1]}ull + {self._head_of('q')}) * {rows}u + row"
         least = least_that_stays(self.attributes.rate)
@@ -180,11 +179,11 @@ class AttentionKernel:
 
     @property
     def factor_of_kept(self) -> float:
-        """The scale of the weights that dropout keeps."""
+        """The factor 1 / (1 - rate) of the weights that dropout keeps."""
         return 1 / (1 - self.attributes.rate) if self.drops else 1.0
 
     def raised(self, number: str) -> str:
-        """Return C++ for a number times `factor_of_kept`."""
+        """Return C++ for a number multiplied by `factor_of_kept`."""
         return f"{number} * {self.number(self.factor_of_kept)}" if self.drops else number
 
     def launch(
@@ -199,7 +198,8 @@ class AttentionKernel:
     ) -> Launch:
         """Return the launch of a kernel that runs `each` for every tile.
 
-        `first` precedes each loop over tiles; `before` and `after` enclose all loops.
+        `shared` declares shared memory. `first` precedes each loop over tiles; `before` and `after`
+        enclose all loops.
         """
         own_tiles = -(-self.owned // self.owned_tile)
         names = [*inputs, *outputs]
@@ -236,8 +236,8 @@ class AttentionKernel:
         first: Sequence[str],
         each: Sequence[str],
     ) -> list[str]:
-        """Return `before`, then `each` for every tile, in every head that the block iterates
-        over."""
+        """Return `before`, then loops that run `each` for every tile of every head that the block
+        visits."""
         start, end = self.range
         step = f"at += {self.other_tile}u"
         loop = [
@@ -274,8 +274,8 @@ class AttentionKernel:
 
     @property
     def range(self) -> tuple[str, str]:
-        """C++ for the start and the end of the range of the other axis that a tile of owned rows
-        meets."""
+        """C++ for the start and the end of the range of the other axis that is not hidden from all
+        rows or columns of the owned tile."""
         rows, columns = self.extents["rows"], self.extents["columns"]
         shift, own, step = self.attributes.shift(rows, columns), self.owned_tile, self.other_tile
         if shift is None:

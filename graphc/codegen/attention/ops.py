@@ -38,14 +38,15 @@ from graphc.ir.types import TensorType
 
 @kernels_of("attention", "dropped_attention")
 def _attention(node: Node, places: Places) -> NodeCalls:
-    """Return one launch."""
+    """Return the calls of fused attention: one launch."""
     kernels = tensor_cores if tensor_cores.take(node) else plain
     return NodeCalls((kernels.attention(node, places),))
 
 
 @kernels_of("attention_gradient", "dropped_attention_gradient")
 def _attention_gradient(node: Node, places: Places) -> NodeCalls:
-    """Return three launches: the sums of dy · y along rows, then dk and dv, then dq."""
+    """Return the calls of the gradient, three launches: sums of dy · y along rows, then dk and dv,
+    then dq."""
     kernels = tensor_cores if tensor_cores.take(node) else plain
     q, along = node.inputs[1], Scratch(0)
     launches = (

@@ -22,24 +22,24 @@ from graphc.ir.graph import Node
 from graphc.ir.types import float64
 
 OWNED = 4
-"""Owned rows or columns of a tile per warp."""
+"""Number of owned rows or columns of a tile per warp."""
 WIDEST_CHUNK = 64
-"""Elements of a row that are in shared memory at a time; half as many in float64."""
+"""Number of elements of a row that are in shared memory at a time; half as many in float64."""
 
 UNROLLED = {"c": " 4", "n": " 2"}
 """Unroll factors, by loop counter, of loops that do not index registers."""
 
 EVERY = f"#pragma unroll\nfor (unsigned i = 0; i < {OWNED}u; ++i)"
-"""A loop over the rows or columns of a warp."""
+"""The head of a loop over the owned rows or columns of a warp."""
 
 
 class PlainKernel(AttentionKernel):
-    """A writer of parts of a kernel's text: tiles in shared memory, products of them, and
+    """Writer of the parts of an attention kernel's text that load tiles, multiply them and store
     results."""
 
     owned_tile = other_tile = WARP
     block = WARP // OWNED * WARP
-    """One warp for every four owned rows."""
+    """Number of threads: one warp for every four owned rows."""
 
     def __init__(self, node: Node, places: Places, owned: Axis) -> None:
         super().__init__(node, places, owned)
@@ -54,11 +54,13 @@ class PlainKernel(AttentionKernel):
         return f"({scaled} + added)" if self.adds_mask else scaled
 
     def where_it_stays(self, number: str) -> str:
-        """Return C++ for a number of a pair, or for 0 if dropout removes its weight."""
+        """Return C++ for `number`, or for 0 if dropout removes the weight of this row and
+        column."""
         return f"({self.stays()} & 1u ? {number} : {self.number(0.0)})" if self.drops else number
 
     def parts(self, name: str) -> int:
-        """Return the elements of an operand's row per lane, with those beyond its end."""
+        """Return the number of elements of an operand's row per lane, rounded up to whole
+        chunks."""
         return -(-self.widths[name] // self.chunk) * (self.chunk // WARP)
 
     def tiles(self, *names: str) -> list[str]:
@@ -75,7 +77,7 @@ class PlainKernel(AttentionKernel):
         """Return a loop that loads one chunk of 32 rows of an operand, from row `first` on, into a
         tile.
 
-        Elements beyond its ends are zero.
+        Elements outside the operand are zero.
         """
         inside = f"row < {extent}u && column < {self.widths[name]}u"
         read = f"widen({self.at(name, 'row', 'column')})"
@@ -89,8 +91,8 @@ class PlainKernel(AttentionKernel):
         )
 
     def dots(self, result: str, own: str, other: str) -> str:
-        """Return code that computes `result[i]`: the product of owned row i of one operand and the
-        lane's row of another."""
+        """Return code that computes `result[i]`: the dot product of owned row i of `own` and the
+        lane's row of `other`."""
         inner = [
             "__syncthreads();",  # all threads have read the previous contents of the tiles
             self.load("own_tile", own, "base", self.owned),
@@ -107,8 +109,8 @@ class PlainKernel(AttentionKernel):
         )
 
     def sums(self, result: str, factors: str, other: str) -> str:
-        """Return code that adds the tile's factors times the matching rows of an operand to
-        `result[i]`."""
+        """Return code that adds to `result[i]` the rows of an operand's tile, each times its factor
+        for row i."""
         lanes = self.chunk // WARP
         inner = [
             "__syncthreads();",
@@ -155,7 +157,7 @@ class PlainKernel(AttentionKernel):
 
     @staticmethod
     def _unrolled(text: str) -> str:
-        """Return the text with an unroll pragma before each loop.
+        """Return C++ text with an unroll pragma before each loop.
 
         Loops that index registers must be unrolled, otherwise the registers are moved to memory.
         Other loops are unrolled by a small factor, which limits the compiler's work.
@@ -171,7 +173,7 @@ class PlainKernel(AttentionKernel):
 
 
 def attention(node: Node, places: Places) -> Launch:
-    """Return one launch, whose blocks own queries and iterate over the keys."""
+    """Return the launch of the forward pass, whose blocks own queries and iterate over the keys."""
     kernel = PlainKernel(node, places, "rows")
     real, parts = kernel.real, kernel.parts("y")
     before = [
@@ -189,8 +191,8 @@ def attention(node: Node, places: Places) -> Launch:
 
 
 def _corrected(kernel: PlainKernel) -> list[str]:
-    """Return the statements for a row and a tile: raise the peak, rescale the sums so far, and add
-    the tile's weights to `total`.
+    """Return the statements that process one tile for row i: raise the peak, rescale the sums so
+    far, and add the tile's weights to `total`.
 
     `result` is updated later, after all rows of the tile have their weights.
     """
@@ -211,8 +213,8 @@ def _corrected(kernel: PlainKernel) -> list[str]:
 
 
 def _divided(kernel: PlainKernel) -> str:
-    """Return a loop that divides the owned rows by their sums and stores the logarithms of the
-    sums."""
+    """Return a loop that divides each owned row by its sum of weights and stores the row's peak +
+    log(sum)."""
     parts, log = kernel.parts("y"), f"log{kernel.suffix}"
     share = f"{kernel.raised('result[i][t]')} / total[i]"
     body = [
@@ -226,7 +228,7 @@ def _divided(kernel: PlainKernel) -> str:
 
 
 def _slope(kernel: PlainKernel, store: Sequence[str]) -> str:
-    """Return a loop that computes the weight and the gradient of the score of each pair."""
+    """Return a loop that computes the weight and the gradient of each score, then runs `store`."""
     zero, scale = kernel.number(0.0), kernel.number(kernel.attributes.scale)
     stats, along = (f"widen({kernel.at(name, 'row')})" for name in ("stats", "along"))
     weight = f"exp{kernel.suffix}({kernel.score} - {stats})"

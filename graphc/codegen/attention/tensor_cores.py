@@ -1,7 +1,7 @@
 """Kernels of fused attention of 16-bit operands on tensor cores: FlashAttention-2 (Dao, 2023).
 
 Products are summed in float32. Weights and gradients of scores are rounded to 16 bits as factors of
-the next product. Their layout in registers is already the one that product needs.
+the next product. Their layout in registers is already the layout that the next product needs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from graphc.ir.graph import Node
 
 
 def take(node: Node) -> bool:
-    """Return true if these kernels compute a node; its types alone decide."""
+    """Return true if these kernels support a node, which depends on its types alone."""
     return node.op.contracts(node)
 
 
 def attention(node: Node, places: Places) -> Launch:
-    """Return one launch, whose blocks own queries and iterate over the keys."""
+    """Return the launch of the forward pass, whose blocks own queries and iterate over the keys."""
     kernel = TensorCoreKernel(node, places, "rows", ("q",), ("k", "v"))
     fragments = kernel.wide["y"] // 8
     least = kernel.first_peak
@@ -63,8 +63,8 @@ def attention(node: Node, places: Places) -> Launch:
 
 
 def _divided(kernel: TensorCoreKernel) -> str:
-    """Return a loop that divides the thread's rows by their sums and stores the logarithms of the
-    sums."""
+    """Return a loop that divides each of the thread's rows by its sum of weights and stores peak +
+    log(sum)."""
     peak = "peak[i]" if kernel.adds_mask else f"peak[i] * {kernel.number(math.log(2.0))}"
     body = [
         "total[i] = across_quad<Sum>(total[i]);",
@@ -80,7 +80,8 @@ def _divided(kernel: TensorCoreKernel) -> str:
 
 
 def _slopes(kernel: TensorCoreKernel, stats: str, along: str) -> str:
-    """Return a loop that replaces scores by weights, and reaches by the gradients of scores."""
+    """Return a loop that replaces `score` by weights, and `reach` (dy · v) by the gradients of
+    scores."""
     zero, scale = kernel.number(0.0), kernel.number(kernel.attributes.scale)
     below = stats if kernel.adds_mask else f"{stats} * {kernel.unit}"
     weight = kernel.weight(f"{kernel.power} - {below}")

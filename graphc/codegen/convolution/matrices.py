@@ -34,24 +34,26 @@ class View:
         return replace(self, below=self.right, right=self.below)
 
     def moved(self, elements: int) -> View:
-        """Return the same matrices at an offset of `elements` more."""
+        """Return the same matrices with `elements` added to the offset."""
         return replace(self, offset=self.offset + elements)
 
     def split(self, columns: int) -> View:
-        """Return one matrix for each part of that many columns, instead of for each image."""
+        """Return one matrix for each group of `columns` columns, instead of one for each image."""
         return replace(self, image=columns * self.right)
 
     def is_readable(self, rows: int, columns: int) -> bool:
-        """Return true if a BLAS accepts these matrices."""
+        """Return true if a BLAS accepts matrices of this size with these strides."""
         return stored(rows, columns, self.below, self.right) is not None
 
     def joins(self, pixels: int) -> bool:
-        """Return true if the columns of all images are columns of one matrix."""
+        """Return true if the columns of successive images of `pixels` pixels form one larger
+        matrix."""
         return self.image == pixels * self.right
 
 
 def merged(extents: Sequence[int], strides: Sequence[int]) -> int | None:
-    """Return the stride of neighboring axes as one axis, or None if they have no common stride."""
+    """Return the stride of adjacent axes when merged into one axis, or None if they have no common
+    stride."""
     axes = [(n, s) for n, s in zip(extents, strides, strict=True) if n > 1]
     if any(axes[i][1] != axes[i + 1][0] * axes[i + 1][1] for i in range(len(axes) - 1)):
         return None
@@ -97,7 +99,7 @@ def filters_of(
 
 
 def taps_of(columns: Columns, matrix: Operand) -> View:
-    """View an unfolded input as taps by pixels."""
+    """View an unfolded input as matrices of taps by pixels."""
     strides = columns.strides
     tap = min(strides[name] for name in "crs")
     pixel = strides["q"] if columns.rows * columns.geometry.y[3] > 1 else strides["n"]
@@ -147,7 +149,7 @@ def multiply(
 
 
 def _matrix(view: View, leading: int, batch: tuple[int, int], step: int) -> Matrix:
-    """Return an operand of call number `step`, for a batch of (images, groups)."""
+    """Return an operand of BLAS call number `step`, for a batch of (images, groups)."""
     by_images = batch[0] >= batch[1]
     outer, inner = (view.group, view.image) if by_images else (view.image, view.group)
     stride = inner if max(batch) > 1 else 0

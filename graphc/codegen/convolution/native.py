@@ -29,16 +29,17 @@ from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Geometry
 
 CHANNELS, FILTERS = 16, (48, 64)
-"""The library stores filters in blocks of at most this many channels and filters."""
+"""Maximum block sizes, in channels and in filters, in which the library stores filters."""
 
 PARTIAL_BYTES = 4 * 2**20
-"""The most bytes of partial sums over images. Larger filters are divided among threads instead."""
+"""Maximum bytes of partial sums over images. Gradients of larger filters are divided among threads
+instead."""
 
 COPIED_BYTES = 4 * 2**20
-"""About how many bytes of images are copied at a time; at least one image is copied."""
+"""Approximate bytes of images that are copied at a time; at least one image is copied."""
 
 MAPS = ("x", "y", "dx", "dy")
-"""The operands that are maps; the others are filters and biases."""
+"""The names of operands that are feature maps; the others are filters and biases."""
 
 LEAST_BYTES = 64 * 2**10
 
@@ -70,13 +71,13 @@ def copied_strides(type: TensorType, strides: tuple[int, ...]) -> tuple[int, ...
 
 
 def copied_images(copied: Sequence[Value]) -> int:
-    """Return how many images of these maps are copied at a time."""
+    """Return the number of images of the copied maps that are copied at a time."""
     image = sum(value.type.bytes // value.shape[0] for value in copied)
     return max(1, min(copied[0].shape[0], COPIED_BYTES // image))
 
 
 def native_bytes(node: Node, strided: Strided) -> int:
-    """Return the workspace of a convolution beyond that of its NumPy kernel, in bytes.
+    """Return the bytes that a convolution needs in addition to the workspace of its NumPy kernel.
 
     It holds filters in blocks, buffers of threads, and copies of maps that are not channels-last.
     `strided` has the strides of values that are not row-major and contiguous.
@@ -96,7 +97,8 @@ def native_bytes(node: Node, strided: Strided) -> int:
 
 
 def _copied_maps(node: Node, strided: Strided) -> list[Value]:
-    """Return the maps that the library does not accept with their strides."""
+    """Return the maps of a node that have to be copied, as the library does not accept their
+    strides."""
     names = {value: node.op.input_name(index) for index, value in enumerate(node.inputs)}
     names[node.output] = node.op.output_name(0)
     return [
@@ -108,7 +110,7 @@ def _copied_maps(node: Node, strided: Strided) -> list[Value]:
 
 
 def _filters_bytes(geometry: Geometry) -> int:
-    """Return the bytes of filters in blocks."""
+    """Return the bytes of filters in the library's blocked layout."""
     groups, (k, c, r, s) = geometry.attributes.groups, geometry.w
     if c == 1 and k == groups:
         return align(groups, CHANNELS) * r * s * float32.itemsize
@@ -117,9 +119,8 @@ def _filters_bytes(geometry: Geometry) -> int:
 
 
 def _transposed_bytes(node: Node, geometry: Geometry) -> int:
-    """Return the bytes of one image of both maps for each thread, with pairs of pixels interleaved.
-
-    Products of bfloat16 sum over such pairs.
+    """Return the bytes for one transposed image of each of the two maps, per thread. Pairs of
+    pixels are interleaved, because products of bfloat16 sum over pairs.
     """
     dtype = node.inputs[0].type.dtype
     if dtype != bfloat16:
@@ -130,9 +131,8 @@ def _transposed_bytes(node: Node, geometry: Geometry) -> int:
 
 
 def _image_bytes(geometry: Geometry) -> int:
-    """Return the bytes a thread needs per image if a stride exceeds 1.
-
-    They hold an output with all its borders, with as many channels as the wider of the two maps.
+    """Return the bytes that a thread needs per image if a stride exceeds 1. They hold an output
+    with borders, with the larger number of channels of the two maps.
     """
     if max(geometry.attributes.stride) == 1:
         return 0

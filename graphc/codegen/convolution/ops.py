@@ -3,7 +3,8 @@
 Let F be the filters (filters, taps), Y the output maps (filters, pixels) and X the unfolded input
 (taps, pixels). The three products are Y = F · X, X = Fᵀ · Y and F = Y · Xᵀ. The input is unfolded
 some images at a time, or some rows of one image. The layout decides the form of the products:
-channels-last, all pixels form one matrix; otherwise each image does.
+channels-last, all pixels of all images form one matrix; otherwise the pixels of each image form a
+matrix.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LIMIT_BYTES = 64 * 2**20
 """The most bytes of scratch for unfolding, unless one row of one image needs more."""
 
 WORKSPACE = Scratch(0)
-"""The scratch of the unfolded input, or of the gradient that is folded back."""
+"""The scratch tensor that holds the unfolded input, or the gradient that is folded back."""
 
 
 @strides_of(Convolution)
@@ -70,13 +71,13 @@ def _geometry(node: Node) -> Geometry:
 
 
 def _is_depthwise(geometry: Geometry) -> bool:
-    """Return true if each filter reads one of many channels, so that products have nothing to
-    sum."""
+    """Return true for a depthwise convolution: each filter reads one channel, so products would
+    have no channels to sum over."""
     return geometry.attributes.groups > 1 and geometry.w[1] == 1
 
 
 def _operands(node: Node, places: Places) -> list[Operand]:
-    """Return a node's inputs, then its output, as operands on their own axes."""
+    """Return a node's inputs, then its output, as operands with their own axes."""
     names = [node.op.input_name(i) for i in range(len(node.inputs))]
     names = ["filters" if name == "w" else name for name in (*names, node.op.output_name(0))]
     values = (*node.inputs, node.output)
@@ -124,17 +125,18 @@ def _forward(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
 
 
 def _spread(bias: Operand, y: Operand, geometry: Geometry) -> Each:
-    """Return a program that fills the output with the bias, to which products are added."""
+    """Return a program that fills the output with the bias; products are added to the output
+    later."""
     return _copied(geometry.y, bias.on((0, *bias.strides, 0, 0)), y)
 
 
 def _part(geometry: Geometry, maps: View, image: int, row: int) -> View:
-    """Return the maps of the output from an image and a row on."""
+    """Return output maps, offset to start at the given image and row."""
     return maps.moved(image * maps.image + row * geometry.y[3] * maps.right)
 
 
 def _joined(images: int, pixels: int, *views: View) -> tuple[int, int]:
-    """Return the images and the pixels of products: one image with all pixels if they form one
+    """Return (images, pixels) of the products: (1, all pixels) if the images of all views form one
     matrix."""
     if all(view.joins(pixels) for view in views):
         return 1, images * pixels
@@ -263,7 +265,8 @@ def _brought(
 
 
 def _pointwise(geometry: Geometry) -> Geometry:
-    """Return the geometry of a convolution that reads each element of dy once."""
+    """Return the geometry of a 1 x 1 convolution over dy, for gathering pixels as columns of a
+    matrix."""
     groups, filters = geometry.attributes.groups, geometry.y[1]
     window = (filters, filters // groups, 1, 1)
     attributes = Conv2dAttributes(groups=groups)

@@ -1,4 +1,4 @@
-"""Tiles of a convolution and the scratch that they share.
+"""Division of a convolution into tiles, and the scratch that the tiles share.
 
 A tile is some images, or some rows of one image, whose unfolded input is within a limit of bytes.
 Everything follows from types and attributes, so scratch is known before memory is allocated.
@@ -18,19 +18,20 @@ from graphc.ops.geometry import Geometry
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Some images, and some rows of the output or of the input."""
+    """A tile: a range of images, and a range of rows of the output or of the input."""
 
     images: range
     rows: range
 
 
 def _row_bytes(geometry: Geometry, dtype: DType) -> int:
-    """Return the bytes of unfolded input that one row of the output needs."""
+    """Return the bytes of the unfolded input for one output row of one image."""
     return geometry.attributes.groups * geometry.depth * geometry.y[3] * dtype.itemsize
 
 
 def _even(total: int, most: int) -> list[range]:
-    """Split a range into as few parts as possible, of sizes as even as possible."""
+    """Split `range(total)` into as few parts of at most `most` as possible, of nearly equal
+    sizes."""
     size = -(-total // -(-total // max(1, most)))
     return [range(start, min(start + size, total)) for start in range(0, total, size)]
 
@@ -64,7 +65,7 @@ def _input_tiles(geometry: Geometry, dtype: DType, limit: int) -> list[Tile]:
 
 
 def windows_over(geometry: Geometry, height: range) -> range:
-    """Return the rows of the output that read these rows of the input."""
+    """Return the range of output rows whose windows read these rows of the input."""
     a = geometry.attributes
     reach = a.dilation[0] * (geometry.w[2] - 1)
     first = max(0, -(-(height.start + a.padding[0] - reach) // a.stride[0]))
@@ -73,7 +74,7 @@ def windows_over(geometry: Geometry, height: range) -> range:
 
 
 def _workspace(geometry: Geometry, tiles: Iterable[tuple[int, int]], dtype: DType) -> TensorType:
-    """Return the scratch for the largest unfolded tile; `tiles` are their images and rows."""
+    """Return the scratch type for the largest unfolded tile; `tiles` has (images, rows) of each."""
     row = geometry.attributes.groups * geometry.depth * geometry.y[3]
     return TensorType((max(images * rows for images, rows in tiles) * row,), dtype)
 
@@ -82,7 +83,7 @@ def _workspace(geometry: Geometry, tiles: Iterable[tuple[int, int]], dtype: DTyp
 def forward_plan(
     geometry: Geometry, dtype: DType, limit: int
 ) -> tuple[list[Tile], tuple[TensorType, ...]]:
-    """Return tiles of the output, and the scratch in which the input of one is unfolded."""
+    """Return tiles of the output, and the scratch type for the unfolded input of one tile."""
     if geometry.is_pointwise:
         return [Tile(range(geometry.y[0]), range(geometry.y[2]))], ()
     tiles = _output_tiles(geometry, dtype, limit)
@@ -94,7 +95,7 @@ def forward_plan(
 def backward_plan(
     geometry: Geometry, dtype: DType, limit: int
 ) -> tuple[list[Tile], tuple[TensorType, ...]]:
-    """Return tiles of the input, and the scratch from which the gradient of one is folded back."""
+    """Return tiles of the input, and the scratch type for the unfolded gradient of one tile."""
     if geometry.is_pointwise:
         return [Tile(range(geometry.y[0]), range(geometry.x[2]))], ()
     tiles = _input_tiles(geometry, dtype, limit)
@@ -104,27 +105,29 @@ def backward_plan(
 
 @dataclass(frozen=True, slots=True)
 class WeightPlan:
-    """Tiles of the sum over all pixels, and its scratch; they follow from types and attributes
-    alone."""
+    """Plan of the gradient of filters: tiles of the sum over all pixels, and its scratch. It
+    depends on types and attributes alone."""
 
     tiles: tuple[Tile, ...]
     scratch: tuple[TensorType, ...]
     unfolded: Scratch | None
     gathered: Scratch | None
-    """The scratch in which pixels of dy are gathered, if tiles have several images."""
+    """The scratch type for gathered pixels of dy, if tiles have several images."""
     total: Scratch | None
-    """The scratch of float32 sums: of a 16-bit gradient with several tiles, or of parts."""
+    """The scratch type of float32 sums, for a 16-bit gradient with several tiles or for split
+    sums."""
     pixels: int | None
-    """The pixels of each part if the sum over a tile is split into parts."""
+    """The number of pixels per part if the sum over a tile is split into parts, else None."""
 
     def parts(self, pixels: int) -> int:
-        """Return the number of parts of the sum over a tile with that many pixels."""
+        """Return the number of parts into which the sum over a tile of `pixels` pixels is split."""
         return 1 if self.pixels is None else pixels // self.pixels
 
 
 @functools.lru_cache(maxsize=1024)
 def weight_plan(geometry: Geometry, narrow: DType, dw: DType, limit: int) -> WeightPlan:
-    """Return the plan of the gradient of filters, for operands and a result of given dtypes."""
+    """Return the plan of the gradient of filters, for operands of dtype `narrow` and a result of
+    dtype `dw`."""
     images, filters, rows, columns = geometry.y
     row = _row_bytes(geometry, narrow)
     if dw.itemsize == 2:
@@ -161,7 +164,8 @@ def weight_plan(geometry: Geometry, narrow: DType, dw: DType, limit: int) -> Wei
 
 
 def _part(geometry: Geometry, tile: Tile) -> int | None:
-    """Return the pixels of each part if the sum over a tile of 16-bit operands should be split.
+    """Return the number of pixels per part if the sum over a tile of 16-bit operands should be
+    split.
 
     cuBLASLt splits the sum of a small product by itself, but not if rows of the result are not
     aligned to 16 bytes: 147 taps of 64 filters took 27 ms for 137,984 pixels on an H200. A part
@@ -177,7 +181,7 @@ def _part(geometry: Geometry, tile: Tile) -> int | None:
 
 
 PIXELS_OF_A_PART = range(256, 2049)
-"""The pixels of a part of a sum that is split."""
+"""The permitted numbers of pixels per part of a split sum."""
 
 ALIGNED_TAPS = 4
-"""Rows of a multiple of this many float32 sums are aligned to 16 bytes."""
+"""Number of float32 sums in 16 bytes; rows with a multiple of it are aligned."""

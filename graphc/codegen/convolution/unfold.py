@@ -42,11 +42,12 @@ class Columns:
     channels_last: bool
     """True if taps are ordered (rows, columns, channels), otherwise (channels, rows, columns)."""
     together: bool = False
-    """True if pixels of all images follow each other for each tap."""
+    """True if, for each tap, the pixels of all images are consecutive."""
 
     @property
     def extents(self) -> dict[str, int]:
-        """Extents of image, output row and column, group, channel and tap, outermost first."""
+        """Extents of the axes image, output row and column, group, channel and tap, outermost
+        first."""
         _, channels, r, s = self.geometry.w
         taps = {"r": r, "s": s, "c": channels} if self.channels_last else {}
         taps = taps or {"c": channels, "r": r, "s": s}
@@ -69,7 +70,7 @@ class Columns:
         return math.prod(self.extents.values())
 
     def operand(self, x: Operand, buffer: Scratch) -> Operand:
-        """Return the matrix as an argument of a kernel, of x's dtype."""
+        """Return the matrix in `buffer` as an operand of a kernel, with the dtype of x."""
         return Operand("columns", x.dtype, tuple(self.strides.values()), buffer)
 
 
@@ -98,12 +99,13 @@ def fold(
 
 
 def _anonymous(x: Operand) -> Operand:
-    """Return an operand with only those fields on which a kernel's text depends."""
+    """Return a copy of an operand that has only the fields on which a kernel's text depends."""
     return Operand("x", x.dtype, x.strides, Scratch(0), x.address % VECTOR_BYTES)
 
 
 def _width(columns: Columns, x: Operand) -> int:
-    """Return the elements of a pack along the matrix's last axis."""
+    """Return the number of elements that a thread processes at a time along the matrix's last
+    axis."""
     width, extent = VECTOR_BYTES // x.dtype.itemsize, list(columns.extents.values())[-1]
     while extent % width:
         width //= 2
@@ -172,7 +174,7 @@ def _lanes(width: int) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _fold_kernel(columns: Columns, dx: Operand, height: int) -> tuple[Kernel, int]:
-    """Return a kernel that folds `height` rows of dx, and the number of its items."""
+    """Return a kernel that folds `height` rows of dx, and the number of its work items."""
     channels, width = columns.geometry.w[1], _fold_width(columns, dx)
     axes = _fold_axes(columns, height, width)
     split, indices = decompose("item", tuple(axes.values()), "i")
@@ -197,7 +199,8 @@ def _fold_kernel(columns: Columns, dx: Operand, height: int) -> tuple[Kernel, in
 
 
 def _fold_width(columns: Columns, dx: Operand) -> int:
-    """Return the channels of dx that a thread sums: a pack if they are contiguous, else one."""
+    """Return the number of channels of dx that a thread sums: a pack if they are contiguous, else
+    one."""
     width = VECTOR_BYTES // dx.dtype.itemsize
     while width > 1 and (columns.geometry.w[1] % width or not _channels_packed(columns, dx, width)):
         width //= 2
@@ -218,7 +221,8 @@ def _fold_axes(columns: Columns, height: int, width: int) -> dict[str, int]:
 
 
 def _sum_of_taps(columns: Columns, width: int) -> str:
-    """Return a loop that sums the matrix's entries over the taps that read an element."""
+    """Return a loop that sums, over all taps that read an element of dx, their entries in the
+    matrix."""
     geometry, strides = columns.geometry, columns.strides
     source = offset(
         ("n", "Index(row - int(first_out))", "Index(column)", "g", "c", "Index(r)", "Index(s)"),

@@ -39,15 +39,16 @@ from graphc.ir.types import TensorType
 from graphc.ops.geometry import Geometry
 
 BLOCKS_WANTED = 512
-"""Blocks that keep a device busy."""
+"""Number of blocks that keep a device busy."""
 PIXELS_ENOUGH = 256
-"""Minimum pixels per block."""
+"""Minimum number of pixels per block."""
 TEAM = 128
-"""Threads of a block that sum the same taps if pixels are contiguous."""
+"""Number of threads per block that sum the same taps if pixels are contiguous."""
 RANKS = 8
-"""Threads that sum the same taps if channels are contiguous: each in a warp of filters."""
+"""Number of threads per block that sum the same taps if channels are contiguous; each is in another
+warp, whose threads take neighboring filters."""
 TAPS_AT_ONCE = 32
-"""Maximum sums per thread, unless one row of a window has more."""
+"""Maximum number of sums per thread, unless one row of a window has more taps."""
 
 UNROLL = "#pragma unroll\n"
 
@@ -89,7 +90,7 @@ def finished(
 ) -> Launch:
     """Return a launch that adds the parts of each weight in order, and a running sum.
 
-    `partial` is (parts, filters, channels, rows, columns) in one piece.
+    `partial` is contiguous, of shape (parts, filters, channels, rows, columns).
     """
     addends = tuple(map(anonymous, sums))
     kernel = _finish_kernel(geometry, anonymous(partial), addends, anonymous(dw), parts)
@@ -97,7 +98,7 @@ def finished(
 
 
 def _window_rows(r: int, s: int) -> int:
-    """Return the rows of a window whose taps a thread sums at once."""
+    """Return the number of rows of a window whose taps one thread sums."""
     return r if r * s <= TAPS_AT_ONCE else 1
 
 
@@ -108,15 +109,15 @@ class _Cut:
     warps: bool
     """True if a warp's threads take neighboring filters, otherwise pixels of one filter."""
     at_once: int
-    """Rows of the window whose taps a thread sums."""
+    """Number of rows of the window whose taps a thread sums."""
     pixels: int
-    """Pixels per part."""
+    """Number of pixels per part."""
     blocks: tuple[int, int, int, int]
     """Numbers of blocks by filter or warp of filters, channel, window row, and part."""
 
     @property
     def threads(self) -> int:
-        """The threads of a block."""
+        """The number of threads per block."""
         return WARP * RANKS if self.warps else TEAM
 
     @property
@@ -131,7 +132,7 @@ class _Cut:
 
     @property
     def combine(self) -> str:
-        """The function that gives these threads the sum of their sums."""
+        """The device function that adds up the sums of the threads that sum the same taps."""
         return f"across_column<Sum, {RANKS}>" if self.warps else f"across_row<Sum, {TEAM}>"
 
 
@@ -224,7 +225,8 @@ def _pixel(geometry: Geometry, cut: _Cut, dy: Operand, x: Operand) -> list[str]:
 
 
 def _store(geometry: Geometry, sums: Sequence[Operand], target: Operand, parts: int) -> str:
-    """Return a statement that stores `value`, the sum of a weight or of one part of it."""
+    """Return a statement that stores `value`, the sum for one weight or for one part of its
+    pixels."""
     weight = ("k", "c", "Index(r + i)", "Index(s)")
     if parts > 1:
         place = offset(weight, row_major(geometry.w))

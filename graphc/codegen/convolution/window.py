@@ -6,11 +6,13 @@ from graphc.codegen.text import window
 from graphc.ops.geometry import Conv2dAttributes, Geometry
 
 BEFORE_STRIDE = ("below", "right")
-"""Names of a window's position before it is divided by the stride, along height and width."""
+"""Names of C++ variables for a window's position before division by the stride, along height and
+width."""
 
 
 def input_place(a: Conv2dAttributes, axis: int, at: str, tap: str) -> str:
-    """Declare the position along an axis of the input that window `at` reads for a tap."""
+    """Return the declaration of the input position along an axis that window `at` reads with a
+    tap."""
     return window.input_place(a, axis, at, _distance(a, axis, tap))
 
 
@@ -20,8 +22,8 @@ def skip_outside(geometry: Geometry, axis: int) -> str:
 
 
 def window_over(geometry: Geometry, axis: int, place: str, tap: str) -> list[str]:
-    """Return statements that find the window along an axis that reads a position of the input for a
-    tap.
+    """Return statements that find the window along an axis that reads an input position with a
+    given tap.
 
     Taps for which there is none are skipped.
     """
@@ -32,5 +34,5 @@ def window_over(geometry: Geometry, axis: int, place: str, tap: str) -> list[str
 
 
 def _distance(a: Conv2dAttributes, axis: int, tap: str) -> str:
-    """Return the distance of a tap from its window's first element."""
+    """Return C++ for the distance of a tap from its window's first element."""
     return f"{tap} * {a.dilation[axis]}"

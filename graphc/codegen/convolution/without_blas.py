@@ -50,20 +50,21 @@ def _launch(kernel: Kernel, operands: Sequence[Operand], items: int) -> Launch:
 
 
 def anonymous(tensor: Operand) -> Operand:
-    """Return an operand with only those fields on which a kernel's text depends; it is not read by
-    packs."""
+    """Return a copy of an operand that has only the fields on which a kernel's text depends. It has
+    no aligned address, so it is not read by packs."""
     return Operand(tensor.name, tensor.dtype, tensor.strides, Scratch(0))
 
 
 def _split(shape: tuple[int, ...], tensor: Operand, item: str) -> list[str]:
-    """Return statements that number the elements of a tensor in memory order."""
+    """Return statements that split the number `item` of an element, in memory order, into its
+    indices."""
     order = (0, 2, 3, 1) if channels_inside(tensor) else (0, 1, 2, 3)
     split, indices = decompose(item, [shape[axis] for axis in order], "i")
     return [*split, *(f"const Index {AXES[a]} = {i};" for a, i in zip(order, indices, strict=True))]
 
 
 def at(tensor: Operand, *indices: str) -> str:
-    """Return C++ for an element of a tensor."""
+    """Return C++ for the element of a tensor at these indices."""
     return f"{tensor.name}[{offset(indices, tensor.strides)}]"
 
 
@@ -147,7 +148,7 @@ def buffers(*tensors: Operand) -> tuple[Buffer, ...]:
 
 
 def index_of(geometry: Geometry, tensors: Sequence[Operand]) -> str:
-    """Return the C++ type that holds every offset of these tensors of a convolution."""
+    """Return the C++ index type that can hold every offset in these tensors of a convolution."""
     shapes = {"x": geometry.x, "dx": geometry.x, "y": geometry.y, "dy": geometry.y}
     spans = [(shapes.get(t.name, geometry.w), t) for t in tensors if len(t.strides) == len(AXES)]
     return widest_index(spans)

@@ -78,7 +78,7 @@ def pack_width(
 
 
 def loop(first: str, last: str, width: int, body: Callable[[int, str], str]) -> str:
-    """Return a loop of all threads over packs of `width` elements from `first` on.
+    """Return a grid-stride loop over the packs of `width` elements in `[first, last)`.
 
     `body` returns the code for a width and a position.
     """

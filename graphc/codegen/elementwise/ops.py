@@ -27,7 +27,7 @@ IDENTITY = parse("x")
 
 @programs_of(Elementwise)
 def _evaluated(node: Node, places: Places) -> NodeCalls:
-    """Return the program of an op that is given by expressions, including an optimizer's update."""
+    """Return the program of an op that is defined by expressions, such as an optimizer's update."""
     op, shape = node.op, node.outputs[0].shape
     assert isinstance(op, Elementwise)
     program = op.scalar_program(node.attributes, tuple(v.type.dtype for v in node.inputs))
@@ -52,7 +52,7 @@ def copied(x: Value, y: Value, places: Places) -> Each:
 
 
 def straightened(x: Value, places: Places, target: Scratch, piece: Place) -> Each:
-    """Return a program that copies x into a scratch tensor with the address and strides of
+    """Return a program that copies x to the scratch `target`, with the address and strides of
     `piece`."""
     source = operand("x", x, places[x], x.shape)
     alike = replace(operand("y", x, piece, x.shape), buffer=target)
@@ -77,8 +77,8 @@ def _number(value: float) -> Expression:
 
 @programs_of("reshape")
 def _reshaped(node: Node, places: Places) -> NodeCalls:
-    """Return a copy of x into a contiguous y, needed only if the strides of x allow no view of that
-    shape."""
+    """Return a program that copies x to a contiguous y, used if the strides of x allow no view of
+    y's shape."""
     (x,), y = node.inputs, node.output
     source = operand("x", x, places[x], x.shape)
     alike = in_one_piece(x.type)
@@ -122,7 +122,8 @@ def _cross_entropy_gradient(node: Node, places: Places) -> NodeCalls:
 def _part(
     node: Node, places: Places, part: Value, starts: Sequence[int], steps: Sequence[int]
 ) -> Each:
-    """Return a program that copies a tensor to a regular part of the output."""
+    """Return a program that copies a tensor to the output from `starts` on, every `steps` elements
+    per axis."""
     y, source = node.output, operand("x", part, places[part], part.shape)
     own = operand("y", y, places[y], y.shape).strides
     start = sum(n * stride for n, stride in zip(starts, own, strict=True))
@@ -133,7 +134,7 @@ def _part(
 
 @programs_of("concat")
 def _concatenated(node: Node, places: Places) -> NodeCalls:
-    """Return one copy per part, except parts that were computed inside the output."""
+    """Return one copy program per part, except for parts that were computed inside the output."""
     y, axis, copies, start = node.output, node.attributes.axis, [], 0
     whole = places[y]
     for part in node.inputs:
@@ -155,7 +156,7 @@ def _padded(node: Node, places: Places) -> NodeCalls:
 
 @programs_of("reverse")
 def _reversed(node: Node, places: Places) -> NodeCalls:
-    """Return a copy that reads x from the far end along some axes, by negative strides."""
+    """Return a program that copies x in reverse order along some axes, by negative strides."""
     (x,), axes = node.inputs, node.attributes.axes
     own = operand("x", x, places[x], x.shape)
     start = sum((x.shape[axis] - 1) * own.strides[axis] for axis in axes)
@@ -166,8 +167,8 @@ def _reversed(node: Node, places: Places) -> NodeCalls:
 
 @programs_of("upsample_nearest2d")
 def _repeated(node: Node, places: Places) -> NodeCalls:
-    """Return a copy over a frame that has rows and columns as pairs: an index in x, and a
-    repetition."""
+    """Return a program that repeats rows and columns. Its index space splits both into two axes:
+    the index in x, and the number of the repetition."""
     (x,), y, factor = node.inputs, node.output, node.attributes.factor
     batch, channels, rows, columns = x.shape
     frame = (batch, channels, rows, factor, columns, factor)

@@ -21,13 +21,14 @@ FALLING = {
     "cosine": "floor + (peak - floor) * (1 + cos(pi * part)) / 2",
     "exponential": "peak * (floor / peak) ** part",
 }
-"""The learning rate at a fraction of the schedule, by form."""
+"""The expression of the learning rate at a fraction of the schedule, by the form of the
+schedule."""
 
 
 def _in_float64(
     node: Node, places: Places, sources: Mapping[str, str], constants: Mapping[str, float]
 ) -> NodeCalls:
-    """Return a program of expressions, of which those that are not outputs are kept in float64."""
+    """Return a program of expressions; intermediate values, which are not outputs, are float64."""
     inputs, outputs = own_operands(node, places)
     expressions = {name: parse(source).specialize(constants) for name, source in sources.items()}
     stored = {each.name for each in outputs}

@@ -3,15 +3,16 @@
 Problem: a network has hundreds of parameters of a few KiB. The update of each is a launch that
 takes longer to start than to run.
 
-So adjacent updates with equal likeness become one launch, whose blocks are divided among the nodes.
-Node i has blocks from `starts[i]` on, as many as its elements need. A block finds its node by
-binary search over these numbers, which are constants of the text. It takes the node's pointers from
-the launch's parameters. Then it runs the code of an elementwise kernel on that node's elements
-alone, so no bit differs from separate launches.
+So adjacent updates with equal properties (`Likeness`) become one launch, whose blocks are divided
+among the nodes. Node i has blocks from `starts[i]` on, as many as its elements need. A block finds
+its node by binary search over these numbers, which are constants of the text. It takes the node's
+pointers from the launch's parameters. Then it runs the code of an elementwise kernel on that node's
+elements alone, so no bit differs from separate launches.
 
-Two invariants make this safe. No node of a launch reads what another one writes, because blocks run
-in any order. And the alignment of an operand is the least alignment of its values, because one text
-serves all of them. If an output overwrites its state in every node, both share one pointer.
+Two invariants make this safe. No node of a launch reads a value that another node of the launch
+writes, because blocks run in any order. And the alignment of an operand is the least alignment of
+its values, because one text serves all of them. If an output overwrites its state in every node,
+both share one pointer.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ separate launches, whose blocks process several packs.
 """
 
 PARAMETER_BYTES = 4000
-"""Bytes of a launch's parameters; every device accepts 4,096."""
+"""Maximum bytes of the parameters of a launch; every device accepts 4,096."""
 
 POINTER_BYTES = 8
 
@@ -62,8 +63,8 @@ class Likeness:
 
 
 def likeness(node: Node) -> Likeness | None:
-    """Return the properties that updates must share to run together; None if a node is no small
-    update."""
+    """Return the properties that updates must share to run in one launch. Returns None if the node
+    is not a small update."""
     if not isinstance(node.op, Update) or any(
         value.type.bytes >= SMALL_BYTES or value.shape != node.outputs[0].shape
         for value in node.outputs
@@ -80,8 +81,8 @@ def likeness(node: Node) -> Likeness | None:
 def groups(nodes: Iterable[Node], places: Places) -> Iterator[tuple[Node, ...]]:
     """Yield nodes in their order, with neighbors that share a launch as one tuple.
 
-    `nodes` are those that compute something, because views between two updates would separate them.
-    All others are tuples of one node.
+    Other nodes are tuples of one node. `nodes` must not contain views, which would separate two
+    updates.
     """
     group = _Group(places)
     for node in nodes:
@@ -95,7 +96,7 @@ def groups(nodes: Iterable[Node], places: Places) -> Iterator[tuple[Node, ...]]:
 
 
 class _Group:
-    """Adjacent nodes that may run at the same time."""
+    """A group of adjacent nodes that may run in one launch."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -105,7 +106,7 @@ class _Group:
         self.written: set[Value] = set()
 
     def takes(self, node: Node) -> bool:
-        """Return true if the group's launch may include this node, too."""
+        """Return true if this node may join the group's launch."""
         if not self.nodes:
             return True
         if self.likeness is None or self.likeness != _launchable(node, self.places):
@@ -122,7 +123,8 @@ class _Group:
 
 
 def _launchable(node: Node, places: Places) -> Likeness | None:
-    """Return the likeness of a small update whose tensors are contiguous."""
+    """Return the shared properties of a small update if all its tensors are contiguous, else
+    None."""
     found = likeness(node)
     if found is None:
         return None
@@ -136,7 +138,7 @@ def _is_in_one_piece(value: Value, place: Place) -> bool:
 
 
 def grouped(nodes: Sequence[Node], places: Places) -> Launch:
-    """Return one launch for updates of equal likeness, none of which reads what another
+    """Return one launch for updates with equal properties, of which none reads a state that another
     replaces."""
     columns = _columns(nodes, places)
     inputs = len(nodes[0].inputs)
@@ -183,7 +185,8 @@ def _program(node: Node) -> ScalarProgram:
 
 
 def _chosen(starts: Sequence[int], rows: Sequence[str]) -> str:
-    """Return statements that find a block's row with about log2(len(rows)) comparisons."""
+    """Return statements that find the node of a block by binary search, about log2(len(rows))
+    comparisons."""
     if len(rows) == 1:
         return rows[0]
     half = len(rows) // 2
@@ -196,7 +199,7 @@ def _chosen(starts: Sequence[int], rows: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One operand of the op, with its value in each of the nodes."""
+    """One operand of the grouped updates, with its value in each node."""
 
     operand: Operand
     values: tuple[Value, ...]
@@ -206,24 +209,25 @@ class _Column:
 
     @property
     def pointers(self) -> int:
-        """The number of parameters of the launch for it: one if all nodes read the same value."""
+        """The number of pointers that the launch gets for this operand: one if all nodes read the
+        same value."""
         if self.same_as is not None:
             return 0
         return len(self.values) if self.is_output or len(set(self.values)) > 1 else 1
 
     @property
     def is_chosen(self) -> bool:
-        """True if a block has to look up its pointer."""
+        """True if a block has to choose among several pointers for this operand."""
         return self.pointers > 1 or (self.is_output and self.pointers == 1)
 
     @property
     def type(self) -> str:
-        """The C++ type of the block's pointer."""
+        """The C++ type of the pointer to this operand."""
         return f"{'' if self.is_output else 'const '}{C_TYPES[self.operand.dtype]} *"
 
     @property
     def parameters(self) -> list[str]:
-        """The kernel's parameters for it."""
+        """The parameters of the kernel for this operand."""
         name = self.operand.name
         if not self.is_chosen:
             return [f"{self.type}{name}"] * self.pointers
@@ -231,21 +235,22 @@ class _Column:
 
     @property
     def declaration(self) -> str:
-        """A declaration of the block's pointer."""
+        """The declaration of the pointer that a block chooses."""
         return f"{self.type}{self.operand.name};"
 
     def choice(self, row: int) -> str:
-        """Return a statement that sets the block's pointer to that of one node."""
+        """Return the statement that sets the block's pointer to the operand of node number
+        `row`."""
         return f"{self.operand.name} = {self.operand.name}_{row};"
 
     @property
     def same(self) -> str:
-        """A statement that sets the block's pointer to that of the output that overwrites it."""
+        """The statement that sets the pointer to that of the output that overwrites this input."""
         return f"{self.type}const {self.operand.name} = {self.same_as};"
 
 
 def _columns(nodes: Sequence[Node], places: Places) -> list[_Column]:
-    """Return the columns of some nodes: inputs in order, then outputs."""
+    """Return the columns of nodes that share a launch: inputs in order, then outputs."""
     op, found = nodes[0].op, likeness(nodes[0])
     assert found is not None, f"{nodes[0].label} is no small update"
     inputs = list(zip(*(node.inputs for node in nodes), strict=True))
@@ -273,7 +278,7 @@ def _columns(nodes: Sequence[Node], places: Places) -> list[_Column]:
 
 
 def _operand(name: str, values: Sequence[Value], places: Places, stride: int) -> Operand:
-    """Return the values of a column as one operand, with the least alignment of all of them."""
+    """Return one operand for the values of all nodes, with the least alignment of these values."""
     address = functools.reduce(operator.or_, (places[v].address % VECTOR_BYTES for v in values))
     return Operand(name, values[0].type.dtype, (stride,), values[0], address)
 

@@ -1,7 +1,8 @@
 """Linear maps along one axis: one thread per result, in a loop over its row of the table.
 
-Adjacent rows that differ only by a regular step are one segment. So the table of a window or of an
-edge is short for any length of the axis. A thread finds its segment by binary search.
+Adjacent rows that differ only by a constant shift are stored as one segment. So the table of a
+sliding window or of padding is short for any length of the axis. A thread finds its segment by
+binary search.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from graphc.ir.types import DType
 from graphc.ops.axis_map import AxisMap, Table
 
 MOST_TAPS = 2**24
-"""The most numbers of a table in a kernel's text; tables of the CPU may be larger."""
+"""Maximum number of entries of a table in a kernel's text; tables of CPU kernels may be larger."""
 
 
 class Segment(NamedTuple):
-    """Results from `first` on. Each sums the places of the first one, shifted by `steps` per
-    result."""
+    """Consecutive results from `first` on. The first sums the elements at `places`; each further
+    result shifts these positions by `steps`."""
 
     first: int
     places: tuple[int, ...]
@@ -37,7 +38,7 @@ class Segment(NamedTuple):
 
 
 def segments_of(table: Table) -> list[Segment]:
-    """Return the rows of a table in as few segments as their order allows."""
+    """Return the rows of a table as segments of successive rows, as few as possible."""
     found: list[Segment] = []
     before: Segment | None = None
     starts = table.starts.tolist()

@@ -1,4 +1,4 @@
-"""Interpolation at computed places: one thread per result.
+"""Interpolation at computed positions (places): one thread per result.
 
 In the gradient of the maps, one warp per element searches all places of its image for those that
 read it. Lanes first compare places, then take channels. So the terms are added in the order of the
@@ -23,14 +23,14 @@ from graphc.ops.cpu.interpolation import CUBIC
 from graphc.ops.interpolate import TAPS
 
 LANE_CHANNELS = 8
-"""Channels of one element that a lane sums at a time."""
+"""Number of channels of one element that a lane sums at a time."""
 
 FAR = 2.0**29
-"""Places are clamped to this distance, because indices are 32 bits."""
+"""Absolute value to which positions are clamped, because indices have 32 bits."""
 
 
 class _Sampler:
-    """C++ for the taps of a place along each axis, in the dtype of the arithmetic."""
+    """Writer of C++ for the taps of a position along each axis, in the dtype of the arithmetic."""
 
     def __init__(self, node: Node, extents: Sequence[int], places: Operand, held: DType) -> None:
         self.extents, self.places, self.held = tuple(extents), places, held
@@ -42,8 +42,8 @@ class _Sampler:
         return literal(value, self.held)
 
     def along(self, axis: int, point: Sequence[str]) -> list[str]:
-        """Return statements for the taps of an axis: weights, elements, and whether they are
-        inside."""
+        """Return statements that compute, for each tap of an axis, weight, element, and a flag for
+        being inside."""
         at = offset((*point, str(len(self.extents) - 1 - axis)), self.places.strides)
         far = self.number(FAR)
         rounded = f"rint{self.suffix}" if self.count == 1 else f"floor{self.suffix}"
@@ -91,7 +91,7 @@ class _Sampler:
         return f"({n(3 * a)} * {d} + {n(-10 * a)}) * {d} + {n(8 * a)}"
 
     def _inside(self, axis: int) -> list[str]:
-        """Return statements for one tap: its element, mapped inside by the node's `outside`
+        """Return statements for one tap: its element, mapped into the map by the node's `outside`
         mode."""
         extent, lead = self.extents[axis], (self.count - 1) // 2
         lines = [f"int at = first{axis} + tap - {lead};"]
@@ -113,7 +113,7 @@ class _Sampler:
         return [line for axis in range(len(self.extents)) for line in self.along(axis, point)]
 
     def over_taps(self, body: Sequence[str]) -> str:
-        """Return code that runs `body` for each combination of taps t0, t1, ... that is inside."""
+        """Return code that runs `body` for each combination of taps t0, t1, ... inside the map."""
         axes = range(len(self.extents))
         skip = " && ".join(f"inside{axis}[t{axis}]" for axis in axes)
         text = indented([f"if (!({skip})) continue;", *body], 1)
@@ -151,7 +151,8 @@ def _gathered(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("interpolate_place_gradient")
 def _sloped(node: Node, places: Places) -> NodeCalls:
-    """Return a kernel with one thread per place, which sums over channels and taps."""
+    """Return the calls of the gradient with respect to places: one thread per place sums over
+    channels and taps."""
     (dy, x, where), (dplaces,) = own_operands(node, places)
     shape, channels = node.inputs[2].shape, node.inputs[1].shape[1]
     sampler = _Sampler(node, node.inputs[1].shape[2:], where, arithmetic_dtype(x.dtype))

@@ -34,19 +34,18 @@ from graphc.ir.graph import Node
 from graphc.ir.types import DType, TensorType, int32
 
 LANE_COLUMNS = 8
-"""Columns of one row that a lane sums at a time."""
+"""Number of columns of one row that a lane sums at a time."""
 
 PART = BLOCK
-"""The numbers that are marked together."""
+"""Number of lookups per part, whose rows share one set of marks."""
 
 WORDS = BLOCK
-"""The words of 32 marks per part.
-
-Of its 8,192 marks a part sets at most 256. So at most one row in 32 is searched for in vain.
+"""Number of 32-bit words of marks per part. A part sets at most 256 of its 8,192 marks. So at most
+one row in 32 is searched for in vain.
 """
 
 FEW_PARTS = 4
-"""Up to this many parts are searched without marks, because marks need another launch."""
+"""Maximum number of parts that are searched without marks, because marks need another launch."""
 
 
 @kernels_of("gather")
@@ -179,8 +178,8 @@ def row_updates(
 
 
 def _own_row(count: int, tiles: int, rows: int, lookups: int) -> list[str]:
-    """Return statements for the row and the columns of a lane, and for the start of its entry's
-    numbers."""
+    """Return statements for the row and the columns of a lane, and for the start of its batch
+    entry's numbers."""
     tile = WARP * LANE_COLUMNS
     return [
         "const Index lane = threadIdx.x % WARP;",
@@ -203,7 +202,8 @@ def _launch(
 
 
 def _over_numbers(rows: int, lookups: int, has_marks: bool) -> list[str]:
-    """Return the heads of the loops in which a warp finds its row among the numbers of an entry."""
+    """Return the heads of the loops in which a warp finds its row among the numbers of a batch
+    entry."""
     if not has_marks:
         return [f"for (Index base = 0; base < {lookups}u; base += WARP) {{"]
     parts = -(-lookups // PART)

@@ -1,4 +1,4 @@
-"""The first elements of lines in order, by a parallel merge sort.
+"""The first elements of sorted lines, by a parallel merge sort.
 
 First, each element of a run of 64 counts the elements of the run that precede it. Then pairs of
 runs are merged until one run remains. The rank of an element is its rank in its own run plus the
@@ -25,7 +25,7 @@ from graphc.ir.graph import Node
 from graphc.ir.types import TensorType, int32
 
 RUN = 64
-"""Elements whose order is found by counting."""
+"""Length of the initial runs, which are sorted by counting preceding elements."""
 
 
 @kernels_of("top_k")
@@ -46,7 +46,8 @@ def _top_k(node: Node, places: Places) -> NodeCalls:
 
 
 class _Writer:
-    """A writer of the kernels of one node: an item is an element of x, with the axis innermost."""
+    """Writer of the kernels of one node. A work item is an element of x, with the sorted axis
+    innermost."""
 
     def __init__(self, node: Node, places: Places) -> None:
         (x,), (y, chosen), a = node.inputs, node.outputs, node.attributes
@@ -79,8 +80,8 @@ class _Writer:
         return self.launch(body, [], target, ())
 
     def merge(self, width: int, source: Scratch, target: Scratch | None) -> Launch:
-        """Return a launch that moves each element to its rank in the merged run of a pair of runs
-        of that width."""
+        """Return a launch that merges pairs of runs of `width` elements: each element moves to its
+        rank in the merged run."""
         length = self.length
         body = [
             *self.header(),
@@ -108,7 +109,7 @@ class _Writer:
         return self.launch(body, [runs], target, (width,))
 
     def header(self) -> list[str]:
-        """Return statements for the line and position of an item, and for the offset of the line in
+        """Return statements that compute the line and position of an item, and the line's offset in
         each operand."""
         axis = self.attributes.axis
         split, indices = decompose("line", self.others, "i")
@@ -135,7 +136,7 @@ class _Writer:
         return f"({a} < {b} || ({b} != {b} && {a} == {a}))"
 
     def stored(self, target: Scratch | None, place: str) -> list[str]:
-        """Return statements that store the element at that position to its `rank`."""
+        """Return statements that store the element at position `place` at its `rank`."""
         if target is not None:
             return [f"merged[line * {self.length}u + rank] = int({place});"]
         axis = self.attributes.axis
@@ -154,7 +155,7 @@ class _Writer:
         target: Scratch | None,
         numbers: tuple[int, ...],
     ) -> Launch:
-        """Return a launch over all elements of x."""
+        """Return a launch that runs `body` for all elements of x."""
         outputs = self.results
         if target is not None:
             outputs = [Operand("merged", int32, (1,), target)]

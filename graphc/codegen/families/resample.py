@@ -25,9 +25,8 @@ def _each(variable: str, first: str, past: str, body: Sequence[str]) -> str:
 
 
 def _share(index: str, parts: int, extent: int) -> tuple[str, str]:
-    """Return the range of elements that a part averages.
-
-    The same formula, with `parts` and `extent` swapped, gives the parts that read an element.
+    """Return statements for the range of elements that an averaging window reads. The same formula,
+    with `parts` and `extent` swapped, gives the windows that read an element.
     """
     return f"int({index} * {extent}u / {parts}u)", (
         f"int((({index} + 1) * {extent}u + {parts - 1}u) / {parts}u)"
@@ -83,9 +82,8 @@ def _adaptive_mean_gradient(node: Node, places: Places) -> NodeCalls:
 
 
 def _between(index: str, prefix: str, factor: int, extent: int) -> list[str]:
-    """Return statements for the two elements around the center of an upsampled element.
-
-    These are the index of the first element and the weight of the second.
+    """Return statements that interpolate between two elements of an axis for an upsampled element.
+    They compute the index of the first element and the weight of the second.
     """
     return [
         f"const double {prefix}_free = (double({index}) + 0.5) / {float(factor)!r} - 0.5;",
@@ -99,7 +97,7 @@ def _between(index: str, prefix: str, factor: int, extent: int) -> list[str]:
 
 @kernels_of("upsample_bilinear2d")
 def _bilinear(node: Node, places: Places) -> NodeCalls:
-    """Upsample bilinearly, interpolating columns before rows."""
+    """Return the calls of bilinear upsampling, which interpolates columns before rows."""
     inputs, outputs = own_operands(node, places)
     (x,), (y,) = inputs, outputs
     held, factor = C_TYPES[arithmetic_dtype(x.dtype)], node.attributes.factor
@@ -126,7 +124,8 @@ def _bilinear(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("upsample_bilinear2d_gradient")
 def _bilinear_gradient(node: Node, places: Places) -> NodeCalls:
-    """Sum over all upsampled elements within reach, column by column."""
+    """Return the calls of the gradient of bilinear upsampling. Each element sums over the upsampled
+    elements that read it, column by column."""
     inputs, outputs = own_operands(node, places)
     (dy,), (dx,) = inputs, outputs
     held, factor = C_TYPES[arithmetic_dtype(dy.dtype)], node.attributes.factor

@@ -17,7 +17,8 @@ from graphc.ir.graph import Node
 
 
 def _spans(node: Node, rois: Operand, region: str) -> list[str]:
-    """Return statements for the start of a region along both axes, and for its bins."""
+    """Return statements for the start of a region along both axes, and for the sizes of its
+    bins."""
     a, lines = node.attributes, []
     shift = 0.5 if a.aligned else 0.0
     for axis, (first, last) in enumerate((("1", "3"), ("0", "2"))):
@@ -40,7 +41,7 @@ def _spans(node: Node, rois: Operand, region: str) -> list[str]:
 def _over_points(node: Node, axis: int, number: str, extent: int, body: list[str]) -> str:
     """Return code that runs `body` for each point of a bin.
 
-    `body` knows the elements around the point and the distance from the first one.
+    `body` may use the two elements around the point and the distance from the first one.
     """
     inner = [
         f"const double free{axis} = begin{axis} + (i{axis} + 0.5) * step{axis};",
@@ -107,7 +108,8 @@ def _largest(node: Node, places: Places) -> NodeCalls:
     element = f"widen(x[{offset(('image', 'c', 'Index(row0)', 'Index(row1)'), x.strides)}])"
 
     def sides(axis: int, inner: list[str]) -> list[str]:
-        """Return a loop over both elements around a point along an axis; one may have weight 0."""
+        """Return a loop over the two elements around a point along an axis, of which one may have
+        weight 0."""
         each = [
             f"const double share{axis} = side{axis} ? part{axis} : 1.0 - part{axis};",
             f"if (share{axis} == 0.0) {{ has_zero = true; continue; }}",
@@ -120,7 +122,7 @@ def _largest(node: Node, places: Places) -> NodeCalls:
     def axis(number: int, bin: str, extent: int, inner: list[str]) -> list[str]:
         """Return code that runs `inner` for each element along an axis.
 
-        If fewer points are met than `count`, some point is outside of the map.
+        If the loop visits fewer points than `count`, some point is outside of the map.
         """
         return [
             f"double met{number} = 0.0;",
@@ -190,7 +192,8 @@ def _select_chosen(node: Node, places: Places) -> NodeCalls:
 
 
 def _image(batch: Operand, images: int, region: str) -> list[str]:
-    """Return statements for a region's image; an index out of range is clamped."""
+    """Return statements that read the index of a region's image; an index out of range is
+    clamped."""
     at = offset((region,), batch.strides)
     return [
         f"const long long number = batch[{at}];",

@@ -1,4 +1,4 @@
-"""Running sums along lines: one team of threads per line, each thread with consecutive elements.
+"""Running sums along lines: a team of threads per line, each thread with consecutive elements.
 
 Each thread first adds up its own elements. In a second pass over them it starts from the sums
 of the preceding threads. The size of a team depends only on the length of a line, and so does
@@ -22,7 +22,7 @@ SHARE = 16
 
 
 def _team(length: int) -> int:
-    """Return the number of threads of a line, a power of two."""
+    """Return the number of threads for a line of that length, a power of two."""
     return min(BLOCK, 1 << (max(1, length // SHARE) - 1).bit_length())
 
 

@@ -37,7 +37,7 @@ STEPS: Mapping[str, str] = {
     "scatter_nd_max": "maximum(total[t], update)",
     "scatter_nd_min": "Min::combine(total[t], update)",
 }
-"""C++ for a row after an update."""
+"""The C++ expression of an element after an update, by op."""
 
 
 @kernels_of("gather_nd")
@@ -70,7 +70,8 @@ def _gather(node: Node, places: Places) -> NodeCalls:
 
 
 def _number(place: int, extent: int, read: str) -> list[str]:
-    """Declare number `place` of a tuple, counted from the front."""
+    """Return declarations of component `place` of an index tuple; negative indices count from the
+    end."""
     return [
         f"const long long given{place} = {read};",
         f"const long long n{place} = given{place} < 0 ? given{place} + {extent} : given{place};",
@@ -79,8 +80,8 @@ def _number(place: int, extent: int, read: str) -> list[str]:
 
 @kernels_of(Scatter)
 def _scatter(node: Node, places: Places) -> NodeCalls:
-    """Compute the rows of lookups, then the rows of y, which already holds x or gets a copy
-    of it."""
+    """Return the calls of a scatter: compute the row of each lookup, then update the rows of y. A
+    copy of x precedes if y does not overwrite x."""
     assert isinstance(node.op, Scatter)
     (x, tuples, updates), y, found = node.inputs, node.output, node.op.lookups(node)
     rows = Operand("rows", int64, (1,), Scratch(0))

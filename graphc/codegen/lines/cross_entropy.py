@@ -66,7 +66,7 @@ def _cross_entropy(node: Node, places: Places) -> NodeCalls:
 def _row_operands(
     table: Value, labels: Value, weights: tuple[Value, ...], places: Places
 ) -> tuple[Operand, ...]:
-    """Return the operands of rows other than their logits: the label, a column's index, its
+    """Return the operands of rows besides logits: the label, the index of a column and its
     weight."""
     shape, own = table.shape, (table.shape[0], 1)
     return (
@@ -77,7 +77,7 @@ def _row_operands(
 
 
 def _unless_ignored(ignored: tuple[int, ...], expression: str) -> str:
-    """Return the expression, or 0 for a row whose label is ignored."""
+    """Return the expression, changed to be 0 for a row whose label is ignored."""
     return f"where(label == {ignored[0]}, 0, {expression})" if ignored else expression
 
 
@@ -151,7 +151,7 @@ def _row_gradients(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("label_weight")
 def _label_weights(node: Node, places: Places) -> NodeCalls:
-    """Return a lookup for each label; a label out of range gets the nearest class's weight."""
+    """Return a launch that looks up the weight of each label; labels out of range are clamped."""
     (labels, weights), y, ignored = node.inputs, node.output, node.attributes.ignored
     label = operand("labels", labels, places[labels], labels.shape)
     target = operand("y", y, places[y], y.shape)

@@ -13,7 +13,8 @@ from graphc.ops.order import PlaceOf
 
 @programs_of(PlaceOf)
 def _place_of(node: Node, places: Places) -> NodeCalls:
-    """Return a program for the extreme of a line, then its first or last position, or that of NaN.
+    """Return a program that computes the extreme of a line, then the first or last position of it
+    or of NaN.
 
     Lines are not split: parts of them would store positions in the dtype of x, which cannot
     represent them all.

@@ -45,7 +45,7 @@ from graphc.ir.expression import Expression
 from graphc.ir.types import DType, bool_, int32, int64
 
 ROW_BLOCK = 128
-"""Minimum threads per block; short rows share it."""
+"""Minimum threads per block; several short rows share a block."""
 ROW_PACKS = 8
 """Packs of a long row per thread."""
 LONGEST_TEAM = 512
@@ -99,7 +99,7 @@ class _Writer:
         return Launch(named(self.op, text), arguments, grid, self.block)
 
     def header(self) -> None:
-        """Write the line of a thread, and the thread's rank in the line's team."""
+        """Write code that computes the line of a thread, and its rank in the line's team."""
         program, team, width = self.program, self.team, self.lines_per_block
         operands = [*program.inputs, *program.outputs]
         by_rows = program.by_rows
@@ -142,7 +142,8 @@ class _Writer:
         ]
 
     def line_access(self, operand: Operand) -> Access:
-        """Return the access to an operand that has one element per line."""
+        """Return the access to the element of a thread's line in an operand with one element per
+        line."""
         at = offset(self.line_indices, self.kept_strides[operand.name])
         return Access(operand.on((0,)), starting_at(operand, at), 1)
 
@@ -151,7 +152,7 @@ class _Writer:
         self.flush()
 
     def flush(self) -> None:
-        """Move the statements of the scalar code into the kernel."""
+        """Append the pending statements of the scalar code to the kernel's text."""
         self.text += self.scalar.statements
         self.scalar.statements = []
 
@@ -181,7 +182,7 @@ class _Writer:
             self.scalar.variables[name] = (f"{name}_value", dtype)
 
     def numbers(self, stage: Numbers) -> None:
-        """Write the numbers of a line, which every thread of the team computes."""
+        """Write code that computes the numbers of a line in every thread of the team."""
         for name, source in stage.of.items():
             value, dtype = self.scalar.compute(self.program.expression(source))
             self.scalar.declare(name, dtype, value)
@@ -225,8 +226,8 @@ class _Writer:
         written: Mapping[str, Expression],
         element: Callable[[ScalarCode, Sequence[Access]], None],
     ) -> list[str]:
-        """Return a thread's loop over its packs of a line; `element` writes code that uses loaded
-        values."""
+        """Return a thread's loop over its packs of a line; `element` writes the code for loaded
+        elements."""
         names = frozenset().union(*(e.names for e in expressions))
         computed = self.program.computed
         made = computed.expressions if computed is not None and computed.name in names else {}
@@ -275,7 +276,8 @@ def _projected(
 
 
 def _group(program: Lines) -> int:
-    """Return the elements of a line that a thread takes at a time, by shape and dtype alone."""
+    """Return the number of elements of a line that a thread processes at a time, by shape and dtype
+    alone."""
     if not program.by_rows:
         return 1
     group = min(WIDEST, VECTOR_BYTES // program.dtype.itemsize)

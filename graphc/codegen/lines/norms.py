@@ -75,7 +75,8 @@ class _Folded:
         return on_frame(name, value, self.places[value], own, self.frame.shape)
 
     def gradient(self, names: Sequence[str], values: Sequence[Value]) -> tuple[Operand, ...]:
-        """Return operands of a norm's gradient; their names decide how they are viewed."""
+        """Return operands of a norm's gradient, viewed as whole tensors, statistics or parameters
+        by name."""
         ways = dict.fromkeys(("dy", "x", "dx"), self.whole)
         ways |= dict.fromkeys(("mean", "inverse"), self.statistic)
         pairs = zip(names, values, strict=True)
@@ -122,8 +123,8 @@ def _norm_input_gradient(node: Node, places: Places) -> NodeCalls:
 
 
 def _sums(sources: Mapping[str, str]) -> Rule:
-    """Return the rule of gradients that sum one expression per output over all elements that share
-    a parameter."""
+    """Return a rule for gradients of parameters: each output sums an expression over all elements
+    that share a parameter."""
     totals = {f"total_{name}": source for name, source in sources.items()}
     per_line = {name: f"total_{name}" for name in sources}
 

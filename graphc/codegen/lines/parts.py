@@ -5,9 +5,10 @@ concurrently, the order of additions differs each time.
 
 So a line is split into parts. The first program of a reduction treats each part as a separate line
 and stores its result in scratch, one number per part. The second program treats those numbers as
-the elements of a line and combines them in order. It also computes the numbers that follow in the
-program, and stores in scratch those that a later stage reads. Outputs with one element per element
-of the frame are computed at the end, by an elementwise program that reads these numbers.
+the elements of a line and combines them in order. It also computes the numbers that the program
+derives from the result, and stores in scratch the numbers that a later stage reads. Outputs with
+one element per element of the frame are computed at the end, by an elementwise program that reads
+these numbers.
 
 The split depends on the shape alone. So the order of a sum is the same on every machine.
 """
@@ -62,7 +63,7 @@ class _Splitter:
         self.numbers: dict[str, Scratch] = {}
 
     def split(self) -> None:
-        """Collect everything."""
+        """Add the programs of all stages and of the elementwise outputs."""
         program = self.program
         stages = list(program.stages)
         for position, stage in enumerate(stages):
@@ -78,7 +79,7 @@ class _Splitter:
             self.programs.append(self.elements())
 
     def reduction(self, stage: Reduce, own: list[Numbers], rest: Stages) -> None:
-        """Add the two programs of a reduction; numbers of it that `rest` reads are then in
+        """Add the two programs of a reduction. They store its numbers that `rest` reads in
         scratch."""
         partials = {name: self.workspace(self.program.lines * self.chunks) for name in stage.of}
         program = self.program
@@ -136,21 +137,21 @@ class _Splitter:
         return Each(self.op, program.shape, tuple(inputs), tuple(outputs), expressions)
 
     def known(self, shape: tuple[int, ...], kept: Iterable[int]) -> list[Operand]:
-        """Return the numbers computed so far as operands over a shape whose axes `kept` number the
+        """Return the numbers computed so far as operands over `shape`; the axes `kept` index the
         lines."""
         strides = dict(zip(kept, row_major(self.kept_shape), strict=True))
         spread = tuple(strides.get(axis, 0) for axis in range(len(shape)))
         return [Operand(n, self.dtype, spread, workspace) for n, workspace in self.numbers.items()]
 
     def read_by(self, rest: Stages) -> frozenset[str]:
-        """Return the names that later stages read, or that outputs stored after them read."""
+        """Return the names that the stages in `rest`, or outputs stored after them, read."""
         program = self.program
         sources = [source for stage in rest for source in stage.of.values()]
         sources += [*program.per_element.values(), *(program.per_line.values() if rest else ())]
         return frozenset().union(*(program.expression(source).names for source in sources))
 
     def of_line(self, output: Operand) -> Operand:
-        """Return an output of the program over the shape of parts."""
+        """Return an output with one element per line as an operand over (lines, parts)."""
         return output.on((*(output.strides[axis] for axis in self.program.kept), 0))
 
     def workspace(self, elements: int) -> Scratch:

@@ -25,7 +25,8 @@ Combine = Literal["Sum", "Max", "Min"]
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Reductions over the elements of a line in one pass, by name, each of an expression."""
+    """A stage of reductions in one pass over the elements of a line: an expression for each
+    name."""
 
     combine: Combine
     of: Mapping[str, str]
@@ -33,7 +34,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers of a line that expressions compute from earlier ones, by name."""
+    """A stage that computes numbers of a line from earlier numbers: an expression for each name."""
 
     of: Mapping[str, str]
 

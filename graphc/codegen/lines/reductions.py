@@ -56,8 +56,8 @@ def _fused_reduction(node: Node, places: Places) -> NodeCalls:
 
 
 def _finish(node: Node, result: str) -> tuple[Expression, dict[str, tuple[DType, Expression]]]:
-    """Return the expression that a fused reduction stores per line, and those computed before
-    it."""
+    """Return the expression that a fused reduction stores per line, and the intermediate
+    expressions."""
     op = node.op
     if not isinstance(op, FusedReduce) or not node.attributes.after:
         return parse(result), {}
