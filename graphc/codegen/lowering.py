@@ -46,7 +46,7 @@ FAMILIES = (
 """The modules whose import registers the rules of the package's own ops."""
 
 FAR = -1
-"""The distance of values that do not overlap, as a placeholder."""
+"""A placeholder for the distance between values that do not overlap."""
 
 
 def is_generated(op: Op) -> bool:
@@ -59,7 +59,7 @@ def calls_of(node: Node, places: Places, tf32: bool = False, epilogues: bool = T
 
     Raises `NotImplementedError` for an op of which `is_generated` is false. The kernels' texts
     depend on shapes, dtypes, strides and addresses modulo 16 alone. So equal nodes at equal places
-    have equal kernels. `tf32` and `epilogues` are those of `ProductOptions`.
+    have equal kernels. `tf32` and `epilogues` are the options of `ProductOptions`.
     """
     options = ProductOptions(tf32, epilogues)
     slots, key = slots_and_key(node, places)
@@ -82,7 +82,8 @@ def slots_and_key(node: Node, places: Places) -> tuple[dict[Buffer, Buffer], Has
 
 
 def _address(node: Node, value: Value, places: Places) -> tuple[int, int]:
-    """Return an address's alignment, and its distance from the output if the two may overlap."""
+    """Return a value's address modulo 16, and its distance in bytes from the output if both may
+    overlap."""
     own, output = places[value].address, places[node.outputs[0]].address
     is_near = own == output or node.op.gathers is not None
     return own % VECTOR_BYTES, own - output if is_near else FAR
@@ -103,7 +104,7 @@ def _lowered(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
 
 
 def _written(call: Call, first_scratch: int) -> NodeCalls:
-    """Return the launches of a program; other calls stay.
+    """Return the launches of a program; a call that is not a program is returned unchanged.
 
     The program's own scratch is numbered from `first_scratch` on.
     """

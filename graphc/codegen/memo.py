@@ -20,7 +20,7 @@ class Memo(Generic[Result]):
         self._known: dict[Hashable, Result] = {}
 
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """Return the result of that key, computed if it is not cached."""
+        """Return the cached result of a key, computed by `make` on first use."""
         found = self._known.get(key)
         if found is None:
             found = make()

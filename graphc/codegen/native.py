@@ -43,15 +43,15 @@ FAMILIES_WITH_KERNELS = FAMILIES
 """The modules whose import registers native kernels of ops without programs."""
 
 MOST_PIECES = 2**19
-"""The most pieces of memory of a part of a concatenation.
-
-If maps are channels-last, a part has one piece per pixel of the map.
+"""Maximum number of contiguous pieces of memory for a part inside a concatenation. If maps are
+channels-last, a part has one piece per pixel.
 """
 
 
 @dataclass(frozen=True)
 class NativeTarget(Target, kind="native"):
-    """A CPU with native kernels, which get the strides of their operands as arguments."""
+    """The target for a CPU with native kernels, which get the strides of their operands as
+    arguments."""
 
     prefers_channels_last: ClassVar[bool] = True
     fuses: ClassVar[bool] = True
@@ -101,7 +101,8 @@ class NativeTarget(Target, kind="native"):
         return (*(value.type for value in copies), *self._scratch(node, rest, wanted))
 
     def library_bytes(self, node: Node, strided: Strided) -> int:
-        """Return the bytes, after the copies of inputs, that oneDNN may use for a node; 0 if none.
+        """Return the bytes of workspace that oneDNN may use for a node, besides copies of inputs; 0
+        if none.
 
         Except for copies of maps, the workspace follows from the node alone. So does oneDNN's
         choice of an algorithm, for any layout of the values.
@@ -118,7 +119,7 @@ class NativeTarget(Target, kind="native"):
         return int(library.native_bytes(node, lying))
 
     def _scratch(self, node: Node, strided: Strided, wanted: int) -> tuple[TensorType, ...]:
-        """Return the scratch of the node's kernels beside copies of inputs: NumPy's, or bytes for a
+        """Return the scratch of the node's native or NumPy kernel, enlarged to `wanted` bytes for a
         library."""
         if is_native(node):
             values = (*node.inputs, *node.outputs)
@@ -162,7 +163,7 @@ def _is_supported(node: Node) -> bool:
 
 
 def _programs(node: Node, places: Places) -> tuple[Sequence[Program], tuple[TensorType, ...]]:
-    """Return the programs of a node whose rule returns nothing else, and their scratch."""
+    """Return the programs of a node whose rule returns programs alone, and their scratch."""
     rule = rule_of(node.op)
     assert rule is not None, "asked of nodes whose rule gives programs"
     found = rule(node, places, ProductOptions())
@@ -216,7 +217,8 @@ def _written(program: Program, own_scratch: int) -> NativeCalls | None:
 
 
 def straightening(value: Value, places: Places, copy: Scratch, piece: Place) -> NativeCall:
-    """Return the call that copies a value to a contiguous tensor at that place."""
+    """Return the call that copies a value to the scratch `copy`, with the address and strides of
+    `piece`."""
     call = each_call(straightened(value, places, copy, piece))
     assert call is not None, "elements of every dtype can be copied"
     return call

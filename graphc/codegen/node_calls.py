@@ -13,20 +13,20 @@ from graphc.ir.types import DType, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Tensor number `index` of a node's scratch."""
+    """A placeholder for scratch tensor number `index` of a node."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Operand number `index` of any node: inputs, then outputs."""
+    """A placeholder for operand number `index` of a node, which counts inputs, then outputs."""
 
     index: int
 
 
 Buffer = Value | Scratch | Slot
-"""A target of a pointer argument."""
+"""The tensor to which a pointer argument points."""
 
 Argument = Buffer | int
 """An argument of a kernel: a pointer, or an unsigned 32-bit number."""
@@ -46,7 +46,7 @@ class Launch:
     block: int
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Launch:
-        """Return this call on other buffers."""
+        """Return this launch with its buffers replaced by the buffers they are mapped to."""
         given = tuple(a if isinstance(a, int) else buffers.get(a, a) for a in self.arguments)
         return Launch(self.kernel, given, self.grid, self.block)
 
@@ -59,14 +59,16 @@ class Matrix:
     buffer: Buffer
     dtype: DType
     offset: int
-    """Elements from the start of the buffer to the first matrix."""
+    """Number of elements from the start of the buffer to the first matrix."""
     leading: int
     stride: int
-    """Elements from one matrix of the batch to the next; 0 uses one matrix for all."""
+    """Number of elements from one matrix of the batch to the next; 0 uses one matrix for all
+    entries."""
 
 
 Epilogue = Literal["none", "bias", "relu", "bias_relu", "gelu", "bias_gelu"]
-"""The epilogue of a product: a bias is added, then the activation applied, before it is written."""
+"""The epilogue of a product: the addition of a bias, then an activation, before the result is
+stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +88,12 @@ class Gemm:
     batch: int
     compute: int
     epilogue: Epilogue = "none"
-    """The operation after the product."""
+    """The operation that is applied to the product before it is stored."""
     bias: Buffer | None = None
     """The bias of an epilogue: m contiguous numbers of c's dtype, one per row."""
     alpha: float = 1.0
     of: int | None = None
-    """The number of products of the node, of which these `batch` are a part; None if they are
+    """The number of products of the node, of which this call computes `batch`; None if it computes
     all."""
     shared: tuple[bool, bool] | None = None
     """For first and second, true if all products of the node read one matrix. None if the products
@@ -99,11 +101,11 @@ class Gemm:
 
     @property
     def all_batches(self) -> int:
-        """The number of such products of the node, over all of its calls."""
+        """The number of products of the node, over all of its calls."""
         return self.batch if self.of is None else self.of
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Gemm:
-        """Return this call on other buffers."""
+        """Return this product with its buffers replaced by the buffers they are mapped to."""
         first, second, c = (
             replace(matrix, buffer=buffers.get(matrix.buffer, matrix.buffer))
             for matrix in (self.first, self.second, self.c)
@@ -123,7 +125,7 @@ class Exchange:
     y: Buffer
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Exchange:
-        """Return this call on other buffers."""
+        """Return this collective with its buffers replaced by the buffers they are mapped to."""
         return replace(self, x=buffers.get(self.x, self.x), y=buffers.get(self.y, self.y))
 
 
@@ -142,7 +144,8 @@ class NodeCalls:
     scratch: tuple[TensorType, ...] = ()
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> NodeCalls:
-        """Return these calls on other buffers; buffers that are not named stay.
+        """Return these calls with their buffers replaced by the mapping; buffers missing in it
+        stay.
 
         Programs must have been lowered.
         """

@@ -21,12 +21,12 @@ from graphc.ir.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class ProductOptions:
-    """The options of a step for BLAS products."""
+    """Options of a training step for BLAS products."""
 
     tf32: bool = False
     """True if float32 products may round their operands to 10 bits of mantissa."""
     epilogues: bool = True
-    """True if biases and activations are part of products, if a BLAS has such epilogues."""
+    """True if biases and activations are epilogues of products where a BLAS supports them."""
 
 
 Rule = Callable[[Node, Places], NodeCalls]
@@ -52,7 +52,8 @@ class Registry(Generic[Registered]):
             self.rules[op] = rule
 
     def key_of(self, op: Op) -> Key | None:
-        """Return the key of an op's rule: its name, else its nearest class."""
+        """Return the key under which an op's rule is registered: its name or its nearest class;
+        None if neither is."""
         keys: tuple[Key, ...] = (op.name, *type(op).__mro__)
         return next((key for key in keys if key in self.rules), None)
 
@@ -80,9 +81,8 @@ def kernels_of(*ops: Key) -> Callable[[Rule], Rule]:
 
 
 def programs_of(*ops: Key) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule of these ops on every kind of device.
-
-    It returns nothing but programs.
+    """Register the decorated function as the rule of these ops on every kind of device. The
+    function returns programs alone.
     """
 
     def register(rule: Rule) -> Rule:
@@ -103,7 +103,8 @@ def products_of(*ops: Key) -> Callable[[ProductRule], ProductRule]:
 
 
 StrideRule = Callable[[Node, str, TensorType, tuple[int, ...]], bool]
-"""A predicate: a node's kernels read or write the operand of that name with these byte strides."""
+"""A predicate: true if the kernels of a node accept these byte strides of the operand of that
+name."""
 
 _STRIDE_RULES: Registry[StrideRule] = Registry("strides")
 
@@ -111,8 +112,8 @@ _STRIDE_RULES: Registry[StrideRule] = Registry("strides")
 def strides_of(*ops: type[Op]) -> Callable[[StrideRule], StrideRule]:
     """Register the decorated function as the stride rule of these ops.
 
-    Ops need none if they accept any strides of all operands (`Op.any_strides`), or no more than
-    their NumPy kernels do (`Op.strided_axes`).
+    Ops need no stride rule if they accept any strides (`Op.any_strides`), or only those that their
+    NumPy kernels accept (`Op.strided_axes`).
     """
 
     def register(rule: StrideRule) -> StrideRule:

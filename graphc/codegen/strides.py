@@ -17,7 +17,7 @@ def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, .
     """Return true if the node's generated kernel reads or writes its operand `name` with these
     strides.
 
-    Strides are in bytes. With strides that are written to, no two elements share bytes.
+    Strides are in bytes. If the operand is written, no two elements may share bytes.
     """
     if node.op.any_strides:
         return True
@@ -28,7 +28,7 @@ def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, .
 
 
 def copied_first(node: Node, strided: Strided) -> tuple[Value, ...]:
-    """Return the inputs with strides that a kernel does not accept; they are made contiguous
+    """Return the inputs whose strides the kernel does not accept; they are copied to be contiguous
     first."""
     found = {
         value: None

@@ -22,15 +22,15 @@ from graphc.ir.types import (
 from graphc.target import Target
 
 MOST_PIECES_ON_A_GPU = 2**19
-"""The most pieces of memory of a part of a concatenation.
-
-If maps are channels-last, a part has one piece per pixel of the map.
+"""Maximum number of contiguous pieces of memory for a part inside a concatenation. If maps are
+channels-last, a part has one piece per pixel.
 """
 
 
 @dataclass(frozen=True)
 class CudaTarget(Target, kind="cuda"):
-    """A GPU: generated kernels, which have strides as constants of their text, and a BLAS."""
+    """The target for a GPU, with generated kernels and a BLAS. Strides are constants in the text of
+    kernels."""
 
     least_alignment: ClassVar[int] = 256
     """The alignment that cuBLAS requires of a workspace."""
@@ -51,10 +51,9 @@ class CudaTarget(Target, kind="cuda"):
         return takes_strides(node, name, type, strides)
 
     def takes_part(self, node: Node, name: str, type: TensorType, layout: Layout) -> bool:
-        """Return true if the node accepts its operand as a part of a concatenation.
-
-        The algorithm of a product depends on the alignment of rows. So a part that products access
-        must have aligned rows, and must not be one that would be padded by itself.
+        """Return true if the node accepts its operand as a part of a concatenation. The algorithm
+        of a product depends on the alignment of rows. So a part that products access must have
+        aligned rows. It must not be a tensor whose rows would be padded outside of a concatenation.
         """
         if node.op.multiplies or node.op.convolves:
             size = type.dtype.itemsize

@@ -19,24 +19,24 @@ from graphc.ir.types import TensorType, align, uint8
 from graphc.ops.elementwise import Elementwise
 
 PARTS = 16
-"""The least number of parts into which a BLAS may split a product's inner extent (split-K).
+"""Number of parts into which a BLAS may always split a product's inner extent (split-K).
 
 A BLAS does so for small outputs; a large output has enough blocks for a device without it.
 """
 
 TILE, TILES, DEPTH = 128, 256, 1024
-"""More parts are allowed until the `TILE` by `TILE` blocks of all of them are `TILES`, enough for
-the multiprocessors of a large GPU, if each part sums at least `DEPTH` products.
+"""A BLAS may use more parts until there are `TILES` blocks of `TILE` by `TILE` elements, enough for
+a large GPU. Each part must sum at least `DEPTH` products.
 
 On an H200, 64 by 147 sums of 112,896 products of bfloat16 took 20.9 ms with a workspace for 16
 parts and 0.05 ms with one for 175.
 """
 
 PARTIAL_BYTES = 4
-"""The bytes of a partial sum of 16-bit or float32 operands."""
+"""Bytes of one partial sum of products of 16-bit or float32 operands."""
 
 LEAST_LIBRARY_BYTES = 64 * 2**10
-"""The least workspace for a BLAS; cuBLAS requests 16 KiB or more."""
+"""Minimum bytes of workspace for a BLAS; cuBLAS requests 16 KiB or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Workspace:
 
 
 def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
-    """Return the workspace of a node whose outputs are no views; 16-bit operands need no copies
-    here."""
+    """Return the workspace of a node whose outputs are not views; 16-bit operands are not copied to
+    float32."""
     if isinstance(node.op, Elementwise) or not is_generated(node.op):
         return Workspace(copied_first(node, strided), (), 0)
     copies = _copies(node, strided)
@@ -104,8 +104,8 @@ def _worked_out(node: Node, places: Mapping[Value, Place]) -> tuple[tuple[Tensor
 def product_workspace_bytes(product: Gemm) -> int:
     """Return the bytes that a BLAS may use for a product, for partial sums over its inner extent.
 
-    They do not depend on the division of a node's products into calls, because the choice of an
-    algorithm depends on them.
+    The result does not depend on the division of a node's products into calls, because the choice
+    of an algorithm depends on it.
     """
     batches, m, n = product.all_batches, product.m, product.n
     sums = batches * m * n * max(PARTIAL_BYTES, product.c.dtype.itemsize)

@@ -28,18 +28,20 @@ from graphc.codegen.llvm.scalar import LaneCode
 from graphc.ir.types import DType, bool_
 
 COLUMNS = 1024
-"""Maximum lines per piece."""
+"""Maximum number of lines per piece."""
 ROWS = 64
-"""Rows per block; block sums are accumulated in float64."""
+"""Number of rows per block; block sums are accumulated in float64."""
 GROUP = 4
-"""Rows that are read in parallel: the number of streams that a processor prefetches."""
+"""Number of rows that are read in parallel, which is the number of streams that a processor
+prefetches."""
 
 RangeBody = Callable[[IrValue, IrValue], None]
 RowBody = Callable[[list[Reached], list[IrValue]], Sequence[IrValue]]
 
 
 class ColumnWriter(LineWriter):
-    """A writer of the kernel of one structure; the first kept axis numbers the parts of lines."""
+    """Writer of the kernel of one structure. If lines are split, the first kept axis indexes their
+    parts."""
 
     def read_shares(self) -> None:
         self.strip, self.strips, self.rows, self.row_step, self.row_share = self.given.some(5)
@@ -60,7 +62,7 @@ class ColumnWriter(LineWriter):
         loop(b, self.first, self.last, 1, (), piece)
 
     def strip_of_lines(self, indices: Sequence[IrValue]) -> None:
-        """Write the code for the lines of a piece."""
+        """Write the code for the strip of lines in a piece; `indices` are those of the strip."""
         b, structure = self.builder, self.structure
         self.first_row = b.mul(indices[0], self.row_step)
         self.last_row = least(b, b.add(self.first_row, self.row_share), self.rows)
@@ -80,7 +82,7 @@ class ColumnWriter(LineWriter):
         fold_vectors(self.builder, index(0), self.width, together, (), take)
 
     def scratch(self, name: str, dtype: DType) -> IrValue:
-        """Return memory for one number per line."""
+        """Allocate memory on the stack for one number per line, and return its address."""
         lane = HELD[dtype]
         if name not in self.stacks:
             self.stacks[name] = stack(self.builder, lane, COLUMNS), dtype
@@ -89,7 +91,8 @@ class ColumnWriter(LineWriter):
     def lane_code(
         self, names: frozenset[str], place: IrValue, remaining: IrValue | None
     ) -> LaneCode:
-        """Return code that knows the numbers and the per-line operands with these names."""
+        """Return scalar code in which the numbers and per-line operands with these names are
+        declared."""
         b, code = self.builder, self.code()
         reached = [
             self.at_line[own.name]
@@ -105,13 +108,13 @@ class ColumnWriter(LineWriter):
         return code
 
     def held(self, name: str, place: IrValue) -> IrValue:
-        """Load `LANES` numbers from the stack."""
+        """Load the numbers of `LANES` lines from the stack."""
         scratch, dtype = self.stacks[name]
         address = self.builder.gep(scratch, [place], source_etype=HELD[dtype])
         return self.builder.load(address, typ=vector(HELD[dtype]), align=4)
 
     def hold(self, name: str, dtype: DType, place: IrValue, value: IrValue) -> None:
-        """Store `LANES` numbers on the stack."""
+        """Store the numbers of `LANES` lines on the stack."""
         assert dtype != bool_, "numbers of lines are no bools"
         b, scratch = self.builder, self.scratch(name, dtype)
         b.store(value, b.gep(scratch, [place], source_etype=HELD[dtype]), align=4)
@@ -124,8 +127,8 @@ class ColumnWriter(LineWriter):
         carried: Sequence[IrValue],
         body: RowBody,
     ) -> list[IrValue]:
-        """Write a loop over rows; `body` gets the operands at the beginning of a row of the
-        piece."""
+        """Write a loop over rows `[first, last)`; `body` gets the operands at the beginning of a
+        row."""
         b, axes = self.builder, len(self.runs)
 
         def row(number: IrValue, held: list[IrValue]) -> Sequence[IrValue]:
@@ -156,7 +159,8 @@ class ColumnWriter(LineWriter):
     def load_rows(
         self, code: LaneCode, reached: Sequence[Reached], place: IrValue, remaining: IrValue | None
     ) -> LaneCode:
-        """Return code that knows operands at some lanes of a row."""
+        """Return scalar code in which operands are declared with their elements at `LANES` places
+        of a row."""
         inner = code.nested()
         for each in reached:
             if each.lying.step == "one":
@@ -165,7 +169,7 @@ class ColumnWriter(LineWriter):
         return inner
 
     def reduce(self, stage: Stage) -> None:
-        """Write a reduction; its results are then on the stack."""
+        """Write a reduction of all rows, which leaves its results on the stack."""
         b, combined = self.builder, stage.combined
 
         def begin(first: bool) -> Take:
@@ -206,7 +210,7 @@ class ColumnWriter(LineWriter):
         self.over_strip(1, end)
 
     def add_rows(self, stage: Stage, first: IrValue, last: IrValue) -> None:
-        """Write code that adds some rows to a block's sums."""
+        """Write code that adds rows `[first, last)` to a block's sums."""
         combined = stage.combined
         names, made = self.structure.needed(stage.expressions)
         operands = self.varying(names, self.structure.inputs)
@@ -253,7 +257,7 @@ class ColumnWriter(LineWriter):
             prefetch(b, at(b, row.base, b.add(place, ahead), own.dtype))
 
     def numbers(self, stage: Stage) -> None:
-        """Write the numbers of lines that expressions compute from earlier ones."""
+        """Write code that computes numbers of lines from earlier numbers."""
         names = frozenset[str]().union(*(e.names for _, e in stage.expressions))
 
         def take(
@@ -269,7 +273,7 @@ class ColumnWriter(LineWriter):
         self.over_strip(1, take)
 
     def store_elements(self) -> None:
-        """Write the elementwise outputs."""
+        """Write code that computes and stores the elementwise outputs."""
         b, structure = self.builder, self.structure
         names = structure.needed(structure.per_element)[0]
         sources = self.varying(names, structure.inputs)
@@ -297,7 +301,7 @@ class ColumnWriter(LineWriter):
         self.over_groups(self.first_row, self.last_row, group)
 
     def store_lines(self) -> None:
-        """Write the outputs with one element per line."""
+        """Write code that stores the outputs with one element per line."""
         structure = self.structure
         every: Named = (*structure.finish, *structure.per_line)
         names = frozenset[str]().union(*(e.names for _, e in every))

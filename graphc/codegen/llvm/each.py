@@ -47,7 +47,7 @@ from graphc.ir.expression import Expression
 from graphc.ir.types import DType
 
 TILE_ROWS, TILE_COLUMNS = 64, 256
-"""Rows and columns of a piece if some input is transposed."""
+"""Number of rows and columns of a piece if some input is transposed."""
 SHORTEST_TURNED = 8
 """Minimum extent of both axes at which tiles pay off."""
 
@@ -57,7 +57,7 @@ class _Structure:
     """The properties on which the text of a kernel depends."""
 
     outer: int
-    """The number of axes outside the row."""
+    """The number of axes other than the row."""
     sources: tuple[Lying, ...]
     targets: tuple[Lying, ...]
     expressions: tuple[tuple[str, Expression], ...]
@@ -90,7 +90,8 @@ def each_call(program: Each) -> NativeCall | None:
 
 
 def _turned_axis(extents: Sequence[int], sources: Sequence[Operand]) -> int | None:
-    """Return the axis along which most inputs that are not read along the row are contiguous."""
+    """Return the axis along which most transposed inputs are contiguous; None if there are none. An
+    input is transposed if it is not contiguous along the row, but along another axis."""
     last = len(extents) - 1
     found = [
         axis
@@ -151,7 +152,7 @@ def _is_turned(operand: Operand) -> bool:
 
 
 class _Writer:
-    """A writer of the kernel of one structure."""
+    """Writer of the kernel of one structure."""
 
     def __init__(self, builder: Builder, structure: _Structure) -> None:
         self.builder, self.structure = builder, structure
@@ -181,7 +182,7 @@ class _Writer:
         loop(self.builder, self.first, self.last, 1, (), body)
 
     def column_range(self, chunk: IrValue) -> tuple[IrValue, IrValue]:
-        """Return the range of columns of a part of a row."""
+        """Return the range of columns in part number `chunk` of a row."""
         first = self.builder.mul(chunk, self.columns)
         return first, least(self.builder, self.builder.add(first, self.columns), self.row)
 
@@ -224,7 +225,8 @@ class _Writer:
     def tile(
         self, start: list[Reached], column: IrValue, right: IrValue, tall: IrValue
     ) -> Sequence[IrValue]:
-        """Write `LANES` columns of `tall` rows from a first row and column on."""
+        """Write code that computes `LANES` columns of `tall` rows, starting at a given row and
+        column."""
         b = self.builder
         last = b.sub(right, index(1))
         for each in start:
@@ -241,7 +243,8 @@ class _Writer:
         return ()
 
     def on_row(self, start: Reached, number: IrValue) -> Reached:
-        """Return an operand some rows below a first one; a transposed operand is in its tile."""
+        """Return an operand `number` rows after a first row; a transposed operand is read from its
+        tile."""
         b, own = self.builder, start.lying
         if own.step == "turned":
             tile = at(b, self.tiles[own.name], b.mul(number, index(LANES)), own.dtype)
@@ -252,7 +255,8 @@ class _Writer:
         return Reached(own, base, start.inner)
 
     def reached(self, indices: Sequence[IrValue]) -> list[Reached]:
-        """Return all operands at the beginning of the row with these indices."""
+        """Return all operands with their addresses at the beginning of the row with these
+        indices."""
         found = []
         for each, pointer, start, strides in self.operands:
             offset = offset_of(self.builder, start, indices, strides)

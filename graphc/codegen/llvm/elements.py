@@ -35,11 +35,9 @@ from graphc.ir.types import DType, int64
 Step = Literal["one", "unit", "apart", "turned", "broken"]
 """The access pattern of an operand along the innermost axis.
 
-- "one": a single element.
-- "unit": contiguous elements.
-- "apart": elements with a constant stride.
-- "turned": contiguous along the axis before, and read by tiles.
-- "broken": several axes that cannot be merged.
+- "one": a single element. - "unit": contiguous elements. - "apart": elements with a constant
+stride. - "turned": contiguous along the next outer axis, and read by tiles. - "broken": several
+axes that cannot be merged.
 """
 
 
@@ -51,13 +49,14 @@ class Lying:
     dtype: DType
     step: Step
     counts: bool
-    """True if it is the index along an axis, and not in memory."""
+    """True if the operand is the index along an axis, which is not in memory."""
     axes: int = 1
     """The number of axes that form the innermost one of a broken operand."""
 
 
 def lying(operand: Operand, turned: bool = False) -> Lying:
-    """Return an operand with the access pattern that its innermost stride allows."""
+    """Return the properties of an operand, with the access pattern that its innermost stride
+    allows."""
     inner = operand.strides[-1]
     step: Step = "turned" if turned else "one" if inner == 0 else "unit" if inner == 1 else "apart"
     return Lying(operand.name, operand.dtype, step, operand.buffer is None)
@@ -72,7 +71,7 @@ class NumberReader:
         self.numbers_read = self.pointers_read = 0
 
     def number(self) -> IrValue:
-        """Return the next number."""
+        """Return the next number of the kernel's array of numbers."""
         place = self.builder.gep(self.numbers, [index(self.numbers_read)], source_etype=INDEX)
         self.numbers_read += 1
         return self.builder.load(place, align=8, typ=INDEX)
@@ -82,7 +81,7 @@ class NumberReader:
         return [self.number() for _ in range(count)]
 
     def pointer(self) -> IrValue:
-        """Return the address of the next buffer."""
+        """Return the next address of the kernel's array of buffer addresses."""
         place = self.builder.gep(self.pointers, [index(self.pointers_read)], source_etype=POINTER)
         self.pointers_read += 1
         return self.builder.load(place, align=8, typ=POINTER)
@@ -90,19 +89,19 @@ class NumberReader:
 
 @dataclass(slots=True)
 class Reached:
-    """An operand at the beginning of a row: its address, or its index there."""
+    """An operand at the beginning of a row: its address, or its value if it is an index."""
 
     lying: Lying
     base: IrValue
-    """The address of the row's first element, or of an index, its value there."""
+    """The address of the row's first element; for an index, its value there."""
     inner: IrValue
-    """The stride along the row."""
+    """The stride along the row, in elements."""
     axes: Sequence[tuple[IrValue, IrValue]] = ()
     """Extents and strides of the axes of a broken row."""
 
 
 def load_row(builder: Builder, code: LaneCode, reached: Reached) -> None:
-    """Declare an operand that has one element for a whole row."""
+    """Declare the variable of an operand that has one element for a whole row."""
     own = reached.lying
     if own.counts:
         code.hold(own.name, arithmetic_dtype(own.dtype), _counted(builder, reached, index(0)))
@@ -112,7 +111,7 @@ def load_row(builder: Builder, code: LaneCode, reached: Reached) -> None:
 
 
 def _counted(builder: Builder, reached: Reached, place: IrValue) -> IrValue:
-    """Return the indices of `LANES` elements from `place` on."""
+    """Return the values of an index operand at `LANES` elements from `place` on."""
     assert reached.lying.dtype == int64
     if reached.lying.step == "broken":
         return builder.add(splat(builder, reached.base), _broken(builder, reached, place))
@@ -138,7 +137,7 @@ def load_lanes(
     place: IrValue,
     remaining: IrValue | None,
 ) -> None:
-    """Declare operands that vary along a row at `LANES` elements from `place` on.
+    """Declare the variables of operands that vary along a row, at `LANES` elements from `place` on.
 
     Only `remaining` elements exist, or all if that is None.
     """
@@ -170,7 +169,7 @@ def _stored_lanes(builder: Builder, each: Reached, place: IrValue, mask: IrValue
 
 
 Results = Sequence[tuple[Reached, IrValue]]
-"""Operands, and the values to store there."""
+"""Pairs of an operand and the values to store to it."""
 
 
 def store_lanes(
@@ -205,7 +204,7 @@ def whole_or_masked(
     remaining: IrValue | None,
     access: Callable[[IrValue | None], list[IrValue]],
 ) -> list[IrValue]:
-    """Return an access without a mask if all lanes exist, else with one."""
+    """Write an access without a mask if all lanes exist, else one with a mask."""
     if remaining is None:
         return access(None)
     return either(
@@ -224,7 +223,7 @@ def evaluate(
 ) -> list[tuple[Reached, IrValue]]:
     """Compute expressions in order, and return the outputs' values as stored in memory.
 
-    Later expressions read an output as it is rounded when stored.
+    Later expressions that read an output get its stored, rounded value.
     """
     by_name = {target.lying.name: target for target in targets}
     found = []

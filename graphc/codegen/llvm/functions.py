@@ -232,14 +232,13 @@ def sigmoid(builder: Builder, x: IrValue) -> IrValue:
 
 
 FAR = 2.0**26
-"""Angles up to this are reduced by three parts of pi / 2 (Cody and Waite), larger ones by the C
-library."""
+"""Largest angle that is reduced by three parts of pi / 2 (Cody and Waite); the C library reduces
+others."""
 
 
 def sine(builder: Builder, x: IrValue, quarter: int) -> IrValue:
-    """Return sin(x + quarter · pi / 2) in float64, for float32 values of x.
-
-    Such x are no closer to a multiple of pi / 2 than its parts resolve.
+    """Return sin(x + quarter · pi / 2) in float64, for float32 values of x. No such x is closer to
+    a multiple of pi / 2 than the three parts of pi / 2 resolve.
     """
     size = _absolute(builder, x)
     is_far = builder.fcmp_ordered(">", size, constant(F64, FAR))

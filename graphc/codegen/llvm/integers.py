@@ -13,7 +13,7 @@ _COMPARISONS = {
 
 
 def of_integers(builder: Builder, function: str, operands: list[IrValue]) -> IrValue:
-    """Apply a function of `FUNCTIONS` to integers of one dtype."""
+    """Return a comparison or another function, by name, of vectors of integers of one dtype."""
     if function in _COMPARISONS:
         return builder.icmp_signed(_COMPARISONS[function], *operands)
     return _FUNCTIONS[function](builder, *operands)
@@ -65,7 +65,7 @@ def _truncated_remainder(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
 
 
 def _differ(builder: Builder, rest: IrValue, b: IrValue) -> IrValue:
-    """Return a condition: a remainder is not 0 and differs in sign from the divisor."""
+    """Return a mask: true if a remainder is not 0 and differs in sign from the divisor."""
     zero = constant(b.type, 0)
     signs = builder.icmp_signed("<", builder.xor(rest, b), zero)
     return builder.and_(builder.icmp_signed("!=", rest, zero), signs)
@@ -108,4 +108,4 @@ _FUNCTIONS: dict[str, Callable[..., IrValue]] = {
 }
 
 OF_INTEGERS = (*_COMPARISONS, *_FUNCTIONS, "where")
-"""The functions of integers."""
+"""The names of the functions of integers."""

@@ -20,7 +20,7 @@ from graphc.codegen.node_calls import Buffer
 from graphc.ir.types import TensorType
 
 ENTRY = "@ENTRY@"
-"""A placeholder for the function's name in a text that has none yet."""
+"""A placeholder for the function's name in a text that is not named yet."""
 
 POINTER, INDEX = ir.PointerType(), ir.IntType(64)
 KERNEL = ir.FunctionType(ir.VoidType(), (POINTER, POINTER, INDEX, INDEX))
@@ -28,7 +28,8 @@ KERNEL = ir.FunctionType(ir.VoidType(), (POINTER, POINTER, INDEX, INDEX))
 
 @dataclass(frozen=True, slots=True)
 class NativeKernel:
-    """One function. Equal texts have equal names, different texts different names."""
+    """A kernel function as LLVM IR. Equal texts have equal names, and different texts have
+    different names."""
 
     name: str
     text: str
@@ -44,10 +45,10 @@ class NativeCall:
     numbers: tuple[int, ...]
     pieces: int
     work: int
-    """About how many elements are accessed; the number of useful threads follows from it."""
+    """Approximate number of elements accessed, which decides the number of threads."""
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> NativeCall:
-        """Return this call on other buffers; buffers that are not named stay."""
+        """Return this call with its buffers replaced by the mapping; buffers missing in it stay."""
         return replace(self, pointers=tuple(buffers.get(p, p) for p in self.pointers))
 
 
@@ -55,14 +56,15 @@ class NativeCall:
 class NativeCalls:
     """The calls of one node, in order, and the scratch tensors that they share.
 
-    Scratch depends on the same properties as that of `NodeCalls`.
+    Scratch depends on types, attributes and orders of axes alone, as in `NodeCalls`.
     """
 
     calls: tuple[NativeCall, ...]
     scratch: tuple[TensorType, ...] = ()
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> NativeCalls:
-        """Return these calls on other buffers; buffers that are not named stay."""
+        """Return these calls with their buffers replaced by the mapping; buffers missing in it
+        stay."""
         return NativeCalls(tuple(call.on(buffers) for call in self.calls), self.scratch)
 
 

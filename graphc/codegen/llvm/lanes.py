@@ -30,7 +30,7 @@ LANES = 16
 
 Builder = Any
 IrValue = Any
-"""The values of llvmlite's builder; llvmlite has no types for a checker."""
+"""The type of values of llvmlite's builder, which has no type annotations."""
 
 BIT, BYTE, SHORT, WORD = ir.IntType(1), ir.IntType(8), ir.IntType(16), ir.IntType(32)
 FLOAT, DOUBLE, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
@@ -39,23 +39,23 @@ MEMORY: dict[DType, Any] = {
     float32: FLOAT, float64: DOUBLE, float16: HALF, bfloat16: SHORT, int32: WORD, int64: INDEX,
     uint8: BYTE, bool_: BYTE,
 }  # fmt: skip
-"""The type of an element in memory."""
+"""The LLVM type of an element in memory, by dtype."""
 
 HELD: dict[DType, Any] = {
     float32: FLOAT, float64: DOUBLE, int32: WORD, int64: INDEX, bool_: BIT,
 }  # fmt: skip
-"""The type of a lane, by arithmetic dtype."""
+"""The LLVM type of a lane of a vector, by arithmetic dtype."""
 
 _MANGLED = {"float": "f32", "double": "f64", "half": "f16"}
 
 
 def vector(element: Any) -> Any:
-    """Return the type of `LANES` elements."""
+    """Return the type of a vector of `LANES` elements."""
     return ir.VectorType(element, LANES)
 
 
 def held(dtype: DType) -> Any:
-    """Return the type of a vector that holds values of a dtype."""
+    """Return the type of a vector that holds values of a dtype in its arithmetic dtype."""
     return vector(HELD[arithmetic_dtype(dtype)])
 
 
@@ -83,7 +83,7 @@ def intrinsic(builder: Builder, name: str, *operands: IrValue) -> IrValue:
 
 
 def declared(builder: Builder, name: str, result: Any, operands: Sequence[Any]) -> IrValue:
-    """Return a function of another module, declared once."""
+    """Return an external function of the builder's module, declared on first use."""
     known = builder.module.globals.get(name)
     return known or ir.Function(builder.module, ir.FunctionType(result, operands), name)
 
@@ -180,7 +180,7 @@ def converted(builder: Builder, value: IrValue, source: DType, to: DType) -> IrV
 
 
 def at(builder: Builder, base: IrValue, offset: IrValue, dtype: DType) -> IrValue:
-    """Return the address of an element."""
+    """Return the address of the element at `offset` elements after `base`."""
     return builder.gep(base, [offset], source_etype=MEMORY[dtype])
 
 
@@ -228,8 +228,8 @@ def load_integer(builder: Builder, address: IrValue, place: IrValue, dtype: DTyp
 def gather(
     builder: Builder, base: IrValue, step: IrValue | None, dtype: DType, mask: IrValue | None = None
 ) -> IrValue:
-    """Load `LANES` elements that are `step` apart, or contiguous if that is None; lanes outside the
-    mask are 0."""
+    """Load `LANES` elements that are `step` elements apart, or contiguous if `step` is None. Lanes
+    outside the mask are 0."""
     if step is None:
         return load(builder, base, dtype, mask)
     return gather_at(builder, base, lane_numbers(builder, index(0), step), dtype, mask)
@@ -255,7 +255,8 @@ def scatter(
     dtype: DType,
     mask: IrValue | None = None,
 ) -> None:
-    """Store `LANES` elements, or those in the mask, `step` apart, or contiguous if that is None."""
+    """Store `LANES` elements, or those in the mask, `step` elements apart, or contiguous if `step`
+    is None."""
     if step is None:
         store(builder, stored, base, dtype, mask)
     else:
@@ -281,8 +282,8 @@ def scatter_at(
 def _scattered(
     builder: Builder, base: IrValue, offsets: IrValue, dtype: DType, mask: IrValue | None
 ) -> tuple[IrValue, IrValue]:
-    """Return the addresses of elements at offsets, and the mask, which has all lanes if there is
-    none."""
+    """Return the addresses of elements at these offsets, and the mask; without a mask, one of all
+    lanes."""
     places = builder.gep(base, [offsets], source_etype=MEMORY[dtype])
     places.type = vector(POINTER)  # llvmlite assumes one address
     return places, ir.Constant(vector(BIT), [1] * LANES) if mask is None else mask

@@ -24,14 +24,15 @@ LIGHT = (
 """Functions with low latency; sums of them are latency-bound unless several are computed in
 parallel."""
 MOST_LIGHT = 12
-"""The most instructions per element that are repeated for several vectors."""
+"""Maximum number of instructions per element for processing several vectors together."""
 SEVERAL = 4
-"""Vectors that are processed together if little is computed of each."""
+"""Number of vectors that are processed together if few instructions are needed for each."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage with its expressions; `combined` is empty for numbers of a line."""
+    """A stage with its expressions; `combined` has its reductions, and is empty for numbers of a
+    line."""
 
     expressions: Named
     combined: tuple[Combined, ...] = ()
@@ -59,15 +60,15 @@ class Structure:
     beside_none: DType
 
     def needed(self, expressions: Named) -> tuple[frozenset[str], Named]:
-        """Return the names that expressions read, and the expressions of the frame that they
-        need."""
+        """Return the names that expressions read, and the expressions of the computed frame if they
+        read it."""
         names = frozenset[str]().union(*(e.names for _, e in expressions))
         if self.computed and self.computed[-1][0] in names:
             return names.union(*(e.names for _, e in self.computed)), self.computed
         return names, ()
 
     def together(self, expressions: Named) -> int:
-        """Return the number of vectors that are processed together."""
+        """Return the number of vectors that are processed together by these expressions."""
         every = [*expressions, *self.needed(expressions)[1]]
         instructions = [i for _, expression in every for i in expression.instructions]
         light = all(i.function in LIGHT for i in instructions)
@@ -113,19 +114,20 @@ def structure_of(
 
 
 def _named(sources: Mapping[str, str | Expression]) -> Named:
-    """Return expressions by name; the program's constants stay names, which are arguments of a
-    kernel."""
+    """Return parsed expressions with their names. Constants of the program are not substituted,
+    since they are arguments of the kernel."""
     parsed = {name: parse(e) if isinstance(e, str) else e for name, e in sources.items()}
     return tuple((name, expression.specialize({})) for name, expression in parsed.items())
 
 
 def constant_bits(program: Lines) -> list[int]:
-    """Return the constants of a program as numbers of a kernel: the bits of float64."""
+    """Return the constants of a program as arguments of a kernel: their float64 bits as
+    integers."""
     return [struct.unpack("<q", struct.pack("<d", n))[0] for n in program.constants.values()]
 
 
 def row_axes(program: Lines) -> int:
-    """Return the number of trailing reduced axes that form one row, from shapes and orders of axes
+    """Return the number of trailing reduced axes that form one row, by shapes and orders of axes
     alone.
 
     Two adjacent axes are merged if every operand has both, in the order of the frame, or neither.
@@ -162,11 +164,11 @@ class View:
     inner: int
     start: int
     axes: tuple[tuple[int, int], ...] = ()
-    """Extents and strides of the axes of a broken row."""
+    """Extents and strides of the axes of a row whose axes cannot be merged."""
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the operand that a kernel gets."""
+        """The numbers of the operand, such as strides, that a kernel gets as arguments."""
         parts = [number for pair in self.axes for number in pair]
         return [self.start, *self.kept, *self.runs, self.inner, *parts]
 
@@ -174,7 +176,8 @@ class View:
 def seen(
     operand: Operand, kept: Sequence[int], runs: Sequence[int], row: Sequence[tuple[int, int]]
 ) -> View:
-    """View an operand with these strides, and with a row of axes with these extents and strides."""
+    """View an operand with these strides along kept axes and runs, and these (extent, stride) pairs
+    of the axes of its row."""
     extents, (whole,) = collapse(tuple(n for n, _ in row), [operand.on([s for _, s in row])])
     if len(extents) > 1:
         own = replace(lying(operand.on((2,))), step="broken", axes=len(extents))

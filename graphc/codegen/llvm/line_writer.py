@@ -20,7 +20,7 @@ from graphc.codegen.llvm.scalar import LaneCode
 
 @dataclass(slots=True)
 class LineOperand:
-    """An operand with its numbers in a kernel."""
+    """An operand with its address and strides, which a kernel reads from its arguments."""
 
     lying: Lying
     pointer: IrValue | None
@@ -31,7 +31,7 @@ class LineOperand:
     axes: list[tuple[IrValue, IrValue]]
 
     def at_line(self, builder: Builder, indices: Sequence[IrValue]) -> Reached:
-        """Return its first element of the line with these indices."""
+        """Return the operand at the beginning of the line with these indices."""
         offset = offset_of(builder, self.start, indices, self.kept)
         base = (
             offset if self.pointer is None else at(builder, self.pointer, offset, self.lying.dtype)
@@ -39,7 +39,7 @@ class LineOperand:
         return Reached(self.lying, base, self.inner, self.axes)
 
     def at_run(self, builder: Builder, line: Reached, indices: Sequence[IrValue]) -> Reached:
-        """Return its first element of the run with these indices."""
+        """Return the operand at the beginning of the run with these indices in a line."""
         offset = offset_of(builder, index(0), indices, self.runs)
         base = (
             builder.add(line.base, offset)
@@ -50,7 +50,7 @@ class LineOperand:
 
 
 class LineWriter:
-    """A reader of a kernel's numbers and a base of writers of loops over vectors of a row."""
+    """Base class of writers of row reductions; reads a kernel's numbers."""
 
     def __init__(self, builder: Builder, structure: Structure) -> None:
         self.builder, self.structure = builder, structure
@@ -81,7 +81,7 @@ class LineWriter:
         return self.builder.bitcast(bits, DOUBLE)
 
     def code(self) -> LaneCode:
-        """Return code that knows the constants."""
+        """Return scalar code in which the program's constants are declared."""
         code = LaneCode(self.builder, self.structure.beside_none)
         code.constants = self.constants
         return code
@@ -95,7 +95,7 @@ class LineWriter:
         ]
 
     def define_computed(self, code: LaneCode, made: Named) -> None:
-        """Compute the frame's tensor, which is not stored."""
+        """Declare the computed tensor of the frame, which is not stored."""
         dtypes = dict(self.structure.locals)
         for name, expression in made:
             code.define(name, dtypes[name], expression)

@@ -29,13 +29,13 @@ from graphc.codegen.text.operands import Operand, collapse, row_major
 from graphc.ir.types import TensorType, float32
 
 ENOUGH_PIECES = 16
-"""Number of pieces from which on whole lines keep a machine busy."""
+"""Minimum number of pieces at which whole lines keep a machine busy."""
 PARTS = 32
-"""About how many pieces are wanted if lines are split."""
+"""Approximate number of pieces if lines are split."""
 ROW_PART, COLUMN_PART = 16384, 128
-"""Minimum elements per part of a line, by rows and by columns."""
+"""Minimum number of elements per part of a line, by rows and by columns."""
 SMALL = 65536
-"""Elements below which a program is not worth a second call."""
+"""Number of elements below which splitting lines, which needs a second call, does not pay."""
 
 
 def lines_calls(program: Along, first_scratch: int = 0) -> NativeCalls | None:
@@ -58,8 +58,8 @@ def lines_calls(program: Along, first_scratch: int = 0) -> NativeCalls | None:
 
 
 def _by_rows(program: Lines) -> bool:
-    """Return true if vectors run along lines. They do not if lines are shorter than vectors and
-    numerous."""
+    """Return true if vectors are parts of lines. They are not if lines are kept along the innermost
+    axis, or are numerous and shorter than vectors."""
     long = [axis for axis, extent in enumerate(program.shape) if extent > 1]
     last = [program.shape[axis] for axis in long if axis not in program.reduced][-1:]
     is_short = program.length < LANES and bool(last) and last[0] >= LANES
@@ -67,7 +67,7 @@ def _by_rows(program: Lines) -> bool:
 
 
 def _chunks(program: Lines) -> int:
-    """Return the number of parts of a line."""
+    """Return the number of parts into which each line is split, 1 for whole lines."""
     if program.lines * program.length < SMALL:
         return 1
     if _by_rows(program):
@@ -85,8 +85,8 @@ def _call(op: str, program: Lines, chunks: int) -> NativeCall | None:
 
 
 def _on_parts(program: Lines, chunks: int) -> list[tuple[Operand, list[int], int]]:
-    """Return each operand with its strides on the kept axes, and its stride between parts of a
-    line."""
+    """Return (operand, strides along kept axes, stride between parts of a line) for all
+    operands."""
     kept = program.kept
     spread = [n * chunks for n in row_major([program.shape[axis] for axis in kept])]
     found = [(o, [o.strides[axis] for axis in kept], 0) for o in program.inputs]

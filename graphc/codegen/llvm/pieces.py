@@ -9,10 +9,11 @@ from graphc.codegen.llvm.lanes import LANES, Builder, IrValue, index, loop
 from graphc.codegen.llvm.places import advanced, least, split
 
 PIECE = 16384
-"""About how many elements a piece has: more than the overhead costs, less than a cache holds."""
+"""Approximate number of elements per piece: enough to outweigh its overhead, and few enough for a
+cache."""
 
 Part = Callable[[IrValue, IrValue], None]
-"""A function that writes the code for a range of numbers."""
+"""A function that writes the code for a range `[first, last)` of rows."""
 
 Take = Callable[[list[IrValue], IrValue | None, list[IrValue]], Sequence[IrValue]]
 """A function from positions, remaining elements and carried values to the next carried values.
@@ -22,12 +23,12 @@ The remaining elements are None if all vectors are full.
 
 
 def rows_of_piece(elements: int) -> int:
-    """Return the rows of a piece, given the elements of a row."""
+    """Return the number of rows of a piece, given the number of elements of a row."""
     return max(1, PIECE // max(1, elements))
 
 
 def over_pieces(builder: Builder, given: NumberReader, part: Part) -> None:
-    """Write the loop over pieces; the next numbers are the rows in total and the rows of a
+    """Write the loop over pieces. The kernel's next two numbers are the rows in total and per
     piece."""
     total, rows = given.some(2)
 

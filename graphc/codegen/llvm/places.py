@@ -8,7 +8,7 @@ from graphc.codegen.llvm.lanes import Builder, IrValue, index
 
 
 def least(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
-    """Return the lesser of two numbers."""
+    """Return the smaller of two numbers."""
     return builder.select(builder.icmp_signed("<", a, b), a, b)
 
 
@@ -38,7 +38,7 @@ def advanced(
 def offset_of(
     builder: Builder, start: IrValue, indices: Sequence[IrValue], strides: Sequence[IrValue]
 ) -> IrValue:
-    """Return start plus the sum of index times stride, over as many axes as there are indices."""
+    """Return `start` plus the sum of index times stride over the axes with an index."""
     for number, stride in zip(indices, strides, strict=False):
         start = builder.add(start, builder.mul(number, stride))
     return start

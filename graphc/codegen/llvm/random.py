@@ -53,7 +53,7 @@ def drawn_call(program: Drawn) -> NativeCall:
 
 
 class _Philox:
-    """A generator of blocks of one stream at one step."""
+    """Writer of code that computes Philox blocks of one random stream at one training step."""
 
     def __init__(self, builder: Builder, seed: IrValue, step: IrValue, stream: IrValue) -> None:
         self.builder = b = builder
@@ -69,7 +69,8 @@ class _Philox:
             self.keys.append(pair)
 
     def words(self, block: IrValue) -> list[IrValue]:
-        """Return four words of `LANES` blocks from `block` on, below 2^32."""
+        """Return the four words, below 2^32, of each of `LANES` blocks from `block` on, as four
+        vectors."""
         b, kind = self.builder, vector(INDEX)
         low, half = constant(kind, LOW), constant(kind, 32)
         words = [b.and_(lane_numbers(b, block, index(1)), low), *self.counters]
@@ -98,7 +99,8 @@ def _in_turns(builder: Builder, vectors: Sequence[IrValue]) -> list[IrValue]:
 
 
 def _fractions(builder: Builder, words: Sequence[IrValue], kind: DType) -> list[IrValue]:
-    """Return integers of 24 bits of four words, or of 53 bits of two words each, as floats."""
+    """Return random integers as floats: four vectors of 24 bits, or two of 53 bits from two words
+    each."""
     b, lanes = builder, vector(INDEX)
 
     def shifted(word: IrValue, bits: int) -> IrValue:
@@ -146,7 +148,7 @@ def _write(builder: Builder, program: Drawn) -> None:
 
 
 def _standard(builder: Builder, program: Drawn, words: Sequence[IrValue]) -> list[IrValue]:
-    """Return vectors of the values of consecutive elements."""
+    """Return vectors of the standard values of consecutive elements, computed from random words."""
     bits, size = _fractions(builder, words, program.dtype), len(program.standard)
     found: list[IrValue] = []
     for first in range(0, len(bits), size):

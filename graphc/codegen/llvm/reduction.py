@@ -1,8 +1,8 @@
 """Reduction of vectors to one number per line.
 
-A lane sums a block in its own dtype, at most 256 elements. Block sums are added in float64,
-so a sum over millions of elements stays accurate. The shape of a line fixes the order of all
-additions.
+A lane sums a block of at most 256 elements in the dtype of its elements. Block sums of float32 are
+added in float64, so a sum over millions of elements stays accurate. The shape of a line fixes the
+order of all additions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from graphc.ir.types import DType, bool_, float32, float64, int32
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """One reduction of a stage: its operation and its dtypes."""
+    """One reduction of a stage: its name, its operation and its dtypes."""
 
     name: str
     combine: Combine
@@ -40,12 +40,12 @@ class Combined:
 
     @property
     def dtype(self) -> DType:
-        """The dtype of a lane's block, and of the result; bools are counted."""
+        """The dtype of a lane's sum over a block, and of the result; bools are counted in int32."""
         return int32 if self.source == bool_ else self.source
 
     @property
     def total(self) -> DType:
-        """The dtype of the sum of blocks."""
+        """The dtype in which the results of blocks are combined."""
         return float64 if self.combine == "Sum" and self.dtype == float32 else self.dtype
 
     def identity(self, dtype: DType) -> IrValue:
@@ -60,22 +60,22 @@ class Combined:
         return constant(type, int(limits.min if lowest else limits.max))
 
     def take(self, builder: Builder, a: IrValue, value: IrValue) -> IrValue:
-        """Return a block's vector combined with further elements."""
+        """Return the vector of a block's partial results, combined with a vector of elements."""
         return self._of_two(builder, a, converted(builder, value, self.source, self.dtype))
 
     def fold(self, builder: Builder, total: IrValue, block: IrValue) -> IrValue:
-        """Return the total combined with a block."""
+        """Return the total of a line, combined with the vector of a block."""
         return self._of_two(builder, total, converted(builder, block, self.dtype, self.total))
 
     def merge(self, builder: Builder, parts: list[IrValue]) -> IrValue:
-        """Combine several vectors into one, by a tree."""
+        """Combine a power of two of vectors into one, pairwise."""
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
             parts = [self._of_two(builder, a, b) for a, b in pairs]
         return parts[0]
 
     def result(self, builder: Builder, total: IrValue) -> IrValue:
-        """Return the result in every lane, by a tree over the lanes of the total."""
+        """Return the result in every lane, by combining the lanes of the total pairwise."""
         apart = LANES // 2
         while apart:
             lanes = [(lane + apart) % LANES for lane in range(LANES)]
@@ -88,7 +88,7 @@ class Combined:
         return self.rounded(builder, first)
 
     def rounded(self, builder: Builder, total: IrValue) -> IrValue:
-        """Return a total in the dtype of the result."""
+        """Round a total to the dtype of the result."""
         return converted(builder, total, self.total, self.dtype)
 
     def _of_two(self, builder: Builder, a: IrValue, b: IrValue) -> IrValue:

@@ -22,11 +22,12 @@ from graphc.codegen.llvm.scalar import LaneCode
 from graphc.ir.types import DType
 
 BLOCK = 4096
-"""Elements per block; block sums are accumulated in float64."""
+"""Number of elements per block; block sums are accumulated in float64."""
 
 
 class RowWriter(LineWriter):
-    """A writer of the kernel of one structure; the last kept axis numbers the parts of a line."""
+    """Writer of the kernel of one structure. If lines are split, the last kept axis indexes their
+    parts."""
 
     def read_shares(self) -> None:
         self.row, self.lines, self.block = self.given.some(3)
@@ -70,7 +71,7 @@ class RowWriter(LineWriter):
             self.store_line(code)
 
     def set_range(self, chunk: IrValue) -> None:
-        """Set the runs of a part, and its columns in each of them."""
+        """Set the range of runs of part number `chunk`, and its range of columns in each run."""
         b, runs = self.builder, index(1)
         for extent in self.runs:
             runs = b.mul(runs, extent)
@@ -97,7 +98,7 @@ class RowWriter(LineWriter):
         return loop(b, self.first_run, self.last_run, 1, start, run)[axes:]
 
     def reduce(self, code: LaneCode, stage: Stage) -> None:
-        """Write a reduction; its results are then variables."""
+        """Write a reduction of a line; its results are declared as variables of `code`."""
         b, combined = self.builder, stage.combined
         names, made = self.structure.needed(stage.expressions)
         operands = self.varying(names, self.structure.inputs)
@@ -134,7 +135,8 @@ class RowWriter(LineWriter):
         combined: Sequence[Combined],
         together: int,
     ) -> Callable[[IrValue, IrValue], list[IrValue]]:
-        """Return a function that writes the result vectors of a block, one per reduction."""
+        """Return a function that writes code for the result vectors of a block, one per
+        reduction."""
         b, count = self.builder, len(combined)
 
         def take(
@@ -163,7 +165,7 @@ class RowWriter(LineWriter):
         return write
 
     def store_elements(self, code: LaneCode) -> None:
-        """Write the elementwise outputs."""
+        """Write code that computes and stores the elementwise outputs."""
         b, structure = self.builder, self.structure
         names = structure.needed(structure.per_element)[0]
         sources = self.varying(names, structure.inputs)
@@ -191,7 +193,7 @@ class RowWriter(LineWriter):
         self.over_runs([*sources, *targets], (), run)
 
     def store_line(self, code: LaneCode) -> None:
-        """Write the outputs with one element for the line."""
+        """Write code that stores the outputs with one element per line."""
         b, structure = self.builder, self.structure
         dtypes: dict[str, DType] = dict(structure.finish_dtypes)
         for name, expression in structure.finish:

@@ -20,7 +20,7 @@ _RULES: Registry[NativeRule] = Registry("native kernels")
 
 
 def native_rule(*ops: Key) -> Callable[[NativeRule], NativeRule]:
-    """Register the decorated function as the rule of these ops."""
+    """Register the decorated function as the native rule of these ops."""
 
     def register(rule: NativeRule) -> NativeRule:
         _RULES.register(ops, rule)
@@ -30,6 +30,6 @@ def native_rule(*ops: Key) -> Callable[[NativeRule], NativeRule]:
 
 
 def native_rule_of(op: Op) -> NativeRule | None:
-    """Return the rule of an op: its own, else that of the nearest class with one; None
-    without any."""
+    """Return the native rule of an op: its own, else the rule of its nearest class that has one,
+    else None."""
     return _RULES.rule_of(op)

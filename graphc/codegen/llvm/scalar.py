@@ -32,10 +32,11 @@ BY_LIBRARY = {
     "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",
     "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "power": "pow", "fmod": "fmod",
 }  # fmt: skip
-"""Functions of floats that the C library computes in float64, with their names there."""
+"""Functions of floats that the C library computes in float64, with the names of the C functions."""
 
 WIDE_BY_LIBRARY = {"tanh": "tanh", "erf": "erf", "sin": "sin", "cos": "cos", "expm1": "expm1"}
-"""The same, for float64 alone."""
+"""Functions that the C library computes for float64 operands only, with the names of the C
+functions."""
 
 ROUNDINGS = ("floor", "ceil", "rint", "trunc", "sqrt")
 
@@ -45,7 +46,7 @@ Lanes = tuple[IrValue, DType]
 """A vector, and the arithmetic dtype of its lanes."""
 
 OF_BOOLS = (*LOGIC, *_ORDERED, "not_equal", "where", "maximum", "minimum", "multiply")
-"""Functions that apply to bools without a conversion to numbers."""
+"""Functions that apply to bools directly, without conversion to numbers."""
 
 
 def supports(expression: Expression, dtypes: Mapping[str, DType]) -> bool:
@@ -101,33 +102,34 @@ class LaneCode:
     def __init__(self, builder: Builder, floating: DType | None) -> None:
         self.builder = builder
         self.floating = floating
-        """The dtype of literals in expressions without variables; None for that of the first
+        """The dtype of literals in expressions without variables. If None, it is that of the first
         variable."""
         self.variables: dict[str, Lanes] = {}
         self.constants: dict[str, IrValue] = {}
-        """Named literals whose values are known only at run time: float64."""
+        """Named float64 constants whose values are known only at run time."""
         self.results: dict[str, Lanes] = {}
-        """Results of instructions by their text; none is computed twice."""
+        """Results of instructions by their text, so that no instruction is computed twice."""
 
     def declare(self, name: str, dtype: DType, stored: IrValue) -> None:
         """Declare a variable for an operand, given its elements as stored in memory."""
         self.hold(name, arithmetic_dtype(dtype), widen(self.builder, stored, dtype))
 
     def hold(self, name: str, dtype: DType, value: IrValue) -> None:
-        """Declare a variable for a vector of that arithmetic dtype."""
+        """Declare a variable whose value is a vector of the arithmetic dtype `dtype`."""
         if name in self.variables:
             self.results = {}  # they may depend on its previous value
         self.variables[name] = (value, dtype)
 
     def nested(self) -> LaneCode:
-        """Return code inside a loop that sees all variables declared so far."""
+        """Return a compiler for code inside a loop, in which all variables declared so far are
+        visible."""
         inner = LaneCode(self.builder, self.floating)
         inner.variables, inner.constants = dict(self.variables), self.constants
         inner.results = dict(self.results)
         return inner
 
     def define(self, name: str, dtype: DType, expression: Expression) -> IrValue:
-        """Declare a variable for the expression's value, rounded to `dtype`, and return it as
+        """Declare a variable for the expression's value, rounded to `dtype`; return the value as
         stored."""
         value, source = self.compute(expression)
         stored = narrow(self.builder, value, source, dtype)
@@ -202,19 +204,19 @@ class LaneCode:
     def _condition(
         self, operand: Operand, done: Sequence[Lanes], value: IrValue, dtype: DType
     ) -> IrValue:
-        """Return the condition of a `where`, from its dtype before the conversion to that of the
-        two values."""
+        """Return the condition of a `where` as bools, converted from the dtype that it has on its
+        own."""
         known = self._known(operand, done)
         given, source = known or (value, dtype)
         return converted(self.builder, given, source, bool_)
 
 
 _NOTHING: Lanes = (None, bool_)
-"""A placeholder for a result that nothing reads."""
+"""A placeholder for a result that is never read."""
 
 
 def _written(expression: Expression) -> list[str]:
-    """Return each instruction as text that identifies it in any expression."""
+    """Return a text for each instruction; equal texts compute equal results in any expression."""
     texts: list[str] = []
     for instruction in expression.instructions:
         operands = [
@@ -225,7 +227,7 @@ def _written(expression: Expression) -> list[str]:
 
 
 def literal(number: float, dtype: DType) -> IrValue:
-    """Return a number in every lane, rounded to that dtype."""
+    """Return a vector with the number in every lane, rounded to `dtype`."""
     type = vector(HELD[dtype])
     if dtype.kind == "float":
         with np.errstate(over="ignore"):
@@ -234,7 +236,7 @@ def literal(number: float, dtype: DType) -> IrValue:
 
 
 def _apply(builder: Builder, function: str, operands: list[IrValue], dtype: DType) -> IrValue:
-    """Apply one function to operands of that dtype."""
+    """Apply one function to operands of dtype `dtype`."""
     if function == "where":
         return builder.select(*operands)
     if dtype == bool_:
@@ -336,7 +338,7 @@ _OF_SINGLES: dict[str, Callable[..., IrValue]] = {
     "tanh": functions.hyperbolic_tangent,
     "erf": functions.error_function,
 }
-"""Functions of float32 computed in float32."""
+"""Functions that are computed in float32 for float32 operands."""
 
 _IN_DOUBLES: dict[str, Callable[..., IrValue]] = {
     "log": functions.logarithm,
@@ -349,7 +351,8 @@ _ROUNDED: dict[str, Callable[..., IrValue]] = {
     "sin": lambda b, x: functions.sine(b, x, 0),
     "cos": lambda b, x: functions.sine(b, x, 1),
 }
-"""Functions of float32 computed in float64 with less than float64 accuracy."""
+"""Functions of float32 operands that are computed in float64, but with less than float64
+accuracy."""
 
 
 def _transcendental(builder: Builder, function: str, operands: list[IrValue]) -> IrValue:

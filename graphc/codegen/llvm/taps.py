@@ -15,8 +15,8 @@ from graphc.codegen.llvm.places import least
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """The taps of a position along an axis: their `count`, and the position that the first one
-    reads."""
+    """The taps of a position along an axis: their count, the first tap and the position that it
+    reads. Each further tap adds `tap_step` to the tap and `read_step` to the position read."""
 
     count: IrValue
     tap: IrValue
@@ -27,7 +27,8 @@ class Taps:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The windows along one axis, which read `extent` elements, or with `back`, windows."""
+    """The windows along one axis. `extent` is the number of elements that are read or, with `back`,
+    of windows."""
 
     builder: Builder
     back: bool
@@ -70,7 +71,7 @@ class Axis:
 
 
 def raised_ratio(builder: Builder, number: IrValue, divisor: int) -> IrValue:
-    """Return the least integer that is not below number / divisor, and at least 0."""
+    """Return number / divisor, rounded up to an integer, and at least 0."""
     b = builder
     raised = b.sdiv(b.add(number, index(divisor - 1)), index(divisor))
     return b.select(b.icmp_signed("<", number, index(0)), index(0), raised)

@@ -19,7 +19,7 @@ def fill_tile(
 ) -> None:
     """Store `LANES` columns of `tall` rows of a transposed operand in `scratch`, row after row.
 
-    Columns beyond the last one repeat it, so nothing is read out of bounds.
+    Columns beyond the last one are filled with its elements, so nothing is read out of bounds.
     """
     dtype = source.lying.dtype
     columns = [least(builder, builder.add(column, index(lane)), last) for lane in range(LANES)]
@@ -34,8 +34,8 @@ def fill_tile(
 def transposed(builder: Builder, rows: list[IrValue]) -> list[IrValue]:
     """Return the columns of a square matrix.
 
-    Each round interleaves rows half the matrix apart. This moves one bit of the row index to the
-    column index.
+    Each round interleaves rows that are half the matrix apart, which moves one bit of the row index
+    to the column index.
     """
     half = LANES // 2
     for _ in range(LANES.bit_length() - 1):

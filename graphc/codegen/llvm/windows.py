@@ -1,9 +1,9 @@
 """Window programs as LLVM IR: vectors along channels, or along a row.
 
 Vectors run along channels if these are contiguous, or if rows are too short for vectors. Along a
-row, the lanes of a vector have the same taps. In gradients, such positions are a stride apart. Each
-element iterates over its taps in ascending order, so sums have a fixed order, and no two pieces
-write one element.
+row, the lanes of a vector are positions with the same taps. In gradients, these positions are a
+stride apart. Each element iterates over its taps in ascending order, so sums have a fixed order,
+and no two pieces write one element.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CHANNELS, COLUMNS = 1, 3
 """The axis of maps along which vectors run."""
 
 SHORT = 4
-"""Shorter rows are processed by vectors along channels."""
+"""Length of rows below which vectors run along channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _lying(operand: Operand, axis: int) -> Lying:
 
 @dataclass(frozen=True, slots=True)
 class _Maps:
-    """An operand of a kernel from an element on, with strides along its four axes."""
+    """A view of an operand that starts at some element, with strides along its four axes."""
 
     builder: Builder
     lying: Lying
@@ -128,11 +128,12 @@ class _Maps:
 
 Totals = list[IrValue]
 Load = Callable[[Sequence[_Maps], IrValue], list[IrValue]]
-"""A function from sources at a row, and a column, to the value and the selected tap there."""
+"""A function from sources at a row, and a column, to the vector of values and, if any, of selected
+taps."""
 
 
 class _Writer:
-    """A writer of the kernel of one structure."""
+    """Writer of the kernel of one structure."""
 
     def __init__(self, builder: Builder, structure: _Structure) -> None:
         self.builder, self.structure = builder, structure
@@ -176,7 +177,7 @@ class _Writer:
         return [constant(of, 0.0)]
 
     def with_seen(self, totals: Totals, tap: IrValue, seen: IrValue, *selected: IrValue) -> Totals:
-        """Return the totals of a vector after the values at a tap."""
+        """Return the totals of a vector after they are combined with the values `seen` at a tap."""
         b = self.builder
         if self.structure.is_max:
             best, place = totals
@@ -190,7 +191,7 @@ class _Writer:
         return [b.fadd(totals[0], seen)]
 
     def results(self, totals: Totals) -> list[IrValue]:
-        """Return the stored results of a vector's totals."""
+        """Return the results of a vector, as they are stored, from its totals."""
         b, (first, *more) = self.builder, totals
         first = b.fdiv(first, constant(first.type, self.structure.divisor))
         stored = narrow(b, first, self.kind, self.structure.targets[0].dtype)
@@ -204,8 +205,8 @@ class _Writer:
         across: Taps,
         load: Load,
     ) -> list[list[IrValue]]:
-        """Return the results of vectors that have the same taps, given each one's sources and
-        selected taps."""
+        """Return the results of several vectors with the same taps, given the sources and own
+        selected taps of each."""
         b, begun = self.builder, self.begun()
         size = len(begun)
 
@@ -228,7 +229,7 @@ class _Writer:
     def loaded(
         self, sources: Sequence[_Maps], column: IrValue, mask: IrValue | None
     ) -> list[IrValue]:
-        """Return the vectors that a tap reads from a column on."""
+        """Return the vectors that a tap reads from `column` on, one per source."""
         b, every = self.builder, 1 if self.structure.axis == CHANNELS else self.apart
         found = [
             self.every_other(source, column, mask is not None)
@@ -287,8 +288,8 @@ class _Writer:
     def row(self, _: IrValue, indices: list[IrValue]) -> None:
         """Write the code for a row of one channel.
 
-        In a gradient, a vector has positions that are a stride apart. With stride 2, those at even
-        and at odd positions are interleaved.
+        In a gradient, a vector has positions that are a stride apart. With stride 2, the vectors of
+        even and of odd positions are interleaved before storing.
         """
         b, (n, c, h) = self.builder, indices
         down, width = self.down.taps(h, inside=True), self.extents[COLUMNS]
@@ -333,7 +334,7 @@ class _Writer:
             loop(b, index(0), least(b, index(every), width), 1, (), residue)
 
     def partly_inside(self, sources: Sequence[_Maps], column: IrValue) -> list[IrValue]:
-        """Return the vectors that a tap reads from a column on, of which some may be padding."""
+        """Return the vectors that a tap reads from `column` on; lanes in padding are masked."""
         b = self.builder
         last = b.add(column, index(self.apart * (LANES - 1)))
         is_above = b.icmp_signed(">=", column, index(0))
@@ -351,8 +352,8 @@ class _Writer:
         return b.icmp_unsigned("<", columns, splat(b, self.across.extent))
 
     def every_other(self, source: _Maps, column: IrValue, is_masked: bool) -> IrValue:
-        """Load every other of contiguous elements; the second load starts one early, so that it
-        ends at the last one."""
+        """Load every second of contiguous elements. The second of two loads starts one element
+        early, so that it ends at the last element needed."""
         b, halves = self.builder, []
         for first in (column, b.add(column, index(LANES - 1))):
             mask = self.existing(first, 1) if is_masked else None

@@ -100,10 +100,8 @@ def needs_copy(value: Value, strides: tuple[int, ...]) -> bool:
 
 
 def stored(rows: int, columns: int, below: int, right: int) -> tuple[bool, int] | None:
-    """Return true for a column-major and false for a row-major matrix, with its leading dimension.
-
-    `below` and `right` are the strides to the next row and column. Returns None if no BLAS can read
-    it.
+    """Return (true if column-major, false if row-major; leading dimension) of a matrix. `below` and
+    `right` are the strides to the next row and column. Returns None if no BLAS can read the matrix.
     """
     if (columns == 1 or right == 1) and (rows == 1 or below >= columns):
         return False, below if rows > 1 else columns
@@ -114,7 +112,8 @@ def stored(rows: int, columns: int, below: int, right: int) -> tuple[bool, int] 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A value whose last two axes are matrices, stored by rows or, transposed, by columns."""
+    """A value whose last two axes are matrices, stored by rows or, if `is_transposed`, by
+    columns."""
 
     value: Value
     is_transposed: bool
@@ -134,8 +133,8 @@ def _readable(node: Node, value: Value, place: Place) -> _Stored:
 def _batches(
     shape: tuple[int, ...], stored: Sequence[_Stored], places: Mapping[Value, Place]
 ) -> list[tuple[int, tuple[Matrix, Matrix, Matrix]]]:
-    """Return the batch axes as strided batches of calls: the longest axis in a call, the others as
-    a loop."""
+    """Return (batch size, matrices) for each call. The longest batch axis is the batch of a call;
+    the calls loop over the other axes."""
     operands = [_batch_operand(s.value, places[s.value], shape) for s in stored]
     extents, strides = collapse(shape, operands)
     inner = max(range(len(extents)), key=lambda axis: (extents[axis], axis), default=None)

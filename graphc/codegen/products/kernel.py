@@ -16,8 +16,8 @@ from graphc.ir.types import float32, float64
 def product_kernel(call: Gemm) -> Launch:
     """Return the launch that computes a product without an epilogue.
 
-    Sums are in float32, or in float64 if `compute` is that, in the order of the inner axis. Raises
-    `OptionError` for a product with an epilogue, or with a beta other than 0 or 1.
+    Sums are in float32, or in float64 if `compute` requests it, in the order of the inner axis.
+    Raises `OptionError` for a product with an epilogue, or with a beta other than 0 or 1.
     """
     if call.beta not in (0.0, 1.0):
         raise OptionError(f"a product kernel supports beta 0 or 1, got {call.beta}")
@@ -59,13 +59,14 @@ def product_kernel(call: Gemm) -> Launch:
 
 
 def _operand(name: str, matrix: Matrix) -> Operand:
-    """Return a matrix of each entry of the batch, column-major."""
+    """Return the column-major matrices of a batch as an operand with axes (batch, rows,
+    columns)."""
     strides = (matrix.stride, 1, matrix.leading)
     return Operand(name, matrix.dtype, strides, matrix.buffer, start=matrix.offset)
 
 
 def _element(operand: Operand, row: str, column: str) -> str:
-    """Return C++ for an element of an operand."""
+    """Return C++ for the element of an operand at a row and column, in the thread's batch entry."""
     stride, _, leading = operand.strides
     at = starting_at(operand, f"batch * {stride}u + {row} + {column} * {leading}u")
     return f"{operand.name}[{at}]"

@@ -23,21 +23,19 @@ If a thread packs the rows, it works on at most `CHUNKS` adjacent blocks of colu
 """
 
 MOST_BYTES = 4 * 2**20
-"""The most workspace. Only products with tens of thousands of rows and few columns request more.
-
-Their sum is divided among threads; without that workspace they run on one thread.
+"""Maximum bytes of workspace. Only products with tens of thousands of rows and few columns request
+more. Their sum is divided among threads; without that workspace they run on one thread.
 """
 
 TILES = 4096
-"""Bytes of a thread's tiles if AMX multiplies bfloat16."""
+"""Bytes per thread of the tiles with which AMX multiplies bfloat16."""
 
 PADDING = 128
-"""The most bytes by which a part of the workspace is shifted for its alignment, which is the same
-number."""
+"""Maximum bytes by which a part of the workspace is shifted to be aligned; also the alignment."""
 
 
 def native_bytes(node: Node, strided: Strided) -> int:
-    """Return the workspace of a product beyond that of its NumPy kernel, in bytes.
+    """Return the bytes that a product needs in addition to the workspace of its NumPy kernel.
 
     `strided` has the strides of values that are not row-major and contiguous.
     """
@@ -72,7 +70,7 @@ def _lies_by_columns(value: Value, strided: Strided) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A batch of products in the library's terms.
+    """A batch of products as the library describes it.
 
     Each matrix of the first operand is contiguous, or the rows of all heads are interleaved; `row`
     is the distance between rows. `sums` is true if blocks of the result cannot be accumulated in
@@ -95,13 +93,13 @@ class _Product:
 def _scratch_bytes(p: _Product) -> int:
     """Return the workspace that oneDNN 3.2 requests on two threads with AVX-512, or slightly more.
 
-    With AMX only the tiles are counted, which suffices for many products. Others, of few rows or
-    wide sums, run without AMX.
+    With AMX only the tiles are counted, which suffices for many products. Products with few rows or
+    wide sums then run without AMX.
 
-    Each thread packs a block of the first operand if that is column-major. It packs a block of the
-    second operand if that is not row-major, has a power of 2 of columns or is narrow. It
-    accumulates a block of the result if that is impossible in place. See `init_scratchpad` and
-    `compute_blocking_heuristic` in `brgemm_matmul_utils.cpp`.
+    Each thread packs a block of the first operand if the operand is column-major. It packs a block
+    of the second operand if the operand is not row-major, has a power of 2 of columns or is narrow.
+    It accumulates a block of the result separately if that is impossible in place. See
+    `init_scratchpad` and `compute_blocking_heuristic` in `brgemm_matmul_utils.cpp`.
     """
     size, is_narrow = p.dtype.itemsize, p.dtype == bfloat16
     is_far = p.rows >= 1024 and any(n >= 4096 and _is_power(n) for n in (p.inner, p.row))
@@ -134,8 +132,8 @@ def _scratch_bytes(p: _Product) -> int:
 def _block(rows: int, blocks: int, batch: int, brings_rows: bool) -> tuple[int, int]:
     """Return the rows of a block, and the number of adjacent blocks of columns.
 
-    The library takes the largest sizes that balance the load of all threads. If there are none, it
-    takes smaller ones than are counted here.
+    The library takes the largest sizes that balance the load of all threads. If no sizes do, it
+    takes smaller ones than the maximum that is returned here.
     """
     least, most = min(rows, ROWS[0]), min(rows, ROWS[1])
     beside = min(blocks, CHUNKS) if brings_rows else 1
@@ -159,7 +157,7 @@ def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, .
 
     It must be contiguous, by rows or by columns, with whole matrices one after another or with
     interleaved rows of all heads. A bias and a running sum may have any strides: the bias is
-    copied, and the sum is otherwise read by NumPy.
+    copied, and NumPy reads a sum with unsupported strides.
     """
     if not is_native(node) or name in ("bias", "sum"):
         return True
@@ -173,7 +171,8 @@ def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, .
 
 
 def _orders(rank: int) -> list[tuple[int, ...]]:
-    """Return the supported orders of axes, from the outermost in memory to the innermost."""
+    """Return the supported memory orders of the axes of an operand, each from the outermost to the
+    innermost."""
     *outer, rows, columns = range(rank)
     orders = [(*outer, rows, columns), (*outer, columns, rows)]
     if outer:

@@ -17,17 +17,17 @@ PRODUCTS = ("matmul", "linear")
 """The ops that are products."""
 
 GPU_PRODUCTS = (*PRODUCTS, "scaled_matmul")
-"""The products in plans for a GPU."""
+"""The ops that are products in plans for a GPU."""
 
 
 @products_of(*GPU_PRODUCTS)
 def _product(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
     """Return the calls of a matmul or linear node at these places.
 
-    The bias and the activation of a linear node are the product's epilogue if there is one. A
-    running sum, or another bias, is copied into the output first, and the product is added to it. A
-    running sum that is already there is not copied. Raises `OptionError` if an operand
-    `needs_copy`.
+    The bias and the activation of a linear node are the product's epilogue if a BLAS has one.
+    Otherwise the bias, or a running sum, is copied into the output first, and the product is added
+    to it. A running sum that is already in the output's memory is not copied. Raises `OptionError`
+    if an operand `needs_copy`.
     """
     y, added = node.output, node.inputs[2:]
     calls = gemms(node, places, options.tf32, options.epilogues)
@@ -41,8 +41,9 @@ def _product(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
 def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
     """Return true if a product accepts these strides.
 
-    Operands that a BLAS cannot read are copied first. Results may have padded rows, as they have
-    under every strategy. A running sum and its result must be contiguous.
+    Operands that a BLAS cannot read are copied first, so they may have any strides. Results may
+    have padded rows, which they have under every strategy. A running sum and its result must be
+    contiguous.
     """
     if strides == contiguous_strides(type):
         return True

@@ -11,7 +11,7 @@ from graphc.codegen.text.scalar import C_TYPES, ScalarCode
 from graphc.ir.types import float64
 
 OF_FLOAT64 = "((unsigned long long)(words[{}] >> 5) << 26 | words[{}] >> 6)"
-"""The 53 bits of two words."""
+"""The C++ expression of the integer of 53 bits that two random words form."""
 
 
 def drawn_kernel(program: Drawn) -> Launch:

@@ -17,7 +17,8 @@ from graphc.ops.random import Noise, Normal, least_that_stays
 
 RADIUS = "sqrt(log((first + 1) * unit) * -2)"  # the logarithm is finite
 NORMAL = tuple(f"{function}(second * unit * turn) * {RADIUS}" for function in ("cos", "sin"))
-"""The transform of two numbers by Box and Muller (1958)."""
+"""The expressions that transform two uniform random numbers to normal ones (Box and Muller,
+1958)."""
 
 
 def _drawn(

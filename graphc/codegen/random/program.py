@@ -10,7 +10,7 @@ from graphc.ir.expression import Expression
 from graphc.ir.types import DType, float64
 
 WORDS = 4
-"""The random words of a Philox block."""
+"""Number of random words of a Philox block."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Drawn(Program):
     A Philox block has four words, and serves the next four elements. If `dtype` is float64, it
     serves two, with two words each. An element gets 24 bits, or 53 bits of two words, as a float of
     `dtype`. `standard` has one expression for each element of a group of one or two elements, over
-    the numbers of all of them: `first`, `second`. `result` is an expression over its value, called
-    `drawn`, and over the element of a contiguous input, if there is one.
+    the random numbers `first` and `second` of the group. `result` is an expression over the value
+    of `standard`, called `drawn`, and the element of a contiguous input, if there is one.
     """
 
     op: str
@@ -37,5 +37,5 @@ class Drawn(Program):
 
     @property
     def lanes(self) -> int:
-        """The number of elements of a block."""
+        """The number of output elements that one Philox block serves."""
         return WORDS // 2 if self.dtype == float64 else WORDS

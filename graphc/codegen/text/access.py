@@ -15,12 +15,13 @@ from graphc.codegen.text.operands import Operand, offset, packs
 from graphc.codegen.text.scalar import C_TYPES
 
 WIDEST = 8
-"""The most elements of a pack: one access of 16-bit floats, two of float32."""
+"""Maximum number of elements of a pack: one access for 16-bit floats, two for float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`width` elements along the last axis of an index space, from `at`, an offset in elements."""
+    """An access to `width` elements of an operand along the last axis, from the offset `at` in
+    elements."""
 
     operand: Operand
     at: str
@@ -32,7 +33,8 @@ class Access:
         return self.operand.strides[-1] if self.operand.strides else 0
 
     def load(self) -> str:
-        """Return the statement before the lanes that reads their shared data."""
+        """Return the statement that precedes the loop over lanes and loads the data for all
+        lanes."""
         name = self.operand.name
         if self.operand.buffer is None:
             return f"const Index {name}_at = {self.at};"
@@ -52,20 +54,21 @@ class Access:
         return f"{name}_one" if self.step == 0 else f"widen({name}_at[{self._lane()}])"
 
     def open(self) -> str:
-        """Return the statement before the lanes that write this operand."""
+        """Return the statement that precedes the loop over lanes and prepares writing this
+        operand."""
         name, type = self.operand.name, C_TYPES[self.operand.dtype]
         if packs(self.operand, self.width):
             return f"Pack<{type}, {self.width}> {name}_out;"
         return f"{type} *const {name}_out = {name} + ({self.at});"
 
     def target(self) -> str:
-        """Return C++ for the element that a lane assigns to."""
+        """Return C++ for the element of this operand that a lane assigns."""
         name = self.operand.name
         packed = packs(self.operand, self.width)
         return f"{name}_out.lane[lane]" if packed else f"{name}_out[{self._lane()}]"
 
     def close(self) -> list[str]:
-        """Return statements after the lanes that store their results."""
+        """Return the statements that follow the loop over lanes and store their results."""
         name = self.operand.name
         if not packs(self.operand, self.width):
             return []
@@ -84,8 +87,8 @@ def accesses(operands: Sequence[Operand], indices: Sequence[str], width: int) ->
 
 
 def starting_at(operand: Operand, at: str) -> str:
-    """Return an offset in an operand, counted from its buffer's first element instead of its
-    own."""
+    """Return C++ for an offset in an operand, counted from the address that its pointer argument
+    has."""
     return f"{operand.start}u + {at}" if operand.start else at
 
 
@@ -104,7 +107,8 @@ def indented(statements: Sequence[str], depth: int) -> str:
 def lanes(
     group: int, whole: bool, before: list[str], lane: list[str], after: list[str]
 ) -> list[str]:
-    """Return the statements of one pack: one access for all lanes, or one per lane."""
+    """Return the statements that process one pack: one access for all lanes if `whole`, else one
+    per lane."""
     if group == 1:
         return ["const Index place = item;", *before, *lane, *after]
     head = f"#pragma unroll\nfor (int lane = 0; lane < {group}; ++lane) {{"

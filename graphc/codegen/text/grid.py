@@ -9,13 +9,13 @@ from graphc.codegen.text.access import indented
 from graphc.codegen.text.kernel import ENTRY, Kernel, named
 
 WARP = 32
-"""Threads that run in lockstep and exchange numbers without a barrier."""
+"""Number of threads of a warp, which run in lockstep and exchange numbers without a barrier."""
 
 BLOCK = 256
 """The default number of threads per block."""
 
 GRID_LIMIT = 4096
-"""More blocks do not make a device busier; threads process several items then."""
+"""Maximum number of blocks. More do not make a device busier, so threads process several items."""
 
 
 def grid_kernel(

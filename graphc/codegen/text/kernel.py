@@ -1,4 +1,4 @@
-"""Kernels as text, and the prelude of all of them."""
+"""Kernels as C++ text, and the prelude that all kernels include."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from functools import cache
 from importlib import resources
 
 ENTRY = "@ENTRY@"
-"""A placeholder for the kernel's name in a body that has none yet."""
+"""A placeholder for the kernel's name in a text that is not named yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One `__global__` function. Equal texts have equal names, different texts different names."""
+    """A `__global__` function as C++ text. Equal texts have equal names, and different texts have
+    different names."""
 
     name: str
     text: str
@@ -34,6 +35,7 @@ def prelude() -> str:
 
 
 def module_text(kernels: Iterable[Kernel]) -> str:
-    """Return one translation unit with each of these kernels once, ordered by name."""
+    """Return the text of a translation unit that contains each of these kernels once, ordered by
+    name."""
     texts = {kernel.name: kernel.text for kernel in kernels}
     return "\n".join([prelude(), *(texts[name] for name in sorted(texts))])

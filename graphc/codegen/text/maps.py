@@ -23,7 +23,7 @@ AXES = ("n", "c", "h", "w")
 
 
 def own_operands(node: Node, places: Places) -> tuple[list[Operand], list[Operand]]:
-    """Return a node's inputs and outputs as operands on their own axes."""
+    """Return a node's inputs and outputs as operands with their own axes, without broadcasting."""
     op = node.op
     inputs = [operand(op.input_name(i), v, places[v], v.shape) for i, v in enumerate(node.inputs)]
     outputs = [
@@ -39,7 +39,8 @@ def each_element(
     body: Sequence[str],
     names: Sequence[str] = AXES,
 ) -> Launch:
-    """Return a kernel that runs `body` for each point of the output, by default n, c, h, w."""
+    """Return a launch that runs `body` for each point of the output; `names` are the variables of
+    its indices."""
     shapes = [value.shape for value in (*node.inputs, *node.outputs)]
     return over_points(node.op.name, shapes, inputs, outputs, body, names)
 
@@ -52,7 +53,8 @@ def over_points(
     body: Sequence[str],
     names: Sequence[str] = AXES,
 ) -> Launch:
-    """Return a kernel over operands of these shapes that runs `body` for each point of the last."""
+    """Return a launch that runs `body` for each point of the last of `shapes`, those of all
+    operands."""
     operands, shape = (*inputs, *outputs), shapes[-1]
     elements = math.prod(shape)
     order = order_of(shape, outputs)
@@ -72,5 +74,5 @@ def over_points(
 
 
 def element(operand: Operand, row: str = "h", column: str = "w") -> str:
-    """Return C++ for an element of image n and channel c."""
+    """Return C++ for the element of an operand at image n, channel c and this row and column."""
     return f"{operand.name}[{offset(('n', 'c', row, column), operand.strides)}]"

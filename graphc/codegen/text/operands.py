@@ -1,7 +1,7 @@
 """Operands of a kernel: their addresses and strides, and index arithmetic.
 
-Strides count elements here, not bytes. Stride 0 repeats an element along an axis. A negative stride
-reads from the far end of the axis, where the operand starts.
+Strides count elements here, not bytes. Stride 0 repeats an element along an axis. With a negative
+stride, the operand starts at the far end of the axis and is read backward.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from graphc.ir.graph import Value
 from graphc.ir.types import DType, TensorType, axes_in_memory, contiguous_strides
 
 VECTOR_BYTES = 16
-"""Bytes of the widest access of a thread."""
+"""Number of bytes of the widest memory access of a thread."""
 
 INDEX_LIMIT = 2**31
-"""Offsets below this are computed in 32 bits."""
+"""Limit of offsets, in elements, below which they are computed in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ Places = Mapping[Value, Place]
 
 
 def in_one_piece(type: TensorType, address: int = 0) -> Place:
-    """Return the place of a row-major, contiguous tensor at that address."""
+    """Return the place of a row-major, contiguous tensor at a given address."""
     return Place(address, contiguous_strides(type))
 
 
@@ -47,10 +47,9 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An argument of a kernel as viewed in its index space; without a buffer, its value is its
-    offset.
-
-    The latter is an index along an axis: stride 1 there, 0 elsewhere.
+    """An argument of a kernel, with strides along the axes of the kernel's index space. Without a
+    buffer it is an index along an axis: its value is its offset, with stride 1 along that axis and
+    0 along others.
     """
 
     name: str
@@ -58,16 +57,16 @@ class Operand:
     strides: tuple[int, ...]
     buffer: Buffer | None = None
     address: int = 0
-    """The address in the pointer argument; kernels depend on it modulo 16."""
+    """The address that is passed as the pointer argument; kernels depend on it modulo 16."""
     start: int = 0
-    """Elements between that address and the operand's first element."""
+    """Number of elements from `address` to the operand's first element."""
 
     def permuted(self, order: Sequence[int]) -> Operand:
-        """Return the same operand on an index space with its axes in another order."""
+        """Return the same operand for an index space whose axes are permuted by `order`."""
         return self.on([self.strides[axis] for axis in order])
 
     def on(self, strides: Sequence[int]) -> Operand:
-        """Return the same operand on an index space with these strides."""
+        """Return the same operand with other strides, for another index space."""
         return replace(self, strides=tuple(strides))
 
 
@@ -98,7 +97,7 @@ def folded_strides(
 def on_frame(
     name: str, value: Value, place: Place, own: tuple[int, ...], shape: tuple[int, ...]
 ) -> Operand:
-    """View a value in the shape `own`, broadcast to `shape`.
+    """Return a value as an operand: viewed in the shape `own`, then broadcast to `shape`.
 
     Raises `ValueError` if its strides do not allow it.
     """
@@ -112,9 +111,8 @@ def on_frame(
 
 
 def order_of(shape: tuple[int, ...], operands: Iterable[Operand]) -> tuple[int, ...]:
-    """Return all axes in memory order of the first operand without repeated elements.
-
-    Axes keep their order if there is none.
+    """Return all axes in the memory order of the first operand without repeated elements. If there
+    is no such operand, axes keep their order.
     """
     long = {axis for axis, extent in enumerate(shape) if extent > 1}
     for each in operands:
@@ -124,7 +122,7 @@ def order_of(shape: tuple[int, ...], operands: Iterable[Operand]) -> tuple[int, 
 
 
 def counter(name: str, dtype: DType, axis: int, rank: int) -> Operand:
-    """Return an operand without memory: the index along an axis."""
+    """Return an operand that is not in memory: the index along an axis."""
     return Operand(name, dtype, tuple(int(i == axis) for i in range(rank)))
 
 
@@ -151,7 +149,7 @@ def collapse(
 
 
 def index_type(shape: tuple[int, ...], operands: Sequence[Operand]) -> str:
-    """Return the C++ type that holds every offset."""
+    """Return the C++ index type that can hold every offset of these operands."""
     spans = [
         sum((n - 1) * abs(s) for n, s in zip(shape, o.strides, strict=True)) + 1 for o in operands
     ]
@@ -160,12 +158,12 @@ def index_type(shape: tuple[int, ...], operands: Sequence[Operand]) -> str:
 
 
 def widest_index(spans: Iterable[tuple[tuple[int, ...], Operand]]) -> str:
-    """Return the C++ type that holds every offset of operands on their own shapes."""
+    """Return the C++ index type that can hold every offset of operands, each with its own shape."""
     return max((index_type(shape, [operand]) for shape, operand in spans), key=len)
 
 
 def pack_bytes(operand: Operand, width: int) -> int:
-    """Return the alignment that a pack of `width` elements needs."""
+    """Return the alignment in bytes that a pack of `width` elements of an operand needs."""
     return min(VECTOR_BYTES, operand.dtype.itemsize * width)
 
 
@@ -201,8 +199,8 @@ def offset(indices: Sequence[str], strides: Sequence[int]) -> str:
     stride.
 
     Unsigned sums must not wrap. NVRTC moves a constant out of a 32-bit sum into the 64-bit address.
-    A sum that wraps without that constant then addresses 4 GiB too far (seen with 13.0 on an H100,
-    in the kernel of `reverse`).
+    If the sum wraps without the constant, the address is 4 GiB too high (seen with NVRTC 13.0 on an
+    H100, in the kernel of `reverse`).
     """
     terms = [
         index if stride == 1 else f"{index} * {_factor(stride)}"

@@ -45,26 +45,27 @@ _OF_MATH = (
     "exp", "log", "expm1", "log1p", "sqrt", "erf", "sin", "cos", "tan", "asin", "acos", "atan",
     "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "floor", "ceil", "rint", "trunc",
 )  # fmt: skip
-"""Functions of floats that C has under the same name."""
+"""Functions of floats that have the same name in C."""
 
 _HELPERS = {
     "maximum": "maximum", "minimum": "minimum", "sign": "sign", "isinf": "is_infinite",
     "floor_divide": "floored_quotient", "remainder": "floored_remainder",
     "fmod": "truncated_remainder", "left_shift": "shifted_left", "right_shift": "shifted_right",
 }  # fmt: skip
-"""Functions of any dtype, by their names in `prelude.cuh`."""
+"""Functions of any dtype, with the names of their helpers in `prelude.cuh`."""
 
 _BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 
 
 def arithmetic_dtype(dtype: DType) -> DType:
-    """Return the dtype of a kernel's variable: floats from float32 up, integers from int32 up."""
+    """Return the dtype of a kernel's variable for an operand: at least float32, or at least
+    int32."""
     wide = compute_dtype(dtype)
     return int32 if wide == uint8 else wide
 
 
 def literal(number: float, dtype: DType) -> str:
-    """Return a number as a C++ literal of that dtype, exact."""
+    """Return a number as an exact C++ literal of a given dtype."""
     if dtype.kind != "float":
         return f"{int(number)}LL" if dtype == int64 else str(int(number))
     suffix = "f" if dtype == float32 else ""
@@ -77,7 +78,8 @@ def literal(number: float, dtype: DType) -> str:
 
 
 def floating(dtypes: Sequence[DType]) -> DType | None:
-    """Return the dtype of literals in expressions without variables: that of the first float."""
+    """Return the dtype of literals in expressions without variables: the arithmetic dtype of the
+    first float."""
     floats = [compute_dtype(dtype) for dtype in dtypes if dtype.kind == "float"]
     return floats[0] if floats else None
 
@@ -102,7 +104,7 @@ class ScalarCode:
 
     def __init__(self, floating: DType | None) -> None:
         self.floating = floating
-        """The dtype of literals in expressions without variables; None for that of the first
+        """The dtype of literals in expressions without variables. If None, it is that of the first
         variable."""
         self.statements: list[str] = []
         self.variables: dict[str, tuple[str, DType]] = {}
@@ -130,7 +132,8 @@ class ScalarCode:
         return self._operand(expression.value, done, dtype), dtype
 
     def nested(self) -> ScalarCode:
-        """Return code inside a loop that sees all variables declared so far."""
+        """Return a compiler for code inside a loop, in which all variables declared so far are
+        visible."""
         inner = ScalarCode(self.floating)
         inner.variables, inner.results = dict(self.variables), self.results
         return inner
@@ -146,7 +149,7 @@ class ScalarCode:
         self.declare(name, dtype, value)
 
     def assign(self, expression: Expression, dtype: DType, target: str) -> None:
-        """Assign the expression's value to `target`, which stores that dtype."""
+        """Assign the expression's value to `target`, rounded to its dtype."""
         value, _ = self.compute(expression)
         held = C_TYPES[arithmetic_dtype(dtype)]
         converted = value if dtype.itemsize != 2 else f"({held}){value}"
@@ -168,7 +171,8 @@ class ScalarCode:
 
 
 def _apply(function: str, operands: list[str], dtype: DType) -> str:
-    """Return the C++ of one function whose operands have, or are converted to, that dtype."""
+    """Return C++ for one function, computed in `dtype`; operands are converted to it if
+    necessary."""
     kind, suffix = C_TYPES[dtype], "f" if dtype == float32 else ""
     if function in _OF_MATH:
         return f"{function}{suffix}({operands[0]})"

@@ -1,6 +1,6 @@
-"""C++ that finds the position that a tap of a window reads, and the windows that read a position.
-
-A tap is C++ for its distance from the window's first position: its index times the dilation.
+"""C++ statements for the position that a tap of a window reads, and for the windows that read a
+position. `tap` is C++ for the distance of the tap from the window's first position: its index times
+the dilation.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol
 from graphc.ops.geometry import Pair
 
 READ = ("row", "column")
-"""Names of the position that is found, along height and width."""
+"""Names of the C++ variables for the position or window found, along height and width."""
 
 
 class Windows(Protocol):
@@ -24,13 +24,14 @@ class Windows(Protocol):
 
 
 def input_place(windows: Windows, axis: int, window: str, tap: str) -> str:
-    """Declare the position of the input along an axis that a window reads for one of its taps."""
+    """Return the declaration of the input position along an axis that a window reads with one of
+    its taps."""
     stride, padding = windows.stride[axis], windows.padding[axis]
     return f"const int {READ[axis]} = int({window}) * {stride} + {tap} - {padding};"
 
 
 def skip_outside(axis: int, extent: int) -> str:
-    """Return a statement in a loop over taps that skips those which read padding."""
+    """Return a statement that skips, in a loop over taps, the taps that read padding."""
     return f"if ({READ[axis]} < 0 || {READ[axis]} >= {extent}) continue;"
 
 
@@ -39,9 +40,9 @@ def window_over(
 ) -> tuple[str, str, str]:
     """Find the one of `extent` windows along an axis that reads a position of the input for a tap.
 
-    Returns two integer declarators: that window's position before it is divided by the stride,
-    named `far`, and after. Also returns a statement in a loop over taps that skips those without
-    such a window.
+    Returns two declarators of integers: the window's position before division by the stride, named
+    `far`, and the window's number. Also returns a statement that skips, in a loop over taps, the
+    taps without such a window.
     """
     stride, window = windows.stride[axis], READ[axis]
     return (

@@ -15,14 +15,12 @@ from graphc.codegen.text.window import input_place, skip_outside, window_over
 from graphc.codegen.windows.program import Windowed
 
 LOOPS = (("i", "h", "down"), ("j", "w", "across"))
-"""Names along rows and along columns.
-
-These are the loop counter, the thread's own position, and the position in the loop before it is
-divided by the stride.
+"""Names of C++ variables for rows and for columns: the loop counter, the thread's own position, and
+the position in the loop before division by the stride.
 """
 
 HERE = ("Index(row)", "Index(column)")
-"""The position that a tap reads."""
+"""C++ for the indices of the position that a tap reads."""
 
 
 def windows_kernel(program: Windowed) -> Launch:

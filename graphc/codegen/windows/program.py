@@ -22,7 +22,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Windowed(Program):
-    """A reduction over the taps of each element of the output, in ascending order.
+    """A reduction, for each element of the output, over its taps in ascending order.
 
     A tap is an element's index in its window. Along an axis, tap k of window number w reads the
     element w · stride + k · dilation - padding. With `back`, outputs are elements and the inputs

@@ -45,10 +45,12 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.types import DType, TensorType, bfloat16, int32, int64, uint8
 
 OF_SIZE = {1: uint8, 2: bfloat16, 4: int32, 8: int64}
-"""The dtype in which elements of that many bytes are copied; in memory, bfloat16 are integers."""
+"""For each element size in bytes, the dtype in which elements are copied; bfloat16 is copied as
+integers."""
 
 STREAMED_BYTES = 64 * 2**20
-"""Larger tables do not stay in the cache, so their zeros are written with non-temporal stores."""
+"""Table size in bytes above which zeros are written with non-temporal stores, since the table does
+not stay in the cache."""
 
 COLUMNS, MANY_ROWS = 256, 64
 """The columns per piece for tables with fewer rows than `MANY_ROWS`.
@@ -108,7 +110,7 @@ def _write_gather(builder: Builder, element: DType, number: DType, rank: int) ->
 
 
 def _fill(builder: Builder, target: IrValue, count: IrValue, value: IrValue, dtype: DType) -> None:
-    """Write a vector of equal elements to `count` contiguous ones."""
+    """Write code that sets `count` contiguous elements to one value."""
 
     def fill(places: list[IrValue], mask: IrValue | None) -> None:
         for place in places:
@@ -216,7 +218,7 @@ def _write_sums(builder: Builder, structure: _Sums) -> None:
 
 
 class _Rows:
-    """A writer of the code for the columns of one row."""
+    """Writer of the code that sums the columns of one row."""
 
     def __init__(
         self,
@@ -230,7 +232,8 @@ class _Rows:
         self.dy, self.following, self.columns = dy, following, columns
 
     def add(self, head: IrValue, first: IrValue, count: IrValue, target: IrValue) -> None:
-        """Write sums along a list, starting from a running sum or from zero."""
+        """Write code that stores the sums along a list of lookups, starting from a running sum or
+        from zero."""
         b, dtype = self.builder, self.dtype
         kind = arithmetic_dtype(dtype)
 
@@ -253,7 +256,7 @@ class _Rows:
         totals: Sequence[IrValue],
         mask: IrValue | None,
     ) -> list[IrValue]:
-        """Return totals plus the rows of dy in a list, one after another."""
+        """Return the totals after adding the rows of dy in a list, one after another."""
         b, dtype = self.builder, self.dtype
         plus = b.fadd if arithmetic_dtype(dtype).kind == "float" else b.add
         before = b.block

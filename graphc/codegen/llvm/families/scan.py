@@ -1,4 +1,4 @@
-"""Running sums: a vector has one element of each of `LANES` lines, and moves along them.
+"""Running sums: a vector holds one element of each of `LANES` lines, and is moved along the lines.
 
 If a line's elements are contiguous, squares of `LANES` lines and `LANES` positions are read and
 written by rows, and transposed in registers.
@@ -52,11 +52,11 @@ class _Structure:
     dtype: DType
     exclusive: bool
     outer: int
-    """The number of axes of lines, except that of a vector's lanes."""
+    """The number of axes that index lines, except the axis along which vectors are loaded."""
     units: tuple[bool, bool]
     """For x and for y, true if the lines of a vector are neighbors in memory."""
     squares: Squares
-    """The order of squares, if lines are read by them."""
+    """The order in which squares along a line are processed, if lines are read by squares."""
 
 
 @native_rule("cumsum")
@@ -87,14 +87,15 @@ def _cumsum(node: Node, places: Places) -> NativeCalls:
 
 
 def _is_unit(lying: Operand, lines: int) -> bool:
-    """Return true if lines are neighbors in memory; a single line has stride 0, but also counts."""
+    """Return true if adjacent lines are neighbors in memory, or if there is a single line."""
     return lying.strides[-1] == 1 or lines == 1
 
 
 def _lines(
     shape: tuple[int, ...], axis: int, operands: Sequence[Operand]
 ) -> tuple[tuple[int, ...], list[Operand]]:
-    """Merge the axes of lines, in the memory order of y, and return the operands on them."""
+    """Merge the axes that index lines, in the memory order of y; return extents and operands on
+    these axes."""
     order = [other for other in order_of(shape, operands[::-1]) if other != axis]
     extents, found = collapse(
         tuple(shape[other] for other in order), [o.permuted(order) for o in operands]
@@ -136,7 +137,7 @@ def _write(builder: Builder, structure: _Structure) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """x or y: elements of `LANES` lines at a position along them."""
+    """One of the operands x and y, with its access to elements of `LANES` lines."""
 
     builder: Builder
     dtype: DType
@@ -146,29 +147,29 @@ class _Side:
     is_unit: bool
 
     def moved(self, outer: Sequence[IrValue]) -> _Side:
-        """Return this operand from an index of the outer axes on."""
+        """Return this operand with its base moved to the given indices of the outer axes."""
         b = self.builder
         base = at(b, self.base, offset_of(b, index(0), outer, self.strides), self.dtype)
         return _Side(b, self.dtype, base, self.along, self.strides, self.is_unit)
 
     def address(self, line: IrValue, place: IrValue) -> IrValue:
-        """Return the address of an element of a line."""
+        """Return the address of the element at position `place` of a line."""
         b = self.builder
         inner = b.mul(line, self.strides[-1])
         return at(b, self.base, b.add(inner, b.mul(place, self.along)), self.dtype)
 
     @property
     def step(self) -> IrValue | None:
-        """The distance between lines; None if they are neighbors in memory."""
+        """The distance between adjacent lines, in elements; None if it is 1."""
         return None if self.is_unit else self.strides[-1]
 
     def read(self, address: IrValue, mask: IrValue | None) -> IrValue:
-        """Read a vector from a line on, in the dtype of the arithmetic."""
+        """Load one element from each of `LANES` lines, converted to the dtype of the arithmetic."""
         stored = gather(self.builder, address, self.step, self.dtype, mask)
         return widen(self.builder, stored, self.dtype)
 
     def write(self, value: IrValue, address: IrValue, mask: IrValue | None) -> None:
-        """Round a vector and store it from a line on."""
+        """Round a vector and store one element to each of `LANES` lines."""
         stored = narrow(self.builder, value, arithmetic_dtype(self.dtype), self.dtype)
         scatter(self.builder, stored, address, self.step, self.dtype, mask)
 
@@ -181,7 +182,7 @@ def _sum(
     length: IrValue,
     mask: IrValue | None,
 ) -> None:
-    """Write the loop along the lines of a vector."""
+    """Write the loop that sums along `LANES` lines, one vector per position."""
     b, (source, target) = builder, sides
     plus = b.fadd if arithmetic_dtype(structure.dtype).kind == "float" else b.add
 
@@ -203,7 +204,7 @@ def _sum_squares(
     lines: IrValue,
     length: IrValue,
 ) -> None:
-    """Write the loop along `LANES` lines by squares.
+    """Write the loop that sums along `LANES` lines, one square at a time.
 
     Lines beyond the end repeat the last one, and positions beyond the end are 0. Neither is
     written.
@@ -245,7 +246,7 @@ def _sum_squares(
 
 
 def _nothing(structure: _Structure) -> IrValue:
-    """Return the initial total: -0.0, which changes no element, unless it is written."""
+    """Return the initial total: -0.0, which changes no element, or 0 if it is itself written."""
     is_float = arithmetic_dtype(structure.dtype).kind == "float"
     return constant(held(structure.dtype), -0.0 if is_float and not structure.exclusive else 0)
 
