@@ -142,9 +142,8 @@ def packed(request: Request) -> Request:
 
 
 def spread(request: Request) -> Request:
-    """Return the request with its maps as parts of larger tensors.
-
-    In attention, these are all tensors except the statistics. Operands computed inside a
+    """Return the request with larger strides, as if its maps were parts of larger tensors. In
+    attention, this applies to all tensors except the statistics. Operands computed inside a
     concatenation have such strides.
     """
     if isinstance(request, ConvolutionRequest):
@@ -156,7 +155,8 @@ def spread(request: Request) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """A request, the buffer of each of its tensors by role, and kernels to launch around it.
+    """A library call: a request, the buffers of its tensors by role, and launches before and after
+    it.
 
     Scratch tensors are at the start of the node's workspace.
     """
@@ -190,7 +190,7 @@ _ROLES: Mapping[str, tuple[Literal["fprop", "dgrad", "wgrad"], tuple[str, str, s
 
 
 def _convolutions(node: Node, places: Places, tf32: bool) -> Iterator[LibraryCall]:
-    """Yield the forms of a convolution.
+    """Yield cuDNN calls for a convolution, one per form of the request.
 
     Engines for tensor cores need all operands channels-last, so other operands are copied first.
     For a float32 weight gradient of 16-bit operands, cuDNN 9.19 has one engine, which takes up to
@@ -318,7 +318,7 @@ LEAST_WORKSPACE = 64 * 2**10
 """Minimum bytes of workspace, for the internal buffers of attention engines."""
 
 ROWS_OF_A_TILE, COLUMNS_OF_A_TILE = 64, 128
-"""Multiples to which the numbers of rows and columns are rounded up in workspaces of attention."""
+"""Multiples to which cuDNN rounds up the numbers of rows and columns in workspaces of attention."""
 
 
 def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
@@ -354,10 +354,8 @@ def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
 
 
 LINEAR_SINCE = 92_500
-"""The first version of cuDNN whose deterministic gradient of attention has a linear workspace.
-
-It is linear in the number of rows. Earlier versions keep 16-bit scores of all pairs of
-positions.
+"""The first version of cuDNN whose deterministic gradient of attention needs a workspace linear in
+the number of rows. Earlier versions keep 16-bit scores of all pairs of positions.
 """
 
 MOST_PAIR_BYTES = 512 * 2**20
@@ -404,10 +402,9 @@ def _has_packed_rows(value: Value, place: Place) -> bool:
 
 
 def _is_readable(value: Value, place: Place) -> bool:
-    """Return true if each element has its own address and the first one is aligned.
-
-    cuDNN's frontend assumes that every pointer is a multiple of 16 bytes, and this cannot be
-    changed.
+    """Return true if cuDNN can read a tensor: elements do not share addresses, and the first one is
+    aligned. cuDNN's frontend assumes that every pointer is a multiple of 16 bytes, and this cannot
+    be changed.
     """
     spread = zip(value.shape, place.strides, strict=True)
     return place.address % VECTOR_BYTES == 0 and all(n == 1 or stride > 0 for n, stride in spread)

@@ -43,7 +43,7 @@ FAMILIES = (
     lookup, norms, order, pooling, products, random, reductions, resample, roi_align, scan, scatter,
     softmax, step_numbers,
 )  # fmt: skip
-"""The modules whose import registers the rules of the package's own ops."""
+"""Modules that register the rules of the package's own ops when they are imported."""
 
 FAR = -1
 """A placeholder for the distance between values that do not overlap."""
@@ -92,7 +92,9 @@ def _address(node: Node, value: Value, places: Places) -> tuple[int, int]:
 def _lowered(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
     rule = rule_of(node.op)
     if rule is None:
-        raise NotImplementedError(f"there is no generated kernel for {node.op.name}")
+        raise NotImplementedError(
+            f"there is no generated kernel for {node.op.name}; register one with kernels_of"
+        )
     found = rule(node, places, options)
     calls: list[Call] = []
     scratch = list(found.scratch)

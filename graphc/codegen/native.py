@@ -40,7 +40,7 @@ from graphc.ops.conv import Convolution
 from graphc.target import Target
 
 FAMILIES_WITH_KERNELS = FAMILIES
-"""The modules whose import registers native kernels of ops without programs."""
+"""Modules that register native kernels of ops without programs when they are imported."""
 
 MOST_PIECES = 2**19
 """Maximum number of contiguous pieces of memory for a part inside a concatenation. If maps are
@@ -143,8 +143,8 @@ def _library_of(node: Node) -> ModuleType | None:
 
 
 def is_native(node: Node) -> bool:
-    """Return true if a node is compiled to machine code. It depends on the node's types and
-    attributes."""
+    """Return true if a node is compiled to machine code. This depends on the node's types and
+    attributes alone."""
     if native_rule_of(node.op) is not None:
         return True
     if not gives_programs(node.op):

@@ -38,7 +38,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel on `grid` blocks of `block` threads."""
+    """The launch of a kernel on `grid` blocks of `block` threads."""
 
     kernel: Kernel
     arguments: tuple[Argument, ...]
@@ -96,8 +96,8 @@ class Gemm:
     """The number of products of the node, of which this call computes `batch`; None if it computes
     all."""
     shared: tuple[bool, bool] | None = None
-    """For first and second, true if all products of the node read one matrix. None if the products
-    of this call decide that."""
+    """For the first and the second operand, true if all products of the node read the same matrix.
+    None if this call has all products, so that strides show it."""
 
     @property
     def all_batches(self) -> int:
@@ -116,7 +116,8 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A collective among ranks, performed by a library; `kind` is the op's name."""
+    """A collective operation among ranks, performed by a communication library; `kind` is the op's
+    name."""
 
     kind: str
     ranks: int
@@ -155,5 +156,5 @@ class NodeCalls:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels that are launched."""
+        """The kernels that these calls launch."""
         return tuple(call.kernel for call in self.calls if isinstance(call, Launch))

@@ -13,5 +13,5 @@ THREADS = 2
 
 
 def is_native(node: Node) -> bool:
-    """Return true if the library supports the types of a product or convolution."""
+    """Return true if oneDNN supports the types of a product or convolution."""
     return all(value.type.dtype in NATIVE for value in (*node.inputs, node.output))

@@ -37,18 +37,20 @@ Registered = TypeVar("Registered")
 
 
 class Registry(Generic[Registered]):
-    """Rules by an op's name, or by a class for all ops derived from it."""
+    """A registry of rules, by the name of an op or by a class for all ops derived from it."""
 
     def __init__(self, purpose: str) -> None:
         self.purpose = purpose
         self.rules: dict[Key, Registered] = {}
 
     def register(self, ops: tuple[Key, ...], rule: Registered) -> None:
-        """Register a rule; raises `OptionError` if an op has one already."""
+        """Register a rule for some ops; raises `OptionError` if an op already has a rule here."""
         for op in ops:
             if op in self.rules:
                 name = op if isinstance(op, str) else op.__name__
-                raise OptionError(f"{name} already has a rule for its {self.purpose}")
+                raise OptionError(
+                    f"{name} already has a rule for its {self.purpose}; register one only once"
+                )
             self.rules[op] = rule
 
     def key_of(self, op: Op) -> Key | None:
@@ -58,8 +60,8 @@ class Registry(Generic[Registered]):
         return next((key for key in keys if key in self.rules), None)
 
     def rule_of(self, op: Op) -> Registered | None:
-        """Return the rule of an op: its own, else that of the nearest class with one; None without
-        any."""
+        """Return the rule of an op: its own, else the rule of its nearest class that has one, else
+        None."""
         key = self.key_of(op)
         return None if key is None else self.rules[key]
 
@@ -71,7 +73,7 @@ _WITH_PROGRAMS: set[Key] = set()
 
 
 def kernels_of(*ops: Key) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule of these ops."""
+    """Return a decorator that registers a function as the kernel rule of these ops."""
 
     def register(rule: Rule) -> Rule:
         _RULES.register(ops, lambda node, places, options: rule(node, places))
@@ -129,8 +131,8 @@ def stride_rule_of(op: Op) -> StrideRule | None:
 
 
 def rule_of(op: Op) -> ProductRule | None:
-    """Return the rule of an op: its own, else that of the nearest class with one; None
-    without any."""
+    """Return the kernel rule of an op: its own, else the rule of its nearest class that has one,
+    else None."""
     return _RULES.rule_of(op)
 
 

@@ -43,8 +43,8 @@ LEAST_LIBRARY_BYTES = 64 * 2**10
 class Workspace:
     """A node's workspace on a GPU.
 
-    It has inputs that are made contiguous first, the scratch of the node's calls, and bytes for a
-    library.
+    It has copies of inputs that are made contiguous first, the scratch of the node's calls, and
+    bytes for a library.
     """
 
     copies: tuple[Value, ...]
@@ -82,7 +82,8 @@ def _copies(node: Node, strided: Strided) -> tuple[Value, ...]:
 
 
 def _needs(node: Node, strided: Strided) -> tuple[tuple[TensorType, ...], int]:
-    """Return the scratch of a node's calls, and the bytes that a BLAS may use for them."""
+    """Return the scratch of a node's calls, and the bytes of workspace that a BLAS may use for
+    them."""
     values = (*node.inputs, *node.outputs)
     places = {v: Place(0, strided[v]) if v in strided else in_one_piece(v.type) for v in values}
     lying = tuple((value.type, places[value].strides) for value in values)

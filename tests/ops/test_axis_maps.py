@@ -141,7 +141,7 @@ def test_a_gpus_tables_are_shorter(monkeypatch):
     x = g.input("x", (5,))
     most, more = (g.pad(x, ((before, 3),), "edge").node for before in (0, 1))
     assert calls_of(most, {v: in_one_piece(v.type) for v in (x, most.output)}).kernels
-    with pytest.raises(ShapeError, match=r"on a GPU .*at most 8 numbers.*graphc\.concat"):
+    with pytest.raises(ShapeError, match=r"on a GPU, .*at most 8 elements.*graphc\.concat"):
         calls_of(more, {v: in_one_piece(v.type) for v in (x, more.output)})
 
 

@@ -103,7 +103,7 @@ class TensorCoreKernel(AttentionKernel):
         ]
 
     def load_owned(self) -> list[str]:
-        """Return statements that start copying the owned rows."""
+        """Return statements that start copying the owned rows to shared memory."""
         return [
             self._load(f"{name}_tile", name, "base", self.owned_tile, self.owned)
             for name in self.owned_tiles
@@ -137,7 +137,8 @@ class TensorCoreKernel(AttentionKernel):
 
     @property
     def done(self) -> list[str]:
-        """Statements at the end of an iteration, after all threads have read the tile."""
+        """Statements that end an iteration: wait until all threads have read the tile, then switch
+        to the next."""
         return ["__syncthreads();", *(["stage ^= 1u;"] if self.stages > 1 else [])]
 
     def _load_others(self, stage: str, first: str, numbers: Sequence[str]) -> list[str]:
@@ -243,10 +244,10 @@ class TensorCoreKernel(AttentionKernel):
         return f"float {result}[{self.wide[name] // 8}][4] = {{}};"
 
     def per_pair(self, body: Sequence[str]) -> str:
-        """Return a loop over this thread's pairs of an owned row and a row of the tile, as `row`
-        and `column`.
+        """Return a loop that runs `body` for each pair of an owned row and a tile row of this
+        thread, as variables `row` and `column`.
 
-        A pair is element e of fragment j; it is in row `e / 2` of the thread's two rows.
+        A pair is element e of fragment j, which is in the thread's row number `e / 2`.
         """
         inner = [
             *self._place_of_pair(),
@@ -290,7 +291,7 @@ class TensorCoreKernel(AttentionKernel):
         return f"(kept >> (j * 4u + e) & 1u ? {number} : {self.number(0.0)})"
 
     def per_number(self, body: Sequence[str]) -> str:
-        """Return a loop over the elements e of the fragments j of a tile."""
+        """Return a loop that runs `body` for each element e of each fragment j of a tile."""
         return (
             f"#pragma unroll\nfor (unsigned j = 0; j < {self.other_tile // 8}u; ++j)\n"
             "    #pragma unroll\n    for (unsigned e = 0; e < 4u; ++e) {\n"

@@ -27,7 +27,7 @@ OF_KEYS = ("k", "v", "dk", "dv")
 """Operands with one head per head of keys, rather than per head of queries."""
 
 COUNTERS = ("seed", "step")
-"""Operands without heads: every block reads the same elements."""
+"""Operands without batch and heads, such as the seed: every block reads the same elements."""
 
 Axis = Literal["rows", "columns"]
 """Rows of queries, or columns of scores, which are keys."""
@@ -73,12 +73,12 @@ class AttentionKernel:
         self.widths |= {f"d{name}": self.widths[name] for name in "qkv"}
         self.attributes = node.attributes
         self.drops = "seed" in values
-        """True if weights go through dropout."""
+        """True if dropout is applied to the weights."""
         self.held: DType = arithmetic_dtype(values["q"].type.dtype)
         self.real = C_TYPES[self.held]
 
     def with_along(self, along: Scratch) -> None:
-        """Add the scratch tensor of the sums of dy · y along rows as an operand."""
+        """Add an operand: the scratch tensor with the sums of dy · y along rows."""
         shape = (*self.heads, self.extents["rows"])
         self.operands["along"] = Operand("along", self.held, row_major(shape), along)
         self.scratch["along"] = along
@@ -95,7 +95,7 @@ class AttentionKernel:
 
     @property
     def suffix(self) -> str:
-        """The suffix of C functions for the dtype of the arithmetic."""
+        """The suffix of C math functions for the dtype of the arithmetic, such as f for float32."""
         return "" if self.held == float64 else "f"
 
     @property
@@ -126,7 +126,7 @@ class AttentionKernel:
         return [] if self.mask is None else found
 
     def number(self, value: float) -> str:
-        """Return a number as a literal of the arithmetic's dtype."""
+        """Return a number as a C++ literal in the dtype of the arithmetic."""
         return literal(value, self.held)
 
     def at(self, name: str, place: str, column: str | None = None) -> str:
@@ -146,7 +146,7 @@ class AttentionKernel:
         ]
 
     def _head_of(self, name: str) -> str:
-        """Return the variable with the index of an operand's head."""
+        """Return the name of the C++ variable that holds the index of an operand's head."""
         if self.shared == 1:
             return "head"
         return "key_head" if name in OF_KEYS else "query_head"
@@ -286,7 +286,7 @@ class AttentionKernel:
             return "0u", f"{last} + {shift}u"
         if own % step:
             raise ValueError(
-                f"one of the tile sizes {own} and {step} must be a multiple of the other"
+                f"the owned tile size must be a multiple of the other tile size {step}, got {own}"
             )
         first = f"(base - {shift}u) / {step}u * {step}u" if shift else "base"
         return (f"(base > {shift}u ? {first} : 0u)" if shift else first), f"{rows}u"

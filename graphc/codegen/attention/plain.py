@@ -48,8 +48,8 @@ class PlainKernel(AttentionKernel):
 
     @property
     def score(self) -> str:
-        """C++ for the unmasked score of an owned row or column and the lane's row of the other
-        axis."""
+        """C++ for the score, before masking, of an owned row or column and the lane's row of the
+        other axis."""
         scaled = f"score[i] * {self.number(self.attributes.scale)}"
         return f"({scaled} + added)" if self.adds_mask else scaled
 
@@ -142,8 +142,8 @@ class PlainKernel(AttentionKernel):
         )
 
     def per_owned(self, body: Sequence[str]) -> str:
-        """Return a loop that runs `body` for each pair of an owned row and the lane's row, as `row`
-        and `column`."""
+        """Return a loop that runs `body` for each owned row and the lane's row of the tile, as
+        variables `row` and `column`."""
         own, other = ("row", "column") if self.owned_axis == "rows" else ("column", "row")
         inner = [
             f"const Index {own} = base + mine + i;",
@@ -244,7 +244,8 @@ def _slope(kernel: PlainKernel, store: Sequence[str]) -> str:
 
 
 def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
-    """Return the launch that computes dk and dv, by blocks that own keys."""
+    """Return the launch that computes dk and dv; its blocks own keys and iterate over the
+    queries."""
     kernel = PlainKernel(node, places, "columns")
     kernel.with_along(along)
     before = [
@@ -267,7 +268,7 @@ def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
 
 
 def query_gradient(node: Node, places: Places, along: Scratch) -> Launch:
-    """Return the launch that computes dq, by blocks that own queries."""
+    """Return the launch that computes dq; its blocks own queries and iterate over the keys."""
     kernel = PlainKernel(node, places, "rows")
     kernel.with_along(along)
     before = [f"{kernel.real} dq_sum[{OWNED}][{kernel.parts('q')}] = {{}};"]

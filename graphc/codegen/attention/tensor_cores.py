@@ -98,7 +98,8 @@ def _slopes(kernel: TensorCoreKernel, stats: str, along: str) -> str:
 
 
 def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
-    """Return the launch that computes dk and dv, by blocks that own keys."""
+    """Return the launch that computes dk and dv; its blocks own keys and iterate over the
+    queries."""
     kernel = TensorCoreKernel(node, places, "columns", ("k", "v"), ("q", "dy"))
     kernel.with_along(along)
     numbers = ("stats", "along")
@@ -124,7 +125,7 @@ def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
 
 
 def query_gradient(node: Node, places: Places, along: Scratch) -> Launch:
-    """Return the launch that computes dq, by blocks that own queries."""
+    """Return the launch that computes dq; its blocks own queries and iterate over the keys."""
     kernel = TensorCoreKernel(node, places, "rows", ("q", "dy"), ("k", "v"))
     kernel.with_along(along)
     own = [

@@ -15,8 +15,8 @@ from graphc.ir.types import DType
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One matrix for each image and group, all with the same strides. Strides and the offset count
-    elements."""
+    """Matrices in a buffer, one for each image and group, all with the same strides. Strides and
+    the offset count elements."""
 
     buffer: Buffer
     dtype: DType
@@ -61,8 +61,8 @@ def merged(extents: Sequence[int], strides: Sequence[int]) -> int | None:
 
 
 def maps_of(tensor: Operand, shape: tuple[int, ...], groups: int) -> View | None:
-    """View (batch, channels, height, width) as channels by pixels; None if pixels have no single
-    stride."""
+    """View feature maps (batch, channels, height, width) as matrices of channels by pixels. Returns
+    None if pixels have no common stride."""
     pixel = merged(shape[2:], tensor.strides[2:])
     if pixel is None or tensor.buffer is None:
         return None
@@ -76,11 +76,9 @@ def maps_of(tensor: Operand, shape: tuple[int, ...], groups: int) -> View | None
 def filters_of(
     w: Operand, shape: tuple[int, ...], groups: int, channels_last: bool
 ) -> tuple[View, bool] | None:
-    """View (filters, channels, rows, columns) as filters by taps, and return whether channels are
-    last.
-
-    The order given by `channels_last` is tried first. Returns None if no BLAS accepts the
-    matrix.
+    """View filters (filters, channels, rows, columns) as matrices of filters by taps; also return
+    true if channels are last among taps. The order given by `channels_last` is tried first. Returns
+    None if no BLAS accepts the matrix.
     """
     k, c, r, s = w.strides
     orders = {
@@ -117,10 +115,8 @@ def multiply(
     compute: int,
 ) -> list[Gemm]:
     """Return the calls that compute c = a · b + beta · c with c (m, n) and a (m, k), per image and
-    group.
-
-    All matrices are readable. The longer axis of `batch` becomes the batch of a call, the other one
-    a loop.
+    group. A BLAS must accept all matrices. The longer axis of `batch` is the batch of a call, and
+    the calls loop over the other axis.
     """
     m, n, k = extents
     (a_lies, a_leading), (b_lies, b_leading), (c_lies, c_leading) = (

@@ -62,9 +62,8 @@ def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, .
 
 
 def copied_strides(type: TensorType, strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a contiguous copy.
-
-    Maps keep the order of their axes, so that they are summed like contiguous maps.
+    """Return the strides of a contiguous copy of a tensor. Copies of maps keep the order of axes,
+    so that they are summed like contiguous maps.
     """
     last = channels_last_strides(type) if type.rank == 4 else strides
     return last if same_order(type, strides, last) else contiguous_strides(type)

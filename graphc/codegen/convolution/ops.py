@@ -36,7 +36,7 @@ from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Conv2dAttributes, Geometry
 
 LIMIT_BYTES = 64 * 2**20
-"""The most bytes of scratch for unfolding, unless one row of one image needs more."""
+"""Maximum bytes of scratch for unfolding, unless one row of one image needs more."""
 
 WORKSPACE = Scratch(0)
 """The scratch tensor that holds the unfolded input, or the gradient that is folded back."""
@@ -44,7 +44,7 @@ WORKSPACE = Scratch(0)
 
 @strides_of(Convolution)
 def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Return true if products read or write the operand `name` with these strides.
+    """Return true if the products of a convolution accept these strides of the operand `name`.
 
     Operands that are unfolded or folded may have any strides. For all others, unsupported strides
     select direct kernels, which are slower and sum in another order.
@@ -85,7 +85,8 @@ def _operands(node: Node, places: Places) -> list[Operand]:
 
 
 def _maps(geometry: Geometry, tensor: Operand) -> View | None:
-    """View maps as matrices of channels by pixels; None if no BLAS accepts their strides."""
+    """View feature maps as matrices of channels by pixels; return None if no BLAS accepts their
+    strides."""
     groups = geometry.attributes.groups
     shape = geometry.y if tensor.name in ("y", "dy") else geometry.x
     view = maps_of(tensor, shape, groups)

@@ -47,15 +47,15 @@ def _tiles(images: int, rows: int, image_bytes: int, rows_fit: int, limit: int) 
 
 
 def _output_tiles(geometry: Geometry, dtype: DType, limit: int) -> list[Tile]:
-    """Return tiles of the output that are unfolded within the limit."""
+    """Return tiles of the output whose unfolded input is within the limit of bytes."""
     row = _row_bytes(geometry, dtype)
     images, _, rows, _ = geometry.y
     return _tiles(images, rows, row * rows, limit // row, limit)
 
 
 def _input_tiles(geometry: Geometry, dtype: DType, limit: int) -> list[Tile]:
-    """Return tiles of the input that are folded within the limit; neighbors share rows of the
-    output."""
+    """Return tiles of the input whose unfolded gradient is within the limit; adjacent tiles share
+    rows of the output."""
     row = _row_bytes(geometry, dtype)
     a, (images, _, height, _) = geometry.attributes, geometry.x
     unfolded = max(1, limit // row)

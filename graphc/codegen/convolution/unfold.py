@@ -113,7 +113,7 @@ def _width(columns: Columns, x: Operand) -> int:
 
 
 def _channels_packed(columns: Columns, x: Operand, width: int) -> bool:
-    """Return true if a pack of channels is contiguous in the matrix and in x."""
+    """Return true if the channels of a pack are contiguous in both the matrix and x."""
     last = x.on((x.strides[0], x.strides[2], x.strides[3], x.strides[1]))
     return columns.by_pixels and columns.channels_last and packs(last, width)
 
@@ -146,7 +146,7 @@ def _unfold_kernel(columns: Columns, x: Operand) -> Kernel:
 def _read_pack(columns: Columns, x: Operand, width: int, packed: bool) -> list[str]:
     """Return statements that read a pack of the matrix's last axis from x, with zeros for padding.
 
-    The pack is one access, or one access per lane.
+    If `packed`, the pack is read by one access, else by one access per lane.
     """
     geometry, a = columns.geometry, columns.geometry.attributes
     where = [
@@ -208,10 +208,9 @@ def _fold_width(columns: Columns, dx: Operand) -> int:
 
 
 def _fold_axes(columns: Columns, height: int, width: int) -> dict[str, int]:
-    """Return extents of the threads' axes, outermost first.
-
-    Axes that are innermost in the matrix are innermost here, so that neighboring threads read
-    neighboring elements.
+    """Return the axes over which threads are numbered, with extents, outermost first. The innermost
+    axes of the matrix are innermost here too, so that neighboring threads read neighboring
+    elements.
     """
     geometry = columns.geometry
     pixels = {"h": height, "w": geometry.x[3]}

@@ -54,7 +54,7 @@ UNROLL = "#pragma unroll\n"
 
 
 def parts_of(geometry: Geometry) -> int:
-    """Return the number of parts into which the pixels of a filter's sum are split."""
+    """Return the number of parts into which the pixels of each sum are split."""
     filters, channels, r, s = geometry.w
     blocks = -(-filters // WARP) * channels * (r // _window_rows(r, s))
     pixels = geometry.y[0] * geometry.y[2] * geometry.y[3]
@@ -69,7 +69,7 @@ def correlated(
     dw: Operand,
     parts: int,
 ) -> NodeCalls:
-    """Return launches that compute dw from dy and x, plus a running sum. One part needs no
+    """Return launches that compute dw from dy and x, plus the tensors in `sums`. One part needs no
     scratch."""
     held = arithmetic_dtype(x.dtype)
     workspace = Operand("partial", held, (), Scratch(0))
@@ -88,7 +88,7 @@ def correlated(
 def finished(
     geometry: Geometry, partial: Operand, sums: Sequence[Operand], dw: Operand, parts: int
 ) -> Launch:
-    """Return a launch that adds the parts of each weight in order, and a running sum.
+    """Return a launch that adds up the parts of each weight in order, plus the tensors in `sums`.
 
     `partial` is contiguous, of shape (parts, filters, channels, rows, columns).
     """
@@ -104,16 +104,18 @@ def _window_rows(r: int, s: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """The division of the sums among blocks and threads."""
+    """The division of the sums of a weight gradient among blocks and threads."""
 
     warps: bool
-    """True if a warp's threads take neighboring filters, otherwise pixels of one filter."""
+    """True if the threads of a warp sum for neighboring filters, false if they sum pixels of one
+    filter."""
     at_once: int
     """Number of rows of the window whose taps a thread sums."""
     pixels: int
     """Number of pixels per part."""
     blocks: tuple[int, int, int, int]
-    """Numbers of blocks by filter or warp of filters, channel, window row, and part."""
+    """Numbers of blocks along four axes: filter or warp of filters, channel, window row, and
+    part."""
 
     @property
     def threads(self) -> int:
@@ -154,9 +156,8 @@ def _correlation(
     target: Operand,
     parts: int,
 ) -> tuple[Kernel, int, int]:
-    """Return a kernel in which a block sums one part of the pixels, with its grid and its threads.
-
-    A block handles the taps of some window rows of a filter, or of a warp of filters if these are
+    """Return (kernel, blocks, threads per block) of sums over parts of the pixels. A block sums one
+    part, for the taps of some window rows of a filter, or of a warp of filters if these are
     neighbors in memory.
     """
     cut, (filters, _, _, s) = _cut(geometry, dy, parts), geometry.w
@@ -188,7 +189,8 @@ def _correlation(
 
 
 def _block(geometry: Geometry, cut: _Cut) -> list[str]:
-    """Return statements that split a block's number into filter, channel, window row and part."""
+    """Return statements that compute a block's filter, channel, window row and part from its
+    number."""
     split, (k, c, above, part) = decompose("block", cut.blocks, "i")
     lane = " * WARP + threadIdx.x % WARP" if cut.warps else ""
     return [
@@ -236,7 +238,8 @@ def _store(geometry: Geometry, sums: Sequence[Operand], target: Operand, parts: 
 
 
 def _unrolled(variable: str, stop: int, body: Sequence[str]) -> str:
-    """Return an unrolled loop over registers; without unrolling they would be in memory."""
+    """Return an unrolled loop, whose arrays stay in registers; without unrolling they would be in
+    memory."""
     return UNROLL + loop(variable, stop, body)[0]
 
 

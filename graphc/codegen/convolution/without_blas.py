@@ -24,7 +24,8 @@ AXES = "nchw"
 
 
 def channels_inside(tensor: Operand) -> bool:
-    """Return true if neighbors in memory are channels rather than pixels."""
+    """Return true if adjacent elements in memory belong to different channels, not to different
+    pixels."""
     _, channel, *pixel = tensor.strides
     steps = [stride for stride in pixel if stride]
     return channel > 0 and bool(steps) and channel < min(steps)

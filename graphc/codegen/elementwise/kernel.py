@@ -64,8 +64,8 @@ def pack_width(
 ) -> int:
     """Return the number of elements per pack.
 
-    A pack has 16 bytes of the narrowest operand that can be packed, if all outputs can be written
-    by such packs.
+    A pack has 16 bytes of the narrowest operand that can be packed, or fewer if outputs cannot be
+    written by such packs.
     """
     tensors = [o for o in (*sources, *targets) if packs(o, VECTOR_BYTES // o.dtype.itemsize)]
     width = max((min(WIDEST, VECTOR_BYTES // o.dtype.itemsize) for o in tensors), default=1)

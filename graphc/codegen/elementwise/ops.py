@@ -148,7 +148,8 @@ def _concatenated(node: Node, places: Places) -> NodeCalls:
 
 @programs_of("pad_slice")
 def _padded(node: Node, places: Places) -> NodeCalls:
-    """Return two programs: fill the output with one number, then copy the slice into it."""
+    """Return two programs: one fills the output with a number, the other copies the input to its
+    slice."""
     (x,), where = node.inputs, node.attributes
     fill = _each(node, places, [], _number(where.value))
     return NodeCalls((fill, _part(node, places, x, where.starts, where.steps)))

@@ -13,7 +13,8 @@ from graphc.ir.types import DType
 
 @dataclass(frozen=True)
 class Each(Program):
-    """Specialized expressions, keyed by output or local, evaluated at each point of `shape`.
+    """An elementwise program: expressions, by output or local name, evaluated at each point of
+    `shape`.
 
     All operands have strides over `shape`. A later expression may read an earlier output or
     local; locals are rounded to their dtype and not stored. All operands of a point are read

@@ -48,12 +48,12 @@ PARAMETER_BYTES = 4000
 POINTER_BYTES = 8
 
 ANY_EXTENT = (SMALL_BYTES,)
-"""The index space of all tensors of a launch; a block looks up its number of elements."""
+"""A placeholder shape for the tensors of a launch; each block looks up its number of elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The common properties of the updates of one launch."""
+    """The properties that all updates of one launch have in common."""
 
     op: str
     attributes: object

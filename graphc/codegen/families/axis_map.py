@@ -65,7 +65,7 @@ def _array(kind: str, name: str, numbers: Iterable[object]) -> str:
 
 
 def _tables(segments: list[Segment], results: int, weighs: DType | None) -> list[str]:
-    """Return the segments as constants of the kernel, and statements that find the segment of a
+    """Return statements that declare the segments as constant arrays and find the segment of a
     result."""
     ends = np.cumsum([0, *(len(segment.places) for segment in segments)])
     places = [place for segment in segments for place in segment.places] or [0]
@@ -100,8 +100,8 @@ def _mapped(node: Node, places: Places) -> NodeCalls:
     table, shape = op.table(node), node.output.shape
     if max(len(table.places), shape[axis]) > MOST_TAPS:
         raise ShapeError(
-            f"{op.name}: on a GPU the table of a map along an axis holds at most {MOST_TAPS} "
-            f"numbers, got one to {node.output.type}; {op.cure}"
+            f"{op.name}: on a GPU, axis {axis} of the result may have at most {MOST_TAPS} elements "
+            f"and as many inputs, got {shape[axis]} and {len(table.places)}; {op.cure}"
         )
     inputs, outputs = own_operands(node, places)
     (x,), (y,) = inputs, outputs

@@ -210,10 +210,9 @@ def _scattered(node: Node, places: Places) -> NodeCalls:
 def _owned_sums(
     node: Node, sampler: _Sampler, dy: Operand, dx: Operand, tiles: int, warps: int
 ) -> list[str]:
-    """Return statements by which a warp sums some channels of one element.
-
-    It compares 32 places at a time with its element, one per lane. The lanes vote, and the places
-    that read the element are added in order.
+    """Return statements with which a warp sums the gradient of some channels of one element. Each
+    lane tests if one of 32 places reads the element. The lanes vote, and the terms of these places
+    are added in order.
     """
     batch, channels, *extents = node.output.shape
     shape = node.inputs[1].shape[1:-1]

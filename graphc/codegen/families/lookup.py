@@ -50,9 +50,8 @@ FEW_PARTS = 4
 
 @kernels_of("gather")
 def _gather(node: Node, places: Places) -> NodeCalls:
-    """Copy rows of a contiguous table into a contiguous y.
-
-    A number out of range reads the nearest row.
+    """Return the calls that copy rows of a contiguous table to a contiguous y. A row number out of
+    range reads the nearest row.
     """
     table, numbers = node.inputs
     y, rows = node.output, table.shape[0]
@@ -91,9 +90,8 @@ def _gather(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("gather_gradient")
 def _gather_gradient(node: Node, places: Places) -> NodeCalls:
-    """Sum rows of a contiguous dy into a contiguous table.
-
-    A running sum is in the output's memory, or is copied there first.
+    """Return the calls that add each row of dy to the row of the table with its number. All tensors
+    are contiguous. A running sum is in the output's memory, or is copied there first.
     """
     dy, numbers, *sums = node.inputs
     dtable = node.output
@@ -128,7 +126,8 @@ def row_updates(
     begins: bool = True,
     scratch: int = 0,
 ) -> NodeCalls:
-    """Return launches that apply to each row of `target` the updates with its number.
+    """Return launches that apply to each row of `target` the updates whose number is that of the
+    row.
 
     All tensors are contiguous: rows (batch, rows, columns), updates (batch, lookups, columns), and
     numbers (batch, lookups), from 0 in each entry of the batch. A warp takes some columns of one
@@ -221,7 +220,8 @@ def _over_numbers(rows: int, lookups: int, has_marks: bool) -> list[str]:
 def _marking(op: str, batch: int, lookups: int, numbers: Operand, marks: Operand) -> Launch:
     """Return a launch that marks the rows that each part of the numbers may contain.
 
-    A block reads a part; each thread then writes one word, from the numbers that map to it.
+    A block reads a part; each thread then writes one word of marks, set by the numbers that map to
+    the word.
     """
     parts = -(-lookups // PART)
     body = [

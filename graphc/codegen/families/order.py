@@ -61,8 +61,8 @@ class _Writer:
         self.index = widest_index(spans)
 
     def runs(self, target: Scratch | None) -> Launch:
-        """Return a launch that moves each element to its rank in its run, or to the results if
-        there is one run."""
+        """Return a launch that sorts each run by moving elements to their ranks; a single run is
+        stored in the results."""
         body = [
             *self.header(),
             f"const Index start = place / {RUN}u * {RUN}u;",
@@ -126,11 +126,12 @@ class _Writer:
         ]
 
     def element(self, place: str) -> str:
-        """Return C++ for the element of the line at a position."""
+        """Return C++ for the element of x at a position of the item's line."""
         return f"widen(x[x_line + {place} * {self.source.strides[self.attributes.axis]}u])"
 
     def before(self, a: str, b: str) -> str:
-        """Return a C++ condition: a comes before b. NaN counts as larger than any number."""
+        """Return a C++ condition: a precedes b in the sorted order. NaN counts as larger than any
+        number."""
         if self.attributes.largest:
             return f"({a} > {b} || ({a} != {a} && {b} == {b}))"
         return f"({a} < {b} || ({b} != {b} && {a} == {a}))"

@@ -42,7 +42,7 @@ STEPS: Mapping[str, str] = {
 
 @kernels_of("gather_nd")
 def _gather(node: Node, places: Places) -> NodeCalls:
-    """Return a kernel with one thread per element of y."""
+    """Return the calls of gather_nd: a kernel with one thread per element of y."""
     assert isinstance(node.op, Tuples)
     (x, tuples), y, found = node.inputs, node.output, node.op.lookups(node)
     source, numbers = (

@@ -27,9 +27,8 @@ from graphc.ir.types import TensorType, int64
 
 @programs_of("softmax_cross_entropy")
 def _cross_entropy(node: Node, places: Places) -> NodeCalls:
-    """Return a program for the loss of each row, then one for their mean.
-
-    A label out of range selects nothing, and nothing is read out of bounds.
+    """Return a program for the loss of each row, then one for the mean of the losses. A label out
+    of range selects no logit, which counts as 0.
     """
     logits, labels = node.inputs
     loss, probabilities = node.outputs
@@ -83,7 +82,8 @@ def _unless_ignored(ignored: tuple[int, ...], expression: str) -> str:
 
 @programs_of("cross_entropy")
 def _row_losses(node: Node, places: Places) -> NodeCalls:
-    """Return a program with a loss for each row. A label out of range selects nothing."""
+    """Return a program with a loss for each row. A label out of range selects no logit, which
+    counts as 0."""
     logits, labels, *weights = node.inputs
     losses, probabilities = node.outputs
     a, (rows, classes) = node.attributes, logits.shape

@@ -47,11 +47,11 @@ from graphc.ir.types import DType, bool_, int32, int64
 ROW_BLOCK = 128
 """Minimum threads per block; several short rows share a block."""
 ROW_PACKS = 8
-"""Packs of a long row per thread."""
+"""Number of packs per thread in a long row."""
 LONGEST_TEAM = 512
-"""Maximum threads per row."""
+"""Maximum number of threads per row."""
 COLUMN_TEAM = 8
-"""Threads per line by columns."""
+"""Number of threads per line if the last axis is kept."""
 
 
 def line_kernel(op: str, program: Lines, chunks: int = 1) -> Launch:
@@ -64,7 +64,7 @@ def line_kernel(op: str, program: Lines, chunks: int = 1) -> Launch:
 
 
 class _Writer:
-    """A writer of the kernel of one program, statement by statement, into `text`."""
+    """Writer of the kernel of one program, which appends statements to `text`."""
 
     def __init__(self, op: str, program: Lines, chunks: int) -> None:
         self.op, self.program, self.chunks = op, program, chunks
@@ -123,8 +123,8 @@ class _Writer:
                 self.declare(access)
 
     def range(self) -> list[str]:
-        """Return statements for the packs of its line that a team processes, from `first` to
-        `last`."""
+        """Return statements that set `first` and `last`, the range of packs of a line that a team
+        processes."""
         if self.chunks == 1:
             whole = f"const Index last = exists ? {self.packs}u : 0u;"
             return ["const Index line = part;", "const Index first = 0u;", whole]
@@ -256,7 +256,8 @@ class _Writer:
         return [f"{head}\n{indented(inner, 1)}\n}}"]
 
     def element_access(self, operand: Operand, indices: Sequence[str], width: int) -> Access:
-        """Return the access to an operand at an element of this thread's line."""
+        """Return an access to `width` elements of an operand, at these indices of this thread's
+        line."""
         kept, reduced = self.kept_strides[operand.name], self.reduced_strides[operand.name]
         at = offset([*self.line_indices, *indices], [*kept, *reduced])
         # A pack may start at any line, so all strides count for its alignment.
@@ -267,8 +268,8 @@ class _Writer:
 def _projected(
     program: Lines, operands: Sequence[Operand], axes: Sequence[int]
 ) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
-    """Merge axes of the frame into as few as possible, and return each operand's strides on
-    them."""
+    """Merge some axes of the frame into as few as possible; return extents and each operand's
+    strides."""
     shape = tuple(program.shape[axis] for axis in axes)
     parts = [o.on([o.strides[axis] for axis in axes]) for o in operands]
     extents, collapsed = collapse(shape, parts)

@@ -13,19 +13,20 @@ from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.text.grid import WARP
 
 ROWS_ENOUGH = 256
-"""Number of rows from which on whole rows keep a device busy."""
+"""Minimum number of rows at which whole rows keep a device busy."""
 ROW_PART = 4096
-"""Minimum elements per part of a row."""
+"""Minimum number of elements per part of a row."""
 COLUMNS_ENOUGH = 128 * WARP
-"""Number of columns from which on whole columns keep a device busy."""
+"""Minimum number of columns at which whole columns keep a device busy."""
 COLUMN_PART = 128
-"""Minimum elements per part of a column."""
+"""Minimum number of elements per part of a column."""
 BLOCKS_WANTED = 512
-"""Blocks that keep a device busy."""
+"""Number of blocks that keep a device busy."""
 
 
 def chunks_of(program: Lines) -> int:
-    """Return the number of parts of a line: 1 if whole lines keep a device busy."""
+    """Return the number of parts into which each line is split: 1 if whole lines keep a device
+    busy."""
     enough, part = (ROWS_ENOUGH, ROW_PART) if program.by_rows else (COLUMNS_ENOUGH, COLUMN_PART)
     if program.lines >= enough or program.length < 2 * part:
         return 1
@@ -36,7 +37,8 @@ def chunks_of(program: Lines) -> int:
 def lines_kernels(program: Along, workspaces: int = 0) -> NodeCalls:
     """Return the calls of a line program; few long lines are split into parts.
 
-    Scratch tensors are numbered from `workspaces` on; the calls' own list has only these.
+    Their scratch tensors are numbered from `workspaces` on, and only these are in the result's
+    list.
     """
     if program.whole:
         return NodeCalls((line_kernel(program.op, program.lines),))

@@ -26,7 +26,8 @@ STATISTICS = (
 
 @strides_of(Norm, NormGradient)
 def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Return true if a tensor with these strides can be viewed in the folded shape of the norm."""
+    """Return true if an operand with these strides can be viewed in the frame of the norm without a
+    copy."""
     op = node.op
     frame = op.frame(node) if isinstance(op, Norm) else node.attributes.frame()
     folded = frame.shape if type.shape == node.inputs[0].shape else type.shape
@@ -35,7 +36,8 @@ def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, 
 
 @programs_of("batch_norm", "group_norm", "layer_norm")
 def _norm(node: Node, places: Places) -> NodeCalls:
-    """Return the calls of layer, group and batch norm: y, the means and the inverse deviations."""
+    """Return the calls of layer, group or batch norm, which compute y, means and inverse
+    deviations."""
     op = node.op
     assert isinstance(op, Norm)
     frame, (y, mean, inverse) = op.frame(node), node.outputs
@@ -58,7 +60,7 @@ def _norm(node: Node, places: Places) -> NodeCalls:
 
 
 class _Folded:
-    """A factory of operands: values viewed in a norm's frame."""
+    """A factory of operands, which views values in the frame of a norm."""
 
     def __init__(self, frame: Frame, places: Places) -> None:
         self.frame, self.places = frame, places
@@ -95,7 +97,7 @@ def _gradient_lines(
     per_line: Mapping[str, str] | None = None,
     per_element: Mapping[str, str] | None = None,
 ) -> NodeCalls:
-    """Return the calls of a norm's gradient: a line program over the frame."""
+    """Return the calls of a norm's gradient, which is a line program over the norm's frame."""
     op, frame = node.op, node.attributes.frame()
     see = _Folded(frame, places)
     program = Lines(
@@ -142,7 +144,8 @@ programs_of("norm_parameter_gradients")(_sums({"dscale": BY_SCALE, "dbias": "dy"
 
 @programs_of("norm_gradients")
 def _norm_gradients(node: Node, places: Places) -> NodeCalls:
-    """Return a program with two passes over dy and x: for the sums, and for dx."""
+    """Return the calls of a norm's gradient: a line program that passes over dy and x for sums,
+    then for dx."""
     stages = (
         Reduce("Sum", {"along": BY_SCALE, "plain": "dy"}),
         Numbers({"level": "plain / count", "slope": "along / count"}),

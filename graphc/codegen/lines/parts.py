@@ -30,9 +30,8 @@ Stages = Sequence[Reduce | Numbers]
 
 @dataclass(frozen=True)
 class Part:
-    """A line program whose lines are split into `chunks` parts, which are separate lines.
-
-    An output then has one number per part. The numbers of a line are consecutive.
+    """A line program whose lines are split into `chunks` parts, each computed as a separate line.
+    An output then has one number per part; the numbers of a line are consecutive.
     """
 
     lines: Lines
@@ -52,7 +51,7 @@ def in_parts(
 
 
 class _Splitter:
-    """A builder of the programs and the scratch of a program with split lines."""
+    """Builder of the programs, and their scratch, that compute a line program with split lines."""
 
     def __init__(self, op: str, program: Lines, chunks: int, workspaces: int) -> None:
         self.op, self.program, self.chunks, self.workspaces = op, program, chunks, workspaces
@@ -100,7 +99,8 @@ class _Splitter:
     def finish(
         self, stage: Reduce, own: list[Numbers], partials: Mapping[str, Scratch], rest: Stages
     ) -> Lines:
-        """Return the program that combines the parts of each line."""
+        """Return the program that combines the parts of each line, with the numbers derived from
+        them."""
         shape, kept = (*self.kept_shape, self.chunks), range(len(self.kept_shape))
         strides = row_major(shape)
         inputs = [
@@ -155,6 +155,6 @@ class _Splitter:
         return output.on((*(output.strides[axis] for axis in self.program.kept), 0))
 
     def workspace(self, elements: int) -> Scratch:
-        """Add a scratch tensor of that many elements."""
+        """Add a scratch tensor of `elements` elements, and return it."""
         self.scratch.append(TensorType((elements,), self.dtype))
         return Scratch(self.workspaces + len(self.scratch) - 1)

@@ -43,10 +43,10 @@ class Numbers:
 class Computed:
     """A tensor over the whole frame that is computed where it is read, and not stored.
 
-    The last of `expressions` is the tensor; the others are intermediate values. All have a dtype in
-    `locals`, to which they are rounded. `order` lists the axes that the stored tensor would have,
-    from the outermost in memory to the innermost. So sums have the same bits as sums of the stored
-    tensor.
+    The last of `expressions` gives the tensor; the others give intermediate values. All have a
+    dtype in `locals`, to which they are rounded. `order` lists the axes that the stored tensor
+    would have, from the outermost in memory to the innermost. So sums have the same bits as sums of
+    the stored tensor.
     """
 
     name: str
@@ -67,8 +67,8 @@ class Lines:
     first input. Only reductions read `computed`.
 
     `per_line` and `per_element` give the expression of each output, stored after all stages.
-    `constants` are names for numbers. `finish` is computed before `per_line`, each value rounded to
-    its dtype.
+    `constants` are names for numbers. The expressions in `finish` are computed before `per_line`,
+    each rounded to its dtype.
     """
 
     shape: tuple[int, ...]
@@ -133,7 +133,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Along(Program):
-    """A line program as a part of a node's computation; `op` names its kernels.
+    """A line program that computes a part of a node; `op` is the prefix of its kernels' names.
 
     Few long lines may be split into parts, unless they stay `whole`.
     """

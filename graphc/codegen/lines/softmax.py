@@ -54,7 +54,8 @@ programs_of("log_softmax_gradient")(
 
 @programs_of("masked_softmax")
 def _masked_softmax(node: Node, places: Places) -> NodeCalls:
-    """Compute softmax over unmasked elements; the numbers of a fully masked line stay finite."""
+    """Return the program of softmax over unmasked elements; results of fully masked lines are
+    finite."""
     (x, mask), y = node.inputs, node.output
     wide = compute_dtype(x.type.dtype).numpy
     seen = "where(mask, {}, {})".format
@@ -77,9 +78,8 @@ def _masked_softmax(node: Node, places: Places) -> NodeCalls:
 
 @programs_of("causal_softmax")
 def _causal_softmax(node: Node, places: Places) -> NodeCalls:
-    """Compute softmax of rows whose elements beyond a last column count as minus infinity.
-
-    Their values in x do not matter.
+    """Return the program of causal softmax: in each row, elements after the row's last visible
+    column count as minus infinity.
     """
     (x,), y = node.inputs, node.output
     rank, (rows, columns) = y.type.rank, y.shape[-2:]

@@ -78,7 +78,7 @@ class ColumnWriter(LineWriter):
             self.store_lines()
 
     def over_strip(self, together: int, take: Take) -> None:
-        """Write a loop over the vectors of a row of the piece."""
+        """Write a loop over the vectors of lines in a piece, `together` vectors at a time."""
         fold_vectors(self.builder, index(0), self.width, together, (), take)
 
     def scratch(self, name: str, dtype: DType) -> IrValue:
@@ -140,7 +140,7 @@ class ColumnWriter(LineWriter):
         return loop(b, first, last, 1, start, row)[axes:]
 
     def over_blocks(self, body: RangeBody) -> None:
-        """Write a loop over blocks of rows; `body` gets the range of rows."""
+        """Write a loop over the blocks of rows; `body` gets the range of rows of a block."""
         self._over_ranges(self.first_row, self.last_row, ROWS, body)
 
     def over_groups(self, first: IrValue, last: IrValue, body: RangeBody) -> None:
@@ -244,7 +244,7 @@ class ColumnWriter(LineWriter):
         self.over_strip(self.structure.together(stage.expressions), take)
 
     def fetch_ahead(self, operand: LineOperand, row: Reached, places: Sequence[IrValue]) -> None:
-        """Prefetch the same columns of a row of the next group.
+        """Write prefetches of the columns at `places` for a row of the next group.
 
         Hardware prefetchers do not recognize rows that are read alternately. An address beyond the
         tensor is harmless.

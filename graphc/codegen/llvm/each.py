@@ -204,7 +204,7 @@ class _Writer:
         loop(b, first, last, 1, split(b, first, self.extents), row)
 
     def tiled_piece(self, piece: IrValue) -> None:
-        """Write a tiled piece: some rows of one outer index, and some columns."""
+        """Write a tiled piece: some rows with common outer indices, and some of their columns."""
         b = self.builder
         *outer, height = self.extents
         rest, part = b.udiv(piece, self.parts), b.urem(piece, self.parts)

@@ -51,7 +51,7 @@ class Lying:
     counts: bool
     """True if the operand is the index along an axis, which is not in memory."""
     axes: int = 1
-    """The number of axes that form the innermost one of a broken operand."""
+    """The number of axes along a row; more than 1 only if they cannot be merged ("broken")."""
 
 
 def lying(operand: Operand, turned: bool = False) -> Lying:
@@ -63,7 +63,7 @@ def lying(operand: Operand, turned: bool = False) -> Lying:
 
 
 class NumberReader:
-    """A reader of a kernel's numbers, in the order in which they were written."""
+    """A reader of a kernel's arguments in the order in which the call lists them."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
@@ -97,7 +97,7 @@ class Reached:
     inner: IrValue
     """The stride along the row, in elements."""
     axes: Sequence[tuple[IrValue, IrValue]] = ()
-    """Extents and strides of the axes of a broken row."""
+    """Extents and strides of the axes of a row whose axes cannot be merged."""
 
 
 def load_row(builder: Builder, code: LaneCode, reached: Reached) -> None:

@@ -291,7 +291,7 @@ _COS64 = (
 
 
 def by_lane(builder: Builder, name: str, *operands: IrValue) -> IrValue:
-    """Call a float64 function of the C library for one lane after another."""
+    """Call a float64 function of the C library for each lane, one after another."""
     slots = [stack(builder, F64) for _ in operands]
     for slot, operand in zip(slots, operands, strict=True):
         builder.store(operand, slot)

@@ -50,8 +50,8 @@ def _shifted_right(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
 
 
 def _safe(builder: Builder, b: IrValue) -> tuple[IrValue, IrValue]:
-    """Return a mask of divisors 0 and -1, on which processors may trap, and the divisors with 1
-    there."""
+    """Return a mask of divisors 0 and -1, on which processors may trap, and the divisors with 1 in
+    their place."""
     special = builder.or_(
         builder.icmp_signed("==", b, constant(b.type, 0)),
         builder.icmp_signed("==", b, constant(b.type, -1)),

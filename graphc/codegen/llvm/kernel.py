@@ -38,7 +38,7 @@ class NativeKernel:
 
 @dataclass(frozen=True, slots=True)
 class NativeCall:
-    """A kernel with its buffers, and with the numbers that differ among nodes of one structure."""
+    """A call of a kernel: its buffers, and its numeric arguments, such as extents and strides."""
 
     kernel: NativeKernel
     pointers: tuple[Buffer, ...]
@@ -69,7 +69,7 @@ class NativeCalls:
 
 
 def kernel_of(op: str, structure: object, write: Callable[[Any], None]) -> NativeKernel:
-    """Return the kernel that `write` writes into a builder, created once per structure."""
+    """Return the kernel whose code `write` emits to a builder; it is created once per structure."""
     # The key is the structure's text, because -0.0 equals 0.0.
     return _KNOWN.get((op, repr(structure)), lambda: _written(op, write))
 

@@ -111,7 +111,7 @@ def first_lanes(builder: Builder, count: IrValue) -> IrValue:
 
 
 def widen(builder: Builder, stored: IrValue, dtype: DType) -> IrValue:
-    """Convert values from their dtype in memory to the dtype of the arithmetic."""
+    """Convert values loaded from memory to the arithmetic dtype of their dtype."""
     to = held(dtype) if isinstance(stored.type, ir.VectorType) else HELD[arithmetic_dtype(dtype)]
     if dtype == float16:
         return builder.fpext(stored, to)
@@ -143,7 +143,7 @@ def narrow(builder: Builder, value: IrValue, source: DType, dtype: DType) -> IrV
 
 
 def _rounded_to_bfloat16(builder: Builder, value: IrValue) -> IrValue:
-    """Return the upper halves of float32, rounded to nearest even; NaN stays NaN."""
+    """Round float32 to bfloat16, to nearest even; return the upper 16 bits. NaN stays NaN."""
     words = vector(WORD)
     bits = builder.bitcast(value, words)
     sixteen = constant(words, 16)
@@ -156,7 +156,7 @@ def _rounded_to_bfloat16(builder: Builder, value: IrValue) -> IrValue:
 
 
 def converted(builder: Builder, value: IrValue, source: DType, to: DType) -> IrValue:
-    """Convert values between arithmetic dtypes, as C does."""
+    """Convert values between arithmetic dtypes by the rules of C."""
     if source == to:
         return value
     type = vector(HELD[to])

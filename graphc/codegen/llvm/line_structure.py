@@ -156,7 +156,7 @@ def _runs_on(operand: Operand, shape: Sequence[int], outer: int, inner: int) -> 
 
 @dataclass(frozen=True)
 class View:
-    """An operand whose axes are viewed as outer indices and a row."""
+    """An operand of a row reduction, with strides along kept axes, runs and rows."""
 
     lying: Lying
     kept: tuple[int, ...]

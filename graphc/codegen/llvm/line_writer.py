@@ -65,7 +65,7 @@ class LineWriter:
         self.constants = {name: self._constant() for name in structure.constants}
 
     def read_shares(self) -> None:
-        """Read the numbers that define a piece."""
+        """Read the kernel's arguments that define the work of a piece."""
         raise NotImplementedError
 
     def _operand(self, own: Lying) -> LineOperand:
@@ -87,7 +87,7 @@ class LineWriter:
         return code
 
     def varying(self, names: frozenset[str], operands: Sequence[Lying]) -> list[LineOperand]:
-        """Return the operands that have these names and more than one element per line."""
+        """Return the operands with these names that have more than one element per line."""
         return [
             self.operands[each.name]
             for each in operands

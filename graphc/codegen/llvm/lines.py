@@ -99,7 +99,8 @@ def _on_parts(program: Lines, chunks: int) -> list[tuple[Operand, list[int], int
 def _collapsed(
     shape: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[list[int]]]:
-    """Merge the axes of several operands with these strides into as few as possible."""
+    """Merge axes into as few as possible for several lists of strides; return extents and new
+    strides."""
     stand_ins = [Operand("", float32, tuple(own)) for own in strides]
     extents, found = collapse(tuple(shape), stand_ins)
     return list(extents), [list(o.strides) for o in found]

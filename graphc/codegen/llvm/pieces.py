@@ -90,8 +90,8 @@ def fold_vectors(
     carried: Sequence[IrValue],
     take: Take,
 ) -> list[IrValue]:
-    """Write a loop over elements by `together` vectors at a time, then by one, with carried
-    values."""
+    """Write a loop over elements, first by `together` vectors at a time, then by single vectors.
+    `take` gets and returns the carried values."""
     step, whole = together * LANES, first
     if together > 1:
         whole = builder.sub(last, builder.and_(builder.sub(last, first), index(step - 1)))

@@ -90,7 +90,8 @@ class _Philox:
 
 
 def _in_turns(builder: Builder, vectors: Sequence[IrValue]) -> list[IrValue]:
-    """Interleave the elements of two or four vectors into vectors of consecutive elements."""
+    """Interleave the elements of two or four vectors; return as many vectors in the interleaved
+    order."""
     if len(vectors) == 4:
         even, odd = (_in_turns(builder, (vectors[r], vectors[r + 2])) for r in (0, 1))
         return [part for pair in zip(even, odd, strict=True) for part in _in_turns(builder, pair)]

@@ -50,7 +50,7 @@ class RowWriter(LineWriter):
         loop(b, self.first, self.last, 1, (), piece)
 
     def line(self, indices: Sequence[IrValue]) -> None:
-        """Write the code for one line, or for one part of it."""
+        """Write the code for one line, or for one part of a split line."""
         b, structure = self.builder, self.structure
         self.set_range(indices[-1])
         self.at_line = {n: o.at_line(b, indices) for n, o in self.operands.items()}

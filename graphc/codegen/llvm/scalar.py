@@ -148,7 +148,7 @@ class LaneCode:
         return self._operand(expression.value, done, dtype), dtype
 
     def prepare(self, expressions: Iterable[Expression]) -> None:
-        """Compute the loop-invariant parts of expressions before a loop."""
+        """Compute the parts of expressions that depend only on known variables, before a loop."""
         for expression in expressions:
             done: dict[int, Lanes] = {}
             written = _written(expression)

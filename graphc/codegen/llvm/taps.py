@@ -39,7 +39,7 @@ class Axis:
     extent: IrValue
 
     def taps(self, place: IrValue, inside: bool) -> Taps:
-        """Return the taps of a position of the output; if `inside`, only those that read no
+        """Return the taps of an output position; if `inside`, only the taps that read no
         padding."""
         b, first, end = self.builder, index(0), index(self.size)
         if not self.back:

@@ -104,7 +104,8 @@ class _Maps:
     lane_stride: IrValue
 
     def moved(self, **places: IrValue) -> _Maps:
-        """Return the maps whose element (0, 0, 0, 0) is element (n, c, h, w) of these."""
+        """Return a view of the maps that starts at element (n, c, h, w); indices not given are
+        0."""
         base = self.base
         for name, place in places.items():
             step = self.builder.mul(place, self.strides["nchw".index(name)])
@@ -244,13 +245,13 @@ class _Writer:
 
     @property
     def apart(self) -> int:
-        """The distance between the columns that adjacent lanes of a row read."""
+        """The number of columns between the elements that adjacent lanes of a row read."""
         return 1 if self.structure.back else self.structure.windows.stride[1]
 
     def store(
         self, targets: Sequence[_Maps], results: Sequence[IrValue], mask: IrValue | None, every: int
     ) -> list[IrValue]:
-        """Write the results of a vector."""
+        """Write code that stores the results of a vector."""
         for target, stored in zip(targets, results, strict=True):
             target.write(stored, mask, every)
         return []
@@ -258,7 +259,7 @@ class _Writer:
     # Vectors along channels.
 
     def row_of_channels(self, _: IrValue, indices: list[IrValue]) -> None:
-        """Write the code for a row of positions."""
+        """Write the code for a row of positions, with vectors along channels."""
         b, (n, h) = self.builder, indices
         down = self.down.taps(h, inside=True)
 

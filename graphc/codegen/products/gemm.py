@@ -38,7 +38,7 @@ def gemms(
 
     The bias and the activation of `linear` are an epilogue if `has_epilogue`. Otherwise, and with a
     running sum (`accumulate`), y must hold the bias or the sum before the first call: beta is 1.
-    Several calls are needed only if the batch axes of the operands have no common stride. `tf32`
+    Several calls are needed only if the batch axes of an operand cannot be merged into one. `tf32`
     lets float32 products round their operands to 10 bits of mantissa. Raises `OptionError` for an
     operand that `needs_copy`.
     """
@@ -51,7 +51,10 @@ def gemms(
     adds = not fused if is_linear else node.attributes.accumulate
     first, second, result = (_readable(node, v, places[v]) for v in (b, a, c))
     if result.is_transposed:
-        raise OptionError(f"{node.label}: the rows of the output must be contiguous")
+        raise OptionError(
+            f"{node.label}: the rows of the output must be contiguous, got byte strides "
+            f"{places[c].strides}"
+        )
     rows, columns = c.shape[-2:]
     inner = a.shape[-2] if transpose_a else a.shape[-1]
     return tuple(

@@ -22,7 +22,9 @@ def product_kernel(call: Gemm) -> Launch:
     if call.beta not in (0.0, 1.0):
         raise OptionError(f"a product kernel supports beta 0 or 1, got {call.beta}")
     if call.epilogue != "none":
-        raise OptionError(f"a product kernel supports no epilogue, got {call.epilogue!r}")
+        raise OptionError(
+            f"a product kernel supports only the epilogue 'none', got {call.epilogue!r}"
+        )
     first = _operand("first", call.first)
     second = _operand("second", call.second)
     c = _operand("c", call.c)

@@ -14,7 +14,7 @@ from graphc.ir.types import TensorType, contiguous_strides, padded_strides
 from graphc.ops.matmul import Linear, Matmul, activation_of
 
 PRODUCTS = ("matmul", "linear")
-"""The ops that are products."""
+"""Names of the ops that are matrix products."""
 
 GPU_PRODUCTS = (*PRODUCTS, "scaled_matmul")
 """The ops that are products in plans for a GPU."""
@@ -63,6 +63,6 @@ def _activated(node: Node, places: Places) -> tuple[Each, ...]:
 
 
 def unreadable(node: Node, strided: Strided) -> tuple[Value, ...]:
-    """Return the operands whose strides no BLAS can read."""
+    """Return the matrix operands of a node whose strides no BLAS can read."""
     found = [v for v in node.inputs[:2] if v in strided and needs_copy(v, strided[v])]
     return tuple(dict.fromkeys(found))

@@ -15,9 +15,8 @@ OF_FLOAT64 = "((unsigned long long)(words[{}] >> 5) << 26 | words[{}] >> 6)"
 
 
 def drawn_kernel(program: Drawn) -> Launch:
-    """Return the launch that runs a random program.
-
-    The stream's number is an argument, so layers of one shape share a kernel.
+    """Return the launch that runs a random program. The number of the random stream is an argument,
+    so layers of one shape share a kernel.
     """
     lanes, inputs, output = program.lanes, program.inputs, program.output
     whole = program.elements % lanes == 0

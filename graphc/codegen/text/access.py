@@ -45,7 +45,7 @@ class Access:
         return f"const auto *const {name}_at = {name} + ({self.at});"
 
     def read(self) -> str:
-        """Return C++ for the operand's value in a lane."""
+        """Return C++ for the value of the operand in the current lane."""
         name = self.operand.name
         if self.operand.buffer is None:
             return f"{name}_at" + self._lane(" + ")
@@ -82,7 +82,7 @@ class Access:
 
 
 def accesses(operands: Sequence[Operand], indices: Sequence[str], width: int) -> list[Access]:
-    """Return accesses of operands at these indices."""
+    """Return accesses to `width` elements of each operand at these indices."""
     return [Access(o, starting_at(o, offset(indices, o.strides)), width) for o in operands]
 
 

@@ -25,7 +25,8 @@ INDEX_LIMIT = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a tensor: the byte address of its first element, and byte strides."""
+    """The location of a tensor in memory: the byte address of its first element, and byte
+    strides."""
 
     address: int
     strides: tuple[int, ...]
@@ -71,7 +72,7 @@ class Operand:
 
 
 def operand(name: str, value: Value, place: Place, shape: tuple[int, ...]) -> Operand:
-    """Return a value broadcast to `shape` by NumPy's rule."""
+    """Return a value as an operand, broadcast to `shape` by NumPy's rule."""
     size = value.type.dtype.itemsize
     own = [
         0 if extent == 1 else stride // size
@@ -103,7 +104,10 @@ def on_frame(
     """
     strides = folded_strides(value.type, place.strides, own)
     if strides is None:
-        raise ValueError(f"{value.type} with strides {place.strides} cannot be viewed as {own}")
+        raise ValueError(
+            f"{value.type} with byte strides {place.strides} cannot be viewed in the shape {own}; "
+            "copy it first"
+        )
     size = value.type.dtype.itemsize
     elements = tuple(0 if n == 1 else s // size for n, s in zip(own, strides, strict=True))
     missing = (0,) * (len(shape) - len(own))
@@ -168,7 +172,8 @@ def pack_bytes(operand: Operand, width: int) -> int:
 
 
 def packs(operand: Operand, width: int) -> bool:
-    """Return true if all packs of `width` elements along the last axis are aligned."""
+    """Return true if an operand's packs of `width` elements along the last axis are contiguous and
+    aligned."""
     if width == 1 or operand.buffer is None or not operand.strides or operand.strides[-1] != 1:
         return False
     needed, size = pack_bytes(operand, width), operand.dtype.itemsize

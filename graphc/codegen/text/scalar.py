@@ -87,7 +87,7 @@ def floating(dtypes: Sequence[DType]) -> DType | None:
 def common_dtype(dtypes: Sequence[DType | None]) -> DType | None:
     """Return the dtype in which a function of operands of these dtypes is computed.
 
-    None represents a literal. The result is None if there are only literals and bools.
+    A dtype of None represents a literal. The result is None if there are only literals and bools.
     """
     found = [dtype for dtype in dtypes if dtype is not None]
     arithmetic = [dtype for dtype in found if dtype != bool_]
@@ -117,7 +117,7 @@ class ScalarCode:
         self.statements.append(f"const {C_TYPES[held]} {name}_value = {value};")
 
     def compute(self, expression: Expression) -> tuple[str, DType]:
-        """Return a C++ operand that holds the expression's value, and its dtype."""
+        """Return C++ for the expression's value, such as the name of a variable, and its dtype."""
         done: list[tuple[str, DType]] = []
         for instruction in expression.instructions:
             dtype = self._dtype(instruction.operands, done)
@@ -207,7 +207,8 @@ def _of_floats(function: str, operands: list[str], suffix: str) -> str:
 
 
 def _of_integers(function: str, operands: list[str], kind: str) -> str:
-    """Return C++ for integers, which wrap around; signed overflow is undefined in C++."""
+    """Return C++ for a function of integers that wrap around, though signed overflow is undefined
+    in C++."""
     a, *others = [f"({kind}){operand}" for operand in operands]
     match function:
         case "add" | "multiply":

@@ -14,7 +14,7 @@ READ = ("row", "column")
 
 
 class Windows(Protocol):
-    """The strides of windows along height and width, and the padding, leading sides first."""
+    """The strides of windows along height and width, and the paddings, leading sides first."""
 
     @property
     def stride(self) -> Pair: ...

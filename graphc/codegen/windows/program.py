@@ -12,7 +12,8 @@ from graphc.ops.geometry import Pair
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Size and geometry of windows, (rows, columns) each; padding has the leading sides first."""
+    """Size, stride, padding and dilation of windows, as (rows, columns); leading paddings come
+    first."""
 
     size: Pair
     stride: Pair

@@ -3,4 +3,4 @@
 from graphc.codegen.llvm.families import lookup, scan
 
 FAMILIES = (lookup, scan)
-"""The modules whose import registers the rules of the package's own ops."""
+"""Modules that register the rules of the package's own ops when they are imported."""

@@ -53,18 +53,15 @@ STREAMED_BYTES = 64 * 2**20
 not stay in the cache."""
 
 COLUMNS, MANY_ROWS = 256, 64
-"""The columns per piece for tables with fewer rows than `MANY_ROWS`.
-
-Such tables have many lookups per row, so a piece is some columns of one row. For other tables it is
-some whole rows.
+"""Columns per piece for tables with fewer rows than `MANY_ROWS`. Such tables have many lookups per
+row, so a piece is some columns of one row. For other tables a piece is some whole rows.
 """
 
 
 @native_rule("gather")
 def _gather(node: Node, places: Places) -> NativeCalls:
-    """Copy rows of a contiguous table into a contiguous y.
-
-    A number out of range reads the nearest row.
+    """Return the calls that copy rows of a contiguous table to a contiguous y. A row number out of
+    range reads the nearest row.
     """
     table, numbers = node.inputs
     columns, lookups = math.prod(table.shape[1:]), numbers.type.elements
@@ -121,9 +118,8 @@ def _fill(builder: Builder, target: IrValue, count: IrValue, value: IrValue, dty
 
 @native_rule("gather_gradient")
 def _gather_gradient(node: Node, places: Places) -> NativeCalls:
-    """Sum rows of a contiguous dy into a contiguous table, by contiguous numbers.
-
-    A running sum is in the output's memory, or is copied there first.
+    """Return the calls that add each row of dy to the row of the table with its number. All tensors
+    are contiguous. A running sum is in the output's memory, or is copied there first.
     """
     dy, numbers, *sums = node.inputs
     dtable = node.output
@@ -168,8 +164,8 @@ def _write_chains(builder: Builder, number: DType) -> None:
     last = b.sub(lookups, index(1))
 
     def enter(step: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
-        """Prepend the lookup to its list, last lookup first, so that lists are in ascending
-        order."""
+        """Prepend a lookup to the list of its row. Lookups are visited in descending order, so
+        lists are ascending."""
         lookup = b.sub(last, step)
         row = load_integer(b, numbers, lookup, number)
         with b.if_then(b.icmp_unsigned("<", row, rows)):
@@ -183,7 +179,7 @@ def _write_chains(builder: Builder, number: DType) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """The properties on which the text of the sums depends."""
+    """The properties on which the text of the kernel of sums depends."""
 
     dtype: DType
     begins: bool
@@ -281,7 +277,8 @@ class _Rows:
         return so_far
 
     def clear(self, count: IrValue, target: IrValue) -> None:
-        """Write zeros, with non-temporal stores if requested and if whole vectors are aligned."""
+        """Write code that stores zeros, with non-temporal stores if requested and whole vectors are
+        aligned."""
         b, dtype = self.builder, self.dtype
         size = LANES * dtype.itemsize
         nothing = ir.Constant(vector(MEMORY[dtype]), None)

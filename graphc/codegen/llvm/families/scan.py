@@ -54,7 +54,7 @@ class _Structure:
     outer: int
     """The number of axes that index lines, except the axis along which vectors are loaded."""
     units: tuple[bool, bool]
-    """For x and for y, true if the lines of a vector are neighbors in memory."""
+    """For x and for y, true if the `LANES` lines of a vector are adjacent in memory."""
     squares: Squares
     """The order in which squares along a line are processed, if lines are read by squares."""
 
@@ -254,7 +254,8 @@ def _nothing(structure: _Structure) -> IrValue:
 def _sums(
     builder: Builder, structure: _Structure, columns: list[IrValue], total: IrValue
 ) -> tuple[list[IrValue], IrValue]:
-    """Return the stored values of each column of a square, and the total after it."""
+    """Return the running sums for each column of a square, as stored, and the total after the
+    square."""
     b, dtype = builder, structure.dtype
     kind, descends = arithmetic_dtype(dtype), structure.squares == "descending"
     plus = b.fadd if kind.kind == "float" else b.add
