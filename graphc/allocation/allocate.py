@@ -131,7 +131,7 @@ class Allocation:
 
     @cached_property
     def separate(self) -> Storages:
-        """Storages without overwriting, except of states."""
+        """Storages without overwriting of operands; updates still overwrite states."""
         return assign_storages(self.graph, self.live, self.strides, overwrite=False)
 
     @cached_property
@@ -183,7 +183,7 @@ class Allocation:
 
     @cached_property
     def live_bytes(self) -> int:
-        """The peak live bytes if all values that may share bytes do."""
+        """The peak live bytes, with all sharing of bytes that storages allow."""
         tenants = self.tenants("packed")
         fixed = self.fixed_bytes(self.storages("packed"))
         return fixed + peak_bytes((t.first, t.last, t.bytes) for t in tenants)
@@ -224,7 +224,7 @@ class Allocation:
     ) -> MemoryPlan:
         """Return the plan under a strategy.
 
-        `recompute` names the policy that made the graph. `costs` is the cost model of
+        `recompute` is the name of the policy that created the graph. `costs` is the cost model of
         recomputation, by default the roofline of the target's device. `places` replaces the
         strategy's offsets.
         """
@@ -265,7 +265,7 @@ class Allocation:
         return align(size, self.alignment)
 
     def placed(self, strategy: Allocate) -> Places:
-        """Return the offsets that a strategy finds."""
+        """Return the tenants with the offsets that a strategy finds, and the height."""
         if strategy not in self._places:
             tenants = self.tenants(strategy)
             self._places[strategy] = Places(tenants, *PLACERS[strategy](tenants))

@@ -30,7 +30,7 @@ Above it, DSATUR would take minutes, so only the order by degree is tried.
 
 
 class ColoringError(OptionError):
-    """An error: too many storages to color."""
+    """An error that there are too many storages to color."""
 
 
 def color(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
@@ -69,7 +69,7 @@ def _conflicts(tenants: Sequence[tuple[int, int, int]]) -> networkx.Graph[int]:
 
 
 def _bytes(tenants: Sequence[tuple[int, int, int]], blocks: Sequence[int]) -> int:
-    """Return the sum of the sizes of all blocks."""
+    """Return the sum of the bytes of all blocks, each of the size of its largest tenant."""
     sizes: dict[int, int] = {}
     for (*_, size), block in zip(tenants, blocks, strict=True):
         sizes[block] = max(sizes.get(block, 0), size)

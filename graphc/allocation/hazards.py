@@ -41,11 +41,11 @@ class Addresses:
     spans: Sequence[tuple[int, int]]
     """The byte range of each buffer: its first byte and one past its last."""
     workspaces: Mapping[Node, int]
-    """The number of the workspace buffer of each node."""
+    """The number of each node's workspace buffer."""
 
     @classmethod
     def of(cls, plan: MemoryPlan) -> Addresses:
-        """Return the addresses of a plan."""
+        """Return the addresses in the buffers of a plan."""
         spans = [(buffer.offset, buffer.offset + buffer.bytes) for buffer in plan.buffers]
         scratchs = {node: buffer.index for node, buffer in plan.workspaces.items()}
         return cls(plan.graph, plan.placements, spans, scratchs)
@@ -56,9 +56,8 @@ class Addresses:
 
 
 def hazards(places: Addresses) -> list[tuple[int, ...]]:
-    """Return for each node the earlier nodes that it depends on (RAW, WAR or WAW).
-
-    Dependences that others imply may be left out. Views have none.
+    """Return for each node the earlier nodes that it depends on (RAW, WAR or WAW). Dependences that
+    follow from others may be left out. Views have no dependences.
     """
     tracker = _Tracker(places)
     return [

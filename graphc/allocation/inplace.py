@@ -94,7 +94,7 @@ class _Assignment:
         self.placements: dict[Value, Placement] = {}
 
     def open(self, value: Value, how: How) -> None:
-        """Give the value its own storage."""
+        """Create a storage for the value, which becomes its root."""
         first, last = self.live.born[value], self.live.dies[value] + 1
         if isinstance(value, State):
             first, last = 0, self.live.end + 1
@@ -134,7 +134,8 @@ class _Assignment:
         self.placements[value] = _placement(index, layout, how, other)
 
     def views(self, node: Node) -> bool:
-        """Place the outputs of a view op inside its operand; return False if strides forbid it."""
+        """Place the outputs of a view op in the storage of its operand. Returns False if the node
+        is not a view or the strides of the operand allow none."""
         viewed = node.viewed
         if viewed is None:
             return False

@@ -23,7 +23,7 @@ class Liveness:
 
 
 def liveness(graph: Graph) -> Liveness:
-    """Return the live ranges of all values of a graph in its order."""
+    """Return the live ranges of all values of a graph, in the order of its nodes."""
     end = len(graph.nodes)
     born: dict[Value, int] = dict.fromkeys(graph.sources, 0)
     for step, node in enumerate(graph.nodes):

@@ -37,7 +37,8 @@ Placer = Callable[[Sequence[Tenant]], tuple[list[int], int]]
 
 
 def _side_by_side(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Place each storage in its own bytes, one after another."""
+    """Place storages one after another without sharing bytes; workspaces share one block at the
+    end."""
     return _with_common_workspace(tenants, lambda sizes: list(range(len(sizes))))
 
 
@@ -51,7 +52,7 @@ def _with_common_workspace(
 ) -> tuple[list[int], int]:
     """Place storages in the blocks of `choose_blocks`, and one workspace after them.
 
-    Each block has the size of its largest tenant, the workspace that of its largest user.
+    Each block has the size of its largest tenant, the common workspace that of the largest one.
     """
     values = [t for t in tenants if isinstance(t.owner, Storage)]
     blocks = choose_blocks([(t.first, t.last, t.bytes) for t in values])

@@ -47,7 +47,8 @@ def share(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
 
 
 def _choose(free: list[FreeBlock], size: int) -> int | None:
-    """Take the best matching block from the free list; None if no free block matches."""
+    """Remove the best matching block from the free list and return its tag; None if no block
+    matches."""
     at = bisect.bisect_left(free, (size, -1, -1))
     if at < len(free) and free[at][0] <= size * MATCH_RANGE:
         return free.pop(at)[2]

@@ -36,9 +36,8 @@ class Schedule:
 
 
 def scheduled(needs: Needs, seconds: Sequence[float | None], count: int) -> Schedule:
-    """Return a list schedule of nodes in order, each on the stream where it can start first.
-
-    `seconds` is None for views.
+    """Return a list schedule of nodes on `count` streams: in order, each on the stream where it can
+    start first. `seconds` has the duration of each node, None for views.
     """
     free, done = [0.0] * count, [0.0] * len(needs)
     known = [[NOBODY] * count for _ in range(count)]
@@ -102,10 +101,10 @@ def longest_paths_first(needs: Needs, seconds: Sequence[float | None], count: in
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Groups of neighboring nodes that share a launch and are scheduled as one.
+    """Groups of successive nodes that share a launch and are scheduled as one.
 
-    `heads` has the first node of the group of each node, which is the node itself if it is alone.
-    `tails` has the last node of each group by its head.
+    `heads` has, for each node, the first node of its group, which is the node itself if it is
+    alone. `tails` maps the first node of each group to its last.
     """
 
     heads: list[int]

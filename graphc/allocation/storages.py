@@ -12,7 +12,8 @@ from graphc.plans.memory_plan import Placement, strided
 
 @dataclass(slots=True)
 class Storage:
-    """Bytes shared by values, live on steps `[first, last)`; `root` is the first value."""
+    """Bytes that several values share, live on steps `[first, last)`; `root` is the first of the
+    values."""
 
     index: int
     bytes: int

@@ -53,7 +53,7 @@ PARTS_APART = (1.0, 0.95, 0.9, 0.8, 0.6, 0.3)
 """Fractions of the tenants that get separate bytes, taken from the smallest tenants up."""
 
 BEFORE_ALL, BEHIND_ALL = NOBODY - 1, 2**62
-"""Clock values before and after all nodes: inputs are written and outputs read there."""
+"""Clock values before and after all nodes, at which inputs are written and outputs are read."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _streams(
 
 
 def _seconds(places: Addresses, costs: CostModel) -> list[float | None]:
-    """Return the seconds of each node; None for views, which do no work."""
+    """Return the estimated seconds of each node; None for views, which do no work."""
     return [
         max(LEAST_SECONDS, costs.seconds(node)) if places.runs(node) else None
         for node in places.graph.nodes
@@ -201,7 +201,7 @@ class _Width:
         places = self._addresses(apart.tolist(), int(self.sizes.sum()))
         self.seconds = _seconds(places, costs)
         self.needs: Needs = hazards(places)
-        """Dependences of the nodes if all values have separate bytes."""
+        """For each node, the nodes that it depends on if all values have separate bytes."""
         self.launches = _launches(places, self.needs, allocation.target)
 
     def ways(self) -> Iterator[_Way]:
@@ -262,10 +262,9 @@ class _Width:
         return Addresses(self.graph, self.storages.placements, spans, workspaces)
 
     def _conflicts(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Return two relations of tenants as matrices.
-
-        The first has pairs that are live at the same step in the order of the graph. The second has
-        pairs that the schedule with separate bytes does not order.
+        """Return two boolean matrices over pairs of tenants. The first is true for pairs that are
+        live at the same step in the order of the graph. The second is true for pairs that the
+        schedule with separate bytes does not order.
         """
         first = np.array([tenant.first for tenant in self.tenants])
         last = np.array([tenant.last for tenant in self.tenants])
@@ -279,8 +278,8 @@ class _Width:
     def _clocks(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return vector clocks of the begin and end of each tenant, by tenant and stream.
 
-        `begin` has the last node that is certain to have run when any node that touches the tenant
-        starts. `end` has the last node that touches it.
+        `begin` has the last node that is certain to have run when any node that accesses the tenant
+        starts. `end` has the last node that accesses the tenant.
         """
         schedule = _scheduled(self.needs, self.seconds, self.launches, self.count)
         shape = (len(self.tenants), self.count)

@@ -58,7 +58,8 @@ class Part:
 class Parts:
     """The values placed inside concatenations.
 
-    `places` has the parts. `lifetimes` has the steps `[first, last)` of each whole.
+    `places` maps each of these values to its part. `lifetimes` has the steps `[first, last)` of
+    each whole.
     """
 
     places: dict[Value, Part]
@@ -90,7 +91,8 @@ def is_bucket(graph: Graph, node: Node) -> bool:
 
 @dataclass(slots=True)
 class _Block:
-    """A storage with its bytes and its steps, which parts may extend.
+    """A storage during the choice: its bytes and the steps on which it is live, which parts may
+    extend.
 
     `residents` has the root of the storage, then its views.
     """
@@ -132,7 +134,7 @@ class _Choosing:
             change[block.first] += block.bytes
             change[block.last] -= block.bytes
         self.profile = np.cumsum(change)
-        """Bytes live at each step."""
+        """Bytes live at each step, with the parts chosen so far."""
 
     def block_of(self, value: Value) -> _Block:
         """Return the block of the value's storage in `separate`."""
@@ -199,7 +201,8 @@ class _Choosing:
         )
 
     def may_read_all(self, residents: Iterable[Value], layout: Layout) -> bool:
-        """Return True if all views and consumers of a value accept another layout of it."""
+        """Return True if all consumers of a value and of its views accept `layout` for the
+        value."""
         layouts: dict[Value, Layout] = {}
         for value in residents:
             source = self.separate.placements[value].over
@@ -217,7 +220,8 @@ class _Choosing:
         )
 
     def may_read(self, node: Node, value: Value, layout: Layout) -> bool:
-        """Return True if a node accepts the layout; views do, since their consumers are checked."""
+        """Return True if a node accepts a layout of a value that it reads; views accept any, as
+        their consumers are checked."""
         if self.separate.placements[node.outputs[0]].how == "view":
             return True
         names = {node.op.input_name(i) for i, v in enumerate(node.inputs) if v is value}

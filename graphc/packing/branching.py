@@ -40,8 +40,8 @@ def _choices(section: int, floor: int, buffers: Table, sections: Table, members:
 
 @compiled
 def most_constrained(capacity: int, buffers: Table, sections: Table, members: Integers) -> int:
-    """Return the end section of a valley with the fewest choices; ties go to the least spare
-    bytes."""
+    """Return the end section of a valley with the fewest choices, and of these the one with the
+    least spare bytes."""
     count = len(sections) - 1
     fewest, least_spare, chosen = FAR, FAR, 0
     wall, begin = FAR, 0

@@ -38,7 +38,7 @@ class BufferTable:
 def read_buffers(path: str) -> BufferTable:
     """Read a file of buffers.
 
-    Raises `PackingError` with line and column, the rule, and the text that breaks it.
+    Raises `PackingError`, which names line and column, the rule, and the text that breaks the rule.
     """
     try:
         content = Path(path).read_bytes()
@@ -67,7 +67,7 @@ def read_buffers(path: str) -> BufferTable:
 
 
 def write_offsets(path: str, table: BufferTable, offsets: Integers) -> None:
-    """Write the buffers with their offsets, atomically."""
+    """Write a CSV file of the buffers with their offsets; the file is replaced atomically."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*NEEDED, "offset"])
@@ -121,7 +121,7 @@ class _Reader:
         return BufferTable(tuple(ids), tuple(lower), tuple(upper), tuple(size), pinned)
 
     def header(self) -> dict[str, int]:
-        """Read the header; return the position of each column."""
+        """Read the header of the file; return the position of each known column."""
         names = [name.strip() for name in next(self.rows, [])]
         missing = [name for name in NEEDED if name not in names]
         if missing:
@@ -140,7 +140,8 @@ class _Reader:
         return {name: names.index(name) for name in known}
 
     def number(self, column: str, cell: str, least: int = -LARGEST + 1) -> int:
-        """Return the decimal integer of a cell; fail if it is below `least`."""
+        """Return the integer in a cell; raise `PackingError` if it is malformed or below
+        `least`."""
         digits = cell.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
             self.fail(column, "it must be a whole number of at most 19 digits", cell)

@@ -33,7 +33,7 @@ DECISIONS = 1000
 
 
 class Outcome(Enum):
-    """The result of a search."""
+    """The outcome of a search."""
 
     FOUND = 1
     NONE_EXISTS = 0
@@ -42,7 +42,8 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The outcome of a search, its work, and the offsets if it found a packing."""
+    """The result of one search: its outcome, its units of work, and the offsets if a packing was
+    found."""
 
     outcome: Outcome
     offsets: Integers

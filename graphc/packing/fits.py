@@ -30,7 +30,7 @@ from graphc.packing.pieces import NONE, ROUND, WORK, Pieces, put_together
 from graphc.packing.problem import Integers
 
 NEWEST = 48
-"""The number of entries of a long list that are compared with all others."""
+"""The number of newest entries of a long list that are compared with all other entries."""
 
 
 def join_fits(pieces: Pieces, due: Integers) -> int:

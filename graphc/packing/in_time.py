@@ -36,7 +36,8 @@ def pack_in_time(problem: PackingProblem) -> tuple[Integers, int]:
 
 
 class _Holes:
-    """Free space below the height: by size for the choice, by start and end for merging."""
+    """Holes below the height, sorted by size to choose one, and by start and end to merge
+    neighbors."""
 
     def __init__(self) -> None:
         self.height = 0

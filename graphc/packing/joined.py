@@ -85,14 +85,15 @@ class Joined:
             self._ruin(whole, number)
 
     def offsets(self, of_pieces: Integers) -> Integers:
-        """Return the offsets of the buffers, given those of the pieces."""
+        """Return the offsets of the buffers, given the offsets of the pieces."""
         found = np.zeros(len(self._first), np.int64)
         found[self._whole] = of_pieces
         spread(self._first, self._size, self._parts, found, self._whole)
         return found[: self._buffers]
 
     def _guess(self, whole: Integers, number: int) -> bool:
-        """Pile up some of the pieces with equal live ranges; return False if there are none."""
+        """Pile up some pairs of whole pieces with equal live ranges; return False if there are no
+        such pairs."""
         pieces = self._pieces
         first, last = pieces.first[whole], pieces.last[whole]
         order = np.lexsort((last, first))
@@ -108,7 +109,7 @@ class Joined:
         return True
 
     def _ruin(self, whole: Integers, number: int) -> None:
-        """Take apart all guesses, and a fraction of the small pieces."""
+        """Take apart all pieces joined by guesses, and a fraction of the other small pieces."""
         pieces = self._pieces
         made = whole[whole >= self._buffers]
         chance = (1 + random_numbers(len(made), self._number(number))) / 2

@@ -40,7 +40,7 @@ def columns_of(problem: PackingProblem) -> dict[str, Integers]:
 
 
 def basic_orders(problem: PackingProblem) -> Iterator[Integers]:
-    """Yield the orders by `KEYS`, then the order by birth."""
+    """Yield orders of buffers: by each entry of `KEYS`, then by birth."""
     columns = columns_of(problem)
     for keys in (*KEYS, ("birth", "duration", "size")):
         yield order_by([columns[key] for key in keys])
@@ -64,13 +64,14 @@ def disturbed_orders(problem: PackingProblem) -> Iterator[Integers]:
 
 
 def order_by(keys: list[np.ndarray[tuple[int, ...], np.dtype[np.number]]]) -> Integers:
-    """Return buffers by decreasing keys, most significant first; ties keep the given order."""
+    """Return the indices of buffers by decreasing keys, most significant key first; ties keep their
+    order."""
     # `np.lexsort` takes the most significant key last.
     return np.lexsort([-key for key in reversed(keys)])
 
 
 def ranks(order: Integers) -> Integers:
-    """Return the position of each buffer in an order."""
+    """Return, for each buffer, its position in an order."""
     found = np.empty(len(order), np.int64)
     found[order] = np.arange(len(order))
     return found

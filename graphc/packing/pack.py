@@ -74,7 +74,8 @@ def pack(
 
 
 def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Integers, int, int]:
-    """Pack parts with disjoint live ranges separately, always the highest part next.
+    """Pack groups of buffers whose live ranges do not overlap separately; always improve the
+    highest one.
 
     Returns offsets, a lower bound of the height, and the work done.
     """

@@ -152,7 +152,8 @@ class Packer:
         yield from self._search() if may_search else self._squeak(None)
 
     def _join(self, seed: int) -> Iterator[bool]:
-        """Join pieces that fit together, and pack the pieces instead."""
+        """Join pieces that fit together, and pack the pieces instead of the buffers; yields after
+        each unit of progress."""
         if not self._may_join:
             return
         joined = Joined(self.problem, seed)
@@ -240,7 +241,7 @@ class Packer:
         return self.height - max(1, (self.height - least) // PARTS[turn % len(PARTS)])
 
     def keep(self, offsets: Integers, height: int) -> None:
-        """Keep a packing if it is lower."""
+        """Keep a packing as the best one if its height is lower than the best so far."""
         if height < self.height:
             self.offsets, self.height = offsets, height
 

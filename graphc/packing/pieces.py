@@ -44,7 +44,7 @@ class Pieces(NamedTuple):
 
 
 def pieces_of(problem: PackingProblem) -> Pieces:
-    """Return the buffers of a problem as pieces, with nothing joined and all times due."""
+    """Return a piece for each buffer of a problem; no pieces are joined, and all times are due."""
     count = len(problem)
     capacity = 2 * count + 1
     columns = np.zeros((3, capacity), np.int64)
@@ -65,7 +65,7 @@ def pieces_of(problem: PackingProblem) -> Pieces:
 
 
 def times_due(pieces: Pieces) -> Integers:
-    """Return the times to examine in the next round."""
+    """Return the times that are due for examination in the next round."""
     return np.flatnonzero(pieces.due > pieces.counters[ROUND])
 
 
@@ -81,7 +81,7 @@ def _change(pieces: Pieces, piece: int, is_whole: bool) -> None:
 def put_together(
     pieces: Pieces, a: int, b: int, c: int, d: int, e: int, size: int, is_guess: bool
 ) -> None:
-    """Join two pieces, or five, into one, in the order of `parts`.
+    """Join two or five pieces into a new piece; they become its `parts` in the order given.
 
     Its live range begins with that of `a` (in a wheel `d` begins with it) and ends with that of
     `b`.
@@ -125,8 +125,8 @@ def take_apart(pieces: Pieces, chosen: Integers) -> None:
 
 @compiled
 def pile_up(pieces: Pieces, one: Integers, other: Integers) -> None:
-    """Pile up pairs of pieces with equal live ranges as guesses; skip pieces that are no longer
-    whole."""
+    """Pile up the pairs `one[i]`, `other[i]` of pieces with equal live ranges, as guesses. Pairs
+    with a piece that is already part of another piece are skipped."""
     for place in range(len(one)):
         a, b = one[place], other[place]
         if pieces.is_whole[a] and pieces.is_whole[b]:

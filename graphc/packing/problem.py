@@ -33,12 +33,12 @@ class Packing:
 
     @property
     def is_optimal(self) -> bool:
-        """True if no lower packing exists."""
+        """True if it is proven that no lower packing exists."""
         return self.height == self.proven
 
     @property
     def gap(self) -> float:
-        """The distance of the height from the bound, relative to the bound."""
+        """The fraction by which the height exceeds the bound."""
         return self.height / self.bound - 1 if self.bound else 0.0
 
 
@@ -123,7 +123,8 @@ class PackingProblem:
 
     @cached_property
     def births(self) -> Integers:
-        """The number of buffers born before each section; one entry more than sections."""
+        """For each section, the number of buffers born before it; a last entry counts all
+        buffers."""
         return np.searchsorted(self.first[self.by_birth], np.arange(self.sections + 1))
 
     def apart(self) -> list[Integers]:
@@ -137,7 +138,7 @@ class PackingProblem:
         return np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(order) else []
 
     def part(self, chosen: Integers) -> PackingProblem:
-        """Return the problem restricted to some of the buffers."""
+        """Return the problem of the `chosen` buffers alone."""
         first, last, size = self.first[chosen], self.last[chosen], self.size[chosen]
         return PackingProblem.of(first, last, size, self.is_pinned[chosen], self.offset[chosen])
 

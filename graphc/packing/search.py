@@ -73,8 +73,8 @@ next choice in the list of choices, and the end of its part of the list; the buf
 
 @compiled
 def _settle(offset: int, size: int, pins: Table, start: int, stop: int) -> int:
-    """Return the lowest offset from `offset` up at which `size` fits between pins `[start,
-    stop)`."""
+    """Return the lowest offset, at least `offset`, at which `size` units overlap none of pins
+    `[start, stop)`."""
     for pin in range(start, stop):
         # Pins ascend, so passed pins stay below and one walk suffices.
         if offset < pins[pin, 1] and pins[pin, 0] < offset + size:
@@ -112,7 +112,7 @@ def _fits(
     raised: Table,
     raises: int,
 ) -> tuple[bool, int]:
-    """Raise the floors of sections `[begin, end)`.
+    """Update the floors of sections `[begin, end)`.
 
     Returns True if the unplaced buffers fit above the floors, and the length of the trail.
     """
@@ -216,8 +216,8 @@ def _decide(
     members: Integers,
     choices: Integers,
 ) -> None:
-    """Begin a decision: choose its section and list the buffers that can rest there, from
-    `begin`."""
+    """Begin a decision: choose its section, and write the buffers that can rest there to
+    `choices[begin:]`."""
     section = most_constrained(capacity, buffers, sections, members)
     decision[SECTION], decision[NEXT], decision[TRIED] = section, begin, -1
     decision[END] = list_choices(section, buffers, sections, members, choices, begin)
@@ -278,8 +278,8 @@ def _begin(
     lifted: Table,
     raised: Table,
 ) -> bool:
-    """Reset the state, with all buffers on the bottom or on their pins; return True if that
-    fits."""
+    """Reset the state: no buffer is placed, and each has its least offset. Returns True if all fit
+    the capacity there."""
     buffers[:, PLACED:] = 0
     sections[:, REST:] = 0
     fits = True

@@ -18,7 +18,7 @@ ALIKE = 50
 """The minimum average number of buffers per live range for stacking."""
 
 Offsets = Callable[[Integers], Integers]
-"""A function from the offsets of stacks to those of the buffers."""
+"""A function from the offsets of stacks to the offsets of the buffers in them."""
 
 
 def stacked(problem: PackingProblem, most: int) -> tuple[PackingProblem, Offsets] | None:

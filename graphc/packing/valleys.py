@@ -57,7 +57,8 @@ def _smaller_children(tree: Integers, node: int) -> None:
 def _best_inside(
     ranks: Integers, lasts: Integers, start: int, stop: int, wall: int, stack: Integers
 ) -> tuple[int, int]:
-    """Return the leaf of the best rank at positions `[start, stop)` that ends by `wall`, or 0.
+    """Return the leaf of the best-ranked buffer at positions `[start, stop)` that ends by section
+    `wall`, or 0 if there is none.
 
     The second result is the number of visited nodes.
     """
@@ -100,7 +101,8 @@ def _best_inside(
 def _raise_floor(
     start: int, left: int, right: int, end_of: Integers, before: Integers, level: Integers
 ) -> int:
-    """Raise a valley to its lower wall and merge the runs; return the start of the merged run."""
+    """Raise the floor of a valley to its lower wall, and merge runs of equal height. Returns the
+    start of the merged run."""
     # The lower wall is finite: between both ends of time, any buffer would have fitted.
     end = end_of[start]
     level[start] = min(left, right)

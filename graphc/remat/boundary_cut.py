@@ -38,7 +38,8 @@ boundary."""
 
 
 class BoundaryCut:
-    """The saved values at the forward/backward boundary of one run."""
+    """Chooser of the values to save at the forward/backward boundary of one run, by minimum
+    cuts."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain, self.steps, self.run = chain, chain.steps, chain.run

@@ -57,7 +57,7 @@ factor. Policies are tried up to the same factor above the budget, since a bette
 their peak."""
 
 LEAST_TRIALS = 2
-"""Schedules near the lowest peak that are packed to find the least arena."""
+"""Number of schedules near the lowest peak that are packed to find the smallest arena."""
 
 POINTS = 16
 """Number of points of a frontier."""
@@ -79,7 +79,8 @@ class Search:
         self.training = TrainingGraph(allocation, cost, maps_only, is_one_pass)
         self.solver = Solver(self.training.steps)
         self._origins: dict[Node, int] = {}
-        """The position of the node that each node of a generated graph executes."""
+        """For each node of a generated graph, the position of the original node that it
+        executes."""
 
     def size(self, point: Point) -> int:
         """Return the bytes of a point: its feature maps if `maps_only` is set, else its arena."""
@@ -111,7 +112,8 @@ class Search:
         return self.solver.measured(self.training.without_views(positions))
 
     def packed_within(self, schedule: Schedule, budget: int) -> Point | None:
-        """Return the fastest packed schedule found within a budget, starting from `schedule`."""
+        """Return the point of the fastest schedule found whose packed size is within a budget, or
+        None. The search starts from `schedule`."""
         starts, capacity = self._starts(schedule, budget)
         best, above = None, 0
         for number in range(MOST_CORRECTIONS):
@@ -362,11 +364,12 @@ class BudgetPlanner:
 
     @cached_property
     def bound_bytes(self) -> int:
-        """Lower bound on the arena of every schedule."""
+        """A lower bound on the arena bytes of every schedule."""
         return least_bytes(self._search(False).training.bounding_steps)
 
     def extra_time_bound(self, budget: int, maps_only: bool) -> float:
-        """Return a lower bound on the extra time of every schedule within the budget."""
+        """Return a lower bound on the extra time of schedules within the budget, as a fraction of a
+        step."""
         search = self._search(maps_only)
         # Bounding steps cost no more than the graph's, so their bound holds for the graph too.
         bound = extra_cost(search.training.bounding_steps, budget)
@@ -403,7 +406,8 @@ class BudgetPlanner:
         return self.evaluations.best(graph, maps_only)
 
     def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
-        """Return a policy's extra cost and a lower bound on its peak in the given node order."""
+        """Return the recompute cost of a policy, and a lower bound on its peak bytes in the given
+        order."""
         training = self._search(maps_only, by_flops).training
         sequence = training.without_views(self._policies.of(name))
         return training.steps.extra_cost(sequence), training.bounding_steps.peak(sequence)

@@ -35,7 +35,7 @@ from graphc.remat.narrow import crossings, narrow, thinned
 from graphc.scheduling.problem import AllBut, Problem, Run
 
 SPANS = (1, 2, 4, 8)
-"""Numbers of units in a span. Within a span, values that cross its inner cuts can be dropped."""
+"""Lengths of spans, in units. Within a span, values that cross its inner cuts can be dropped."""
 
 MOST, FEW = 8, 4
 """Maximum number of options of a span of one unit, and the least such maximum of longer spans."""
@@ -151,7 +151,8 @@ class Chain:
         return found
 
     def _find_regions(self) -> None:
-        """Extend each region up to a step that reads from before the unit's first cut."""
+        """Assign backward steps to units: each region ends before a step that reads from before the
+        unit."""
         ends = [self.run.boundary] * len(self.units)
         for value, index in self.unit_of.items():
             ends[index] = max(ends[index], self.steps.last_use[value] + 1)
@@ -171,7 +172,8 @@ class Chain:
         self.regions[0] = range(self.regions[0].start, self.run.stop)
 
     def _undroppable(self) -> list[int]:
-        """Return the bytes of undroppable values after each region and at the boundary."""
+        """Return the bytes of undroppable values that are live after each region, and at the
+        boundary."""
         steps = self.steps
         change = [0] * (len(steps) + 2)
         for value, size in enumerate(steps.bytes):
@@ -238,7 +240,8 @@ class Chain:
         return max(levels, default=0), self.steps.cost_of(recomputed)
 
     def forward_peak(self, first: int, stop: int, saved: frozenset[int]) -> int:
-        """Return the peak bytes of the span's own values while units `[first, stop)` run."""
+        """Return the peak bytes of the values that units `[first, stop)` produce, while these units
+        run. Values in `saved` and those that cross the cut after the units stay live to the end."""
         # Values of other units are counted with those units.
         own = set(self.made(first, stop))
         forward = range(self.units[first].start, self.units[stop - 1].stop)
@@ -273,7 +276,8 @@ class Chain:
         return peak + untouched, self.steps.cost_of(sequence) - self.steps.cost_of(region)
 
     def options(self, first: int, stop: int) -> list[SpanOption]:
-        """Return the options of units `[first, stop)`, measured once for equal spans."""
+        """Return the saving options of units `[first, stop)`; options of equal spans are computed
+        once."""
         # Saved sets are stored as indices into the span's own values, so that equal spans can share
         # them. Peaks are stored less the bytes live beside the span, in which equal spans differ.
         key, own, shift = self._shape(first, stop)

@@ -62,7 +62,8 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Run units `[first, stop)` with an option, then the rest of the range, then their region."""
+    """An action: run units `[first, stop)` with a saving option, then the rest of the range, then
+    the region of these units."""
 
     first: int
     stop: int
@@ -71,7 +72,8 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Run units `[first, cut)`, saving only what crosses the cut, and rerun them later."""
+    """An action: run units `[first, cut)`, saving only the values that cross the cut, and rerun the
+    units later."""
 
     first: int
     cut: int
@@ -79,7 +81,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
-    """Run the region of one unit, recomputing what it needs."""
+    """An action: run the region of one unit, with the recomputation that it needs."""
 
     unit: int
 
@@ -88,7 +90,8 @@ Action = Take | Split | Lazy
 
 
 class Spans:
-    """The options of all spans of a chain: the part that does not depend on the free bytes."""
+    """Inputs of the dynamic program for one chain: options, peaks and costs of all spans of
+    units."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain

@@ -9,7 +9,7 @@ from graphc.remat.chain_dp import Action, Split, Take
 
 
 def emit(chain: Chain, actions: Sequence[Action]) -> list[int]:
-    """Return the steps of a run that execute the actions."""
+    """Return the sequence of steps of a run that executes the actions."""
     return _Emission(chain, actions).run()
 
 

@@ -41,7 +41,7 @@ class Evaluations:
         self._allocations.setdefault(allocation.graph, allocation)
 
     def allocation_of(self, graph: Graph) -> Allocation:
-        """Return the allocation of a variant."""
+        """Return the allocation of a variant of the graph, from the cache if possible."""
         if graph not in self._allocations:
             self._allocations[graph] = self.allocation.of(graph)
         return self._allocations[graph]
@@ -70,7 +70,8 @@ class Evaluations:
         return self._fitting(graph, budget) or self._fitting(self.reordered(graph), budget)
 
     def _fitting(self, graph: Graph, budget: int) -> Point | None:
-        """Return the point of a graph in its own order if it is within the budget."""
+        """Return the point of a graph in its own node order if its arena is within the budget, else
+        None."""
         if self.allocation_of(graph).live_bytes > budget:
             return None
         point = self.point(graph)

@@ -45,7 +45,7 @@ LONGEST = 3
 """Maximum length of a sequence, as a multiple of the number of steps."""
 
 EFFORT, AT_LEAST = 6, 4000
-"""Scores computed per step before giving up, and their minimum for small problems."""
+"""Maximum number of scores computed per step, and the minimum of the total for small problems."""
 
 OVERFLOW = 1 << 62
 """Bound on the sum of excess bytes over positions, so that it fits 64 bits."""

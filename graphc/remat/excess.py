@@ -17,7 +17,7 @@ from graphc.jit import compiled
 from graphc.scheduling.profile import Integers
 
 BLOCK = 128
-"""Positions per block."""
+"""Number of positions per block."""
 
 
 class Excess(NamedTuple):

@@ -20,7 +20,8 @@ from graphc.remat.narrow import crossings, narrow
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The position after step `step`, and the forward values that cross it."""
+    """A cut of a forward pass: the position after step `step`, and the values that cross it, with
+    their bytes."""
 
     step: int
     bytes: int

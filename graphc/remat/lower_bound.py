@@ -47,8 +47,8 @@ PLACES = 5
 """Maximum number of steps at which bounds are computed; they are far apart from each other."""
 
 NEARBY, FEW, NEAR = 8, 5_000, 0.05
-"""Widest steps also tried around each boundary, the largest graph for this, and their maximum
-distance from the boundary as a fraction of all steps."""
+"""Number of steps also tried near each boundary, the largest number of steps of a graph for this,
+and their maximum distance from the boundary as a fraction of all steps."""
 
 PRICES = 16
 """Maximum number of prices of a byte, and so of minimum cuts, tried for one step."""

@@ -46,7 +46,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from graphc.scheduling.problem import AllBut, Problem
 
 CAPACITY = 2**30
-"""Sum of all capacities, which are 32-bit integers."""
+"""Sum of all edge capacities, which are 32-bit integers."""
 
 SOURCE, SINK = 0, 1
 
@@ -56,7 +56,7 @@ FORBIDDEN = -1.0
 
 @dataclass(frozen=True, slots=True)
 class SavedSet:
-    """Values to save, their bytes, and the cost of recomputing the others."""
+    """A set of values to save, its bytes, and the cost of recomputing all other required values."""
 
     values: frozenset[int]
     bytes: int

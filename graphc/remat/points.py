@@ -23,7 +23,7 @@ class Point:
 
     @property
     def graph(self) -> Graph:
-        """The plan's graph."""
+        """The graph that the plan executes."""
         return self.allocation.graph
 
     @cached_property
@@ -33,11 +33,12 @@ class Point:
 
     @cached_property
     def feature_map_bytes(self) -> int:
-        """The bytes of feature maps in the measure of Chen et al., packed on first access."""
+        """The bytes of feature maps, as Chen et al. (2016) count them; they are packed on first
+        access."""
         return self.allocation.feature_map_bytes(self.strategy)
 
     def bytes(self, maps_only: bool) -> int:
-        """Return the bytes of the feature maps or of the arena."""
+        """Return the bytes of the feature maps if `maps_only`, else those of the arena."""
         return self.feature_map_bytes if maps_only else self.arena_bytes
 
 

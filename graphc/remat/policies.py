@@ -35,13 +35,14 @@ from graphc.remat.schedule import materialise, mirrored_sequence
 from graphc.remat.training_graph import TrainingGraph
 
 Counts = Mapping[Node, int]
-"""m of Alg. 2; nodes that are missing have 0."""
+"""Mirror counts (m of Alg. 2): how often each forward node may be recomputed; 0 if missing."""
 
 GRID = 6
-"""Budgets tried around the first estimate (appendix A)."""
+"""Number of budgets tried around the first estimate (appendix A)."""
 
 PATIENCE, WALK = 2, 12
-"""Beyond the grid: successive budgets that may be worse, and the maximum number tried."""
+"""Beyond the grid: the number of successive worse budgets that ends the search, and the maximum
+tried."""
 
 
 def mirror(graph: Graph) -> Counts:
@@ -90,7 +91,8 @@ class Stages:
 def with_budget(
     graph: Graph, forward_pass: ForwardPass, places: Sequence[Cut], budget: float
 ) -> Stages:
-    """Return the stages of Alg. 3, each ended greedily at the first cut after `budget` bytes."""
+    """Return the stages of Alg. 3 for a budget: a stage ends at the first cut after `budget`
+    bytes."""
     at = {cut.step: cut for cut in places}
     chosen: list[Cut] = []
     stage = between = largest = 0
@@ -126,8 +128,8 @@ def counts_of_stages(graph: Graph, passes: Iterable[tuple[ForwardPass, Stages]])
 def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
     """Return the counts of Alg. 3, with the budget searched as in appendix A.
 
-    `judge` gives the bytes of a plan. If the best of the six budgets is the first or the last, the
-    grid continues beyond it.
+    `judge` returns the bytes of the plan of some counts. If the best of the six budgets is the
+    first or the last, the grid continues beyond it.
     """
     passes = [(forward_pass, cuts(graph, forward_pass)) for forward_pass in forward_passes(graph)]
     # A budget of 0 ends a stage at every cut, which gives x and y.

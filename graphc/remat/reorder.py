@@ -118,7 +118,8 @@ def _improved(graph_steps: TrainingGraph) -> Allocation:
 
 
 def _in_order(graph_steps: TrainingGraph, order: Sequence[int]) -> Allocation:
-    """Return the allocation of the steps in another order, or the given one if it is the same."""
+    """Return the allocation of the graph in another order of steps; the given one if the order is
+    the same."""
     given = graph_steps.allocation
     if all(index == step for index, step in enumerate(order)):
         return given

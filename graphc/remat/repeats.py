@@ -10,7 +10,7 @@ from graphc.jit import compiled
 from graphc.scheduling.profile import Integers
 
 INITIAL_SIZE = 256
-"""Initial capacity, in recomputed steps."""
+"""Initial capacity of the record, in recomputed steps."""
 
 
 class Recomputed(NamedTuple):

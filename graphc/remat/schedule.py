@@ -26,9 +26,8 @@ from graphc.passes.gradient import MirrorCount, mirror_counts
 
 
 def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
-    """Return the graph that runs the steps of `graph` in order, with recomputed steps as copies.
-
-    Raises `GraphError` unless every step occurs, effects once, each after what it reads.
+    """Return the graph that executes `sequence`, with recomputed steps as copies of nodes. Raises
+    `GraphError` unless every step occurs after its inputs, and those with effects occur once.
     """
     first: dict[int, Node] = {}
     count = [0] * len(graph.nodes)

@@ -49,7 +49,7 @@ RERUN_FROM = 0.05
 """Extra cost, as a fraction of a forward pass, above which ranges of a chain may be rerun."""
 
 EFFORT = 15_000
-"""Iterations of local search for one capacity, times the steps of the problem."""
+"""Limit of the product of local search iterations, for one capacity, and steps of the problem."""
 
 BISECTIONS = 7
 """Maximum number of capacities tried in a bisection for the fewest bytes."""
@@ -116,7 +116,8 @@ class Solver:
         return self.lowest(best, self._any_within)
 
     def _any_within(self, capacity: int) -> Schedule | None:
-        """Return the first candidate that can be evicted to the capacity, or None."""
+        """Return the first candidate schedule for a capacity that eviction reduces to it, or
+        None."""
         found = (evict(self.problem, each, capacity) for each in self._candidates(capacity))
         return next((self.measured(each) for each in found if each is not None), None)
 
@@ -189,7 +190,8 @@ class Solver:
         return found
 
     def _by_dp(self, capacity: int) -> list[int] | None:
-        """Return the schedule of the dynamic program, within the capacity if it finds one."""
+        """Return the sequence of the dynamic program, within the capacity if possible; None if it
+        has none."""
         if capacity >= self.no_recompute.peak_bytes:
             return self.no_recompute.sequence
         free = float(capacity - self.problem.fixed_bytes)
@@ -227,7 +229,8 @@ class Solver:
         return [*sequence, *range(reached, len(self.problem))]
 
     def _least_of_dp(self) -> Schedule | None:
-        """Return the schedule at the least feasible level of the smallest feasible tables."""
+        """Return the schedule of the dynamic program for the fewest bytes, from its smallest
+        feasible tables."""
         free = [self._most_free]
         while free[-1] // 2 > self.floor - self.problem.fixed_bytes:
             free.append(free[-1] // 2)
@@ -241,7 +244,7 @@ class Solver:
         return None
 
     def _table_bytes(self, free: float) -> int:
-        """Return the bytes of the smallest table that reaches `free` bytes."""
+        """Return the capacity, in bytes, of the smallest table that includes `free` bytes."""
         most = self._most_free
         while most >= 2 * max(free, 1):
             most //= 2
@@ -249,7 +252,7 @@ class Solver:
 
     @property
     def _most_free(self) -> int:
-        """The peak without recomputation, less the fixed bytes."""
+        """The peak bytes without recomputation, minus the fixed bytes."""
         return max(self.no_recompute.peak_bytes - self.problem.fixed_bytes, 1)
 
     def _best_table(self, number: int, capacity: int, free: float) -> FirstPass:

@@ -188,7 +188,7 @@ class TrainingGraph:
         )
 
     def _runs(self) -> tuple[Run, ...]:
-        """Return the runs: each forward pass with the steps that follow it."""
+        """Return the runs: each forward pass with the steps up to the next forward pass."""
         edges: list[tuple[int, int]] = []
         for forward_pass in forward_passes(self.graph):
             inside = self.without_views(forward_pass.steps)
@@ -202,14 +202,14 @@ class TrainingGraph:
         )
 
     def _one_run(self) -> tuple[Run, ...]:
-        """Return all steps as one segment, whose boundary is the first step of the gradient."""
+        """Return a single run of all steps, whose boundary is the first gradient step."""
         count = len(self.positions)
         phases = (self.graph.nodes[position].phase for position in self.positions)
         boundary = next((step for step, phase in enumerate(phases) if phase == "gradient"), count)
         return (Run(0, boundary, count),)
 
     def without_views(self, positions: Iterable[int]) -> list[int]:
-        """Return the steps at positions of nodes, leaving out views."""
+        """Return the steps of the nodes at these positions, leaving out views."""
         return [self.place[position] for position in positions if position in self.place]
 
     def with_views(self, sequence: Sequence[int]) -> list[int]:

@@ -36,7 +36,7 @@ class Trials:
     """A description of the current part of the search, such as ``schedule 2 of 4``."""
 
     def record(self, point: Point) -> None:
-        """Count a plan and report the best one so far."""
+        """Count a tried plan, and report the best plan so far."""
         size = point.bytes(self.maps_only)
         self.number += 1
         self.fewest_bytes = size if self.fewest_bytes is None else min(size, self.fewest_bytes)

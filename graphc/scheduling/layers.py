@@ -130,8 +130,8 @@ def _recurs(problem: Precedence, layer: list[int]) -> bool:
 class _Backward:
     """An order of the backward steps, built step by step.
 
-    Places the layers one after another, then the steps that `rest` needs. Urgent steps are placed
-    as soon as they are ready.
+    It has the layers one after another, each step after the steps that it needs, then the steps in
+    `rest`. Urgent steps are placed as soon as they are ready.
     """
 
     def __init__(
@@ -167,7 +167,8 @@ class _Backward:
                     self._place(needed)
 
     def _missing(self, step: int) -> list[int]:
-        """Return a step and its ancestors that are not placed yet, in the given order."""
+        """Return a step and its ancestors, in the given order, without those that are already
+        placed."""
         if self.placed[step]:
             return []
         found, pending = {step}, [step]
@@ -179,7 +180,7 @@ class _Backward:
         return sorted(found)
 
     def _place(self, step: int) -> None:
-        """Place a step and the urgent steps that become ready."""
+        """Append a step to the order, and the urgent steps that become ready by this."""
         waiting = [step]
         while waiting:
             placed = heapq.heappop(waiting)

@@ -43,7 +43,7 @@ times."""
 def list_schedule(
     problem: Precedence, sequence: Sequence[int], limit: int, backwards: bool
 ) -> list[int] | None:
-    """Return a list schedule within `limit` bytes with the priorities of `sequence`.
+    """Return a list schedule within `limit` bytes that prefers steps early in `sequence`.
 
     Returns None if at some point no ready step fits.
     """

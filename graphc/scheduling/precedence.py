@@ -89,7 +89,7 @@ class Precedence:
 
     @cached_property
     def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """The consumers of each value, in ascending order."""
+        """The steps that read each value, in ascending order."""
         found: list[list[int]] = [[] for _ in self.steps.bytes]
         for step, inputs in enumerate(self.steps.inputs):
             for value in inputs:
@@ -117,7 +117,7 @@ class Precedence:
 
     @cached_property
     def first_bytes(self) -> int:
-        """The bytes live before the first step: values from outside, and the base."""
+        """The bytes live before the first step: values without a producer, and `base`."""
         steps = self.steps
         outside = (
             size
@@ -147,7 +147,7 @@ class Precedence:
         )
 
     def profile(self, sequence: Sequence[int]) -> list[int]:
-        """Return the bytes live during each step of an order of all steps."""
+        """Return the bytes live during each step of a sequence, which has every step once."""
         return [self.base + level for level in self.steps.levels(sequence).tolist()]
 
     def is_legal(self, sequence: Sequence[int]) -> bool:

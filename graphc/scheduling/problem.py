@@ -41,7 +41,7 @@ class AllBut:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Forward steps `[start, boundary)` and their backward steps `[boundary, stop)`."""
+    """A run: forward steps `[start, boundary)` and their backward steps `[boundary, stop)`."""
 
     start: int
     boundary: int
@@ -103,7 +103,7 @@ class Problem:
         }
 
     def missing(self, required: Iterable[int], available: Container[int]) -> list[int]:
-        """Return the steps, in order, that compute `required` values from the available ones."""
+        """Return the steps, in order, that compute the values `required` from those `available`."""
         pending = [value for value in required if value not in available]
         found: set[int] = set()
         while pending:
@@ -114,11 +114,11 @@ class Problem:
         return sorted(found)
 
     def total(self, values: Iterable[int]) -> int:
-        """Return the sum of the sizes of distinct values."""
+        """Return the sum of the bytes of distinct values."""
         return sum(self.bytes[value] for value in values)
 
     def cost_of(self, sequence: Iterable[int]) -> float:
-        """Return the sum of the costs of steps."""
+        """Return the sum of the costs of the steps in a sequence."""
         return sum(self.cost[step] for step in sequence)
 
     def extra_cost(self, sequence: Sequence[int]) -> float:
@@ -179,7 +179,7 @@ class Problem:
         return levels
 
     def overwritten(self, step: int, dying: Container[int]) -> int:
-        """Return the bytes of dying operands that the outputs of a step overwrite."""
+        """Return the bytes of the operands in `dying` that the outputs of a step overwrite."""
         taken: set[int] = set()
         saved = 0
         for output, operand in self.overwrites[step]:

@@ -45,7 +45,7 @@ class StepArrays(NamedTuple):
 
 
 def arrays_of(steps: Problem) -> StepArrays:
-    """Return the arrays of a problem."""
+    """Return the fields of a problem as arrays."""
     first_input, inputs = rows_of(steps.inputs)
     first_output, outputs = rows_of(steps.outputs)
     first_overwrite, _ = rows_of([[0] * len(pairs) for pairs in steps.overwrites])
@@ -116,7 +116,8 @@ def live_levels(table: StepArrays, sequence: Integers) -> Integers:
 
 @compiled
 def overwritten_bytes(table: StepArrays, step: int, live: Booleans) -> int:
-    """Return the bytes that a step's outputs overwrite of operands not `live` after it."""
+    """Return the bytes of operands that a step's outputs overwrite; operands in `live` stay live
+    after it."""
     first, last = table.first_overwrite[step], table.first_overwrite[step + 1]
     if first == last:
         return 0

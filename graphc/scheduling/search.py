@@ -38,13 +38,14 @@ EXACT_EXPANSIONS = 20_000
 """Number of sets of steps that the exact search expands before it gives up."""
 
 CUT_DISTANCES = (0, 1 / 128, 1 / 64, 1 / 32, 1 / 16)
-"""Distances after the peak at which cuts are taken, as fractions of all steps."""
+"""Distances after the peak, as fractions of all steps, of the steps at which minimum cuts are
+computed."""
 
 CUT_STEPS = 50_000
 """Limit on the sum of steps over all cut networks; at least one network is cut."""
 
 LIST_STEPS = 250_000
-"""Limit on the sum of steps over all list schedules; at least four are made."""
+"""Limit on the sum of steps over all list schedules; at least four schedules are computed."""
 
 TRIALS = 6
 """Number of limits that list scheduling tries in each direction."""
@@ -78,7 +79,7 @@ def least_order(problem: Precedence) -> list[int]:
 
 
 class _Search:
-    """A search with the best order so far, its peak and the methods to improve it."""
+    """State of a search: the best order so far, its peak, and methods that try to improve it."""
 
     def __init__(self, problem: Precedence, given: list[int]) -> None:
         self.problem = problem
@@ -111,7 +112,7 @@ class _Search:
 
     @property
     def is_least(self) -> bool:
-        """True if the peak is within the tolerance of the floor."""
+        """True if the peak is within the tolerance of its lower bound, the floor."""
         return self.peak - self.floor <= TOLERANCE * self.peak
 
     def offer(self, order: list[int]) -> bool:
@@ -123,7 +124,7 @@ class _Search:
         return True
 
     def cut(self) -> None:
-        """Offer orders that run the source side of a minimum cut first."""
+        """Offer orders that run the steps on the source side of a minimum cut before all others."""
         for distance in CUT_DISTANCES:
             # Recomputed each time, since the last cut may have moved the peak.
             place = self.profile.index(self.peak) + int(distance * len(self.order))

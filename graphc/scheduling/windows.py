@@ -28,7 +28,8 @@ WINDOWS = 100
 
 
 def improve_windows(problem: Precedence, sequence: list[int]) -> list[int]:
-    """Return an order with the same or a lower peak, which differs only inside windows."""
+    """Return an order with the same or a lower peak, in which steps are moved only inside
+    windows."""
     sequence = list(sequence)
     profile = problem.profile(sequence)
     tries = WINDOWS
@@ -66,7 +67,8 @@ def _around(at: int, count: int) -> list[tuple[int, int]]:
 def _window(
     problem: Precedence, sequence: list[int], start: int, stop: int, level: int
 ) -> Precedence:
-    """Return the window `[start, stop)` as a problem with `level` bytes live at its first step."""
+    """Return the window `[start, stop)` of a sequence as a problem; `level` bytes are live during
+    its first step."""
     steps = problem.steps
     window = sequence[start:stop]
     inside = set(window)

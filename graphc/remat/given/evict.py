@@ -108,7 +108,8 @@ class _Greedy:
         self.pinned[self.outputs] = self.fixed[self.outputs] = True
 
     def compute(self, target: int) -> bool:
-        """Compute a node after the evicted values that it needs; return whether it fits."""
+        """Compute a node after the evicted values that it needs; return True if this fits the
+        budget."""
         chain = self.missing(target)
         # The inputs of the chain stay until their use in the chain.
         for node in chain:

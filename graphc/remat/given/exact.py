@@ -114,7 +114,8 @@ class _States:
                 yield following, way.node
 
     def _ways(self, node: int) -> Iterator[_Computation]:
-        """Yield a computation for each set of inputs that may be overwritten."""
+        """Yield the possible computations of a node, one for each set of inputs that outputs may
+        overwrite."""
         problem = self.problem
         outputs = self._bits(problem.values[node])
         own = self.ran.get(node, 0)

@@ -43,7 +43,8 @@ READER = JsonReader(ProblemError)
 
 @dataclass(frozen=True)
 class Problem:
-    """Nodes and values by number: nodes in topological order, values in the order of producers.
+    """A recomputation problem. Nodes are numbered in topological order, values in the order of
+    producers.
 
     Where every node has one output, a value has the number of its node. `ids` are the names of
     nodes in the file. `cost` is in any unit, sizes are bytes. By node, `values` are its outputs,
@@ -86,14 +87,15 @@ class Problem:
 
     @cached_property
     def sources(self) -> tuple[tuple[int, ...], ...]:
-        """The nodes whose values each node reads, without duplicates."""
+        """For each node, the nodes whose values it reads, without duplicates."""
         return tuple(
             tuple(dict.fromkeys(self.producer[value] for value in inputs)) for inputs in self.inputs
         )
 
     @cached_property
     def needed(self) -> tuple[int, ...]:
-        """Nodes that an output or a pinned node depends on by data or by `after`, in order."""
+        """Outputs' nodes, pinned nodes and all nodes that they depend on, by data or by `after`, in
+        order."""
         needed = {*self.pinned, *(self.producer[value] for value in self.outputs)}
         for node in reversed(range(len(self))):
             if node in needed:

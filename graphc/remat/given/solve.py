@@ -35,7 +35,7 @@ from graphc.remat.lower_bound import extra_cost
 from graphc.remat.solver import Solver
 
 SECONDS = 10.0
-"""Default time for improving a schedule."""
+"""Default time for improving a schedule, in seconds."""
 
 PORTFOLIO = tuple(
     Weights(cost=cost, distance=distance)
