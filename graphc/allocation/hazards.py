@@ -15,7 +15,8 @@ from graphc.ir.graph import Graph, Node, Value
 from graphc.plans.memory_plan import MemoryPlan, Placement
 
 Resource = tuple[int, Value | None]
-"""A unit of dependence: a buffer, with the part of a concatenation inside it or None."""
+"""A unit of dependence: (buffer, None), or (buffer, value) for a part of a concatenation in a
+buffer."""
 
 
 @dataclass(slots=True)
@@ -127,9 +128,8 @@ class _Tracker:
         return _Accesses(found.writer, [*found.readers, *self.before[buffer]])
 
     def root(self, value: Value) -> Value:
-        """Return the value whose bytes a view or an overwriting output uses.
-
-        For parts within parts, this is the outermost part.
+        """Return the value whose bytes a view or an overwriting output uses. For a part inside
+        another part, this is the outermost part.
         """
         chain = []
         while value not in self.roots:

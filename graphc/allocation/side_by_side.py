@@ -132,14 +132,15 @@ class Launches:
         return cls(heads, tails)
 
     def needs(self, needs: Needs) -> list[list[int]]:
-        """Return the dependences of each group at its first node; its other nodes get none."""
+        """Return the dependences of each group at the group's first node; other nodes get none."""
         found: list[set[int]] = [set() for _ in needs]
         for number, needed in enumerate(needs):
             found[self.heads[number]].update(self.heads[other] for other in needed)
         return [sorted(each - {number}) for number, each in enumerate(found)]
 
     def seconds(self, seconds: Sequence[float | None]) -> list[float | None]:
-        """Return the seconds of each group at its first node: the maximum over its nodes."""
+        """Return the seconds of each group at the group's first node: the maximum over the group's
+        nodes."""
         found: list[float | None] = [None] * len(seconds)
         for number, own in enumerate(seconds):
             head = self.heads[number]

@@ -75,7 +75,7 @@ class _Way:
 
     @property
     def feature_map_bytes(self) -> int:
-        """Bytes of feature maps as Chen et al. (2016) count them, which is for one stream."""
+        """Bytes of feature maps as Chen et al. (2016) count them, for execution on one stream."""
         return self.allocation.feature_map_bytes("packed")
 
 

@@ -220,8 +220,8 @@ class _Choosing:
         )
 
     def may_read(self, node: Node, value: Value, layout: Layout) -> bool:
-        """Return True if a node accepts a layout of a value that it reads; views accept any, as
-        their consumers are checked."""
+        """Return True if a node accepts a layout of a value that it reads; views accept any layout,
+        as their consumers are checked."""
         if self.separate.placements[node.outputs[0]].how == "view":
             return True
         names = {node.op.input_name(i) for i, v in enumerate(node.inputs) if v is value}

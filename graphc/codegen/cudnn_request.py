@@ -80,7 +80,7 @@ class ConvolutionRequest:
     y: Tensor
     stride: Pair
     padding: tuple[int, ...]
-    """(rows, columns) on both sides, or (top, left, bottom, right)."""
+    """The padding: (rows, columns) for both sides, or (top, left, bottom, right)."""
     dilation: Pair
     groups: int
     tf32: bool = False
@@ -118,7 +118,7 @@ class AttentionRequest:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The tensors by role, such as q or stats; with dy and gradients if it is a gradient."""
+        """The tensors by role: q, k, v, y and stats and, in the gradient, dy, dq, dk and dv."""
         read = {"q": self.q, "k": self.k, "v": self.v, "y": self.y, "stats": self.stats}
         names = ("dy", "dq", "dk", "dv") if self.gradients else ()
         return read | dict(zip(names, self.gradients, strict=True))
@@ -324,8 +324,8 @@ ROWS_OF_A_TILE, COLUMNS_OF_A_TILE = 64, 128
 def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
     """Yield a request for 16-bit operands with contiguous rows.
 
-    Yields nothing for other operands, with a mask or shared heads of keys. The same holds if the
-    causal mask is aligned to the first row and the numbers of rows and keys differ.
+    Yields nothing for other operands, with a mask or shared heads of keys. Also yields nothing if
+    the causal mask is aligned to the first row and the numbers of rows and keys differ.
     """
     is_forward = node.op.name == "attention"
     *names, _ = node.op.inputs

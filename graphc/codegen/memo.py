@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class Memo(Generic[Result]):
-    """A cache of results by key. It is cleared when it has too many entries."""
+    """A cache of results by key, which is cleared when it has too many entries."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Result] = {}

@@ -46,7 +46,7 @@ class Launch:
     block: int
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Launch:
-        """Return this launch with its buffers replaced by the buffers they are mapped to."""
+        """Return this launch with buffers replaced according to the mapping `buffers`."""
         given = tuple(a if isinstance(a, int) else buffers.get(a, a) for a in self.arguments)
         return Launch(self.kernel, given, self.grid, self.block)
 
@@ -97,7 +97,7 @@ class Gemm:
     all."""
     shared: tuple[bool, bool] | None = None
     """For the first and the second operand, true if all products of the node read the same matrix.
-    None if this call has all products, so that strides show it."""
+    None if this call computes all products; its strides then show whether a matrix is shared."""
 
     @property
     def all_batches(self) -> int:
@@ -105,7 +105,7 @@ class Gemm:
         return self.batch if self.of is None else self.of
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Gemm:
-        """Return this product with its buffers replaced by the buffers they are mapped to."""
+        """Return this product with buffers replaced according to the mapping `buffers`."""
         first, second, c = (
             replace(matrix, buffer=buffers.get(matrix.buffer, matrix.buffer))
             for matrix in (self.first, self.second, self.c)
@@ -126,7 +126,7 @@ class Exchange:
     y: Buffer
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Exchange:
-        """Return this collective with its buffers replaced by the buffers they are mapped to."""
+        """Return this collective with buffers replaced according to the mapping `buffers`."""
         return replace(self, x=buffers.get(self.x, self.x), y=buffers.get(self.y, self.y))
 
 
@@ -145,7 +145,7 @@ class NodeCalls:
     scratch: tuple[TensorType, ...] = ()
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> NodeCalls:
-        """Return these calls with their buffers replaced by the mapping; buffers missing in it
+        """Return these calls with buffers replaced according to the mapping; buffers that it lacks
         stay.
 
         Programs must have been lowered.

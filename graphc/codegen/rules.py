@@ -126,7 +126,7 @@ def strides_of(*ops: type[Op]) -> Callable[[StrideRule], StrideRule]:
 
 
 def stride_rule_of(op: Op) -> StrideRule | None:
-    """Return the stride rule of the nearest class of an op that has one; None if none has."""
+    """Return the stride rule of an op: that of its nearest class that has one, else None."""
     return _STRIDE_RULES.rule_of(op)
 
 

@@ -105,8 +105,8 @@ def _worked_out(node: Node, places: Mapping[Value, Place]) -> tuple[tuple[Tensor
 def product_workspace_bytes(product: Gemm) -> int:
     """Return the bytes that a BLAS may use for a product, for partial sums over its inner extent.
 
-    The result does not depend on the division of a node's products into calls, because the choice
-    of an algorithm depends on it.
+    The result does not depend on the division of a node's products into calls, because a BLAS
+    chooses its algorithm by this size.
     """
     batches, m, n = product.all_batches, product.m, product.n
     sums = batches * m * n * max(PARTIAL_BYTES, product.c.dtype.itemsize)

@@ -101,8 +101,8 @@ def _in_time(pieces: Pieces, dying: Integers, born: Integers) -> None:
 
 @compiled
 def _terms(pieces: Pieces, wanted: int, others: Integers) -> int:
-    """Return 1 or 2 if the size `wanted` is that of one or the sum of two of the other pieces, else
-    0."""
+    """Return the number of pieces in `others`, 1 or 2, whose sizes sum to `wanted`; 0 if there are
+    none."""
     size = pieces.size
     pieces.counters[WORK] += len(others)
     for other in others:
@@ -142,7 +142,7 @@ def _wheel_around(
     pieces: Pieces, e: int, dying: Integers, born: Integers, dying_later: Integers, later: Integers
 ) -> None:
     """Join a wheel with piece `e` in the middle. The lists have the pieces that die or are born at
-    its birth, then at its death."""
+    the birth of `e`, then at the death of `e`."""
     first, last, size, is_whole = pieces.first, pieces.last, pieces.size, pieces.is_whole
     pieces.counters[WORK] += len(dying)
     for d in dying:

@@ -21,8 +21,8 @@ LARGEST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Validated buffers, in bytes. `size` is rounded up to the alignment, `offset` is set where
-    `is_pinned`.
+    """Validated buffers, with sizes and offsets in bytes. `size` is rounded up to the alignment;
+    `offset` is valid where `is_pinned`.
 
     `name_of` returns the name of a buffer in messages, by its index.
     """

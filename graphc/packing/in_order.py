@@ -22,8 +22,8 @@ from graphc.packing.problem import Flags, Integers
 @compiled
 def _gap(placed: Integers, count: int, first: int, last: int, size: int, tightest: bool) -> int:
     """Return the offset of the lowest gap of at least `size` in sections `[first, last)`. With
-    `tightest`, return that of the smallest such gap. Rows of `placed` are (first, last, start,
-    end), by start.
+    `tightest`, return the offset of the smallest such gap. Rows of `placed` are (first, last,
+    start, end), by start.
     """
     floor, best, best_gap, found = 0, 0, 0, False
     for row in range(count):

@@ -74,8 +74,8 @@ def pack(
 
 
 def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Integers, int, int]:
-    """Pack groups of buffers whose live ranges do not overlap separately; always improve the
-    highest one.
+    """Pack each group of buffers on its own if live ranges of groups do not overlap. The highest
+    group is always improved next.
 
     Returns offsets, a lower bound of the height, and the work done.
     """

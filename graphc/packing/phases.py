@@ -77,7 +77,8 @@ PIECE_WORK = (10**8, 10**5)
 
 PARTS = (4, 16)
 """Divisors of the distance from the height to the bound: searches lower the height by 1/4 or 1/16
-of it, in turn. Hardly any search for half of the distance succeeds, and shorter steps gain less.
+of this distance, in turn. Hardly any search for half of the distance succeeds, and shorter steps
+gain less.
 """
 
 

@@ -81,10 +81,8 @@ def _change(pieces: Pieces, piece: int, is_whole: bool) -> None:
 def put_together(
     pieces: Pieces, a: int, b: int, c: int, d: int, e: int, size: int, is_guess: bool
 ) -> None:
-    """Join two or five pieces into a new piece; they become its `parts` in the order given.
-
-    Its live range begins with that of `a` (in a wheel `d` begins with it) and ends with that of
-    `b`.
+    """Join two or five pieces into a new piece, whose `parts` are these pieces in the order given.
+    The live range of the new piece begins with `a` (in a wheel, also with `d`) and ends with `b`.
     """
     counters = pieces.counters
     counters[FREE] -= 1

@@ -278,8 +278,8 @@ def _begin(
     lifted: Table,
     raised: Table,
 ) -> bool:
-    """Reset the state: no buffer is placed, and each has its least offset. Returns True if all fit
-    the capacity there."""
+    """Reset the state: no buffer is placed, and `least` of each is its lowest possible offset.
+    Returns True if all buffers fit the capacity there."""
     buffers[:, PLACED:] = 0
     sections[:, REST:] = 0
     fits = True

@@ -22,9 +22,8 @@ Offsets = Callable[[Integers], Integers]
 
 
 def stacked(problem: PackingProblem, most: int) -> tuple[PackingProblem, Offsets] | None:
-    """Return at most `most` stacks; None if too few buffers share live ranges.
-
-    No buffer may be pinned.
+    """Return the problem of at most `most` stacks, and a function from its offsets to the buffers'
+    offsets. Returns None if too few buffers share live ranges. No buffer may be pinned.
     """
     order = np.lexsort((problem.size, problem.last, problem.first))
     first, last, size = problem.first[order], problem.last[order], problem.size[order]

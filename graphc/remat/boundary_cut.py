@@ -1,15 +1,16 @@
 """Schedules that save a minimum cut of the graph at the forward/backward boundary.
 
 At the boundary of a run, its whole forward pass has executed and all of its gradients are still to
-come. The values to save there within a number of bytes, for the least recompute cost, are a saved
-set of min_cut.py. lower_bound.py uses the same set as a bound; here it gives a schedule. The
-schedule is the forward pass, then each backward step after the recomputation of its missing inputs.
-Recomputed values stay live to their last use.
+come. min_cut.py finds the values to save there, within a number of bytes, for the least recompute
+cost. lower_bound.py uses the same set as a bound; here it gives a schedule. The schedule is the
+forward pass, then each backward step after the recomputation of its missing inputs. Recomputed
+values stay live to their last use.
 
 Such a schedule fits at the boundary only. Later more may be live, as values are recomputed before
 saved ones have died, so eviction has to reduce it. If the forward pass is nowhere narrow, as with
 layers that recur over time, it is a better start for eviction than the dynamic program's schedule.
-There, many values are nearly free to recompute, but by chains longer than a span of units.
+In such networks, many values are nearly free to recompute, but by chains longer than a span of
+units.
 
 Equal layers have equal values, so every saved set on the hull would save none or all of them. Early
 values are used late in the backward pass, when less is live. Their cost is therefore reduced a
@@ -46,7 +47,7 @@ class BoundaryCut:
 
     def sequence(self, capacity: int) -> list[int]:
         """Return the steps of the run with at most `capacity` bytes live at the boundary. If no
-        attempt reaches this, return the sequence of the last one."""
+        attempt has so few bytes, return the last attempt."""
         saved_limit = capacity - self._other_bytes
         for _ in range(ATTEMPTS):
             sequence = self._with(saved_limit)
@@ -57,8 +58,8 @@ class BoundaryCut:
         return sequence
 
     def _with(self, saved_limit: int) -> list[int]:
-        """Return the steps of the run if it saves `_read` and the best set of `saved_limit`
-        bytes."""
+        """Return the steps of the run if it saves `_read` and the best other values of at most
+        `saved_limit` bytes."""
         run = self.run
         kept = self._choice.cheapest_within(saved_limit, PRICES).values | self._read
         recomputed = self.chain.lazy_sequence(range(run.boundary, run.stop), set(kept))
@@ -81,7 +82,7 @@ class BoundaryCut:
 
     @cached_property
     def _read(self) -> frozenset[int]:
-        """The droppable forward values that the boundary step reads, so that they must be live
+        """The droppable forward values that the boundary step reads; these values must be live
         there."""
         return frozenset(self.chain.droppable.intersection(self.steps.inputs[self._boundary]))
 

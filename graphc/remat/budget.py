@@ -6,14 +6,15 @@ has been decided. For a budget of B bytes the search does the following:
 
     1. solve for a capacity of B live bytes in the given node order, or layer by layer if layers
        recur over time, and take the cheapest schedule
-    2. reorder its nodes for fewer live bytes (graphc.scheduling) and read them as a schedule again
-    3. set the capacity to B · (peak of the schedule) / (live bytes of its allocation), improve the
+    2. reorder its nodes for fewer live bytes (graphc.scheduling) and convert the order back to a
+    schedule 3. set the capacity to B · (peak of the schedule) / (live bytes of its allocation),
+    improve the
        schedule for it by local search, pack it, and scale the capacity by B / (its arena); repeat
        for up to four schedules, or eight if none of the first four fits
 
 The policies of Chen et al. (2016) are candidates if they fit and cost less. Arenas are not smooth,
-so a larger budget may give a slightly slower plan (docs/recomputation.md). If
-nothing fits, the error names the least arena found; as a budget, it works.
+so a larger budget may give a slightly slower plan (docs/recomputation.md). If nothing fits, the
+error names the smallest arena found, which works as a budget.
 
 `max_extra_flops` requests the fewest bytes within an amount of recomputed work. Without any goal,
 the capacity is the knee of the curve that eviction and filling estimate. Bounds hold for every
@@ -45,7 +46,8 @@ from graphc.remat.training_graph import TrainingGraph, flops
 from graphc.remat.trials import Trials, does_not_fit
 
 CORRECTIONS, MOST_CORRECTIONS = 4, 8
-"""Maximum number of schedules packed for one budget; the second number applies until one fits."""
+"""Maximum number of schedules packed for one budget, and the maximum if none of the first ones
+fits."""
 
 CLOSE, TIGHTER = 0.005, 0.998
 """Fraction of a budget that may stay unused, and the largest factor of the capacity after an arena
@@ -253,8 +255,8 @@ class BudgetPlanner:
         return least
 
     def _searched(self, budget: int, maps_only: bool) -> Point | None:
-        """Return a packed plan within the budget, from the node order of the cheapest schedule that
-        has one."""
+        """Return a packed plan within the budget, or None. Node orders are tried by the cost of
+        their schedules, cheapest first, until a plan fits."""
         started: list[tuple[float, int, Search, Schedule]] = []
         for number, search in enumerate(self._orders(maps_only)):
             schedule = search.solver.schedule(budget)

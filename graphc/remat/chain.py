@@ -249,8 +249,8 @@ class Chain:
         return max(self.steps.profile(forward, after, AllBut(own)), default=0)
 
     def backward(self, first: int, stop: int, saved: frozenset[int]) -> tuple[int, float]:
-        """Return peak bytes and recompute cost of the region of units `[first, stop)`. Available
-        are the values in `saved` and those that cross the cut before the units."""
+        """Return peak bytes and recompute cost of the region of units `[first, stop)`. Initially,
+        the values in `saved` and the values that cross the cut before the units are available."""
         available = set(saved) | self.crossing[first]
         region = self.region(first, stop)
         sequence = self.lazy_sequence(region, available)
@@ -356,7 +356,7 @@ class Chain:
 
 
 class _Either:
-    """The union of two containers: a value is in it if it is in one of them."""
+    """The union of two containers, as a container."""
 
     def __init__(self, one: Container[int], other: Container[int]) -> None:
         self.one, self.other = one, other

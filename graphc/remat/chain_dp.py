@@ -222,8 +222,8 @@ class Reruns:
         return self.scale.need(max(option.forward_peak + undroppable, option.region_peak))
 
     def actions(self, first: int, last: int, free: int) -> list[Action]:
-        """Return the actions of a range depth first: those after its first cut precede those before
-        it."""
+        """Return the actions of a range depth first: actions after a cut precede actions before the
+        cut."""
         found: list[Action] = []
         pending = [(first, last, free)]
         while pending:
@@ -256,9 +256,9 @@ class Reruns:
 
 
 class FirstPass:
-    """Table of F, the least extra costs on first execution: `rows[first, level]`. `actions`
-    recovers the choices that attain them. Without `reruns` there are no splits, so no range is
-    rerun as a whole.
+    """Table of F, the least extra costs of first execution: `rows[first, level]`. `actions`
+    recovers the choices that attain these costs. Without `reruns` there are no splits, so no range
+    is rerun as a whole.
     """
 
     def __init__(self, spans: Spans, reruns: Reruns | None, most: int) -> None:

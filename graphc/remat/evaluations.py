@@ -59,8 +59,8 @@ class Evaluations:
     def point_within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
         """Return a point within the budget, of the graph as given or in a better order, or None.
 
-        A graph is packed only if its live bytes fit. It is reordered only if it does not fit as it
-        is and an order may help.
+        A graph is packed only if its live bytes fit. It is reordered only if the given order does
+        not fit and another order may help.
         """
         if maps_only:
             point = self.point(graph)

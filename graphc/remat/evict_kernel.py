@@ -24,7 +24,7 @@ SIBLINGS = 64
 
 SMALL = 16
 """A chain may read a dead undroppable operand, such as the state of a random generator, if the
-value is this many times larger. It is then cheap to keep the operand longer."""
+value is this many times larger. Keeping the operand longer is then cheap."""
 
 MEMORY = 0.5
 """Fraction of a chain's cost that is its lower bound in later rounds, as other drops change the
@@ -273,7 +273,7 @@ def _chain(
     network: Network, measured: Measured, marks: Marks, chain: Integers, value: int, place: int
 ) -> int:
     """Write to `chain` the steps that recompute a value at a place from the values live there.
-    Returns the number of steps, or 0 if there is no such chain.
+    Returns the number of steps, or 0 if recomputation there is not allowed.
     """
     table = network.table
     marks.given[0] += 1

@@ -101,7 +101,8 @@ class Solver:
         return self.measured(iterate(self.problem, best, capacity, EFFORT))
 
     def fitted(self, sequence: Sequence[int], capacity: int) -> list[int] | None:
-        """Evict until a sequence fits, then fill the spare capacity; return None if it cannot."""
+        """Evict until a sequence fits, then fill the spare capacity; return None if eviction
+        fails."""
         shrunk = evict(self.problem, sequence, capacity)
         return None if shrunk is None else fill(self.problem, shrunk, capacity)
 
@@ -116,7 +117,7 @@ class Solver:
         return self.lowest(best, self._any_within)
 
     def _any_within(self, capacity: int) -> Schedule | None:
-        """Return the first candidate schedule for a capacity that eviction reduces to it, or
+        """Return the first candidate that eviction brings within the capacity, as a schedule, or
         None."""
         found = (evict(self.problem, each, capacity) for each in self._candidates(capacity))
         return next((self.measured(each) for each in found if each is not None), None)

@@ -27,8 +27,8 @@ wait until all layers have run, and then follow one update after another.
 
 After ordering the layers, `as_late_as_needed` may delay forward steps until a gradient needs them.
 An example is the output of each time step, which is wide if there are many classes or words and is
-then never saved. Without recomputation, the order with the lower peak is chosen. With it, planners
-try the delayed order as well if that lowers the peak.
+then never saved. Without recomputation, the order with the lower peak is chosen. With
+recomputation, planners also try the delayed order if it lowers the peak.
 
 Forward steps are ordered by the last backward step that needs them, those needed last first. This
 order is topological, since a step is needed at least as late as its successors.
@@ -180,7 +180,7 @@ class _Backward:
         return sorted(found)
 
     def _place(self, step: int) -> None:
-        """Append a step to the order, and the urgent steps that become ready by this."""
+        """Append a step to the order, then the urgent steps that become ready."""
         waiting = [step]
         while waiting:
             placed = heapq.heappop(waiting)

@@ -152,8 +152,8 @@ def _next(
     blocked: list[tuple[int, int]],
     spare: int,
 ) -> int:
-    """Return the first step of a queue that needs at most `spare` bytes, or -1; block those before
-    it."""
+    """Return the first step of a queue that needs at most `spare` bytes, or -1. Steps before it are
+    moved to `blocked`."""
     while len(queue) > 0:
         step = preferred[heapq.heappop(queue)]
         if waiting.is_ready[step]:
@@ -191,7 +191,7 @@ def _enter(
 
 @compiled
 def _take(table: OrderTable, waiting: _Waiting, step: int, backwards: bool) -> Integers:
-    """Take a step; return the steps whose reach or growth falls by this, some of them twice."""
+    """Take a step; return the steps whose reach or growth falls as a result, some of them twice."""
     steps = table.steps
     inputs = steps.inputs[steps.first_input[step] : steps.first_input[step + 1]]
     count = 0

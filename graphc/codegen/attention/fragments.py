@@ -41,7 +41,7 @@ class TensorCoreKernel(AttentionKernel):
     """Writer of the parts of an attention kernel's text that use tensor cores.
 
     `owned_tiles` names the operands whose owned rows are kept in shared memory. `other_tiles` names
-    those from which tiles are loaded.
+    the operands of which tiles are loaded in turn.
     """
 
     owned_tile = WARPS * OWNED

@@ -30,7 +30,7 @@ COUNTERS = ("seed", "step")
 """Operands without batch and heads, such as the seed: every block reads the same elements."""
 
 Axis = Literal["rows", "columns"]
-"""Rows of queries, or columns of scores, which are keys."""
+"""The name of an axis of scores: "rows" for queries, "columns" for keys."""
 
 
 class AttentionKernel:
@@ -106,8 +106,8 @@ class AttentionKernel:
     @property
     def first_peak(self) -> str:
         """C++ for the initial value of a row's peak. It is minus infinity without a mask. With a
-        mask all keys of a row may be hidden, and the difference of two minus infinities is NaN, so
-        it is the least finite number.
+        mask it is the least finite number: all keys of a row may be hidden, and the difference of
+        two minus infinities is NaN.
         """
         if self.mask is None:
             return self.lowest
@@ -274,8 +274,8 @@ class AttentionKernel:
 
     @property
     def range(self) -> tuple[str, str]:
-        """C++ for the start and the end of the range of the other axis that is not hidden from all
-        rows or columns of the owned tile."""
+        """C++ for the start and the end of the range of the other axis that the causal mask leaves
+        visible to the owned tile."""
         rows, columns = self.extents["rows"], self.extents["columns"]
         shift, own, step = self.attributes.shift(rows, columns), self.owned_tile, self.other_tile
         if shift is None:

@@ -38,7 +38,7 @@ from graphc.ir.types import TensorType
 
 @kernels_of("attention", "dropped_attention")
 def _attention(node: Node, places: Places) -> NodeCalls:
-    """Return the calls of fused attention: one launch."""
+    """Return the calls of fused attention, which are one launch."""
     kernels = tensor_cores if tensor_cores.take(node) else plain
     return NodeCalls((kernels.attention(node, places),))
 

@@ -54,7 +54,7 @@ class PlainKernel(AttentionKernel):
         return f"({scaled} + added)" if self.adds_mask else scaled
 
     def where_it_stays(self, number: str) -> str:
-        """Return C++ for `number`, or for 0 if dropout removes the weight of this row and
+        """Return C++ for `number`, or for 0 if dropout removes the weight of the current row and
         column."""
         return f"({self.stays()} & 1u ? {number} : {self.number(0.0)})" if self.drops else number
 

@@ -63,8 +63,8 @@ def attention(node: Node, places: Places) -> Launch:
 
 
 def _divided(kernel: TensorCoreKernel) -> str:
-    """Return a loop that divides each of the thread's rows by its sum of weights and stores peak +
-    log(sum)."""
+    """Return a loop that divides each of the thread's rows by its sum of weights and stores the
+    row's peak + log(sum)."""
     peak = "peak[i]" if kernel.adds_mask else f"peak[i] * {kernel.number(math.log(2.0))}"
     body = [
         "total[i] = across_quad<Sum>(total[i]);",

@@ -89,9 +89,8 @@ def unfold(columns: Columns, x: Operand, workspace: Scratch, image: int, row: in
 def fold(
     columns: Columns, dx: Operand, workspace: Scratch, image: int, height: range, row: int
 ) -> Launch:
-    """Return a launch that sums taps into some images and rows of dx.
-
-    The matrix starts at row `row` of the output.
+    """Return a launch that folds a matrix of taps back into images and rows of dx: each element
+    sums the taps that read it. The matrix starts at row `row` of the output.
     """
     assert dx.buffer is not None
     kernel, items = _fold_kernel(columns, _anonymous(dx), len(height))

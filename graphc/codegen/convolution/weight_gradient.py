@@ -107,8 +107,8 @@ class _Cut:
     """The division of the sums of a weight gradient among blocks and threads."""
 
     warps: bool
-    """True if the threads of a warp sum for neighboring filters, false if they sum pixels of one
-    filter."""
+    """True if the threads of a warp compute sums of neighboring filters, false if they share the
+    sums of one filter."""
     at_once: int
     """Number of rows of the window whose taps a thread sums."""
     pixels: int

@@ -25,7 +25,7 @@ def window_over(geometry: Geometry, axis: int, place: str, tap: str) -> list[str
     """Return statements that find the window along an axis that reads an input position with a
     given tap.
 
-    Taps for which there is none are skipped.
+    Taps for which there is no such window are skipped.
     """
     a, extent = geometry.attributes, geometry.y[2 + axis]
     distance = _distance(a, axis, tap)

@@ -36,10 +36,9 @@ from graphc.ops.elementwise import Elementwise
 from graphc.ops.update import Update
 
 SMALL_BYTES = 64 * 2**10
-"""The size below which state tensors are small.
-
-At some TB/s they are updated in less than 0.1 µs, while a launch takes some µs. Larger ones keep
-separate launches, whose blocks process several packs.
+"""The size in bytes below which state tensors are small. At some TB/s they are updated in less than
+0.1 µs, while a launch takes some µs. Larger tensors keep separate launches, whose blocks process
+several packs.
 """
 
 PARAMETER_BYTES = 4000
@@ -245,12 +244,14 @@ class _Column:
 
     @property
     def same(self) -> str:
-        """The statement that sets the pointer to that of the output that overwrites this input."""
+        """The statement that sets the pointer to this input to the pointer of the output that
+        overwrites it."""
         return f"{self.type}const {self.operand.name} = {self.same_as};"
 
 
 def _columns(nodes: Sequence[Node], places: Places) -> list[_Column]:
-    """Return the columns of nodes that share a launch: inputs in order, then outputs."""
+    """Return a `_Column` for each operand of nodes that share a launch: inputs in order, then
+    outputs."""
     op, found = nodes[0].op, likeness(nodes[0])
     assert found is not None, f"{nodes[0].label} is no small update"
     inputs = list(zip(*(node.inputs for node in nodes), strict=True))

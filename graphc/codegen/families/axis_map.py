@@ -28,8 +28,8 @@ MOST_TAPS = 2**24
 
 
 class Segment(NamedTuple):
-    """Consecutive results from `first` on. The first sums the elements at `places`; each further
-    result shifts these positions by `steps`."""
+    """Consecutive results from `first` on. The first sums the elements at `places`; for each
+    further result, these positions are shifted by `steps`."""
 
     first: int
     places: tuple[int, ...]

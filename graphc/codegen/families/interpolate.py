@@ -91,8 +91,8 @@ class _Sampler:
         return f"({n(3 * a)} * {d} + {n(-10 * a)}) * {d} + {n(8 * a)}"
 
     def _inside(self, axis: int) -> list[str]:
-        """Return statements for one tap: its element, mapped into the map by the node's `outside`
-        mode."""
+        """Return statements for the element of one tap; elements outside of the map are replaced by
+        the node's `outside` mode."""
         extent, lead = self.extents[axis], (self.count - 1) // 2
         lines = [f"int at = first{axis} + tap - {lead};"]
         if self.outside in ("reflect", "symmetric"):

@@ -65,8 +65,8 @@ def _cross_entropy(node: Node, places: Places) -> NodeCalls:
 def _row_operands(
     table: Value, labels: Value, weights: tuple[Value, ...], places: Places
 ) -> tuple[Operand, ...]:
-    """Return the operands of rows besides logits: the label, the index of a column and its
-    weight."""
+    """Return the operands of rows besides logits: the label of a row, and the index and weight of a
+    column."""
     shape, own = table.shape, (table.shape[0], 1)
     return (
         on_frame("label", labels, places[labels], own, shape),

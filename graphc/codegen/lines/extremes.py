@@ -13,8 +13,8 @@ from graphc.ops.order import PlaceOf
 
 @programs_of(PlaceOf)
 def _place_of(node: Node, places: Places) -> NodeCalls:
-    """Return a program that computes the extreme of a line, then the first or last position of it
-    or of NaN.
+    """Return a program that computes the extreme of a line, then its first or last position; NaN
+    counts as the extreme.
 
     Lines are not split: parts of them would store positions in the dtype of x, which cannot
     represent them all.

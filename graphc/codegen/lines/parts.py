@@ -78,7 +78,7 @@ class _Splitter:
             self.programs.append(self.elements())
 
     def reduction(self, stage: Reduce, own: list[Numbers], rest: Stages) -> None:
-        """Add the two programs of a reduction. They store its numbers that `rest` reads in
+        """Add the two programs of a reduction. Numbers that the stages in `rest` read are stored in
         scratch."""
         partials = {name: self.workspace(self.program.lines * self.chunks) for name in stage.of}
         program = self.program

@@ -40,8 +40,8 @@ RowBody = Callable[[list[Reached], list[IrValue]], Sequence[IrValue]]
 
 
 class ColumnWriter(LineWriter):
-    """Writer of the kernel of one structure. If lines are split, the first kept axis indexes their
-    parts."""
+    """Writer of a kernel of row reductions by columns. If lines are split, the first kept axis
+    indexes their parts."""
 
     def read_shares(self) -> None:
         self.strip, self.strips, self.rows, self.row_step, self.row_share = self.given.some(5)

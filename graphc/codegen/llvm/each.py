@@ -152,7 +152,7 @@ def _is_turned(operand: Operand) -> bool:
 
 
 class _Writer:
-    """Writer of the kernel of one structure."""
+    """Writer of an elementwise kernel for operands of one structure."""
 
     def __init__(self, builder: Builder, structure: _Structure) -> None:
         self.builder, self.structure = builder, structure

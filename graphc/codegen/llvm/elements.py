@@ -175,8 +175,8 @@ Results = Sequence[tuple[Reached, IrValue]]
 def store_lanes(
     builder: Builder, results: Results, place: IrValue, remaining: IrValue | None
 ) -> None:
-    """Write `LANES` elements from `place` on; only `remaining` of them exist, or all if that is
-    None."""
+    """Write `LANES` elements from `place` on. Only `remaining` of them exist; None means that all
+    exist."""
 
     def stores(mask: IrValue | None) -> list[IrValue]:
         for reached, value in results:

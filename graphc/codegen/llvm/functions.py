@@ -62,7 +62,7 @@ def exponential(builder: Builder, x: IrValue) -> IrValue:
 
 
 def bounded_exponential(builder: Builder, x: IrValue) -> IrValue:
-    """Return exp(x) of float32 between -87 and 88, where it is a normal number."""
+    """Return exp(x) of float32 x between -87 and 88, for which the result is a normal number."""
     result, power = _exponential_parts(builder, x)
     return builder.fmul(result, _power_of_two(builder, power))
 

@@ -48,7 +48,8 @@ class NativeCall:
     """Approximate number of elements accessed, which decides the number of threads."""
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> NativeCall:
-        """Return this call with its buffers replaced by the mapping; buffers missing in it stay."""
+        """Return this call with buffers replaced according to the mapping; buffers that it lacks
+        stay."""
         return replace(self, pointers=tuple(buffers.get(p, p) for p in self.pointers))
 
 
@@ -63,7 +64,7 @@ class NativeCalls:
     scratch: tuple[TensorType, ...] = ()
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> NativeCalls:
-        """Return these calls with their buffers replaced by the mapping; buffers missing in it
+        """Return these calls with buffers replaced according to the mapping; buffers that it lacks
         stay."""
         return NativeCalls(tuple(call.on(buffers) for call in self.calls), self.scratch)
 

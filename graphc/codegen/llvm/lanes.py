@@ -1,7 +1,7 @@
 """Vectors of `LANES` elements on every machine; LLVM splits them as needed.
 
-An element of a tensor has the same arithmetic in every lane. The remainder of a row is a vector
-with a mask. So the position of an element changes no bit of it.
+Every lane computes an element by the same operations. The last, partial vector of a row has a mask.
+So an element's result does not depend on its position.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def store(
 
 
 def prefetch(builder: Builder, address: IrValue) -> None:
-    """Prefetch the cache line at an address, if there is one."""
+    """Prefetch the cache line at an address, which may be invalid."""
     function = declared(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, WORD, WORD, WORD])
     to_read, keep, of_data = (ir.Constant(WORD, number) for number in (0, 3, 1))
     builder.call(function, [address, to_read, keep, of_data])
@@ -336,7 +336,8 @@ def either(
     then: Callable[[], Sequence[IrValue]],
     otherwise: Callable[[], Sequence[IrValue]],
 ) -> list[IrValue]:
-    """Write both branches of a condition and return the results of the one that is taken."""
+    """Write code for both branches of a condition, and return the results of the branch that is
+    taken."""
     yes, no = builder.append_basic_block("yes"), builder.append_basic_block("no")
     after = builder.append_basic_block("after")
     builder.cbranch(condition, yes, no)

@@ -21,8 +21,8 @@ LIGHT = (
     "add", "subtract", "multiply", "negative", "abs", "maximum", "minimum", "where", "less",
     "less_equal", "greater", "greater_equal", "equal", "not_equal",
 )  # fmt: skip
-"""Functions with low latency; sums of them are latency-bound unless several are computed in
-parallel."""
+"""Functions with low latency. A reduction of their results is latency-bound unless several vectors
+are processed together."""
 MOST_LIGHT = 12
 """Maximum number of instructions per element for processing several vectors together."""
 SEVERAL = 4

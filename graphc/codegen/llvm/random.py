@@ -149,7 +149,8 @@ def _write(builder: Builder, program: Drawn) -> None:
 
 
 def _standard(builder: Builder, program: Drawn, words: Sequence[IrValue]) -> list[IrValue]:
-    """Return vectors of the standard values of consecutive elements, computed from random words."""
+    """Return vectors of the `standard` values of consecutive elements, before `result` is applied
+    to them."""
     bits, size = _fractions(builder, words, program.dtype), len(program.standard)
     found: list[IrValue] = []
     for first in range(0, len(bits), size):

@@ -68,7 +68,7 @@ class Combined:
         return self._of_two(builder, total, converted(builder, block, self.dtype, self.total))
 
     def merge(self, builder: Builder, parts: list[IrValue]) -> IrValue:
-        """Combine a power of two of vectors into one, pairwise."""
+        """Combine vectors into one, pairwise; their number is a power of two."""
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
             parts = [self._of_two(builder, a, b) for a, b in pairs]

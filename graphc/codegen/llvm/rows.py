@@ -26,8 +26,8 @@ BLOCK = 4096
 
 
 class RowWriter(LineWriter):
-    """Writer of the kernel of one structure. If lines are split, the last kept axis indexes their
-    parts."""
+    """Writer of a kernel of row reductions by rows. If lines are split, the last kept axis indexes
+    their parts."""
 
     def read_shares(self) -> None:
         self.row, self.lines, self.block = self.given.some(3)

@@ -204,8 +204,7 @@ class LaneCode:
     def _condition(
         self, operand: Operand, done: Sequence[Lanes], value: IrValue, dtype: DType
     ) -> IrValue:
-        """Return the condition of a `where` as bools, converted from the dtype that it has on its
-        own."""
+        """Return the condition of a `where` as bools, converted from the condition's own dtype."""
         known = self._known(operand, done)
         given, source = known or (value, dtype)
         return converted(self.builder, given, source, bool_)

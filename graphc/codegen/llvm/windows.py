@@ -134,7 +134,7 @@ taps."""
 
 
 class _Writer:
-    """Writer of the kernel of one structure."""
+    """Writer of the kernel of a window program for operands of one structure."""
 
     def __init__(self, builder: Builder, structure: _Structure) -> None:
         self.builder, self.structure = builder, structure

@@ -24,7 +24,7 @@ If a thread packs the rows, it works on at most `CHUNKS` adjacent blocks of colu
 
 MOST_BYTES = 4 * 2**20
 """Maximum bytes of workspace. Only products with tens of thousands of rows and few columns request
-more. Their sum is divided among threads; without that workspace they run on one thread.
+more, to divide their sums among threads. With less workspace they run on one thread.
 """
 
 TILES = 4096

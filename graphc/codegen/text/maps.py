@@ -53,8 +53,8 @@ def over_points(
     body: Sequence[str],
     names: Sequence[str] = AXES,
 ) -> Launch:
-    """Return a launch that runs `body` for each point of the last of `shapes`, those of all
-    operands."""
+    """Return a launch that runs `body` for each point of the last of `shapes`. `shapes` has the
+    shape of each operand."""
     operands, shape = (*inputs, *outputs), shapes[-1]
     elements = math.prod(shape)
     order = order_of(shape, outputs)

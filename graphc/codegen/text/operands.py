@@ -33,7 +33,7 @@ class Place:
 
 
 Places = Mapping[Value, Place]
-"""The place of each value of a node."""
+"""A mapping from the values of a node to their places in memory."""
 
 
 def in_one_piece(type: TensorType, address: int = 0) -> Place:
@@ -85,8 +85,8 @@ def operand(name: str, value: Value, place: Place, shape: tuple[int, ...]) -> Op
 def folded_strides(
     type: TensorType, strides: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Return byte strides of a tensor viewed in another shape; None if its strides do not
-    allow it."""
+    """Return the byte strides of a tensor viewed in another shape, or None if the tensor's strides
+    allow no such view."""
     element = np.empty(1, type.dtype.numpy)
     outline = np.lib.stride_tricks.as_strided(element, type.shape, strides)
     try:
@@ -100,7 +100,7 @@ def on_frame(
 ) -> Operand:
     """Return a value as an operand: viewed in the shape `own`, then broadcast to `shape`.
 
-    Raises `ValueError` if its strides do not allow it.
+    Raises `ValueError` if the strides of the value do not allow this view.
     """
     strides = folded_strides(value.type, place.strides, own)
     if strides is None:

@@ -138,8 +138,8 @@ class _Greedy:
         return True
 
     def missing(self, target: int) -> list[int]:
-        """Return the nodes to run for the target: itself and producers of the evicted values that
-        it needs."""
+        """Return the nodes to run for the target: the target and the producers of evicted values
+        that it needs."""
         found = {target}
         pending = [target]
         while pending:

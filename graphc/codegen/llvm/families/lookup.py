@@ -118,8 +118,9 @@ def _fill(builder: Builder, target: IrValue, count: IrValue, value: IrValue, dty
 
 @native_rule("gather_gradient")
 def _gather_gradient(node: Node, places: Places) -> NativeCalls:
-    """Return the calls that add each row of dy to the row of the table with its number. All tensors
-    are contiguous. A running sum is in the output's memory, or is copied there first.
+    """Return the calls of gather's gradient, which add each row of dy to the table row of the same
+    lookup. All tensors are contiguous. A running sum is in the output's memory, or is copied there
+    first.
     """
     dy, numbers, *sums = node.inputs
     dtable = node.output

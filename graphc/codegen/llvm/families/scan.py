@@ -206,8 +206,8 @@ def _sum_squares(
 ) -> None:
     """Write the loop that sums along `LANES` lines, one square at a time.
 
-    Lines beyond the end repeat the last one, and positions beyond the end are 0. Neither is
-    written.
+    Lines beyond the end repeat the last one, and positions beyond the end are 0. Results beyond
+    either end are not written.
     """
     b, (source, target), dtype = builder, sides, structure.dtype
     count = b.sdiv(b.add(length, index(LANES - 1)), index(LANES))
@@ -246,7 +246,8 @@ def _sum_squares(
 
 
 def _nothing(structure: _Structure) -> IrValue:
-    """Return the initial total: -0.0, which changes no element, or 0 if it is itself written."""
+    """Return the initial total: -0.0, which changes no element, or 0 if the total itself is written
+    first."""
     is_float = arithmetic_dtype(structure.dtype).kind == "float"
     return constant(held(structure.dtype), -0.0 if is_float and not structure.exclusive else 0)
 
