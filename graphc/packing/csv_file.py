@@ -109,12 +109,14 @@ class _Reader:
                 self.fail("id", "every buffer must have an id", cells["id"])
             if cells["id"] in ids:
                 line = ids[cells["id"]]
-                self.fail("id", f"ids must differ, line {line} has this one", cells["id"])
+                self.fail("id", f"ids must be unique, but line {line} has the same id", cells["id"])
             lower.append(self.number("lower", cells["lower"]))
             upper.append(self.number("upper", cells["upper"]))
             size.append(self.number("size", cells["size"], least=0))
             if lower[-1] >= upper[-1]:
-                self.fail("upper", f"it must be above lower, which is {lower[-1]}", cells["upper"])
+                self.fail(
+                    "upper", f"upper must be above lower, which is {lower[-1]}", cells["upper"]
+                )
             if cells.get("offset"):
                 pinned[len(ids)] = self.number("offset", cells["offset"], least=0)
             ids[cells["id"]] = self.rows.line_num
@@ -144,10 +146,10 @@ class _Reader:
         `least`."""
         digits = cell.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
-            self.fail(column, "it must be a whole number of at most 19 digits", cell)
+            self.fail(column, "expected a whole number of at most 19 digits", cell)
         if not least <= int(cell) < LARGEST:
             lowest = "0 or more" if least == 0 else "above -2**62"
-            self.fail(column, f"it must be {lowest} and below 2**62", cell)
+            self.fail(column, f"the number must be {lowest} and below 2**62", cell)
         return int(cell)
 
 

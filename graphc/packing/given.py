@@ -124,9 +124,12 @@ def _whole(name: str, column: npt.ArrayLike) -> Integers:
     if array.size == 0:
         return np.zeros(0, np.int64)
     if array.dtype.kind not in "iu":
-        raise PackingError(f"{name} must hold integers, got {_odd_one(array)}")
+        raise PackingError(f"{name} must contain integers, got {_odd_one(array)}")
     if int(array.max()) >= LARGEST or int(array.min()) <= -LARGEST:
-        raise PackingError(f"{name} must stay between -2**62 and 2**62, got {int(array.max())}")
+        raise PackingError(
+            f"{name} must stay between -2**62 and 2**62, got {int(array.min())} to "
+            f"{int(array.max())}"
+        )
     return np.ascontiguousarray(array, np.int64)
 
 
@@ -147,7 +150,7 @@ def _pins(
     is_pinned, offset = np.zeros(count, np.bool_), np.zeros(count, np.int64)
     for index, given in (pinned or {}).items():
         if not 0 <= whole_number("an index of pinned", index, 0) < count:
-            raise PackingError(f"pinned names buffer {index}, but buffers are 0 to {count - 1}")
+            raise PackingError(f"pinned contains buffer {index}, but buffers are 0 to {count - 1}")
         name = name_of(int(index))
         start = whole_number(f"the offset of pinned buffer {name}", given, 0)
         if start % alignment:

@@ -30,7 +30,7 @@ def _gap(placed: Integers, count: int, first: int, last: int, size: int, tightes
         # Buffers without a common section may overlap in bytes, so they are skipped.
         if placed[row, 0] < last and first < placed[row, 1]:
             gap_size = placed[row, 2] - floor
-            # Among equally tight gaps the lowest wins, since the walk goes up.
+            # Among equally tight gaps the lowest is taken, since the walk goes up.
             if gap_size >= size and (not found or gap_size < best_gap):
                 best, best_gap, found = floor, gap_size, True
                 if not tightest:

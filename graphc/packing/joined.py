@@ -77,8 +77,8 @@ class Joined:
             if len(whole) < len(self.problem):
                 self._keep(whole)
                 fruitless = 0
-            # At the first restart, more than half of the buffers left means that little fits. After
-            # a ruin that is rare.
+            # If more than half as many pieces as buffers remain at the first restart, little fits
+            # together. After a ruin that is rare.
             is_hopeless = len(whole) > self._buffers / 2
             if done >= limit or len(whole) == 1 or fruitless > PATIENCE or is_hopeless:
                 return

@@ -96,7 +96,8 @@ class Chain:
             if value in self.droppable
         }
         self.useful = self.steps.missing(self.required, self.fixed)
-        # The last position, after everything wanted, is left out: the boundary is always a cut.
+        # The last position, after all useful steps, is left out, since the boundary is always a
+        # cut.
         widths = [(size, len(crossing)) for _, size, crossing in self._crossings()][:-1]
         chosen = set(thinned(narrow(widths), widths))
         cuts = [
@@ -219,7 +220,7 @@ class Chain:
         for step in region:
             lost = [v for v in inputs[step] if v in droppable and v not in available]
             if lost:
-                # Recomputed as late as possible, then kept for later uses in the region.
+                # Recomputed as late as possible, then live until the last use in the region.
                 recomputed = self.needed(lost, available)
                 sequence += recomputed
                 for repeated in recomputed:
@@ -254,7 +255,7 @@ class Chain:
         available = set(saved) | self.crossing[first]
         region = self.region(first, stop)
         sequence = self.lazy_sequence(region, available)
-        # Values of earlier units are already counted before the span, for as long as they are kept.
+        # Values of earlier units are counted with those units, for as long as they are live.
         earlier = {
             value for step in sequence for value in self.steps.inputs[step]
             if self.unit_of.get(value, first) < first

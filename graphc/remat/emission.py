@@ -38,8 +38,8 @@ class _Emission:
                 if isinstance(action, Take):
                     leaving = self.chain.crossing[action.stop]
                     self.forward(first, action.stop, action.option.saved | leaving)
-                    # The region runs after everything behind the span, as gradients start at the
-                    # last unit.
+                    # The region runs after all units and regions that follow the span, as
+                    # gradients start at the last unit.
                     stack.append(("back", first, action.stop))
                     if action.stop < stop:
                         stack.append(("range", action.stop, stop))

@@ -84,7 +84,8 @@ class Evaluations:
         if maps_only:
             return self.point(graph)
         found = self.point(self.reordered(graph))
-        # No arena is below the live bytes, so the given order is packed only if it may win.
+        # An arena is never below the live bytes. So the given order is packed only if it may be
+        # smaller.
         if found.graph is graph or self.allocation_of(graph).live_bytes > found.arena_bytes:
             return found
         return min(self.point(graph), found, key=attrgetter("arena_bytes"))

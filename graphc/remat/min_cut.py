@@ -81,8 +81,8 @@ class Choice:
         self.steps = steps
         required = sorted(set(required) - set(free))
         lost = {value for step in chosen for value in steps.outputs[step]} - set(free)
-        # The network has only what a wanted value may need for its recomputation. Values of other
-        # steps count as available.
+        # The network has only steps and values that the recomputation of a required value may
+        # need. Values of other steps count as available.
         asked = itertools.chain(required, *(steps.inputs[step] for step in undecided))
         chosen = [*steps.missing(asked, AllBut(lost)), *undecided]
         made = [value for step in chosen for value in steps.outputs[step] if value not in free]
@@ -105,7 +105,7 @@ class Choice:
             rows.append((self.step_node[step], ran, FORBIDDEN, 0))
             producers = {steps.producer[value] for value in steps.inputs[step]}
             rows += [(ran, self.ran_node[m], FORBIDDEN, 0) for m in producers if m in self.ran_node]
-        # These edges are never cut: each wanted value is available, saved or recomputed.
+        # These edges are never cut: each required value is available, saved or recomputed.
         rows += [(self.value_node[value], SINK, FORBIDDEN, 0) for value in required]
         self.count = first + len(self.ran_node)
         self.starts = np.array([row[0] for row in rows], np.int32)
@@ -142,8 +142,8 @@ class Choice:
         # SciPy's flow is negative on reverse edges, so this is the residual with both directions.
         residual = network - flow
         residual.eliminate_zeros()
-        # Nodes that reach the sink are recomputed or wanted; the rest executes once. Of equal cuts
-        # this is the one nearest the sink, which recomputes the fewest steps.
+        # Nodes that reach the sink are recomputed or required; other steps execute once. Of equal
+        # cuts this is the one nearest the sink, which recomputes the fewest steps.
         reaching = np.zeros(self.count, bool)
         reaching[breadth_first_order(residual.T.tocsr(), SINK, return_predecessors=False)] = True
         later = {step for step, node in self.step_node.items() if reaching[node]}

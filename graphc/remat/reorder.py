@@ -46,7 +46,8 @@ def reordered(given: Allocation) -> Allocation:
     if found is given:
         return given
     arena = found.arena_bytes("packed")
-    # No arena is below the live bytes, so the given order is packed only if it may win.
+    # An arena is never below the live bytes. So the given order is packed only if it may be
+    # smaller.
     is_smaller = arena < given.live_bytes or arena < given.arena_bytes("packed")
     return found if is_smaller else given
 
@@ -111,9 +112,10 @@ def _improved(graph_steps: TrainingGraph) -> Allocation:
     copied = graph_steps.steps.peak(range(len(graph_steps.steps)))
     models = [graph_steps.steps]
     if copied - given.live_bytes > SAVED_BY_PARTS * copied:
-        # Neither model is always right: each proposes an order, and the allocator judges both.
+        # Neither model is always exact, so an order is searched with each, and live bytes of the
+        # allocator decide.
         models.append(graph_steps.bounding_steps)
-    # The given order comes first, so that it wins ties.
+    # The given order comes first, so that it is returned if others have equal bytes.
     return min([given, *map(found, models)], key=lambda order: order.live_bytes)
 
 

@@ -60,7 +60,9 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
         count[step] += 1
     missing = [node.label for step, node in enumerate(graph.nodes) if step not in first]
     if missing:
-        raise GraphError(f"the sequence omits {', '.join(missing[:3])}")
+        raise GraphError(
+            f"the sequence omits {', '.join(missing[:3])}; every node must run at least once"
+        )
     for step, node in first.items():  # outputs of the graph come from first occurrences
         rewriter.stand(graph.nodes[step].outputs, node.outputs)
     return rewriter.result()

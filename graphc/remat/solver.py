@@ -204,7 +204,8 @@ class Solver:
             found, peak = sequence, self.problem.peak(sequence)
             if peak <= capacity:
                 break
-            # Less than about a level of a coarse table would give the same schedule again.
+            # Reducing the free bytes by less than about one level of a coarse table would give
+            # the same schedule.
             free -= max(peak - capacity, free / 200)
         return found
 

@@ -112,7 +112,8 @@ def _schedule(table: OrderTable, preferred: Integers, limit: int, backwards: boo
         done += 1
         waiting.is_ready[chosen] = False
         live += waiting.growth[chosen]
-        # Queued again with a new reach; the older entry is skipped once the step has been taken.
+        # These steps are queued again with a new reach; older entries are skipped once a step is
+        # taken.
         for step in _take(table, waiting, chosen, backwards):
             if waiting.is_ready[step]:
                 _enter(table, waiting, shrinking, growing, step, backwards)
@@ -159,7 +160,8 @@ def _next(
         if waiting.is_ready[step]:
             if waiting.reach[step] <= spare:
                 return int(step)
-            # Reach only falls, and each fall queues the step again, so none is blocked too long.
+            # Reach only falls, and a step is queued again whenever it falls, so no step is
+            # blocked too long.
             heapq.heappush(blocked, (waiting.reach[step], step))
     return -1
 

@@ -201,7 +201,7 @@ def error_function(builder: Builder, x: IrValue) -> IrValue:
     """Return erf(x) of float32: an odd polynomial near 0, and 1 - exp(polynomial) elsewhere."""
     size, square = _absolute(builder, x), builder.fmul(x, x)
     near = intrinsic(builder, "fma", polynomial(builder, square, _ERF32), x, x)
-    # From 4 on it is 1, and the polynomial would grow again.
+    # For |x| of 4 and more, erf is 1 in float32, but the polynomial would deviate from it.
     within = builder.select(
         builder.fcmp_ordered(">", size, constant(F32, 4.0)), constant(F32, 4.0), size
     )
@@ -244,7 +244,7 @@ def sine(builder: Builder, x: IrValue, quarter: int) -> IrValue:
     is_far = builder.fcmp_ordered(">", size, constant(F64, FAR))
     near = builder.select(is_far, constant(F64, 0.0), x)
     found = _near_sine(builder, near, quarter)
-    # -0.0 is kept.
+    # The sine of -0.0 is -0.0.
     if quarter == 0:
         zero = builder.fcmp_ordered("==", x, constant(F64, 0.0))
         found = builder.select(zero, x, found)

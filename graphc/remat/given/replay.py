@@ -89,7 +89,9 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
         )
     for value in sorted(problem.live_out):
         if value not in last_made:
-            raise ProblemError(f"the sequence does not compute the output {problem.name(value)}")
+            raise ProblemError(
+                f"the sequence does not compute the output {problem.name(value)}; add its node"
+            )
         ends[last_made[value], value] = len(sequence)
     return ends
 

@@ -111,7 +111,8 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
             best = found
     if best is None:
         fewest = _fewest_bytes(problem, solver)
-        # The bisection looks harder for few bytes than the attempts did, and may meet the budget.
+        # The bisection searches for fewest bytes, unlike the attempts, so it may find a schedule
+        # that fits.
         if replay(problem, fewest).peak_bytes > limit:
             raise _does_not_fit(problem, limit, fewest)
         return _solution(problem, fewest, bound, started)
@@ -190,7 +191,7 @@ def _fewest_bytes(problem: Problem, solver: Solver | None) -> list[int]:
             best = min(found, key=lambda run: replay(problem, run).peak_bytes)
             least = min(least, replay(problem, best).peak_bytes)
         else:
-            # The greedy may still meet fewer bytes than it missed; this only guides the bisection.
+            # Greedy eviction may still succeed with fewer bytes; this only guides the bisection.
             low = middle + 1
     return best
 
