@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from graphc.torch.budget.lives import Replay
 from graphc.torch.budget.planner import TorchPlanner
 from graphc.torch.budget.replay import check
 from graphc.torch.budget.report import Report, does_not_fit
+from graphc.torch.budget.reuse import Candidate, reused
 from graphc.torch.budget.sources import Source
 from graphc.torch.budget.steps import TorchSteps
 from graphc.torch.budget.view import Shown
@@ -53,16 +54,30 @@ class Planned:
     forward: fx.GraphModule
     backward: fx.GraphModule
     replay: Replay
+    is_reused: bool
+    """True if the schedule is that of an earlier plan, adapted to other sizes."""
 
 
-def plan_for(goal: Goal, joint: Joint, held: Held, sources: Mapping[fx.Node, Source]) -> Planned:
-    """Return the plan of a joint graph; raises `BudgetError` if no plan fits."""
+def plan_for(
+    goal: Goal,
+    joint: Joint,
+    held: Held,
+    sources: Mapping[fx.Node, Source],
+    earlier: Iterable[Planned] = (),
+) -> Planned:
+    """Return the plan of a joint graph; raises `BudgetError` if no plan fits.
+
+    `earlier` are plans for the same goal.
+    """
     torch_steps, planner = prepared(joint, held.bytes)
-    plan = chosen(planner, goal, torch_steps)
+    solved = (Candidate(e.report.planner, e.plan) for e in earlier if not e.is_reused)
+    adapted = reused(planner, goal.budget, goal.max_extra_time, solved)
+    plan = adapted or chosen(planner, goal, torch_steps)
     forward, backward, replay = checked(torch_steps, plan)
     shown = Shown(torch_steps, replay, held, sources, goal.budget)
     report = Report.of(torch_steps, planner, plan, shown)
-    return Planned(report, torch_steps, plan, forward, backward, replay)
+    is_reused = adapted is not None
+    return Planned(report, torch_steps, plan, forward, backward, replay, is_reused)
 
 
 def prepared(

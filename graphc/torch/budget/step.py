@@ -305,7 +305,7 @@ def _partition(
     joint = Joint(module, forward_outputs, _results_in(given), returned)
     sources = sources_of(joint, step, given, names)
     held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
-    plan = plan_for(step.goal, joint, held, sources)
+    plan = plan_for(step.goal, joint, held, sources, step.plans)
     step.plans.append(plan)
     step._call.has_planned = True
     return plan.forward, plan.backward
