@@ -26,7 +26,7 @@ def test_a_knee_is_kept_for_proportional_sizes():
     assert found.extra_cost == pytest.approx(1.4 * planner.knee.extra_cost)
 
 
-@pytest.mark.parametrize("scale", (7, 9, 11, 13))
+@pytest.mark.parametrize("scale", [7, 9, 11, 13])
 def test_a_budget_holds_and_reuse_is_as_good_as_before(scale):
     planner, other = planner_of(10), planner_of(scale)
     budget = (planner.least.peak_bytes + planner.no_recompute.peak_bytes) // 2

@@ -144,6 +144,7 @@ class Report:
          "bytes_by_module": [{"module": str, "bytes": int}],   produced in the step, at the peak
          "repeated": [{"module": str, "times": int, "seconds": float}],
          "estimated": [str],             nodes that cannot run alone, so were not measured
+         "costs": str,                   measured, or estimated for a device profile
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """
@@ -161,6 +162,7 @@ class Report:
             "bytes_by_module": [asdict(each) for each in self.live],
             "repeated": [asdict(each) for each in self.repeated],
             "estimated": list(self.estimated),
+            "costs": self.shown.costs,
             "frontier": self.frontier.json,
         }
 
@@ -186,6 +188,7 @@ class Report:
             ("lower bound", exact_bytes(self.bound_bytes)),
             ("extra time", extra),
             ("held", held),
+            ("costs", self.shown.costs),
         ]
 
     def __str__(self) -> str:

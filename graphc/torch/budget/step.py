@@ -26,6 +26,7 @@ from graphc.errors import (
     quoted,
     truth,
 )
+from graphc.ir.device import Device
 from graphc.torch.budget.backend import Part, backend, is_run_again, with_first_derivatives
 from graphc.torch.budget.example import Given, gone, weakly
 from graphc.torch.budget.held import held_by, reserve_bytes
@@ -48,6 +49,7 @@ from graphc.torch.budget.tracing import (
     traced_as_here,
 )
 from graphc.torch.budget.trade_off import Frontier
+from graphc.torch.budget.without_data import on_profile, refuse_without_data
 
 if TYPE_CHECKING:
     from graphc.torch.budget.verify import Verified
@@ -97,10 +99,12 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         loss_fn: Callable[..., Any] | None,
         reserve: int,
         accumulate: bool,
+        device: Device | None = None,
     ) -> None:
         super().__init__()
         self.module, self.goal, self.loss_fn = module, goal, loss_fn
         self.reserve, self.accumulate = reserve, accumulate
+        self.device = device  # the profile of a step that cannot run, or None
         self._begin()
 
     def _begin(self) -> None:
@@ -144,6 +148,8 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the output of the module, or the loss; its backward pass follows the plan."""
         refuse_stance()
+        if not self._call.plans_only:
+            refuse_without_data(self.device)
         call, told = self._call, None
         call.given, call.fault, call.has_planned = (args, kwargs), None, False
         try:
@@ -234,6 +240,7 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         """
         from graphc.torch.budget.verify import verified
 
+        refuse_without_data(self.device)
         return verified(self, (args, kwargs) if args or kwargs else self._example())
 
     @contextmanager
@@ -305,7 +312,7 @@ def _partition(
     joint = Joint(module, forward_outputs, _results_in(given), returned)
     sources = sources_of(joint, step, given, names)
     held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
-    plan = plan_for(step.goal, joint, held, sources, step.plans)
+    plan = plan_for(step.goal, joint, held, sources, step.plans, step.device)
     step.plans.append(plan)
     step._call.has_planned = True
     return plan.forward, plan.backward
@@ -349,6 +356,7 @@ def planned(
     loss_fn: Callable[..., Any] | None,
     reserve: torch.optim.Optimizer | int | str | None,
     accumulate: bool,
+    device: str | None,
 ) -> PlannedStep:
     """Return a planned step; implements `graphc.torch.plan`."""
     refuse_module(module)
@@ -357,7 +365,9 @@ def planned(
     if loss_fn is not None and not args:
         raise OptionError("with loss_fn, the last of args must be the target, got no args")
     accumulate, kept = truth("accumulate", accumulate), reserve_bytes(reserve)
-    step = PlannedStep(module, Goal(budget, max_extra_time), loss_fn, kept, accumulate)
+    goal = Goal(budget, max_extra_time)
+    profile, (module, loss_fn, args, kwargs) = on_profile(device, (module, loss_fn, args, kwargs))
+    step = PlannedStep(module, goal, loss_fn, kept, accumulate, profile)
     step.plan(args, kwargs)
     return step
 
@@ -384,7 +394,8 @@ def frontier(
     loss_fn: Callable[..., Any] | None,
     reserve: torch.optim.Optimizer | int | str | None,
     accumulate: bool,
+    device: str | None,
 ) -> Frontier:
     """Return the trade-off curve of a module; implements `graphc.torch.frontier`."""
-    step = planned(module, args, kwargs, None, None, loss_fn, reserve, accumulate)
+    step = planned(module, args, kwargs, None, None, loss_fn, reserve, accumulate, device)
     return step.report.frontier
