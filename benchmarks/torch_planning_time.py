@@ -1,0 +1,173 @@
+"""CPU seconds of planning PyTorch networks, by part, and of replanning for a new shape.
+
+Each network is planned in a process of its own, three times: with an empty cache of measurements,
+with the filled one, and for a new length or batch with the filled one. `measuring`, `planning` and
+`emitting` (with checking) are timed by wrappers; `tracing` is all the rest.
+Requires torchvision, transformers, timm and diffusers.
+Run: python benchmarks/torch_planning_time.py [NETWORK ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from report import circumstances, output_argument, print_table, write_json
+
+import graphc
+
+Made = tuple[Any, Callable[[int], dict[str, Any]], tuple[int, int]]
+"""A module, its keyword arguments for a length or batch, and the first and the new one."""
+
+
+def llama(layers: int = 4) -> Made:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=512, hidden_size=128, intermediate_size=352, num_hidden_layers=layers,
+        num_attention_heads=4, num_key_value_heads=2, use_cache=False,
+    )  # fmt: skip
+    return LlamaForCausalLM(config), _tokens, (128, 160)
+
+
+def gpt2(layers: int) -> Made:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=512, n_positions=256, n_embd=64, n_layer=layers, n_head=4, use_cache=False
+    )
+    module = GPT2LMHeadModel(config)
+    module.loss_type = "ForCausalLM"  # the default, which is logged unless it is set
+    return module, _tokens, (64, 80)
+
+
+def _tokens(length: int) -> dict[str, Any]:
+    import torch
+
+    ids = torch.randint(512, (2, length))
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+def maxvit() -> Made:
+    import timm
+
+    return timm.create_model("maxvit_tiny_tf_224", num_classes=10), _images(224), (1, 2)
+
+
+def resnet50() -> Made:
+    import torchvision
+
+    return torchvision.models.resnet50(num_classes=10), _images(96), (4, 6)
+
+
+def autoencoder() -> Made:
+    from diffusers import AutoencoderKL
+
+    blocks = 4
+    module = AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * blocks,
+        up_block_types=("UpDecoderBlock2D",) * blocks,
+        block_out_channels=(32, 64, 128, 128), layers_per_block=2, latent_channels=4,
+    )  # fmt: skip
+    return module, lambda batch: {"sample": _images(64)(batch)["x"]}, (1, 2)
+
+
+def _images(size: int) -> Callable[[int], dict[str, Any]]:
+    import torch
+
+    return lambda batch: {"x": torch.randn(batch, 3, size, size)}
+
+
+NETWORKS: dict[str, Callable[[], Made]] = {
+    "Llama, 4 layers": llama,
+    "MaxViT-T": maxvit,
+    "AutoencoderKL": autoencoder,
+    "ResNet-50": resnet50,
+    "GPT-2, 12 layers": lambda: gpt2(12),
+    "GPT-2, 48 layers": lambda: gpt2(48),
+}
+
+
+def timed_parts() -> Counter[str]:
+    """Wrap the parts of planning, and return the CPU seconds that they accumulate."""
+    from graphc.torch.budget import planned
+
+    seconds: Counter[str] = Counter()
+
+    def timed(part: str, called: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            started = time.process_time()
+            try:
+                return called(*args, **kwargs)
+            finally:
+                seconds[part] += time.process_time() - started  # type: ignore[assignment]
+
+        return run
+
+    planned.measure = timed("measuring", planned.measure)
+    planned.checked = timed("emitting", planned.checked)
+    planned.plan_for = timed("all", planned.plan_for)
+    from graphc.torch.budget import step
+
+    step.plan_for = planned.plan_for
+    return seconds
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    import torch
+
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
+    warnings.simplefilter("ignore")
+    seconds = timed_parts()
+    graphc.torch.plan(torch.nn.Linear(2, 2), (torch.zeros(2, 2),))  # imports and compiled loops
+    module, given, (first, other) = NETWORKS[name]()
+    rows = []
+    step: Any = None
+    for case in ("cold", "warm", "new shape"):
+        seconds.clear()
+        kwargs = given(other if case == "new shape" else first)
+        started = time.process_time()
+        if case == "new shape":
+            step.plan((), kwargs)
+        else:
+            torch.compiler.reset()
+            step = graphc.torch.plan(module, (), kwargs=kwargs)
+        total = time.process_time() - started
+        nodes = len(step.plans[-1].torch_steps.joint.nodes)
+        rows.append(
+            {
+                "network": name,
+                "nodes": nodes,
+                "case": case,
+                "tracing": total - seconds["all"],
+                "measuring": seconds["measuring"],
+                "planning": seconds["all"] - seconds["measuring"] - seconds["emitting"],
+                "emitting": seconds["emitting"],
+                "total": total,
+                "per_100_nodes": 100 * total / nodes,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS))
+    output_argument(parser, "torch_planning_time.json")
+    options = parser.parse_args()
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        rows = [row for found in pool.imap(rows_of, options.networks) for row in found]
+    print_table(rows)
+    packages = ["graphc", "torch", "transformers", "timm", "torchvision", "diffusers"]
+    write_json(options.output, {**circumstances(packages), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
