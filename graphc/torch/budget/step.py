@@ -28,7 +28,8 @@ from graphc.errors import (
 )
 from graphc.ir.device import Device
 from graphc.torch.budget.backend import Part, backend, is_run_again, with_first_derivatives
-from graphc.torch.budget.example import Given, gone, weakly
+from graphc.torch.budget.compiled import Compiled
+from graphc.torch.budget.example import Given, gone, results_in, weakly
 from graphc.torch.budget.held import held_by, reserve_bytes
 from graphc.torch.budget.in_place import not_overwriting
 from graphc.torch.budget.joint import Joint
@@ -114,12 +115,16 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         self._call = _Call()
         self._times: Counter[tuple[torch.Size, ...]] = Counter()
         self._example: Callable[[], Given] = gone
+        self._compiled = Compiled(self._compile)
+
+    def _compile(self, dynamic: bool | None) -> Callable[..., Any]:
+        """Return the step compiled by torch."""
         found = weakref.ref(self)
-        self._compiled = torch.compile(
+        return torch.compile(  # type: ignore[no-any-return]
             MethodType(apart(PlannedStep._traced), self),
             backend=backend(_noting(found, _partition), _noting(found, _run_of)),
             fullgraph=True,
-            dynamic=False,
+            dynamic=dynamic,
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
@@ -309,18 +314,13 @@ def _partition(
     assert step is not None, "torch.compile is called by the step"
     given = step._call.given
     refuse_tensors(step, given)
-    joint = Joint(module, forward_outputs, _results_in(given), returned)
+    joint = Joint(module, forward_outputs, results_in(given), returned)
     sources = sources_of(joint, step, given, names)
     held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
     plan = plan_for(step.goal, joint, held, sources, step.plans, step.device)
     step.plans.append(plan)
     step._call.has_planned = True
     return plan.forward, plan.backward
-
-
-def _results_in(given: Any) -> list[torch.Tensor]:
-    """Return the arguments that autograd computed from other tensors (non-leaf tensors)."""
-    return [x for x in tree_leaves(given) if isinstance(x, torch.Tensor) and not x.is_leaf]
 
 
 def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part) -> Boxed:
@@ -365,9 +365,8 @@ def planned(
     if loss_fn is not None and not args:
         raise OptionError("with loss_fn, the last of args must be the target, got no args")
     accumulate, kept = truth("accumulate", accumulate), reserve_bytes(reserve)
-    goal = Goal(budget, max_extra_time)
     profile, (module, loss_fn, args, kwargs) = on_profile(device, (module, loss_fn, args, kwargs))
-    step = PlannedStep(module, goal, loss_fn, kept, accumulate, profile)
+    step = PlannedStep(module, Goal(budget, max_extra_time), loss_fn, kept, accumulate, profile)
     step.plan(args, kwargs)
     return step
 
