@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
 
-from graphc.torch.budget.joint import aten, is_tangent, tensors_of
+from graphc.torch.budget.joint import aten, behind_the_turn, is_random, is_tangent, tensors_of
 from graphc.torch.budget.refusals import SYMBOLS
 from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed
@@ -69,7 +69,9 @@ class Sized:
         self.partition, self.run_of = partition, run_of
         given = [n for n in joint.graph.find_nodes(op="placeholder") if not is_tangent(n)]
         self.varying = [place for place, n in enumerate(given) if _free(n)]
-        self.most_saved = sum(not is_tangent(node) for node in joint.graph.nodes)
+        after = behind_the_turn(joint.graph)
+        before = [node for node in joint.graph.nodes if node not in after]
+        self.most_saved = len(before) + sum(map(is_random, before))
         """The number of tensors that AOTAutograd saves; a plan that saves fewer is padded."""
         self.plans: list[_Plan] = []
         self._known: dict[Any, _Plan] = {}
@@ -152,8 +154,11 @@ class Sized:
             raise UnsizedError(str(error)) from error
         forward, backward = self.partition(joint, returned)
         (output,) = forward.graph.find_nodes(op="output")
+        count = len(output.args[0])
+        if count > self.forward_outputs + self.most_saved:
+            raise UnsizedError(f"a plan returns {count} tensors")
         runs = self.run_of(forward, "forward"), self.run_of(backward, "backward")
-        return _Plan(-1, *runs, len(output.args[0]))
+        return _Plan(-1, *runs, count)
 
 
 def with_sizes(
