@@ -59,6 +59,7 @@ def described(graph):
     return [of(node) for node in kept if node.op != "output"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [None, "60KiB"])
 def test_new_sizes_have_the_bits_of_a_module_without_a_plan(budget):
     step = graphc.torch.plan(Attention(), (ones(8),), budget)
@@ -74,6 +75,7 @@ def test_new_sizes_have_the_bits_of_a_module_without_a_plan(budget):
     assert len({plan.report.plain_bytes for plan in step.plans}) >= 4
 
 
+@pytest.mark.slow
 def test_the_graph_is_that_of_a_trace_with_fixed_sizes():
     module = Attention()
     step = graphc.torch.plan(module, (ones(8),))
@@ -132,6 +134,7 @@ def test_a_returned_size_is_traced_with_fixed_sizes():
         loss.backward()
 
 
+@pytest.mark.slow
 def test_a_fault_in_a_symbolic_trace_is_no_error(monkeypatch):
     step = graphc.torch.plan(Attention(), (ones(8),))
 
@@ -152,6 +155,7 @@ def test_a_budget_that_a_new_size_exceeds_is_refused_and_others_still_run():
     step(ones(10))[1].backward()
 
 
+@pytest.mark.slow
 def test_a_dimension_marked_as_dynamic_is_planned():
     x = ones(8)
     torch._dynamo.mark_dynamic(x, 1)

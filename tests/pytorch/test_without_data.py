@@ -51,6 +51,7 @@ def steps_of(step):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["meta", "fake", "data"])
 def test_the_graph_and_the_resident_bytes_are_those_of_a_module_with_data(kind):
     measured = graphc.torch.plan(*made_of("data"))
