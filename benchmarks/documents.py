@@ -333,6 +333,27 @@ def torch_budgets_row(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def torch_planning_times(content: dict[str, Any]) -> str:
+    """One row per network: seconds before and now; the figures before have no second size."""
+    head = ("network", "nodes", "before: warm", "new size", "now: cold", "warm", "second size")
+    lines = [(*head, "third size", "warm, per 100 nodes")]
+    before = {(row["network"], row["case"]): row["total"] for row in content["before"]}
+    now: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in content["rows"]:
+        now.setdefault(row["network"], {})[row["case"]] = row
+    for name, cases in now.items():
+        old = (before[name, case] for case in ("warm", "new shape"))
+        times = (cases[case]["total"] for case in ("cold", "warm", "second size", "third size"))
+        cells = [f"{time:.1f}" for time in (*old, *times)]
+        warm = cases["warm"]
+        lines.append((name, f"{warm['nodes']:,}", *cells, f"{warm['per_100_nodes']:.2f}"))
+    return (
+        "CPU seconds of a plan. Cold has no measurements in the cache, warm has all. The second "
+        "size is traced with symbols,\nthe third needs no trace; both measure ops anew:\n\n"
+        f"{table(*lines)}"
+    )
+
+
 BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "heights of packings": ("packing.json", heights),
     "large packings": ("packing_families.json", large_packings),
@@ -351,6 +372,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "streams measured": ("streams.json", measured_streams),
     "torch in short": ("torch_budgets.json", torch_in_short),
     "torch budgets": ("torch_budgets.json", torch_budgets),
+    "torch planning times": ("torch_planning_time.json", torch_planning_times),
     "zooming": ("page_zoom.json", zooming),
     "H200 status": ("gpu_day_h200.json", gpu_status),
     "H100 status": ("gpu_day_h100.json", gpu_status),

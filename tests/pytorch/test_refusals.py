@@ -97,13 +97,6 @@ def test_it_is_refused_by_name(between, group):
     assert module.layer.weight.grad is None
 
 
-def test_a_dimension_that_is_marked_as_dynamic():
-    x = torch.randn(4, 8)
-    torch._dynamo.mark_dynamic(x, 0)
-    with pytest.raises(TorchError, match=r"size that is unknown .* mark no dimension as dynamic"):
-        graphc.torch.plan(Around(torch.tanh), (x,))
-
-
 def test_parameters_and_arguments_of_several_tensors():
     module, x = Around(torch.tanh), torch.randn(4, 8)
     with pytest.raises(TorchError, match=r"^args\[0\] is a TwoTensor.*pass plain tensors"):

@@ -261,6 +261,7 @@ def test_a_step_may_be_called_while_another_thread_plans_or_watches_it(monkeypat
     with ThreadPoolExecutor(1) as thread:
 
         def meanwhile(*given):
+            monkeypatch.setattr(step_module, "refuse_tensors", refuse_tensors)
             thread.submit(call).result(60)
             refuse_tensors(*given)
 

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from graphc.errors import TorchError
 from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed
+from graphc.torch.budget.sized import Sized, is_sized
 from graphc.torch.budget.sources import source_names
 from graphc.torch.budget.tracing import returned_of
 
@@ -31,19 +32,28 @@ Part = Literal["forward", "backward", "inference"]
 def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed]) -> Any:
     """Return a backend for torch.compile; `run_of` converts graphs into functions."""
 
-    def compiler(part: Part) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
-        def compiled(module: fx.GraphModule, _: Sequence[Any]) -> Boxed:
-            if part == "backward":
-                _donate_nothing()
-            return run_of(module, part)
-
-        return compiled
-
     def compile_graph(traced: fx.GraphModule, given: Sequence[Any]) -> Any:
         names, returned = source_names(traced), returned_of(traced)
+        sized: list[Sized] = []
+
+        def compiler(part: Part) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
+            def compiled(module: fx.GraphModule, _: Sequence[Any]) -> Boxed:
+                if part == "backward":
+                    _donate_nothing()
+                if sized and part != "inference":
+                    return sized[0].forward if part == "forward" else sized[0].backward
+                return run_of(module, part)
+
+            return compiled
 
         def split(joint: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **__: Any) -> Any:
-            return partition(joint, num_fwd_outputs, names, returned)
+            def fixed(joint: fx.GraphModule, returned: Returned | None) -> Any:
+                return partition(joint, num_fwd_outputs, names, returned)
+
+            if not is_sized(joint):
+                return fixed(joint, returned)
+            sized.append(Sized(joint, num_fwd_outputs, returned, fixed, run_of))
+            return sized[0].graphs()
 
         made = aot_autograd(
             fw_compiler=compiler("forward"),

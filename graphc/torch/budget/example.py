@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from graphc.errors import OptionError
 
@@ -51,6 +51,11 @@ def weakly(given: Given) -> Callable[[], Given]:
         return gone() if any(lost) else tree_unflatten(found, structure)
 
     return again
+
+
+def results_in(given: Given) -> list[torch.Tensor]:
+    """Return the arguments that autograd computed from other tensors (non-leaf tensors)."""
+    return [x for x in tree_leaves(given) if isinstance(x, torch.Tensor) and not x.is_leaf]
 
 
 def _reference(argument: Any) -> weakref.ref[Any]:

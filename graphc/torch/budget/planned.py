@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 
 from graphc.errors import OptionError
+from graphc.ir.device import Device
 from graphc.ir.types import parse_bytes
 from graphc.remat.solver import Schedule
 from graphc.torch.budget.checker_input import Plan, Weight, kind_of_copy
 from graphc.torch.budget.costs import measure
 from graphc.torch.budget.emit import emit
+from graphc.torch.budget.estimates import estimate
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.lives import Replay
 from graphc.torch.budget.planner import TorchPlanner
 from graphc.torch.budget.replay import check
 from graphc.torch.budget.report import Report, does_not_fit
+from graphc.torch.budget.reuse import Candidate, reused
 from graphc.torch.budget.sources import Source
-from graphc.torch.budget.steps import TorchSteps
+from graphc.torch.budget.steps import Measured, TorchSteps
 from graphc.torch.budget.view import Shown
 
 
@@ -53,23 +56,40 @@ class Planned:
     forward: fx.GraphModule
     backward: fx.GraphModule
     replay: Replay
+    is_reused: bool
+    """True if the schedule is that of an earlier plan, adapted to other sizes."""
 
 
-def plan_for(goal: Goal, joint: Joint, held: Held, sources: Mapping[fx.Node, Source]) -> Planned:
-    """Return the plan of a joint graph; raises `BudgetError` if no plan fits."""
-    torch_steps, planner = prepared(joint, held.bytes)
-    plan = chosen(planner, goal, torch_steps)
+def plan_for(
+    goal: Goal,
+    joint: Joint,
+    held: Held,
+    sources: Mapping[fx.Node, Source],
+    earlier: Iterable[Planned] = (),
+    device: Device | None = None,
+) -> Planned:
+    """Return the plan of a joint graph; raises `BudgetError` if no plan fits.
+
+    `earlier` are plans for the same goal. With a `device` profile, costs are estimated for it and
+    not measured.
+    """
+    costs = measure(joint) if device is None else estimate(device, joint)
+    torch_steps, planner = prepared(joint, held.bytes, costs)
+    solved = (Candidate(e.report.planner, e.plan) for e in earlier if not e.is_reused)
+    adapted = reused(planner, goal.budget, goal.max_extra_time, solved)
+    plan = adapted or chosen(planner, goal, torch_steps)
     forward, backward, replay = checked(torch_steps, plan)
-    shown = Shown(torch_steps, replay, held, sources, goal.budget)
+    shown = Shown(torch_steps, replay, held, sources, goal.budget, device)
     report = Report.of(torch_steps, planner, plan, shown)
-    return Planned(report, torch_steps, plan, forward, backward, replay)
+    is_reused = adapted is not None
+    return Planned(report, torch_steps, plan, forward, backward, replay, is_reused)
 
 
 def prepared(
-    joint: Joint, fixed_bytes: int, in_place: bool = True
+    joint: Joint, fixed_bytes: int, costs: Mapping[fx.Node, Measured], in_place: bool = True
 ) -> tuple[TorchSteps, TorchPlanner]:
     """Return the steps of a joint graph and their planner."""
-    torch_steps = TorchSteps(joint, measure(joint), fixed_bytes, in_place)
+    torch_steps = TorchSteps(joint, costs, fixed_bytes, in_place)
     return torch_steps, TorchPlanner(torch_steps.steps, torch_steps.state_of)
 
 
@@ -128,7 +148,7 @@ def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.Gr
         joint = Joint(module, num_fwd_outputs)
         fixed = sum(joint.bytes[value] for value in joint.source_values)
         # Other compilers require functional graphs, in which no node overwrites an operand.
-        torch_steps, planner = prepared(joint, fixed, in_place=False)
+        torch_steps, planner = prepared(joint, fixed, measure(joint), in_place=False)
         forward, backward, *_ = checked(torch_steps, chosen(planner, goal, torch_steps))
         return forward, backward
 

@@ -64,6 +64,15 @@ class TorchPlanner:
             return self._counted(found)
         return self.least if self.least.peak_bytes <= budget else None
 
+    def of(self, sequence: Sequence[int]) -> Schedule:
+        """Return the schedule of a sequence."""
+        return self._counted(self.solver.measured(list(sequence)))
+
+    def fitted(self, sequence: Sequence[int], budget: int) -> Schedule | None:
+        """Return the best schedule found near a sequence within a budget, or None."""
+        found = self.solver.best([sequence], budget)
+        return None if found is None else self._counted(found)
+
     def costing(self, seconds: float) -> Schedule:
         """Return the schedule with the fewest bytes found within `seconds` of recomputation."""
         found = self._counted(self.solver.least_costing(seconds))

@@ -25,6 +25,7 @@ def plan(
     reserve: torch.optim.Optimizer | int | str | None = None,
     accumulate: bool = False,
     kwargs: Mapping[str, Any] | None = None,
+    device: str | None = None,
 ) -> PlannedStep:
     """Return a module whose training steps follow a memory plan with a known peak.
 
@@ -40,6 +41,10 @@ def plan(
     numbers are bitwise equal to those of the module without a plan. A call with a new shape makes
     a new plan.
 
+    If tensors are on the meta device or of a `FakeTensorMode`, or with `device`, the name of a
+    device profile such as ``h100``, nothing runs: costs are estimated for the profile, by default
+    that of an H200, without workspaces. The step then has a report and cannot be called.
+
     Raises `BudgetError` if no plan fits, before the step runs; the error names the least peak found
     and the modules at that peak. Raises `TorchError` for modules that cannot be planned, and
     `OptionError` for wrong arguments.
@@ -48,7 +53,7 @@ def plan(
     from graphc.torch.budget.step import planned
 
     given = _arguments(args, kwargs)
-    return planned(module, *given, budget, max_extra_time, loss_fn, reserve, accumulate)
+    return planned(module, *given, budget, max_extra_time, loss_fn, reserve, accumulate, device)
 
 
 def frontier(
@@ -59,12 +64,13 @@ def frontier(
     reserve: torch.optim.Optimizer | int | str | None = None,
     accumulate: bool = False,
     kwargs: Mapping[str, Any] | None = None,
+    device: str | None = None,
 ) -> Frontier:
     """Return peaks and extra times, from the most bytes to the fewest; arguments as in `plan`."""
     require_torch()
     from graphc.torch.budget.step import frontier
 
-    return frontier(module, *_arguments(args, kwargs), loss_fn, reserve, accumulate)
+    return frontier(module, *_arguments(args, kwargs), loss_fn, reserve, accumulate, device)
 
 
 def partition_fn(budget: int | str) -> Callable[..., Any]:

@@ -124,7 +124,7 @@ def as_graphc_error(
     error: Exception, module: nn.Module, loss_fn: Any, given: tuple[Any, Any]
 ) -> OptionError | TorchError:
     """Convert an error of torch.compile during tracing into an error for the user."""
-    is_of_types = isinstance(_innermost(error), TypeError | torch._dynamo.exc.ObservedTypeError)
+    is_of_types = isinstance(innermost_of(error), TypeError | torch._dynamo.exc.ObservedTypeError)
     wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None
     if wrong is None and "device" in str(error):
         wrong = _wrong_devices(module, given)
@@ -187,7 +187,7 @@ def is_of_compiling(error: BaseException) -> bool:
     return any(Path(file).match("torch/_dynamo/convert_frame.py") for file in files)
 
 
-def _innermost(error: BaseException) -> BaseException:
+def innermost_of(error: BaseException) -> BaseException:
     """Return the original error inside those that torch.compile wraps around it."""
     while (inner := getattr(error, "inner_exception", None) or error.__cause__) is not None:
         error = inner
@@ -196,7 +196,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 def _untraceable(error: BaseException) -> TorchError:
     """Convert an error of tracing, with the first line of torch's message and the user's line."""
-    place, innermost = _user_line(error), _innermost(error)
+    place, innermost = _user_line(error), innermost_of(error)
     if is_refused_recompile(error):
         return TorchError(
             "torch.compiler.set_stance('fail_on_recompile') is set, but this call has no plan; "

@@ -7,6 +7,7 @@ import webbrowser
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +60,14 @@ class Report:
     `peak_bytes` is the peak of a whole step, and `plain_bytes` the peak without recomputation.
     `bound_bytes` is a lower bound on the peak of every plan. `extra_time` is a fraction of
     `seconds`, the time of a step without recomputation. `bound_time` is a lower bound on the extra
-    time of every plan within the peak.
+    time of every plan within the peak. The bounds, `least_bytes` and the frontier are computed when
+    they are first read.
     """
 
     peak_bytes: int
     plain_bytes: int
-    least_bytes: int
-    bound_bytes: int
     seconds: float
     extra_time: float
-    bound_time: float
     held: Held
     constants: tuple[Constant, ...]
     at_peak: str
@@ -76,8 +75,8 @@ class Report:
     repeated: tuple[Repeated, ...]
     estimated: tuple[str, ...]
     """Nodes that cannot run alone, so their costs are estimated and include no workspace."""
-    frontier: Frontier
     shown: Shown = field(repr=False, compare=False)
+    planner: TorchPlanner = field(repr=False, compare=False)
 
     @classmethod
     def of(
@@ -86,15 +85,11 @@ class Report:
         """Return the report of one plan."""
         seconds = planner.seconds or 1.0
         node, live = at_peak(torch_steps, plan.sequence)
-        points = tuple(Point(p.peak_bytes, p.extra_cost / seconds) for p in planner.frontier)
         return cls(
             peak_bytes=plan.peak_bytes,
             plain_bytes=planner.no_recompute.peak_bytes,
-            least_bytes=planner.least.peak_bytes,
-            bound_bytes=planner.bound_bytes,
             seconds=planner.seconds,
             extra_time=plan.extra_cost / seconds,
-            bound_time=planner.bound_cost(plan.peak_bytes) / seconds,
             held=shown.held,
             constants=tuple(_constants(shown)),
             at_peak=node,
@@ -103,9 +98,32 @@ class Report:
             estimated=tuple(
                 _told(node) for node, each in torch_steps.measured.items() if each.is_estimated
             ),
-            frontier=Frontier(points, planner.bound_bytes),
             shown=shown,
+            planner=planner,
         )
+
+    @property
+    def least_bytes(self) -> int:
+        """The peak of the smallest plan found."""
+        return self.planner.least.peak_bytes
+
+    @property
+    def bound_bytes(self) -> int:
+        """A lower bound on the peak of every plan."""
+        return self.planner.bound_bytes
+
+    @cached_property
+    def bound_time(self) -> float:
+        """A lower bound on the extra time of every plan within the peak."""
+        return self.planner.bound_cost(self.peak_bytes) / (self.seconds or 1.0)
+
+    @property
+    def frontier(self) -> Frontier:
+        """The trade-off of peak bytes and extra time."""
+        seconds = self.seconds or 1.0
+        found = self.planner.frontier
+        points = tuple(Point(each.peak_bytes, each.extra_cost / seconds) for each in found)
+        return Frontier(points, self.planner.bound_bytes)
 
     @property
     def json(self) -> dict[str, Any]:
@@ -126,6 +144,7 @@ class Report:
          "bytes_by_module": [{"module": str, "bytes": int}],   produced in the step, at the peak
          "repeated": [{"module": str, "times": int, "seconds": float}],
          "estimated": [str],             nodes that cannot run alone, so were not measured
+         "costs": str,                   measured, or estimated for a device profile
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """
@@ -143,6 +162,7 @@ class Report:
             "bytes_by_module": [asdict(each) for each in self.live],
             "repeated": [asdict(each) for each in self.repeated],
             "estimated": list(self.estimated),
+            "costs": self.shown.costs,
             "frontier": self.frontier.json,
         }
 
@@ -168,6 +188,7 @@ class Report:
             ("lower bound", exact_bytes(self.bound_bytes)),
             ("extra time", extra),
             ("held", held),
+            ("costs", self.shown.costs),
         ]
 
     def __str__(self) -> str:

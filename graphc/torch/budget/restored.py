@@ -24,9 +24,9 @@ def as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
     The function clears ``.grad``, or resets it to its old value (zeros if None) if the step
     accumulates gradients.
     """
-    reached = _reached([*(vars(each) for each in step.modules() if each is not step), given])
-    kept = [(each, _items(each)) for each in reached if isinstance(each, CONTAINERS)]
-    tensors = [*step.parameters(), *step.buffers(), *reached, *tree_leaves(given)]
+    found = reached([*(vars(each) for each in step.modules() if each is not step), given])
+    kept = [(each, _items(each)) for each in found if isinstance(each, CONTAINERS)]
+    tensors = [*step.parameters(), *step.buffers(), *found, *tree_leaves(given)]
     tensors = list({id(x): x for x in tensors if isinstance(x, torch.Tensor)}.values())
     learned = [(each, each.grad) for each in tensors if each.requires_grad and each.is_leaf]
     contents = [(each, each.detach().clone(), each._version) for each in tensors]
@@ -61,7 +61,7 @@ CONTAINERS = dict, list, set, deque
 """Mutable Python containers that may hold the state of a module."""
 
 
-def _reached(roots: Iterable[Any]) -> list[Any]:
+def reached(roots: Iterable[Any]) -> list[Any]:
     """Return the roots and everything nested in containers and tuples, each object once."""
     found: dict[int, Any] = {}
     pending = list(roots)

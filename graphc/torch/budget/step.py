@@ -26,8 +26,10 @@ from graphc.errors import (
     quoted,
     truth,
 )
+from graphc.ir.device import Device
 from graphc.torch.budget.backend import Part, backend, is_run_again, with_first_derivatives
-from graphc.torch.budget.example import Given, gone, weakly
+from graphc.torch.budget.compiled import Compiled
+from graphc.torch.budget.example import Given, gone, results_in, weakly
 from graphc.torch.budget.held import held_by, reserve_bytes
 from graphc.torch.budget.in_place import not_overwriting
 from graphc.torch.budget.joint import Joint
@@ -48,6 +50,7 @@ from graphc.torch.budget.tracing import (
     traced_as_here,
 )
 from graphc.torch.budget.trade_off import Frontier
+from graphc.torch.budget.without_data import on_profile, refuse_without_data
 
 if TYPE_CHECKING:
     from graphc.torch.budget.verify import Verified
@@ -97,10 +100,12 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         loss_fn: Callable[..., Any] | None,
         reserve: int,
         accumulate: bool,
+        device: Device | None = None,
     ) -> None:
         super().__init__()
         self.module, self.goal, self.loss_fn = module, goal, loss_fn
         self.reserve, self.accumulate = reserve, accumulate
+        self.device = device  # the profile of a step that cannot run, or None
         self._begin()
 
     def _begin(self) -> None:
@@ -110,12 +115,16 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         self._call = _Call()
         self._times: Counter[tuple[torch.Size, ...]] = Counter()
         self._example: Callable[[], Given] = gone
+        self._compiled = Compiled(self._compile)
+
+    def _compile(self, dynamic: bool | None) -> Callable[..., Any]:
+        """Return the step compiled by torch."""
         found = weakref.ref(self)
-        self._compiled = torch.compile(
+        return torch.compile(  # type: ignore[no-any-return]
             MethodType(apart(PlannedStep._traced), self),
             backend=backend(_noting(found, _partition), _noting(found, _run_of)),
             fullgraph=True,
-            dynamic=False,
+            dynamic=dynamic,
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
@@ -144,6 +153,8 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the output of the module, or the loss; its backward pass follows the plan."""
         refuse_stance()
+        if not self._call.plans_only:
+            refuse_without_data(self.device)
         call, told = self._call, None
         call.given, call.fault, call.has_planned = (args, kwargs), None, False
         try:
@@ -234,6 +245,7 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         """
         from graphc.torch.budget.verify import verified
 
+        refuse_without_data(self.device)
         return verified(self, (args, kwargs) if args or kwargs else self._example())
 
     @contextmanager
@@ -302,18 +314,13 @@ def _partition(
     assert step is not None, "torch.compile is called by the step"
     given = step._call.given
     refuse_tensors(step, given)
-    joint = Joint(module, forward_outputs, _results_in(given), returned)
+    joint = Joint(module, forward_outputs, results_in(given), returned)
     sources = sources_of(joint, step, given, names)
     held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
-    plan = plan_for(step.goal, joint, held, sources)
+    plan = plan_for(step.goal, joint, held, sources, step.plans, step.device)
     step.plans.append(plan)
     step._call.has_planned = True
     return plan.forward, plan.backward
-
-
-def _results_in(given: Any) -> list[torch.Tensor]:
-    """Return the arguments that autograd computed from other tensors (non-leaf tensors)."""
-    return [x for x in tree_leaves(given) if isinstance(x, torch.Tensor) and not x.is_leaf]
 
 
 def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part) -> Boxed:
@@ -349,6 +356,7 @@ def planned(
     loss_fn: Callable[..., Any] | None,
     reserve: torch.optim.Optimizer | int | str | None,
     accumulate: bool,
+    device: str | None,
 ) -> PlannedStep:
     """Return a planned step; implements `graphc.torch.plan`."""
     refuse_module(module)
@@ -357,7 +365,8 @@ def planned(
     if loss_fn is not None and not args:
         raise OptionError("with loss_fn, the last of args must be the target, got no args")
     accumulate, kept = truth("accumulate", accumulate), reserve_bytes(reserve)
-    step = PlannedStep(module, Goal(budget, max_extra_time), loss_fn, kept, accumulate)
+    profile, (module, loss_fn, args, kwargs) = on_profile(device, (module, loss_fn, args, kwargs))
+    step = PlannedStep(module, Goal(budget, max_extra_time), loss_fn, kept, accumulate, profile)
     step.plan(args, kwargs)
     return step
 
@@ -384,7 +393,8 @@ def frontier(
     loss_fn: Callable[..., Any] | None,
     reserve: torch.optim.Optimizer | int | str | None,
     accumulate: bool,
+    device: str | None,
 ) -> Frontier:
     """Return the trade-off curve of a module; implements `graphc.torch.frontier`."""
-    step = planned(module, args, kwargs, None, None, loss_fn, reserve, accumulate)
+    step = planned(module, args, kwargs, None, None, loss_fn, reserve, accumulate, device)
     return step.report.frontier

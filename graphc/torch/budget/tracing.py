@@ -26,8 +26,14 @@ from graphc.torch.budget.measure import bytes_alone
 from graphc.torch.budget.names import expression_of_user
 from graphc.torch.budget.returned import Returned
 
-TRACING = {"recompile_limit": 256, "allow_rnn": True, "optimize_ddp": False}
-"""Settings of Dynamo: the number of shapes kept, tracing of nn.LSTM, one graph under DDP."""
+TRACING = {
+    "recompile_limit": 256,
+    "allow_rnn": True,
+    "optimize_ddp": False,
+    "specialize_int": True,
+    "specialize_float": True,
+}
+"""Settings of Dynamo: the number of traces, nn.LSTM, one graph under DDP, constant numbers."""
 
 CALLED_BESIDE = (
     "a planned step cannot be traced by another torch.compile; call it outside of compiled code"
@@ -56,6 +62,20 @@ def is_refused_recompile(error: BaseException) -> bool:
     """Return whether the error is torch's refusal to recompile, requested by its stance."""
     is_asked = torch._dynamo.eval_frame._stance.stance == "fail_on_recompile"
     return is_asked and isinstance(error, RuntimeError) and "fail_on_recompile" in str(error)
+
+
+def refuse_new_plan(known: int) -> None:
+    """Raise an error if sizes that need no new trace may not be planned.
+
+    A stance forbids new plans, or there are as many plans of one trace as the limit.
+    """
+    if torch._dynamo.eval_frame._stance.stance == "fail_on_recompile":
+        raise RuntimeError("a plan for new sizes under the stance fail_on_recompile")
+    if known >= TRACING["recompile_limit"]:
+        raise TorchError(
+            f"the step has been planned for {known} sizes, which is the limit; use fewer shapes, "
+            "such as lengths padded to multiples of 64"
+        )
 
 
 def refuse_untraced() -> None:
@@ -113,7 +133,8 @@ def _note(context: Any) -> None:
     found = context.get_local("leaves")._i_will_not_complain_if_bc_breaks_VariableTracker()
     noted = []
     for leaf in map(ComptimeVar, found.items):
-        fake = leaf.as_fake() if leaf.is_proxy() else None
+        is_number = not leaf.is_proxy() or not isinstance(leaf.as_proxy(), fx.Proxy)
+        fake = None if is_number else leaf.as_fake()
         if isinstance(fake, torch.Tensor) and fake.requires_grad:
             noted.append((str(leaf.as_proxy().node.name), bytes_alone(fake)))
     _NOTED.bytes_of = noted

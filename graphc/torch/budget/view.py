@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphc.ir.device import Device
 from graphc.ir.types import exact_bytes
 from graphc.packing import pack
 from graphc.torch.budget.held import Held
@@ -40,13 +41,24 @@ PACKING_EFFORT = 10**5
 
 @dataclass(frozen=True)
 class Shown:
-    """Input of the page of a plan; `sources` describes those of the joint graph."""
+    """Input of the page of a plan; `sources` describes those of the joint graph.
+
+    With a `device`, costs are estimates for that profile.
+    """
 
     torch_steps: TorchSteps
     replay: Replay
     held: Held
     sources: Mapping[fx.Node, Source]
     budget: int | None
+    device: Device | None = None
+
+    @property
+    def costs(self) -> str:
+        """A description of the costs of nodes."""
+        if self.device is None:
+            return "measured on this device"
+        return f"estimated for {self.device.name} by a roofline, without workspaces"
 
 
 def plan_page(shown: Shown, summary: list[tuple[str, str]]) -> str:
@@ -258,7 +270,7 @@ class _Model:
                 "kind": columns.kind,
                 "turns": columns.turns,
             },
-            "clock": "measured on this device",
+            "clock": self.shown.costs,
             "nodes": self._nodes(texts),
             "exchanges": {"node": [], "begin": [], "seconds": [], "sent_bytes": []},
             "values": self._values(),
