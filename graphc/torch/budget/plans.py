@@ -24,6 +24,9 @@ def plan(
     loss_fn: Callable[..., Any] | None = None,
     reserve: torch.optim.Optimizer | int | str | None = None,
     accumulate: bool = False,
+    loss: Callable[..., Any] | str | None = None,
+    return_outputs: bool = True,
+    autocast: torch.dtype | torch.autocast | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> PlannedStep:
     """Return a module whose training steps follow a memory plan with a known peak.
@@ -36,6 +39,13 @@ def plan(
     curve. With `loss_fn`, the last of `args` is a target, and a call returns
     ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.
 
+    Only the loss is differentiated: an attribute ``loss`` of the output if it has one, the attribute
+    or key named by `loss`, or the tensors of the output that the function `loss` returns. The other
+    tensors of the output are detached. Without `return_outputs`, a call returns only the loss, which
+    the function may compute from the output; ``loss=lambda out: out`` differentiates all tensors.
+    `autocast`, a dtype or a ``torch.autocast``, applies to every call.
+
+    The step has the class, the attributes and the ``state_dict`` of the module.
     Parameters, ``.grad`` and the optimizer remain those of torch. Gradients, buffers and random
     numbers are bitwise equal to those of the module without a plan. A call with a new shape makes
     a new plan.
@@ -48,7 +58,8 @@ def plan(
     from graphc.torch.budget.step import planned
 
     given = _arguments(args, kwargs)
-    return planned(module, *given, budget, max_extra_time, loss_fn, reserve, accumulate)
+    options = (loss_fn, reserve, accumulate, loss, return_outputs, autocast)
+    return planned(module, *given, budget, max_extra_time, *options)
 
 
 def frontier(
@@ -58,13 +69,18 @@ def frontier(
     loss_fn: Callable[..., Any] | None = None,
     reserve: torch.optim.Optimizer | int | str | None = None,
     accumulate: bool = False,
+    loss: Callable[..., Any] | str | None = None,
+    return_outputs: bool = True,
+    autocast: torch.dtype | torch.autocast | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Frontier:
     """Return peaks and extra times, from the most bytes to the fewest; arguments as in `plan`."""
     require_torch()
-    from graphc.torch.budget.step import frontier
+    from graphc.torch.budget.step import planned
 
-    return frontier(module, *_arguments(args, kwargs), loss_fn, reserve, accumulate)
+    given = _arguments(args, kwargs)
+    options = (loss_fn, reserve, accumulate, loss, return_outputs, autocast)
+    return planned(module, *given, None, None, *options).report.frontier
 
 
 def partition_fn(budget: int | str) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from graphc.remat.solver import Schedule
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.names import module_path
 from graphc.torch.budget.planner import TorchPlanner, unkept
+from graphc.torch.budget.settled import Settled
 from graphc.torch.budget.steps import TorchSteps
 from graphc.torch.budget.trade_off import Frontier, Point
 from graphc.torch.budget.view import Shown, plan_page
@@ -78,6 +79,8 @@ class Report:
     """Nodes that cannot run alone, so their costs are estimated and include no workspace."""
     frontier: Frontier
     shown: Shown = field(repr=False, compare=False)
+    settled: tuple[Settled, ...] = ()
+    """Settings of the module that planning has changed, so that a trainer does not."""
 
     @classmethod
     def of(
@@ -126,6 +129,7 @@ class Report:
          "bytes_by_module": [{"module": str, "bytes": int}],   produced in the step, at the peak
          "repeated": [{"module": str, "times": int, "seconds": float}],
          "estimated": [str],             nodes that cannot run alone, so were not measured
+         "settled": [{"name": str, "value": bool | str}],  settings that planning has changed
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """
@@ -143,6 +147,7 @@ class Report:
             "bytes_by_module": [asdict(each) for each in self.live],
             "repeated": [asdict(each) for each in self.repeated],
             "estimated": list(self.estimated),
+            "settled": [asdict(each) for each in self.settled],
             "frontier": self.frontier.json,
         }
 
@@ -177,7 +182,9 @@ class Report:
         repeats = [(e.module, f"{e.times} times, {e.seconds * 1e3:.2f} ms") for e in self.repeated]
         lines += _table("repeated", repeats)
         rows = [(name, "estimated as a copy, without workspace") for name in self.estimated]
-        return "\n".join([*lines, *_table("not measured", rows)])
+        lines += _table("not measured", rows)
+        settings = [(each.name, f"set to {each.value!r}") for each in self.settled]
+        return "\n".join([*lines, *_table("settled", settings)])
 
 
 def _constants(shown: Shown) -> list[Constant]:
