@@ -51,7 +51,6 @@ def test_class_signature_and_attributes_are_those_of_the_module():
     assert inspect.signature(step.forward) == inspect.signature(Model().forward)
     assert (step.config, step.main_input_name, step.generate()) == ({"width": 8}, "x", "generated")
     assert {"config", "generate", "report"} <= set(dir(step))
-    assert step.get_submodule("module") is step.module.module
     with pytest.raises(AttributeError, match="'Model' object has no attribute 'missing'"):
         step.missing  # noqa: B018
 

@@ -57,9 +57,18 @@ def plan(
     require_torch()
     from graphc.torch.budget.step import planned
 
-    given = _arguments(args, kwargs)
-    options = (loss_fn, reserve, accumulate, loss, return_outputs, autocast)
-    return planned(module, *given, budget, max_extra_time, *options)
+    return planned(
+        module,
+        *_arguments(args, kwargs),
+        budget=budget,
+        max_extra_time=max_extra_time,
+        loss_fn=loss_fn,
+        reserve=reserve,
+        accumulate=accumulate,
+        loss=loss,
+        return_outputs=return_outputs,
+        autocast=autocast,
+    )
 
 
 def frontier(
@@ -78,9 +87,17 @@ def frontier(
     require_torch()
     from graphc.torch.budget.step import planned
 
-    given = _arguments(args, kwargs)
-    options = (loss_fn, reserve, accumulate, loss, return_outputs, autocast)
-    return planned(module, *given, None, None, *options).report.frontier
+    step = planned(
+        module,
+        *_arguments(args, kwargs),
+        loss_fn=loss_fn,
+        reserve=reserve,
+        accumulate=accumulate,
+        loss=loss,
+        return_outputs=return_outputs,
+        autocast=autocast,
+    )
+    return step.report.frontier
 
 
 def partition_fn(budget: int | str) -> Callable[..., Any]:

@@ -344,30 +344,40 @@ def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part)
 
 
 def planned(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any
+) -> PlannedStep:
+    """Return a planned step; implements `graphc.torch.plan`."""
+    step = to_plan(module, **options)
+    if step.loss_fn is not None and not args:
+        raise OptionError("with loss_fn, the last of args must be the target, got no args")
+    step.plan(args, kwargs)
+    return step
+
+
+def to_plan(
     module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    budget: int | str | None,
-    max_extra_time: float | None,
-    loss_fn: Callable[..., Any] | None,
-    reserve: torch.optim.Optimizer | int | str | None,
-    accumulate: bool,
+    budget: int | str | None = None,
+    max_extra_time: float | None = None,
+    loss_fn: Callable[..., Any] | None = None,
+    reserve: torch.optim.Optimizer | int | str | None = None,
+    accumulate: bool = False,
     loss: Callable[..., Any] | str | None = None,
     return_outputs: bool = True,
     autocast: torch.dtype | torch.autocast | None = None,
 ) -> PlannedStep:
-    """Return a planned step; implements `graphc.torch.plan`."""
+    """Return a step that is planned at its first call; options as in `graphc.torch.plan`."""
     refuse_module(module)
     if loss_fn is not None and not callable(loss_fn):
         raise OptionError(f"loss_fn must be a function of output and target, got {quoted(loss_fn)}")
-    if loss_fn is not None and not args:
-        raise OptionError("with loss_fn, the last of args must be the target, got no args")
-    accumulate, kept = truth("accumulate", accumulate), reserve_bytes(reserve)
-    selected, cast = Loss.of(loss, return_outputs), Autocast.of(autocast, module)
-    goal = Goal(budget, max_extra_time)
-    step = PlannedStep(module, goal, loss_fn, kept, accumulate, selected, cast)
-    step.plan(args, kwargs)
-    return step
+    return PlannedStep(
+        module,
+        Goal(budget, max_extra_time),
+        loss_fn,
+        reserve_bytes(reserve),
+        truth("accumulate", accumulate),
+        Loss.of(loss, return_outputs),
+        Autocast.of(autocast, module),
+    )
 
 
 def refuse_module(module: object) -> None:
