@@ -1,23 +1,22 @@
-"""A Trainer of transformers that holds a byte budget; importing this module imports transformers."""
+"""A Trainer of transformers that holds a byte budget. Importing this imports transformers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from graphc.errors import DependencyError, TorchError
+from graphc.errors import DependencyError, TorchError, to_install
 from graphc.torch.versions import require_torch
-
-require_torch()
 
 try:
     from transformers import Trainer
-except ImportError:
-    raise DependencyError(
-        "graphc.torch.integrations requires the package transformers; install it with "
-        "pip install transformers accelerate"
-    ) from None
 
-from graphc.torch.budget.step import PlannedStep, to_plan
+    from graphc.torch.budget.planned import Goal
+    from graphc.torch.budget.step import PlannedStep, to_plan
+except ImportError as error:
+    raise DependencyError(
+        "graphc.torch.integrations requires torch, transformers and accelerate; "
+        + to_install("torch transformers accelerate", "models")
+    ) from error
 
 
 class PlannedTrainer(Trainer):  # type: ignore[misc]
@@ -35,6 +34,8 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
         max_extra_time: float | None = None,
         **kwargs: Any,
     ) -> None:
+        require_torch()
+        Goal(budget, max_extra_time)  # raises `OptionError` before the Trainer begins
         super().__init__(*args, **kwargs)
         self.goal = budget, max_extra_time
         self.planned_step: PlannedStep | None = None

@@ -112,7 +112,7 @@ def test_a_loss_may_be_computed_if_only_the_loss_is_returned():
     own = gradients_of(module)
     wanted.backward()
     torch.testing.assert_close(own, gradients_of(module))
-    with pytest.raises(OptionError, match="not in the module's output.* return_outputs=False"):
+    with pytest.raises(OptionError, match=r"not in the module's output.* return_outputs=False"):
         graphc.torch.plan(module, (X, Y), loss=loss)
 
 
@@ -139,7 +139,7 @@ def test_an_evaluation_needs_no_loss():
     [
         ({"loss": "los"}, "loss selects no tensor of the module's output; pass the name"),
         ({"loss": lambda out: 1.0}, "loss selects no tensor"),
-        ({"loss": 3}, "loss must be a name or a function of the output, got 3"),
+        ({"loss": 3}, "loss must be a name or a function of outputs, got 3"),
         ({"return_outputs": 1}, "return_outputs must be True or False, got 1"),
     ],
 )

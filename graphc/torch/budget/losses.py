@@ -11,6 +11,7 @@ from torch._dynamo.comptime import comptime
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphc.errors import OptionError, quoted, truth
+
 NO_LOSS = (
     "loss selects no tensor of the module's output; pass the name of an attribute or key of the "
     "output, or a function of it, such as loss=lambda out: out.loss"
@@ -36,7 +37,7 @@ class Loss:
     def of(cls, loss: object, returns_outputs: object) -> Loss:
         """Return the loss for the options of a plan; raises `OptionError`."""
         if loss is not None and not callable(loss) and not isinstance(loss, str):
-            raise OptionError(f"loss must be a name or a function of the output, got {quoted(loss)}")
+            raise OptionError(f"loss must be a name or a function of outputs, got {quoted(loss)}")
         return cls(loss, truth("return_outputs", returns_outputs))
 
     def applied(self, output: Any) -> Any:

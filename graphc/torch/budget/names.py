@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import torch
 from torch import fx, nn
 from torch.utils._pytree import keystr, tree_flatten_with_path
 

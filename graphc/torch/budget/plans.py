@@ -39,11 +39,11 @@ def plan(
     curve. With `loss_fn`, the last of `args` is a target, and a call returns
     ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.
 
-    Only the loss is differentiated: an attribute ``loss`` of the output if it has one, the attribute
-    or key named by `loss`, or the tensors of the output that the function `loss` returns. The other
-    tensors of the output are detached. Without `return_outputs`, a call returns only the loss, which
-    the function may compute from the output; ``loss=lambda out: out`` differentiates all tensors.
-    `autocast`, a dtype or a ``torch.autocast``, applies to every call.
+    Only the loss is differentiated: the attribute ``loss`` of the output if it has one, the
+    attribute or key that `loss` names, or the tensors that the function `loss` of the output
+    returns. The other tensors of the output are detached. ``loss=lambda out: out`` differentiates
+    all of them. With ``return_outputs=False`` a call returns only the loss, which the function may
+    compute from the output. `autocast`, a dtype or a ``torch.autocast``, applies to every call.
 
     The step has the class, the attributes and the ``state_dict`` of the module.
     Parameters, ``.grad`` and the optimizer remain those of torch. Gradients, buffers and random

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-
 HEADS = tuple(f"For{kind}Classification" for kind in ("Sequence", "Image", "Video", "Audio"))
 """Ends of the names of classes that set ``problem_type``."""
 
@@ -34,7 +33,7 @@ def settle(
     """
     found = []
     for path, each in module.named_modules():
-        config = getattr(each, "config", None)
+        config: Any = getattr(each, "config", None)
         name = f"{path}.config".lstrip(".")
         if getattr(config, "use_cache", None) is True:
             config.use_cache = False

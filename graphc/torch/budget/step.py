@@ -393,4 +393,3 @@ def refuse_module(module: object) -> None:
         if isinstance(each, PlannedStep):
             place = f"{path!r} of the module" if path else "module"
             raise OptionError(f"{place} is already planned; pass the original module")
-

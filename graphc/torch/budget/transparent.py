@@ -38,35 +38,36 @@ class Transparent(nn.Module):  # type: ignore[misc]
     def __init__(self, module: nn.Module, loss_fn: Callable[..., Any] | None) -> None:
         super().__init__()
         # Registered attributes would prefix the names of parameters.
-        vars(self).update(module=module, loss_fn=loss_fn, training=module.training)
+        self.__dict__.update(module=module, loss_fn=loss_fn, training=module.training)
         self._share()
 
     def _share(self) -> None:
         """Share the registries of the module, and show its signature."""
         module, loss_fn = self.module, self.loss_fn
-        vars(self).update({name: getattr(module, name) for name in SHARED})
+        self.__dict__.update({name: getattr(module, name) for name in SHARED})
         if isinstance(loss_fn, nn.Module):
-            vars(self)["_modules"] = {**module._modules, _unused(LOSS, module._modules): loss_fn}
+            name = _unused(LOSS, module._modules)
+            self.__dict__["_modules"] = {**module._modules, name: loss_fn}
         elif loss_fn is None:
             called = partial(type(self).forward, self)
             called.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
-            vars(self)["forward"] = called
+            self.__dict__["forward"] = called
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         """The class of the module."""
-        return type(vars(self).get("module", self))
+        return type(self.__dict__.get("module", self))
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if "module" not in vars(self):
+            if "module" not in self.__dict__:
                 raise
         return getattr(self.module, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*dir(type(self)), *vars(self), *dir(self.module)})
+        return sorted({*dir(type(self)), *self.__dict__, *dir(self.module)})
 
     def _wrapped(self) -> Iterator[nn.Module]:
         """Yield the module, and the loss if it is a module."""

@@ -30,10 +30,8 @@ CONFIG = LlamaConfig(
     num_attention_heads=2,
     num_key_value_heads=2,
 )
-EXAMPLES = [
-    {"input_ids": x, "labels": x}
-    for x in torch.randint(WORDS, (STEPS * ROWS, LENGTH), generator=torch.Generator().manual_seed(1))
-]
+TEXT = torch.randint(WORDS, (STEPS * ROWS, LENGTH), generator=torch.Generator().manual_seed(1))
+EXAMPLES = [{"input_ids": row, "labels": row} for row in TEXT]
 BATCHES = list(DataLoader(EXAMPLES, ROWS))
 
 
@@ -110,9 +108,8 @@ def test_a_planned_trainer(model, tmp_path, options):
     """Its steps are those of a plain Trainer, and its checkpoint loads into the plain model."""
     plain = copy.deepcopy(model)
     Trainer(plain, arguments(tmp_path / "plain", **options), train_dataset=EXAMPLES).train()
-    trainer = PlannedTrainer(
-        model, arguments(tmp_path / "planned", **options), train_dataset=EXAMPLES, max_extra_time=0.5
-    )
+    own = arguments(tmp_path / "planned", **options)
+    trainer = PlannedTrainer(model, own, train_dataset=EXAMPLES, max_extra_time=0.5)
     trainer.train()
     step = trainer.planned_step
     assert len(step.plans) == 1
