@@ -21,6 +21,7 @@ def examples() -> list[dict[str, torch.Tensor]]:
 
 
 def main() -> None:
+    """Train and save the model."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=256,

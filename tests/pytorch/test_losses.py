@@ -123,6 +123,18 @@ def test_the_frontier_is_that_of_the_plans():
     assert points == list(step.report.frontier)
 
 
+def test_an_object_that_torch_cannot_flatten_is_returned_as_it_is():
+    class Plain:
+        def __init__(self, loss, logits, hidden):
+            self.loss, self.logits = loss, logits
+
+    module = Head(Plain)
+    step = graphc.torch.plan(module, (X, Y))
+    found = step(X, Y)
+    assert torch.equal(found.loss, module(X, Y).loss)
+    assert found.logits.requires_grad
+
+
 def test_an_evaluation_needs_no_loss():
     class Sometimes(nn.Linear):
         def forward(self, x, y=None):

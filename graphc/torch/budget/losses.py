@@ -56,6 +56,8 @@ class Loss:
             return output
         leaves = tree_leaves(output)
         if not all(_is_among(each, leaves) for each in kept):
+            if self.selects is None:  # an attribute of a class whose tensors torch does not find
+                return output
             _refuse(COMPUTED)
         return tree_map(lambda each: _detached_unless(each, kept), output)
 

@@ -1,6 +1,7 @@
 """Recipes for trainers: 20 steps under a budget, saved, and loaded into the plain model."""
 
 import copy
+import warnings
 
 import pytest
 
@@ -15,10 +16,17 @@ pytestmark = [
 
 from accelerate import Accelerator  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
+from transformers import (  # noqa: E402
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 
 import graphc  # noqa: E402
-from graphc.errors import BudgetError, OptionError  # noqa: E402
+from graphc.errors import BudgetError, OptionError, TorchError  # noqa: E402
 from graphc.torch.integrations import PlannedTrainer  # noqa: E402
 
 STEPS, ROWS, LENGTH, WORDS = 20, 4, 32, 128
@@ -46,9 +54,16 @@ def optimizer_of(model):
 
 
 def loss_of(model):
-    """The loss of the plain model for the first batch, in evaluation."""
+    """The loss of a model for the first batch, in evaluation."""
     with torch.no_grad():
         return model.eval()(**BATCHES[0]).loss.item()
+
+
+def plain_with(model):
+    """A new model with these weights: accelerate puts autocast into the forward of a model."""
+    plain = LlamaForCausalLM(CONFIG)
+    plain.load_state_dict(model.state_dict())
+    return plain
 
 
 def trained_plainly(model):
@@ -85,6 +100,31 @@ def test_a_plain_loop(model, tmp_path):
     assert loss_of(reloaded(tmp_path)) == loss_of(model) == pytest.approx(wanted, abs=1e-5)
 
 
+def test_settings_of_a_head_are_settled():
+    """Two steps have one plan; transformers sets the type in its own first step."""
+    config = BertConfig(
+        vocab_size=WORDS,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        num_labels=3,
+    )
+    kwargs = {"input_ids": BATCHES[0]["input_ids"], "labels": torch.tensor([0, 1, 2, 0])}
+    wanted = BertForSequenceClassification(config)
+    wanted(**kwargs)
+    config = copy.deepcopy(config)
+    config.problem_type = None
+    step = graphc.torch.plan(BertForSequenceClassification(config), (), kwargs=kwargs)
+    assert step.config.problem_type == wanted.config.problem_type == "single_label_classification"
+    assert "config.problem_type: set to 'single_label_classification'" in str(step.report)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        step(**kwargs).loss.backward()
+        step(**kwargs).loss.backward()
+    assert len(step.plans) == 1
+
+
 def arguments(folder, **options):
     return TrainingArguments(
         folder,
@@ -116,9 +156,10 @@ def test_a_planned_trainer(model, tmp_path, options):
     assert step.report.held.reserve >= 2 * step.report.held.parameters
     assert bool(step.report.held.gradients) == ("gradient_accumulation_steps" in options)
     assert step.report.peak_bytes < step.report.plain_bytes
-    found = reloaded(tmp_path / "planned" / f"checkpoint-{STEPS}")
-    assert loss_of(found) == loss_of(model)
-    assert loss_of(model) == pytest.approx(loss_of(plain), abs=5e-3 if "bf16" in options else 1e-5)
+    found = loss_of(reloaded(tmp_path / "planned" / f"checkpoint-{STEPS}"))
+    assert found == loss_of(plain_with(model))
+    wanted = loss_of(plain_with(plain))
+    assert found == pytest.approx(wanted, abs=5e-3 if "bf16" in options else 1e-5)
     metrics = trainer.evaluate(EXAMPLES[:ROWS])
     assert metrics["eval_loss"] > 0
     assert len(step.plans) == 1
@@ -133,6 +174,12 @@ def test_a_planned_trainer_without_room(model, tmp_path):
 def test_wrong_options_of_a_planned_trainer(model, tmp_path):
     with pytest.raises(OptionError, match="not both"):
         PlannedTrainer(model, arguments(tmp_path), budget="1MiB", max_extra_time=0.1)
+
+
+def test_a_planned_trainer_refuses_a_wrapped_model(model, tmp_path):
+    trainer = PlannedTrainer(model, arguments(tmp_path), train_dataset=EXAMPLES)
+    with pytest.raises(TorchError, match="has wrapped it in DataParallel; pass Trainer"):
+        trainer.compute_loss(torch.nn.DataParallel(model), BATCHES[0])
 
 
 def test_a_trainer_of_a_step(model, tmp_path):
