@@ -88,5 +88,6 @@ def test_new_shapes_and_evaluation_do_not_warn():
         with torch.no_grad():
             step(X)
         step(torch.randn(5, 8))
+        step(torch.randn(4, 8, requires_grad=True))
         module.config.cache = False
         step(torch.randn(6, 8))

@@ -1,7 +1,5 @@
 """Settings that planning changes before it traces a module."""
 
-from types import SimpleNamespace
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -14,12 +12,17 @@ import graphc  # noqa: E402
 X = torch.randn(4, 8)
 
 
+class Config:
+    def __init__(self, **values):
+        vars(self).update(values)
+
+
 class TinyForSequenceClassification(nn.Linear):
     """Has a config and a head as those of transformers."""
 
     def __init__(self, num_labels, **config):
         super().__init__(8, num_labels)
-        self.config = SimpleNamespace(num_labels=num_labels, **config)
+        self.config = Config(num_labels=num_labels, **config)
 
     def forward(self, x, labels=None):
         found = super().forward(x)

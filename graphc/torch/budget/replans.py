@@ -27,28 +27,28 @@ SINGLETONS = {id(each): repr(each) for each in (True, False, None)}
 
 
 class Replans:
-    """The planned shapes of a step whose traced function has this code object."""
+    """The planned calls of a step, by their tensors; `code` is that of its traced function."""
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
-        self.shapes: set[tuple[torch.Size, ...]] = set()
+        self.planned: set[tuple[object, ...]] = set()
 
     @property
     def failures(self) -> int:
         """The number of failed guards that torch has recorded for this step."""
-        return len(guard_failures[self.code])
+        return len(guard_failures.get(self.code, ()))
 
     def failed_guard(self, step: Any, given: Given, since: int) -> str:
-        """Note a plan, and return the guard that failed; empty if these shapes are new.
+        """Note a plan, and return the guard that failed; empty if such tensors are new.
 
         `since` is the number of `failures` before the call.
         """
         tensors = (each for each in tree_leaves(given) if isinstance(each, torch.Tensor))
-        shapes = tuple(each.shape for each in tensors)
-        if shapes not in self.shapes:
-            self.shapes.add(shapes)
+        kinds = tuple((each.shape, each.dtype, each.requires_grad) for each in tensors)
+        if kinds not in self.planned:
+            self.planned.add(kinds)
             return ""
-        reasons = guard_failures[self.code][since:]
+        reasons = guard_failures.get(self.code, [])[since:]
         own = [each for each in reasons if not OF_OTHERS.search(each)]
         return _described(guard_of((own or reasons or ["unknown"])[0]), step, given)
 
