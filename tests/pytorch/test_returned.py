@@ -60,6 +60,18 @@ def test_a_budget_holds_with_a_duplicate():
     assert found.measured_peak_bytes <= budget
 
 
+def test_values_that_are_no_tensors_are_returned():
+    class Counted(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x), None, 3, "three"
+
+    module = Counted(4, 4)
+    step = graphc.torch.plan(module, (x := torch.randn(2, 4),))
+    found, *others = step(x)
+    assert torch.equal(found, module(x)[0])
+    assert others == [None, 3, "three"]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_peaks_of_random_modules(seed):
     check(module_of(seed), max_extra_time=0.0)

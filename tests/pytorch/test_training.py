@@ -52,7 +52,8 @@ def test_evaluation_has_the_module_s_numbers():
     assert torch.equal(found, call(x).detach())
     assert not found.requires_grad
     assert len(step.plans) == 1  # nothing of it is differentiated
-    assert step(x).requires_grad
+    with pytest.warns(UserWarning, match="training was True and is False"):
+        assert step(x).requires_grad
     assert len(step.plans) == 2
 
 

@@ -87,7 +87,9 @@ def reserve_bytes(reserve: torch.optim.Optimizer | int | str | None) -> int:
     if reserve is None:
         return 0
     if isinstance(reserve, torch.optim.Optimizer):
-        return max(_there(reserve), _rehearsed(reserve))
+        # accelerate and Lightning wrap optimizers
+        inner = getattr(reserve, "optimizer", getattr(reserve, "_optimizer", reserve))
+        return max(_there(inner), _rehearsed(inner))
     try:
         return parse_bytes("reserve", reserve)
     except OptionError:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import torch
 from torch import fx, nn
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
@@ -31,18 +30,6 @@ def clean(path: str) -> str:
     return path.strip(".")
 
 
-def parameters_of(step: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield a step's parameters by their names in its module; ``loss_fn.`` marks the loss's."""
-    for name, each in step.named_parameters():
-        yield name.removeprefix("module."), each
-
-
-def buffers_of(step: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield a step's buffers with names as in `parameters_of`."""
-    for name, each in step.named_buffers():
-        yield name.removeprefix("module."), each
-
-
 def arguments_of(given: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
     """Yield the leaves of the arguments by name: ``args[0]``, ``kwargs['batch']['x']``.
 
@@ -54,9 +41,9 @@ def arguments_of(given: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
 
 def named(step: nn.Module, given: tuple[Any, ...]) -> Iterator[tuple[Kind, str, Any]]:
     """Yield a step's parameters and buffers and a call's arguments, with kinds and names."""
-    for name, each in parameters_of(step):
+    for name, each in step.named_parameters():
         yield "parameter", name, each
-    for name, each in buffers_of(step):
+    for name, each in step.named_buffers():
         yield "buffer", name, each
     for name, each in arguments_of(given):
         yield "input", name, each

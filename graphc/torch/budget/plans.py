@@ -24,6 +24,9 @@ def plan(
     loss_fn: Callable[..., Any] | None = None,
     reserve: torch.optim.Optimizer | int | str | None = None,
     accumulate: bool = False,
+    loss: Callable[..., Any] | str | None = None,
+    return_outputs: bool = True,
+    autocast: torch.dtype | torch.autocast | None = None,
     kwargs: Mapping[str, Any] | None = None,
     device: str | None = None,
 ) -> PlannedStep:
@@ -37,6 +40,13 @@ def plan(
     curve. With `loss_fn`, the last of `args` is a target, and a call returns
     ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.
 
+    Only the loss is differentiated: the attribute ``loss`` of the output if it has one, the
+    attribute or key that `loss` names, or the tensors that the function `loss` of the output
+    returns. The other tensors of the output are detached. ``loss=lambda out: out`` differentiates
+    all of them. With ``return_outputs=False`` a call returns only the loss, which the function may
+    compute from the output. `autocast`, a dtype or a ``torch.autocast``, applies to every call.
+
+    The step has the class, the attributes and the ``state_dict`` of the module.
     Parameters, ``.grad`` and the optimizer remain those of torch. Gradients, buffers and random
     numbers are bitwise equal to those of the module without a plan. A call with a new shape makes
     a new plan.
@@ -52,8 +62,19 @@ def plan(
     require_torch()
     from graphc.torch.budget.step import planned
 
-    given = _arguments(args, kwargs)
-    return planned(module, *given, budget, max_extra_time, loss_fn, reserve, accumulate, device)
+    return planned(
+        module,
+        *_arguments(args, kwargs),
+        device=device,
+        budget=budget,
+        max_extra_time=max_extra_time,
+        loss_fn=loss_fn,
+        reserve=reserve,
+        accumulate=accumulate,
+        loss=loss,
+        return_outputs=return_outputs,
+        autocast=autocast,
+    )
 
 
 def frontier(
@@ -63,14 +84,28 @@ def frontier(
     loss_fn: Callable[..., Any] | None = None,
     reserve: torch.optim.Optimizer | int | str | None = None,
     accumulate: bool = False,
+    loss: Callable[..., Any] | str | None = None,
+    return_outputs: bool = True,
+    autocast: torch.dtype | torch.autocast | None = None,
     kwargs: Mapping[str, Any] | None = None,
     device: str | None = None,
 ) -> Frontier:
     """Return peaks and extra times, from the most bytes to the fewest; arguments as in `plan`."""
     require_torch()
-    from graphc.torch.budget.step import frontier
+    from graphc.torch.budget.step import planned
 
-    return frontier(module, *_arguments(args, kwargs), loss_fn, reserve, accumulate, device)
+    step = planned(
+        module,
+        *_arguments(args, kwargs),
+        device=device,
+        loss_fn=loss_fn,
+        reserve=reserve,
+        accumulate=accumulate,
+        loss=loss,
+        return_outputs=return_outputs,
+        autocast=autocast,
+    )
+    return step.report.frontier
 
 
 def partition_fn(budget: int | str) -> Callable[..., Any]:

@@ -124,6 +124,8 @@ def as_graphc_error(
     error: Exception, module: nn.Module, loss_fn: Any, given: tuple[Any, Any]
 ) -> OptionError | TorchError:
     """Convert an error of torch.compile during tracing into an error for the user."""
+    if isinstance(error.__context__, OptionError):  # raised by `losses` while torch traces it
+        return error.__context__.with_traceback(None)
     is_of_types = isinstance(innermost_of(error), TypeError | torch._dynamo.exc.ObservedTypeError)
     wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None
     if wrong is None and "device" in str(error):

@@ -20,6 +20,7 @@ from graphc.remat.solver import Schedule
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.names import module_path
 from graphc.torch.budget.planner import TorchPlanner, unkept
+from graphc.torch.budget.settled import Settled
 from graphc.torch.budget.steps import TorchSteps
 from graphc.torch.budget.trade_off import Frontier, Point
 from graphc.torch.budget.view import Shown, plan_page
@@ -77,6 +78,8 @@ class Report:
     """Nodes that cannot run alone, so their costs are estimated and include no workspace."""
     shown: Shown = field(repr=False, compare=False)
     planner: TorchPlanner = field(repr=False, compare=False)
+    settled: tuple[Settled, ...] = ()
+    """Settings of the module that planning has changed, so that a trainer does not."""
 
     @classmethod
     def of(
@@ -145,6 +148,7 @@ class Report:
          "repeated": [{"module": str, "times": int, "seconds": float}],
          "estimated": [str],             nodes that cannot run alone, so were not measured
          "costs": str,                   measured, or estimated for a device profile
+         "settled": [{"name": str, "value": bool | str}],  settings that planning has changed
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """
@@ -163,6 +167,7 @@ class Report:
             "repeated": [asdict(each) for each in self.repeated],
             "estimated": list(self.estimated),
             "costs": self.shown.costs,
+            "settled": [asdict(each) for each in self.settled],
             "frontier": self.frontier.json,
         }
 
@@ -198,7 +203,9 @@ class Report:
         repeats = [(e.module, f"{e.times} times, {e.seconds * 1e3:.2f} ms") for e in self.repeated]
         lines += _table("repeated", repeats)
         rows = [(name, "estimated as a copy, without workspace") for name in self.estimated]
-        return "\n".join([*lines, *_table("not measured", rows)])
+        lines += _table("not measured", rows)
+        settings = [(each.name, f"set to {each.value!r}") for each in self.settled]
+        return "\n".join([*lines, *_table("settled", settings)])
 
 
 def _constants(shown: Shown) -> list[Constant]:

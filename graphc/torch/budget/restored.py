@@ -24,7 +24,8 @@ def as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
     The function clears ``.grad``, or resets it to its old value (zeros if None) if the step
     accumulates gradients.
     """
-    found = reached([*(vars(each) for each in step.modules() if each is not step), given])
+    modules = [step.module, *(each for each in step.modules() if each is not step)]
+    found = reached([*map(vars, modules), given])
     kept = [(each, _items(each)) for each in found if isinstance(each, CONTAINERS)]
     tensors = [*step.parameters(), *step.buffers(), *found, *tree_leaves(given)]
     tensors = list({id(x): x for x in tensors if isinstance(x, torch.Tensor)}.values())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from traceback import clear_frames
 from types import MethodType
@@ -16,40 +15,41 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import tree_leaves
 
 from graphc.errors import (
     GraphcError,
     OptionError,
     TorchError,
-    level_of_caller,
     quoted,
     truth,
 )
 from graphc.ir.device import Device
+from graphc.torch.budget.autocast import Autocast, context_of
 from graphc.torch.budget.backend import Part, backend, is_run_again, with_first_derivatives
 from graphc.torch.budget.compiled import Compiled
 from graphc.torch.budget.example import Given, gone, results_in, weakly
 from graphc.torch.budget.held import held_by, reserve_bytes
 from graphc.torch.budget.in_place import not_overwriting
 from graphc.torch.budget.joint import Joint
+from graphc.torch.budget.losses import Loss
 from graphc.torch.budget.measure import memory_ranges
 from graphc.torch.budget.planned import Goal, Planned, plan_for
 from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_tensors
+from graphc.torch.budget.replans import Replans, warn_of_replan
 from graphc.torch.budget.report import Report
 from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed, runner
+from graphc.torch.budget.settled import Settled, settle
 from graphc.torch.budget.sources import sources_of
 from graphc.torch.budget.tracing import (
     CALLED_BESIDE,
     apart,
-    last_guard,
     note_returned,
     refuse_stance,
     refuse_untraced,
     traced_as_here,
 )
-from graphc.torch.budget.trade_off import Frontier
+from graphc.torch.budget.transparent import SHARED, Transparent
 from graphc.torch.budget.without_data import on_profile, refuse_without_data
 
 if TYPE_CHECKING:
@@ -57,9 +57,6 @@ if TYPE_CHECKING:
 
 WatchOfPart = Callable[[str, str], AbstractContextManager[object]]
 """Returns a context for a node, given its graph (``forward`` or ``backward``) and its name."""
-
-OFTEN = 4
-"""Number of plans that calls of one shape may cause before the step warns."""
 
 NO_ARGUMENTS: Given = ((), {})
 
@@ -81,16 +78,20 @@ class _Call(threading.local):
     given = NO_ARGUMENTS
     fault: Exception | None = None
     """The exception raised inside a callback of torch.compile, which wraps it in its own error."""
-    has_planned = False
+    failures = 0
+    """The number of guards that had failed before the call."""
+    guard = ""
+    """The guard that failed if the call plans planned shapes again."""
     plans_only = False
     watch: WatchOfPart | None = None
     ran: Ran | None = None
 
 
-class PlannedStep(nn.Module):  # type: ignore[misc]
+class PlannedStep(Transparent):
     """A wrapper that is called like the module; `report` describes the most recent plan.
 
-    It is a module, so that wrappers such as DistributedDataParallel accept it.
+    Its class, attributes and state are those of the module, so trainers and wrappers such as
+    DistributedDataParallel take it for the module.
     """
 
     def __init__(
@@ -100,11 +101,13 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         loss_fn: Callable[..., Any] | None,
         reserve: int,
         accumulate: bool,
-        device: Device | None = None,
+        loss: Loss,
+        autocast: Autocast | None,
+        device: Device | None,
     ) -> None:
-        super().__init__()
-        self.module, self.goal, self.loss_fn = module, goal, loss_fn
-        self.reserve, self.accumulate = reserve, accumulate
+        super().__init__(module, loss_fn)
+        self.goal, self.reserve, self.accumulate = goal, reserve, accumulate
+        self.loss, self.autocast = loss, autocast
         self.device = device  # the profile of a step that cannot run, or None
         self._begin()
 
@@ -112,16 +115,19 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         """Reset the plans and compile the step anew."""
         self.plans: list[Planned] = []
         """Plans in the order in which they were made."""
+        self.settled: tuple[Settled, ...] = ()
+        """Settings that were changed before the first plan."""
         self._call = _Call()
-        self._times: Counter[tuple[torch.Size, ...]] = Counter()
         self._example: Callable[[], Given] = gone
+        self._replans = Replans()
         self._compiled = Compiled(self._compile)
 
     def _compile(self, dynamic: bool | None) -> Callable[..., Any]:
         """Return the step compiled by torch."""
-        found = weakref.ref(self)
+        traced, found = apart(PlannedStep._traced), weakref.ref(self)
+        self._replans.codes.append(traced.__code__)
         return torch.compile(  # type: ignore[no-any-return]
-            MethodType(apart(PlannedStep._traced), self),
+            MethodType(traced, self),
             backend=backend(_noting(found, _partition), _noting(found, _run_of)),
             fullgraph=True,
             dynamic=dynamic,
@@ -133,13 +139,14 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         memo[id(self)] = copied
         kept = {name: each for name, each in vars(self).items() if name not in _BEGUN}
         copied.__dict__.update(copy.deepcopy(kept, memo))
+        copied._share()
         copied._begin()
         return copied
 
     def __reduce_ex__(self, _: Any) -> Any:
         raise TorchError(
             "a planned step cannot be pickled or copied with copy.copy, because its plans "
-            "contain compiled functions; save step.module.state_dict() and plan again, or use "
+            "contain compiled functions; save step.state_dict() and plan again, or use "
             "copy.deepcopy"
         )
 
@@ -156,9 +163,12 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         if not self._call.plans_only:
             refuse_without_data(self.device)
         call, told = self._call, None
-        call.given, call.fault, call.has_planned = (args, kwargs), None, False
+        call.given, call.fault = (args, kwargs), None
+        call.failures, call.guard = self._replans.failures, ""
+        if not self.plans and torch.is_grad_enabled():
+            self.settled = settle(self.module, args, kwargs)
         try:
-            with traced_as_here():
+            with traced_as_here(), context_of(self.autocast):
                 found = with_first_derivatives(self._compiled, args, kwargs)
         except _PlannedOnlyError:
             raise
@@ -171,8 +181,8 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
                 raise told
             finally:
                 del told  # breaks the cycle through this frame, which refers to the arguments
-        if call.has_planned:
-            self._warn_of_plans(args, kwargs)
+        if call.guard:
+            warn_of_replan(call.guard)
         return found
 
     def _told(self, error: Exception) -> Exception:
@@ -188,20 +198,6 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         told = as_graphc_error(error, self.module, self.loss_fn, self._call.given)
         told.__cause__ = error
         return told
-
-    def _warn_of_plans(self, args: Any, kwargs: Any) -> None:
-        """Warn once, naming the failing guard, if calls of one shape are replanned repeatedly."""
-        leaves = tree_leaves((args, kwargs))
-        shapes = tuple(each.shape for each in leaves if isinstance(each, torch.Tensor))
-        self._times[shapes] += 1
-        if self._times[shapes] == OFTEN:
-            warnings.warn(
-                f"this step has been replanned {OFTEN} times for the same shapes; the last guard "
-                f"that failed is {last_guard()}. A plan is specialized for the Python values that "
-                "the module reads; store changing values in a tensor, such as a buffer, or "
-                "outside the module",
-                stacklevel=level_of_caller(),
-            )
 
     @property
     def report(self) -> Report:
@@ -268,18 +264,24 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
 
     def unplanned(self, *args: Any, **kwargs: Any) -> Any:
         """Return the result of a call, computed without a plan."""
+        with context_of(self.autocast):
+            return self._computed(args, kwargs)
+
+    def _computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.loss_fn is None:
-            return self.module(*args, **kwargs)
-        return self.loss_fn(self.module(*args[:-1], **kwargs), args[-1])
+            return self.loss.applied(self.module(*args, **kwargs))
+        return self.loss.applied(self.loss_fn(self.module(*args[:-1], **kwargs), args[-1]))
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
         refuse_untraced()
-        found = self.unplanned(*args, **kwargs)
+        found = self._computed(args, kwargs)
         note_returned(found)
         return found
 
 
-_BEGUN = frozenset(("plans", "_call", "_times", "_example", "_compiled"))
+_BEGUN = frozenset(
+    (*SHARED, "forward", "plans", "settled", "_call", "_replans", "_example", "_compiled")
+)
 """Attributes that a copy of a step does not share."""
 
 
@@ -318,8 +320,9 @@ def _partition(
     sources = sources_of(joint, step, given, names)
     held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
     plan = plan_for(step.goal, joint, held, sources, step.plans, step.device)
-    step.plans.append(plan)
-    step._call.has_planned = True
+    report = replace(plan.report, settled=step.settled)
+    step.plans.append(replace(plan, report=report))
+    step._call.guard = step._replans.failed_guard(step, given, step._call.failures)
     return plan.forward, plan.backward
 
 
@@ -351,24 +354,46 @@ def planned(
     module: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    budget: int | str | None,
-    max_extra_time: float | None,
-    loss_fn: Callable[..., Any] | None,
-    reserve: torch.optim.Optimizer | int | str | None,
-    accumulate: bool,
-    device: str | None,
+    loss_fn: Callable[..., Any] | None = None,
+    device: str | None = None,
+    **options: Any,
 ) -> PlannedStep:
     """Return a planned step; implements `graphc.torch.plan`."""
     refuse_module(module)
-    if loss_fn is not None and not callable(loss_fn):
-        raise OptionError(f"loss_fn must be a function of output and target, got {quoted(loss_fn)}")
+    profile, (module, loss_fn, args, kwargs) = on_profile(device, (module, loss_fn, args, kwargs))
+    step = to_plan(module, loss_fn=loss_fn, device=profile, **options)
     if loss_fn is not None and not args:
         raise OptionError("with loss_fn, the last of args must be the target, got no args")
-    accumulate, kept = truth("accumulate", accumulate), reserve_bytes(reserve)
-    profile, (module, loss_fn, args, kwargs) = on_profile(device, (module, loss_fn, args, kwargs))
-    step = PlannedStep(module, Goal(budget, max_extra_time), loss_fn, kept, accumulate, profile)
     step.plan(args, kwargs)
     return step
+
+
+def to_plan(
+    module: nn.Module,
+    budget: int | str | None = None,
+    max_extra_time: float | None = None,
+    loss_fn: Callable[..., Any] | None = None,
+    reserve: torch.optim.Optimizer | int | str | None = None,
+    accumulate: bool = False,
+    loss: Callable[..., Any] | str | None = None,
+    return_outputs: bool = True,
+    autocast: torch.dtype | torch.autocast | None = None,
+    device: Device | None = None,
+) -> PlannedStep:
+    """Return a step that is planned at its first call; options as in `graphc.torch.plan`."""
+    refuse_module(module)
+    if loss_fn is not None and not callable(loss_fn):
+        raise OptionError(f"loss_fn must be a function of output and target, got {quoted(loss_fn)}")
+    return PlannedStep(
+        module,
+        Goal(budget, max_extra_time),
+        loss_fn,
+        reserve_bytes(reserve),
+        truth("accumulate", accumulate),
+        Loss.of(loss, return_outputs),
+        Autocast.of(autocast, module),
+        device,
+    )
 
 
 def refuse_module(module: object) -> None:
@@ -384,17 +409,3 @@ def refuse_module(module: object) -> None:
         if isinstance(each, PlannedStep):
             place = f"{path!r} of the module" if path else "module"
             raise OptionError(f"{place} is already planned; pass the original module")
-
-
-def frontier(
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    loss_fn: Callable[..., Any] | None,
-    reserve: torch.optim.Optimizer | int | str | None,
-    accumulate: bool,
-    device: str | None,
-) -> Frontier:
-    """Return the trade-off curve of a module; implements `graphc.torch.frontier`."""
-    step = planned(module, args, kwargs, None, None, loss_fn, reserve, accumulate, device)
-    return step.report.frontier

@@ -7,7 +7,6 @@ input without the graph. So `note_returned` notes the tensors while Dynamo trace
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 from collections import Counter
 from contextlib import AbstractContextManager
@@ -24,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from graphc.errors import TorchError
 from graphc.torch.budget.measure import bytes_alone
 from graphc.torch.budget.names import expression_of_user
+from graphc.torch.budget.replans import guard_of
 from graphc.torch.budget.returned import Returned
 
 TRACING = {
@@ -99,8 +99,7 @@ def last_guard() -> str:
     """Return the guard that failed at the last recompilation, such as ``calls == 3``."""
     reasons = (each.recompile_reason for each in reversed(get_compilation_metrics()))
     reason = next((each for each in reasons if each), "")
-    guard = re.split(r"\s*(?:#|\(HINT|\n|$)", re.sub(r"^\d+/\d+: ", "", reason), maxsplit=1)[0]
-    return expression_of_user(guard)
+    return expression_of_user(guard_of(reason))
 
 
 def apart(function: Any) -> FunctionType:
@@ -125,7 +124,9 @@ _NOTED = _Noted()
 
 def note_returned(found: Any) -> None:
     """Note the tensors that a module returns; Dynamo traces this function."""
-    leaves = tree_leaves(found)  # noqa: F841 - `_note` reads it
+    leaves = [  # noqa: F841 - `_note` reads it
+        each for each in tree_leaves(found) if isinstance(each, torch.Tensor)
+    ]
     comptime(_note)
 
 

@@ -25,7 +25,7 @@ from graphc.torch.budget.measure import (
     recording,
     until_complete,
 )
-from graphc.torch.budget.names import arguments_of, buffers_of, module_path, parameters_of
+from graphc.torch.budget.names import arguments_of, module_path
 from graphc.torch.budget.restored import as_before, random_states
 from graphc.torch.budget.steps import device_of
 from graphc.torch.budget.tracing import traced_as_here
@@ -308,11 +308,11 @@ def _worst(planned: Planned, allocated: dict[str, int]) -> WorstNode | None:
 def _bits(step: PlannedStep, given: Given, outputs: Sequence[torch.Tensor]) -> Bits:
     """Return copies of the results of a step."""
     leaves = ((n, x) for n, x in arguments_of(given) if isinstance(x, torch.Tensor) and x.is_leaf)
-    gradients = {name: each.grad for name, each in (*parameters_of(step), *leaves)}
+    gradients = {name: each.grad for name, each in (*step.named_parameters(), *leaves)}
     return {
         "outputs": {f"output {place}": each.clone() for place, each in enumerate(outputs)},
         "gradients": {name: each.clone() for name, each in gradients.items() if each is not None},
-        "buffers": {name: each.clone() for name, each in buffers_of(step)},
+        "buffers": {name: each.clone() for name, each in step.named_buffers()},
         "random_state": dict(random_states()),
     }
 

@@ -1,0 +1,97 @@
+"""Warnings about second plans for shapes that are planned, with the guard that failed.
+
+A plan is specialized for the Python values that the module reads. If one of them changes, torch
+traces the module again, and the plan that trains is another one than the reported plan.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+import warnings
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._dynamo.utils import guard_failures
+from torch.utils._pytree import tree_leaves
+
+from graphc.errors import level_of_caller
+from graphc.torch.budget.example import Given
+from graphc.torch.budget.names import expression_of_user
+
+OF_OTHERS = re.compile("mismatch at index|grad_mode")
+"""Reasons why plans of other shapes, and graphs without gradients, do not serve a call."""
+
+SINGLETONS = {id(each): repr(each) for each in (True, False, None)}
+
+
+class Replans:
+    """The planned calls of a step, by their tensors."""
+
+    def __init__(self) -> None:
+        self.codes: list[CodeType] = []
+        """The code of each function of the step that torch traces, in the order of creation."""
+        self.planned: set[tuple[object, ...]] = set()
+
+    @property
+    def _reasons(self) -> list[str]:
+        """The failed guards that torch has recorded for this step."""
+        return [reason for code in self.codes for reason in guard_failures.get(code, ())]
+
+    @property
+    def failures(self) -> int:
+        """The number of failed guards that torch has recorded for this step."""
+        return len(self._reasons)
+
+    def failed_guard(self, step: Any, given: Given, since: int) -> str:
+        """Note a plan, and return the guard that failed.
+
+        The result is empty if such tensors are new, or if no guard failed: then a trace with
+        symbolic sizes is planned for sizes that an earlier trace with fixed sizes has. `since` is the number of `failures` before the call.
+        """
+        tensors = (each for each in tree_leaves(given) if isinstance(each, torch.Tensor))
+        kinds = tuple((each.shape, each.dtype, each.requires_grad) for each in tensors)
+        if kinds not in self.planned:
+            self.planned.add(kinds)
+            return ""
+        reasons = self._reasons[since:]
+        if not reasons:
+            return ""
+        own = [each for each in reasons if not OF_OTHERS.search(each)]
+        return _described(guard_of((own or reasons)[0]), step, given)
+
+
+def warn_of_replan(guard: str) -> None:
+    """Warn that a call with planned shapes has made another plan."""
+    warnings.warn(
+        f"this step has been planned again for the same shapes, because {guard}; step.report now "
+        "describes the new plan. A plan is specialized for the Python values that the module "
+        "reads: set them before planning, and store changing values in a tensor, such as a "
+        "buffer, or outside the module",
+        stacklevel=level_of_caller(),
+    )
+
+
+def guard_of(reason: str) -> str:
+    """Return the guard in torch's reason for a recompilation, such as ``L['self'].calls == 3``."""
+    return re.split(r"\s*(?:#|\(HINT|\n|$)", re.sub(r"^\d+/\d+: ", "", reason), maxsplit=1)[0]
+
+
+def _described(guard: str, step: Any, given: Given) -> str:
+    """Return the guard's expression with its value in the plan and its value now."""
+    args, kwargs = given
+    compared = re.fullmatch(r"(.+?) (?:==|is) (.+)", guard)
+    same = re.match(r"___check_obj_id\((.+), (\d+)\)", guard)
+    if compared is not None:
+        expression, planned = compared.groups()
+    elif same is not None:
+        expression, planned = same[1], SINGLETONS.get(int(same[2]), "another object")
+    else:
+        return f"a guard failed: {expression_of_user(guard)}"
+    variables = {"self": step, "args": args, "kwargs": kwargs}
+    try:
+        now = reprlib.repr(eval(expression, {**variables, "L": variables}))
+    except Exception:  # an expression of functions that only torch has
+        now = "another value"
+    return f"{expression_of_user(expression)} was {planned} and is {now}"

@@ -1,0 +1,65 @@
+"""Settings of Hugging Face models that would change after planning, and cause a second plan."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+HEADS = tuple(f"For{kind}Classification" for kind in ("Sequence", "Image", "Video", "Audio"))
+"""Ends of the names of classes that set ``problem_type``."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A setting that planning has changed, such as ``config.use_cache``, and its new value."""
+
+    name: str
+    value: bool | str
+
+
+def settle(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Settled, ...]:
+    """Change the settings of a module for a training step with these arguments.
+
+    Trainers set ``use_cache`` to false: a cache only serves generation. Heads for classification
+    set ``problem_type`` in their first step, by the number of labels and their type.
+    """
+    found = []
+    for path, each in module.named_modules():
+        config: Any = getattr(each, "config", None)
+        name = f"{path}.config".lstrip(".")
+        if getattr(config, "use_cache", None) is True:
+            config.use_cache = False
+            found.append(Settled(f"{name}.use_cache", False))
+        if type(each).__name__.endswith(HEADS) and getattr(config, "problem_type", "") is None:
+            labels = _labels(module, args, kwargs)
+            if labels is not None:
+                config.problem_type = _problem_type(config.num_labels, labels)
+                found.append(Settled(f"{name}.problem_type", config.problem_type))
+    return tuple(found)
+
+
+def _labels(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> torch.Tensor | None:
+    """Return the argument ``labels`` of a call if it is a tensor."""
+    given: Mapping[str, Any] = kwargs
+    with suppress(TypeError):  # planning refuses wrong arguments
+        given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    labels = given.get("labels", kwargs.get("labels"))
+    return labels if isinstance(labels, torch.Tensor) else None
+
+
+def _problem_type(num_labels: int, labels: torch.Tensor) -> str:
+    """Return the type that a head of transformers sets in its first step."""
+    if num_labels == 1:
+        return "regression"
+    is_of_classes = labels.dtype in (torch.long, torch.int)
+    return "single_label_classification" if is_of_classes else "multi_label_classification"

@@ -1,0 +1,69 @@
+"""A Trainer of transformers that holds a byte budget. Importing this imports transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphc.errors import DependencyError, TorchError, to_install
+from graphc.torch.versions import require_torch
+
+try:
+    from transformers import Trainer
+
+    from graphc.torch.budget.planned import Goal
+    from graphc.torch.budget.step import PlannedStep, to_plan
+except ImportError as error:
+    raise DependencyError(
+        "graphc.torch.integrations requires torch, transformers and accelerate; "
+        + to_install("torch transformers accelerate", "models")
+    ) from error
+
+
+class PlannedTrainer(Trainer):  # type: ignore[misc]
+    """A ``transformers.Trainer`` whose training steps follow a plan; evaluation runs without one.
+
+    `budget` and `max_extra_time` are those of `graphc.torch.plan`, all other arguments those of
+    Trainer. The first training step plans for its batch, with the state of the optimizer in
+    reserve. `planned_step` is the step, with its report.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        budget: int | str | None = None,
+        max_extra_time: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        require_torch()
+        Goal(budget, max_extra_time)  # raises `OptionError` before the Trainer begins
+        super().__init__(*args, **kwargs)
+        self.goal = budget, max_extra_time
+        self.planned_step: PlannedStep | None = None
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Return the loss; in training, computed by the planned step."""
+        if model.training and not return_outputs:
+            self.planned_step = self.planned_step or self._to_plan(model)
+            model = self.planned_step
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def _to_plan(self, model: Any) -> PlannedStep:
+        """Return a step for the model, which is planned by its first call."""
+        if self.accelerator.unwrap_model(model) is not model:
+            raise TorchError(
+                f"PlannedTrainer plans a model of one process, but this Trainer has wrapped it in "
+                f"{type(model).__name__}; pass Trainer(model=graphc.torch.plan(...)), which wraps "
+                "the step"
+            )
+        # A loss function of the Trainer reads the other outputs.
+        reads_outputs = self.label_smoother is not None or self.compute_loss_func is not None
+        return to_plan(
+            model,
+            *self.goal,
+            reserve=self.optimizer,
+            accumulate=self.args.gradient_accumulation_steps > 1,
+            loss=None if reads_outputs else lambda outputs: outputs[:1],
+            return_outputs=reads_outputs,
+        )
