@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphc.errors import OptionError
 from graphc.torch.versions import require_torch
@@ -25,6 +25,7 @@ def plan(
     reserve: torch.optim.Optimizer | int | str | None = None,
     accumulate: bool = False,
     kwargs: Mapping[str, Any] | None = None,
+    assume: Literal["replan", "raise"] = "replan",
 ) -> PlannedStep:
     """Return a module whose training steps follow a memory plan with a known peak.
 
@@ -40,6 +41,10 @@ def plan(
     numbers are bitwise equal to those of the module without a plan. A call with a new shape makes
     a new plan.
 
+    If control flow depends on data, as in ``if labels.max() >= n:``, the plan assumes the values
+    of the first call, and each step checks them. At another value, the step starts again with a
+    plan for it, or raises `TorchError` with ``assume="raise"``.
+
     Raises `BudgetError` if no plan fits, before the step runs; the error names the least peak found
     and the modules at that peak. Raises `TorchError` for modules that cannot be planned, and
     `OptionError` for wrong arguments.
@@ -48,7 +53,7 @@ def plan(
     from graphc.torch.budget.step import planned
 
     given = _arguments(args, kwargs)
-    return planned(module, *given, budget, max_extra_time, loss_fn, reserve, accumulate)
+    return planned(module, *given, budget, max_extra_time, loss_fn, reserve, accumulate, assume)
 
 
 def frontier(

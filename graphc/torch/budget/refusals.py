@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import OptionError, TorchError
+from graphc.torch.budget.branches import EXPECT
 from graphc.torch.budget.names import arguments_of, module_path, named
 from graphc.torch.budget.tracing import TRACING, is_refused_recompile, last_guard
 
@@ -25,7 +26,7 @@ COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_me
 FUNCTIONALIZED = (auto_functionalized, auto_functionalized_v2)
 """Wrappers that run an op that writes into its operands on copies of them."""
 
-CHECKS = (torch.ops.aten._linalg_check_errors.default,)
+CHECKS = (torch.ops.aten._linalg_check_errors.default, EXPECT)
 """Ops whose only effect is to raise an error that their operand reports."""
 
 GRAPHC, TORCH = Path(__file__).parents[2], Path(torch.__path__[0])

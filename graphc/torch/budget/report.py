@@ -184,7 +184,7 @@ def _constants(shown: Shown) -> list[Constant]:
     """Return the constants, one per storage with its first name, largest first."""
     found: dict[int, Constant] = {}
     for source in shown.sources.values():
-        if source.kind == "constant":
+        if source.kind == "constant" and source.bytes:  # tokens of ops with effects have none
             found.setdefault(source.storage, Constant(source.name, source.bytes))
     return sorted(found.values(), key=lambda each: (-each.bytes, each.name))
 

@@ -26,7 +26,8 @@ from graphc.errors import (
     quoted,
     truth,
 )
-from graphc.torch.budget.backend import Part, backend, is_run_again, with_first_derivatives
+from graphc.torch.budget.assumptions import Assume, Assumptions
+from graphc.torch.budget.backend import Part, backend, is_run_again
 from graphc.torch.budget.example import Given, gone, weakly
 from graphc.torch.budget.held import held_by, reserve_bytes
 from graphc.torch.budget.in_place import not_overwriting
@@ -45,7 +46,6 @@ from graphc.torch.budget.tracing import (
     note_returned,
     refuse_stance,
     refuse_untraced,
-    traced_as_here,
 )
 from graphc.torch.budget.trade_off import Frontier
 
@@ -97,10 +97,12 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         loss_fn: Callable[..., Any] | None,
         reserve: int,
         accumulate: bool,
+        assume: Assume = "replan",
     ) -> None:
         super().__init__()
         self.module, self.goal, self.loss_fn = module, goal, loss_fn
         self.reserve, self.accumulate = reserve, accumulate
+        self.assumptions = Assumptions(assume)
         self._begin()
 
     def _begin(self) -> None:
@@ -147,8 +149,7 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         call, told = self._call, None
         call.given, call.fault, call.has_planned = (args, kwargs), None, False
         try:
-            with traced_as_here():
-                found = with_first_derivatives(self._compiled, args, kwargs)
+            found = self.assumptions.call(self, self._compiled, (args, kwargs))
         except _PlannedOnlyError:
             raise
         except Exception as error:
@@ -260,8 +261,10 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
             return self.module(*args, **kwargs)
         return self.loss_fn(self.module(*args[:-1], **kwargs), args[-1])
 
-    def _traced(self, *args: Any, **kwargs: Any) -> Any:
+    def _traced(self, branches: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Return what `unplanned` returns; Dynamo guards on `branches`, since it is compared."""
         refuse_untraced()
+        assert branches != "unknown"
         found = self.unplanned(*args, **kwargs)
         note_returned(found)
         return found
@@ -349,6 +352,7 @@ def planned(
     loss_fn: Callable[..., Any] | None,
     reserve: torch.optim.Optimizer | int | str | None,
     accumulate: bool,
+    assume: Assume = "replan",
 ) -> PlannedStep:
     """Return a planned step; implements `graphc.torch.plan`."""
     refuse_module(module)
@@ -357,7 +361,7 @@ def planned(
     if loss_fn is not None and not args:
         raise OptionError("with loss_fn, the last of args must be the target, got no args")
     accumulate, kept = truth("accumulate", accumulate), reserve_bytes(reserve)
-    step = PlannedStep(module, Goal(budget, max_extra_time), loss_fn, kept, accumulate)
+    step = PlannedStep(module, Goal(budget, max_extra_time), loss_fn, kept, accumulate, assume)
     step.plan(args, kwargs)
     return step
 
