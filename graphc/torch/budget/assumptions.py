@@ -60,6 +60,7 @@ class Assumptions:
             except OtherOutcomeError as found:
                 branch, value = found.branch, found.value
             except Exception as error:
+                step._call.failed_in = tracing.failed_in
                 if was_run or not tracing.is_incomplete:
                     raise
                 clear_frames(error.__traceback__)

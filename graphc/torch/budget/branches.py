@@ -1,7 +1,7 @@
 """Control flow that depends on data: outcomes of an eager run are assumed in a trace and checked.
 
 A *branch* is a place where Python needs the value of a tensor: ``if condition:``, ``bool(x)``, or
-``x.item()`` of an integer. Dynamo cannot trace it. So the module runs once in eager mode, and
+``x.item()``. Dynamo cannot trace it. So the module runs once in eager mode, and
 `recorded` notes the value at each branch. While Dynamo traces under `assuming`, a branch takes the
 recorded value, and the op `expect` is added to the graph. In each step, that op raises
 `OtherOutcomeError` if the tensor has another value.
@@ -26,7 +26,10 @@ from torch._dynamo.variables import ConstantVariable, TensorVariable
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch.overrides import TorchFunctionMode
 
-Value = bool | int
+from graphc.torch.budget.messages import print_while_tracing
+from graphc.torch.budget.origins import submodule_of
+
+Value = bool | int | float
 
 
 class Branch(NamedTuple):
@@ -68,7 +71,9 @@ class Places:
         return Branch(file, line, self._count[file, line] - 1)
 
 
-VALUES = (torch.Tensor.__bool__, torch.Tensor.item, torch.Tensor.__int__, torch.Tensor.__index__)
+VALUES = tuple(
+    getattr(torch.Tensor, name) for name in ("__bool__", "item", "__int__", "__float__", "__index__")
+)
 """Functions that return the value of a tensor to Python."""
 
 
@@ -102,6 +107,9 @@ class Tracing:
 
     def __init__(self, outcomes: Outcomes) -> None:
         self.outcomes, self.is_incomplete = outcomes, False
+        self.failed_in = ""
+        """The path of the submodule in which the trace has failed."""
+        self._failure: BaseException | None = None
         self._graph: object = None
         self._places = Places()
 
@@ -118,6 +126,11 @@ class Tracing:
         given = (variable.as_proxy(), *branch, value)
         translator.output.create_proxy("call_function", EXPECT, given, {})
         return ConstantVariable.create(value)
+
+    def fail(self, translator: Any, error: BaseException) -> None:
+        """Note the submodule in which an error was raised; callers see the error later."""
+        if error is not self._failure:
+            self._failure, self.failed_in = error, submodule_of(translator)
 
 
 class _Current(threading.local):
@@ -151,7 +164,7 @@ def _jumping(jump: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
 
 
 def _extend_dynamo() -> None:
-    """Let Dynamo ask the current `Tracing` at jumps and for integers; else it works as before."""
+    """Let Dynamo ask the current `Tracing` at jumps and for items, and note where it fails."""
     jumps = [op for name, op in dis.opmap.items() if "JUMP" in name and "_IF_" in name]
     kinds = [InstructionTranslatorBase]
     for kind in kinds:
@@ -159,28 +172,33 @@ def _extend_dynamo() -> None:
         for op in jumps:
             if kind.dispatch_table[op] is not None:
                 kind.dispatch_table[op] = _jumping(kind.dispatch_table[op])
-    plain = TensorVariable.call_method
+    plain, run = TensorVariable.call_method, InstructionTranslatorBase.run
+
+    @wraps(run)
+    def noting(self: Any) -> None:
+        try:
+            run(self)
+        except Exception as error:
+            if _CURRENT.tracing is not None:
+                _CURRENT.tracing.fail(self, error)
+            raise
 
     @wraps(plain)
     def call_method(self: Any, translator: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         tracing = _CURRENT.tracing
-        if name == "item" and tracing is not None and _is_integral(self):
+        if name == "item" and tracing is not None:
             found = tracing.settled(translator, self)
             if found is not self:
                 return found
         return plain(self, translator, name, *args, **kwargs)
 
+    InstructionTranslatorBase.run = noting
     TensorVariable.call_method = call_method
-
-
-def _is_integral(variable: Any) -> bool:
-    dtype = variable.as_proxy().node.meta["example_value"].dtype
-    return not (dtype.is_floating_point or dtype.is_complex)
 
 
 def _expect(given: torch.Tensor, file: str, line: int, number: int, value: Value) -> None:
     found = type(value)(given.item())
-    if found != value:
+    if repr(found) != repr(value):  # NaN equals NaN
         raise OtherOutcomeError(Branch(file, line, number), found)
 
 
@@ -192,3 +210,4 @@ EXPECT = torch.ops.graphc.expect.default
 """Op that raises `OtherOutcomeError` if a tensor has another value than the trace assumes."""
 _register_effectful_op(EXPECT, _EffectType.ORDERED)
 _extend_dynamo()
+print_while_tracing(lambda: _CURRENT.tracing is not None)

@@ -16,9 +16,11 @@ from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import exact_bytes, format_bytes, size_lines
 from graphc.remat.solver import Schedule
+from graphc.torch.budget.branches import EXPECT, Branch
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.names import module_path
 from graphc.torch.budget.planner import TorchPlanner, unkept
+from graphc.torch.budget.refusals import called_op
 from graphc.torch.budget.steps import TorchSteps
 from graphc.torch.budget.trade_off import Frontier, Point
 from graphc.torch.budget.view import Shown, plan_page
@@ -53,6 +55,15 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Assumed:
+    """The value that a plan assumes where control flow depends on data, and checks in each step."""
+
+    place: str
+    value: bool | int | float
+    times: int
+
+
+@dataclass(frozen=True)
 class Report:
     """Predicted figures of a plan, known before its first step.
 
@@ -76,6 +87,7 @@ class Report:
     repeated: tuple[Repeated, ...]
     estimated: tuple[str, ...]
     """Nodes that cannot run alone, so their costs are estimated and include no workspace."""
+    assumed: tuple[Assumed, ...]
     frontier: Frontier
     shown: Shown = field(repr=False, compare=False)
 
@@ -103,6 +115,7 @@ class Report:
             estimated=tuple(
                 _told(node) for node, each in torch_steps.measured.items() if each.is_estimated
             ),
+            assumed=tuple(_assumed(torch_steps)),
             frontier=Frontier(points, planner.bound_bytes),
             shown=shown,
         )
@@ -126,6 +139,8 @@ class Report:
          "bytes_by_module": [{"module": str, "bytes": int}],   produced in the step, at the peak
          "repeated": [{"module": str, "times": int, "seconds": float}],
          "estimated": [str],             nodes that cannot run alone, so were not measured
+         "assumed": [{"place": str, "value": bool | number, "times": int}],   values that control
+                                         flow depends on, checked in each step
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """
@@ -143,6 +158,7 @@ class Report:
             "bytes_by_module": [asdict(each) for each in self.live],
             "repeated": [asdict(each) for each in self.repeated],
             "estimated": list(self.estimated),
+            "assumed": [asdict(each) for each in self.assumed],
             "frontier": self.frontier.json,
         }
 
@@ -176,6 +192,8 @@ class Report:
         lines += _table("at the peak", [(e.module, format_bytes(e.bytes)) for e in self.live])
         repeats = [(e.module, f"{e.times} times, {e.seconds * 1e3:.2f} ms") for e in self.repeated]
         lines += _table("repeated", repeats)
+        assumed = [(e.place, f"{e.value}, {e.times} times") for e in self.assumed]
+        lines += _table("assumed", assumed)
         rows = [(name, "estimated as a copy, without workspace") for name in self.estimated]
         return "\n".join([*lines, *_table("not measured", rows)])
 
@@ -187,6 +205,13 @@ def _constants(shown: Shown) -> list[Constant]:
         if source.kind == "constant" and source.bytes:  # tokens of ops with effects have none
             found.setdefault(source.storage, Constant(source.name, source.bytes))
     return sorted(found.values(), key=lambda each: (-each.bytes, each.name))
+
+
+def _assumed(torch_steps: TorchSteps) -> list[Assumed]:
+    nodes = (step.node for step in torch_steps.joint.steps)
+    checks = [each.args[-4:] for each in nodes if called_op(each) is EXPECT]
+    count = Counter((str(Branch(file, line, number)), value) for file, line, number, value in checks)
+    return [Assumed(place, value, times) for (place, value), times in count.items()]
 
 
 def _table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -78,6 +78,8 @@ class _Call(threading.local):
     given = NO_ARGUMENTS
     fault: Exception | None = None
     """The exception raised inside a callback of torch.compile, which wraps it in its own error."""
+    failed_in = ""
+    """The path of the submodule in which the last trace has failed."""
     has_planned = False
     plans_only = False
     watch: WatchOfPart | None = None
@@ -175,9 +177,8 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         clear_frames(error.__traceback__)  # torch's errors form cycles that refer to arguments
         if fault is not None:
             return fault.with_traceback(None)
-        told = as_graphc_error(error, self.module, self.loss_fn, self._call.given)
-        told.__cause__ = error
-        return told
+        call = self._call
+        return as_graphc_error(error, self.module, self.loss_fn, call.given, call.failed_in)
 
     def _warn_of_plans(self, args: Any, kwargs: Any) -> None:
         """Warn once, naming the failing guard, if calls of one shape are replanned repeatedly."""

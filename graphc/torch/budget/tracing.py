@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
 from graphc.torch.budget.measure import bytes_alone
+from graphc.torch.budget.messages import PRINTING
 from graphc.torch.budget.names import expression_of_user
 from graphc.torch.budget.returned import Returned
 
@@ -37,7 +38,10 @@ CALLED_BESIDE = (
 
 def traced_as_here() -> AbstractContextManager[object]:
     """Return a context with the settings of torch.compile under which steps are traced."""
-    patched: AbstractContextManager[object] = torch._dynamo.config.patch(TRACING)
+    ignored = PRINTING | torch._dynamo.config.ignore_logging_functions
+    patched: AbstractContextManager[object] = torch._dynamo.config.patch(
+        **TRACING, ignore_logging_functions=ignored
+    )
     return patched
 
 
