@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 Assume = Literal["replan", "raise"]
 
-ATTEMPTS = 100
-"""Maximum number of plans that one call may need, each with one other outcome."""
-
 
 class Assumptions:
     """The outcomes of branches that the plans of a step assume, and the most recent ones."""
@@ -48,48 +45,64 @@ class Assumptions:
         `assume` is ``raise``.
         """
         args, kwargs = given
-        was_run = False
-        for _ in range(ATTEMPTS):
+        tried: list[Outcomes] = []
+        while True:
             tracing = Tracing(self.current)
             states = dict(random_states()) if tracing.outcomes.values else {}
             try:
                 with traced_as_here(), assuming(tracing):
-                    return with_first_derivatives(
-                        compiled, (tracing.outcomes.label, *args), kwargs
-                    )
+                    return with_first_derivatives(compiled, (tracing.outcomes.label, *args), kwargs)
             except OtherOutcomeError as found:
-                branch, value = found.branch, found.value
+                other: tuple[Branch, Value] | None = found.branch, found.value
             except Exception as error:
                 step._call.failed_in = tracing.failed_in
-                if was_run or not tracing.is_incomplete:
+                if tried or not tracing.is_incomplete:
                     raise
                 clear_frames(error.__traceback__)
-                branch = None
-            if branch is None:
-                self._take(_values(step, given), "as in an eager call")
-                was_run = True
-                continue
-            set_random_states(states)
-            before = tracing.outcomes.values
-            if self.assume == "raise":
+                other = None
+            tried.append(tracing.outcomes)
+            if other is not None:
+                set_random_states(states)
+                self._refuse(tracing.outcomes, *other)
+            self.current = self._next(tracing.outcomes, other, tried) or self._rehearse(step, given)
+            if self.current in tried:
                 raise TorchError(
-                    f"the module branches on data at {branch}, where the value is {value} in this "
-                    f"step, but the plan assumes {before[branch]}; plan with assume='replan' to "
-                    "plan again for other values, or move the branch out of the module"
+                    f"the module branches on data{f' at {other[0]}' if other else ''}, where the "
+                    "value differs between two runs of the same call; move the branch out of the "
+                    "module"
                 )
-            self._take({**before, branch: value}, f"{branch} is {value}")
-        raise TorchError(
-            f"the values that the module branches on, at {branch} for example, differ in each of "
-            f"{ATTEMPTS} attempts to run the step; move the branch out of the module"
+
+    def _refuse(self, outcomes: Outcomes, branch: Branch, value: Value) -> None:
+        if self.assume == "raise":
+            raise TorchError(
+                f"the module branches on data at {branch}, where the value is {value} in this "
+                f"step, but the plan assumes {outcomes.values[branch]}; plan with "
+                "assume='replan' to plan again for other values, or move the branch out of the "
+                "module"
+            )
+
+    def _next(
+        self, before: Outcomes, other: tuple[Branch, Value] | None, tried: list[Outcomes]
+    ) -> Outcomes | None:
+        """Return known outcomes with this value, and equal ones before it, or None."""
+        if other is None:
+            return None
+        values = list(before.values.items())
+        branches = list(before.values)
+        begin = [*values[: branches.index(other[0])], other]
+        fitting = (
+            each
+            for each in reversed(self._known.values())
+            if each not in tried and list(each.values.items())[: len(begin)] == begin
         )
+        return next(fitting, None)
 
-    def _take(self, values: dict[Branch, Value], why: str) -> None:
-        """Assume these values from now on; equal values have the same label, so the same plan."""
-        made = Outcomes(values, f"{why} ({len(self._known)})")
-        self.current = self._known.setdefault(frozenset(values.items()), made)
+    def _rehearse(self, step: PlannedStep, given: Given) -> Outcomes:
+        """Return the outcomes of an eager call without gradients, and restore everything.
 
-
-def _values(step: PlannedStep, given: Given) -> dict[Branch, Value]:
-    """Return the value at each branch of an eager call, after which everything is restored."""
-    with as_before(step, given):
-        return recorded(lambda: step.unplanned(*given[0], **given[1]))
+        Equal values have the same label, so the same plan.
+        """
+        with as_before(step, given):
+            values = recorded(lambda: step.unplanned(*given[0], **given[1]))
+        key = frozenset(values.items())
+        return self._known.setdefault(key, Outcomes(values, f"outcomes {len(self._known)}"))

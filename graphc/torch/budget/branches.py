@@ -72,7 +72,8 @@ class Places:
 
 
 VALUES = tuple(
-    getattr(torch.Tensor, name) for name in ("__bool__", "item", "__int__", "__float__", "__index__")
+    getattr(torch.Tensor, name)
+    for name in ("__bool__", "item", "__int__", "__float__", "__index__")
 )
 """Functions that return the value of a tensor to Python."""
 
@@ -99,7 +100,8 @@ def recorded(call: Callable[[], object]) -> dict[Branch, Value]:
     """Run a call without gradients, and return the value at each of its branches."""
     with torch.no_grad(), _Recorder() as recorder:
         call()
-    return recorder.values
+    found: dict[Branch, Value] = recorder.values
+    return found
 
 
 class Tracing:

@@ -210,7 +210,9 @@ def _constants(shown: Shown) -> list[Constant]:
 def _assumed(torch_steps: TorchSteps) -> list[Assumed]:
     nodes = (step.node for step in torch_steps.joint.steps)
     checks = [each.args[-4:] for each in nodes if called_op(each) is EXPECT]
-    count = Counter((str(Branch(file, line, number)), value) for file, line, number, value in checks)
+    count = Counter(
+        (str(Branch(file, line, number)), value) for file, line, number, value in checks
+    )
     return [Assumed(place, value, times) for (place, value), times in count.items()]
 
 

@@ -35,7 +35,9 @@ def as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
 
     def again() -> None:
         for number, (each, content, _) in enumerate(contents):
-            if each._version != versions[number]:
+            # Batch norm updates its statistics without a new version.
+            is_stale = not each.requires_grad and not torch.equal(each, content)
+            if is_stale or each._version != versions[number]:
                 with torch.no_grad():
                     each.copy_(content)
                 versions[number] = each._version
