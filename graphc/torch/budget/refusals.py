@@ -122,17 +122,12 @@ def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
 def as_graphc_error(
     error: Exception, module: nn.Module, loss_fn: Any, given: tuple[Any, Any], submodule: str
 ) -> OptionError | TorchError:
-    """Convert an error of torch.compile in a submodule into an error for the user.
-
-    Torch's text becomes a note on it.
-    """
+    """Convert an error of torch.compile in a submodule into an error for the user."""
     is_of_types = isinstance(_innermost(error), TypeError | torch._dynamo.exc.ObservedTypeError)
     wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None
     if wrong is None and "device" in str(error):
         wrong = _wrong_devices(module, given)
-    told = wrong or _untraceable(error, submodule)
-    told.add_note(f"torch says: {str(error).strip()}")
-    return told
+    return wrong or _untraceable(error, submodule)
 
 
 def _wrong_arguments(
@@ -199,7 +194,10 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _untraceable(error: BaseException, submodule: str) -> TorchError:
-    """Convert an error of tracing: the first line of torch's message, and where it happened."""
+    """Convert an error of tracing: the first line of torch's message, and where it happened.
+
+    The whole message of torch becomes a note on the error.
+    """
     if is_refused_recompile(error):
         return TorchError(
             "torch.compiler.set_stance('fail_on_recompile') is set, but this call has no plan; "
@@ -228,7 +226,9 @@ def _untraceable(error: BaseException, submodule: str) -> TorchError:
             f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; move that "
             "line out of the module"
         )
-    return TorchError(text)
+    told = TorchError(text)
+    told.add_note(f"torch says: {str(error).strip()}")
+    return told
 
 
 OF_DATA = ("Data-dependent", "data-dependent", "Dynamic control flow")
