@@ -117,7 +117,8 @@ def _note(context: Any) -> None:
     found = context.get_local("leaves")._i_will_not_complain_if_bc_breaks_VariableTracker()
     noted = []
     for leaf in map(ComptimeVar, found.items):
-        fake = leaf.as_fake() if leaf.is_proxy() else None
+        is_of_graph = leaf.is_proxy() and isinstance(leaf.as_proxy(), fx.Proxy)
+        fake = leaf.as_fake() if is_of_graph else None
         if isinstance(fake, torch.Tensor) and fake.requires_grad:
             noted.append((str(leaf.as_proxy().node.name), bytes_alone(fake)))
     _NOTED.bytes_of = noted
