@@ -1,5 +1,7 @@
 """What cannot be planned is refused before anything runs: its name, the rule and the cure."""
 
+import importlib
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -13,6 +15,7 @@ from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402
+from graphc.torch.budget import origins  # noqa: E402
 
 runs = []
 """Ops that have run with their effects."""
@@ -29,8 +32,9 @@ effect.register_autograd(lambda ctx, gradient: gradient)
 _register_effectful_op(torch.ops.graphc_tests.effect.default, _EffectType.ORDERED)
 
 
-def branch_on_data(y):
-    return y * 2 if y.sum() > 0 else y
+def steered(y):
+    """Steered by an array of NumPy, whose value no function of torch gives."""
+    return y * 2 if y.detach().numpy().sum() > 0 else y
 
 
 def graph_break(y):
@@ -51,9 +55,9 @@ def raising(y):
 
 
 REFUSED = {
-    raising: r"raises .* at test_refusals.py:\d+ in raising: ValueError\('no such thing'\); see",
-    branch_on_data: r"test_refusals.py:\d+ in branch_on_data: Data-dependent branching",
-    graph_break: r"one graph, at test_refusals.py:\d+ in graph_break: .*out of the module",
+    raising: r"raises .* at test_refusals.py:\d+ in raising, a line of your program: ValueError\(",
+    steered: r"depends on data, at test_refusals.py:\d+ in steered, a line of your .*torch.where",
+    graph_break: r"one graph, at test_refusals.py:\d+ in graph_break.*; move that line out of the",
     conditional: "^cond.* runs a nested graph.*rewrite that part without it",
     lambda y: y[y > 0]: r"index.* size that is unknown before the step.*do not depend on data",
     lambda y: torch.nonzero(y).float() + y.sum(): "nonzero.* size that is unknown before",
@@ -135,3 +139,33 @@ def test_an_error_of_a_step_that_runs_stays_torch_s():
     module = Around(lambda y: nn.functional.embedding(torch.tensor([99]), y))
     with pytest.raises(IndexError, match="out of range"):
         graphc.torch.plan(module, (torch.randn(4, 8),), max_extra_time=0.0)(torch.randn(4, 8))
+
+
+class Inside(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(8, 8), inner])
+
+    def forward(self, x):
+        return self.blocks[1](self.blocks[0](x))
+
+
+def test_an_error_names_the_submodule_and_has_torch_s_text_as_a_note():
+    with pytest.raises(TorchError) as told:
+        graphc.torch.plan(Inside(Around(graph_break)), (torch.randn(4, 8),))
+    assert "in graph_break of submodule blocks.1, a line of your program: " in str(told.value)
+    (note,) = told.value.__notes__
+    assert note.startswith("torch says: ")
+    assert "Hint: " in note
+    assert "Hint: " not in str(told.value)
+
+
+def test_an_error_names_the_library_of_a_line(tmp_path, monkeypatch):
+    lines = "import torch\ndef broken(y):\n    torch._dynamo.graph_break()\n    return y\n"
+    (tmp_path / "graphc_tests_library.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(origins, "LIBRARIES", (tmp_path,))
+    broken = importlib.import_module("graphc_tests_library").broken
+    match = r"_library.py:3 in broken, a line of the library graphc_tests_library: "
+    with pytest.raises(TorchError, match=match):
+        graphc.torch.plan(Around(broken), (torch.randn(4, 8),))

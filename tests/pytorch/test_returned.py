@@ -88,3 +88,15 @@ def test_peaks_of_200_random_modules(first):
 def test_all_rules_are_drawn():
     names = {name for seed in range(200) for name, _ in module_of(seed).returned}
     assert names == {*ALIASES, *VIEWS, *SOURCES}
+
+
+class WithNone(torch.nn.Linear):
+    def forward(self, x):
+        return {"loss": super().forward(x).sum(), "states": ((None, x + 1), None)}
+
+
+def test_none_among_outputs_is_no_tensor():
+    x = torch.randn(4, 8)
+    step = graphc.torch.plan(WithNone(8, 8), (x,))
+    assert step.verify().held
+    assert step(x)["states"][0][0] is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphc.errors import OptionError
 from graphc.torch.versions import require_torch
@@ -29,6 +29,7 @@ def plan(
     autocast: torch.dtype | torch.autocast | None = None,
     kwargs: Mapping[str, Any] | None = None,
     device: str | None = None,
+    assume: Literal["replan", "raise"] = "replan",
 ) -> PlannedStep:
     """Return a module whose training steps follow a memory plan with a known peak.
 
@@ -55,6 +56,10 @@ def plan(
     device profile such as ``h100``, nothing runs: costs are estimated for the profile, by default
     that of an H200, without workspaces. The step then has a report and cannot be called.
 
+    If control flow depends on data, as in ``if labels.max() >= n:``, the plan assumes the values
+    of the first call, and each step checks them. At another value, the step starts again with a
+    plan for it, or raises `TorchError` with ``assume="raise"``.
+
     Raises `BudgetError` if no plan fits, before the step runs; the error names the least peak found
     and the modules at that peak. Raises `TorchError` for modules that cannot be planned, and
     `OptionError` for wrong arguments.
@@ -74,6 +79,7 @@ def plan(
         loss=loss,
         return_outputs=return_outputs,
         autocast=autocast,
+        assume=assume,
     )
 
 

@@ -16,7 +16,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import OptionError, TorchError
+from graphc.torch.budget.branches import EXPECT
 from graphc.torch.budget.names import arguments_of, module_path, named
+from graphc.torch.budget.origins import origin_of
 from graphc.torch.budget.tracing import TRACING, is_refused_recompile, last_guard
 
 COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_mem")
@@ -25,11 +27,8 @@ COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_me
 FUNCTIONALIZED = (auto_functionalized, auto_functionalized_v2)
 """Wrappers that run an op that writes into its operands on copies of them."""
 
-CHECKS = (torch.ops.aten._linalg_check_errors.default,)
+CHECKS = (torch.ops.aten._linalg_check_errors.default, EXPECT)
 """Ops whose only effect is to raise an error that their operand reports."""
-
-GRAPHC, TORCH = Path(__file__).parents[2], Path(torch.__path__[0])
-"""Directories of code that is not the user's."""
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -121,16 +120,16 @@ def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
 
 
 def as_graphc_error(
-    error: Exception, module: nn.Module, loss_fn: Any, given: tuple[Any, Any]
+    error: Exception, module: nn.Module, loss_fn: Any, given: tuple[Any, Any], submodule: str
 ) -> OptionError | TorchError:
-    """Convert an error of torch.compile during tracing into an error for the user."""
+    """Convert an error of torch.compile in a submodule into an error for the user."""
     if isinstance(error.__context__, OptionError):  # raised by `losses` while torch traces it
         return error.__context__.with_traceback(None)
     is_of_types = isinstance(innermost_of(error), TypeError | torch._dynamo.exc.ObservedTypeError)
     wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None
     if wrong is None and "device" in str(error):
         wrong = _wrong_devices(module, given)
-    return wrong or _untraceable(error)
+    return wrong or _untraceable(error, submodule)
 
 
 def _wrong_arguments(
@@ -196,9 +195,11 @@ def innermost_of(error: BaseException) -> BaseException:
     return error
 
 
-def _untraceable(error: BaseException) -> TorchError:
-    """Convert an error of tracing, with the first line of torch's message and the user's line."""
-    place, innermost = _user_line(error), innermost_of(error)
+def _untraceable(error: BaseException, submodule: str) -> TorchError:
+    """Convert an error of tracing: the first line of torch's message, and where it happened.
+
+    The whole message of torch becomes a note on the error.
+    """
     if is_refused_recompile(error):
         return TorchError(
             "torch.compiler.set_stance('fail_on_recompile') is set, but this call has no plan; "
@@ -210,22 +211,30 @@ def _untraceable(error: BaseException) -> TorchError:
             f"this call needs another plan, because this guard failed: {last_guard()}. Use fewer "
             "shapes, and keep other values that the module reads constant"
         )
+    place, innermost = origin_of(error, submodule), innermost_of(error)
     lines = str(innermost).strip().splitlines() or [type(innermost).__name__]
     if isinstance(innermost, torch._dynamo.exc.TorchRuntimeError):
-        return TorchError(
-            f"an op of the module does not accept its operands{place}: {_said(lines)}; see the "
-            "error of torch above"
-        )
-    if isinstance(innermost, torch._dynamo.exc.ObservedException):
+        text = f"an op of the module does not accept its operands{place}: {_said(lines)}"
+    elif isinstance(innermost, torch._dynamo.exc.ObservedException):
         raised = lines[0].removeprefix("raised exception ")
-        return TorchError(
-            f"the module raises an exception while torch.compile traces it{place}: {raised}; see "
-            "the error of torch above"
+        text = f"the module raises an exception while torch.compile traces it{place}: {raised}"
+    elif any(told in lines[0] for told in OF_DATA):
+        text = (
+            f"control flow depends on data{place}, and a plan cannot check the value there; "
+            "compute with torch.where instead, or move that line out of the module"
         )
-    return TorchError(
-        f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; see the error of "
-        "torch above, and move untraceable code out of the module"
-    )
+    else:
+        text = (
+            f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; move that "
+            "line out of the module"
+        )
+    told = TorchError(text)
+    told.add_note(f"torch says: {str(error).strip()}")
+    return told
+
+
+OF_DATA = ("Data-dependent", "data-dependent", "Dynamic control flow")
+"""Parts of torch's messages about control flow that depends on data."""
 
 
 def _said(lines: list[str]) -> str:
@@ -233,17 +242,3 @@ def _said(lines: list[str]) -> str:
     explained = next((line for line in lines if "Explanation: " in line), lines[0])
     raised = re.search(r"got \w+\((['\"])(.*)\1\)", explained)
     return raised[2].rstrip(".") if raised else explained.partition("Explanation: ")[2] or lines[0]
-
-
-def _user_line(error: BaseException) -> str:
-    """Return the user's line that Dynamo traced; if there is none, the line in torch or nothing."""
-    stack = [
-        each
-        for each in getattr(error, "real_stack", None) or ()
-        if not Path(each.filename).is_relative_to(GRAPHC)
-    ]
-    own = [each for each in stack if not Path(each.filename).is_relative_to(TORCH)]
-    if not stack:
-        return ""
-    innermost = (own or stack)[-1]
-    return f", at {Path(innermost.filename).name}:{innermost.lineno} in {innermost.name}"

@@ -48,7 +48,8 @@ class Replans:
         """Note a plan, and return the guard that failed.
 
         The result is empty if such tensors are new, or if no guard failed: then a trace with
-        symbolic sizes is planned for sizes that an earlier trace with fixed sizes has. `since` is the number of `failures` before the call.
+        symbolic sizes is planned for sizes that an earlier trace with fixed sizes has. `since` is
+        the number of `failures` before the call.
         """
         tensors = (each for each in tree_leaves(given) if isinstance(each, torch.Tensor))
         kinds = tuple((each.shape, each.dtype, each.requires_grad) for each in tensors)
@@ -81,6 +82,8 @@ def guard_of(reason: str) -> str:
 def _described(guard: str, step: Any, given: Given) -> str:
     """Return the guard's expression with its value in the plan and its value now."""
     args, kwargs = given
+    if "branches" in guard:
+        return "its control flow depends on data, which has other values (see report.assumed)"
     compared = re.fullmatch(r"(.+?) (?:==|is) (.+)", guard)
     same = re.match(r"___check_obj_id\((.+), (\d+)\)", guard)
     if compared is not None:

@@ -17,9 +17,11 @@ from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import exact_bytes, format_bytes, size_lines
 from graphc.remat.solver import Schedule
+from graphc.torch.budget.branches import EXPECT, Branch
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.names import module_path
 from graphc.torch.budget.planner import TorchPlanner, unkept
+from graphc.torch.budget.refusals import called_op
 from graphc.torch.budget.settled import Settled
 from graphc.torch.budget.steps import TorchSteps
 from graphc.torch.budget.trade_off import Frontier, Point
@@ -55,6 +57,15 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Assumed:
+    """The value that a plan assumes where control flow depends on data, and checks in each step."""
+
+    place: str
+    value: bool | int | float
+    times: int
+
+
+@dataclass(frozen=True)
 class Report:
     """Predicted figures of a plan, known before its first step.
 
@@ -76,6 +87,7 @@ class Report:
     repeated: tuple[Repeated, ...]
     estimated: tuple[str, ...]
     """Nodes that cannot run alone, so their costs are estimated and include no workspace."""
+    assumed: tuple[Assumed, ...]
     shown: Shown = field(repr=False, compare=False)
     planner: TorchPlanner = field(repr=False, compare=False)
     settled: tuple[Settled, ...] = ()
@@ -101,6 +113,7 @@ class Report:
             estimated=tuple(
                 _told(node) for node, each in torch_steps.measured.items() if each.is_estimated
             ),
+            assumed=tuple(_assumed(torch_steps)),
             shown=shown,
             planner=planner,
         )
@@ -149,6 +162,8 @@ class Report:
          "estimated": [str],             nodes that cannot run alone, so were not measured
          "costs": str,                   measured, or estimated for a device profile
          "settled": [{"name": str, "value": bool | str}],  settings that planning has changed
+         "assumed": [{"place": str, "value": bool | number, "times": int}],   values that control
+                                         flow depends on, checked in each step
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """
@@ -168,6 +183,7 @@ class Report:
             "estimated": list(self.estimated),
             "costs": self.shown.costs,
             "settled": [asdict(each) for each in self.settled],
+            "assumed": [asdict(each) for each in self.assumed],
             "frontier": self.frontier.json,
         }
 
@@ -202,6 +218,8 @@ class Report:
         lines += _table("at the peak", [(e.module, format_bytes(e.bytes)) for e in self.live])
         repeats = [(e.module, f"{e.times} times, {e.seconds * 1e3:.2f} ms") for e in self.repeated]
         lines += _table("repeated", repeats)
+        assumed = [(e.place, f"{e.value}, {e.times} times") for e in self.assumed]
+        lines += _table("assumed", assumed)
         rows = [(name, "estimated as a copy, without workspace") for name in self.estimated]
         lines += _table("not measured", rows)
         settings = [(each.name, f"set to {each.value!r}") for each in self.settled]
@@ -212,9 +230,18 @@ def _constants(shown: Shown) -> list[Constant]:
     """Return the constants, one per storage with its first name, largest first."""
     found: dict[int, Constant] = {}
     for source in shown.sources.values():
-        if source.kind == "constant":
+        if source.kind == "constant" and source.bytes:  # tokens of ops with effects have none
             found.setdefault(source.storage, Constant(source.name, source.bytes))
     return sorted(found.values(), key=lambda each: (-each.bytes, each.name))
+
+
+def _assumed(torch_steps: TorchSteps) -> list[Assumed]:
+    nodes = (step.node for step in torch_steps.joint.steps)
+    checks = [each.args[-4:] for each in nodes if called_op(each) is EXPECT]
+    count = Counter(
+        (str(Branch(file, line, number)), value) for file, line, number, value in checks
+    )
+    return [Assumed(place, value, times) for (place, value), times in count.items()]
 
 
 def _table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:

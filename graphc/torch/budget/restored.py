@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -36,16 +36,15 @@ def as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
 
     def again() -> None:
         for number, (each, content, _) in enumerate(contents):
-            if each._version != versions[number]:
+            # Batch norm updates its statistics without a new version.
+            is_stale = not each.requires_grad and not torch.equal(each, content)
+            if is_stale or each._version != versions[number]:
                 with torch.no_grad():
                     each.copy_(content)
                 versions[number] = each._version
         for container, items in kept:
             _put_back(container, items)
-        torch.set_rng_state(states["cpu"])
-        for name, state in states.items():
-            if name != "cpu":
-                torch.cuda.set_rng_state(state, name)
+        set_random_states(states)
         for each, old in learned:
             each.grad = _old_gradient(each, old) if step.accumulate else None
 
@@ -102,3 +101,12 @@ def random_states() -> Iterator[tuple[str, torch.Tensor]]:
     if torch.cuda.is_available():
         for number, state in enumerate(torch.cuda.get_rng_state_all()):
             yield f"cuda:{number}", state
+
+
+def set_random_states(states: Mapping[str, torch.Tensor]) -> None:
+    """Set the state of each generator by its device."""
+    for name, state in states.items():
+        if name == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, name)

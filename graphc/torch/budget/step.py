@@ -24,8 +24,9 @@ from graphc.errors import (
     truth,
 )
 from graphc.ir.device import Device
+from graphc.torch.budget.assumptions import Assume, Assumptions
 from graphc.torch.budget.autocast import Autocast, context_of
-from graphc.torch.budget.backend import Part, backend, is_run_again, with_first_derivatives
+from graphc.torch.budget.backend import Part, backend, is_run_again
 from graphc.torch.budget.compiled import Compiled
 from graphc.torch.budget.example import Given, gone, results_in, weakly
 from graphc.torch.budget.held import held_by, reserve_bytes
@@ -47,7 +48,6 @@ from graphc.torch.budget.tracing import (
     note_returned,
     refuse_stance,
     refuse_untraced,
-    traced_as_here,
 )
 from graphc.torch.budget.transparent import SHARED, Transparent
 from graphc.torch.budget.without_data import on_profile, refuse_without_data
@@ -82,6 +82,8 @@ class _Call(threading.local):
     """The number of guards that had failed before the call."""
     guard = ""
     """The guard that failed if the call plans planned shapes again."""
+    failed_in = ""
+    """The path of the submodule in which the last trace has failed."""
     plans_only = False
     watch: WatchOfPart | None = None
     ran: Ran | None = None
@@ -103,11 +105,13 @@ class PlannedStep(Transparent):
         accumulate: bool,
         loss: Loss,
         autocast: Autocast | None,
+        assume: Assume,
         device: Device | None,
     ) -> None:
         super().__init__(module, loss_fn)
         self.goal, self.reserve, self.accumulate = goal, reserve, accumulate
         self.loss, self.autocast = loss, autocast
+        self.assumptions = Assumptions(assume)
         self.device = device  # the profile of a step that cannot run, or None
         self._begin()
 
@@ -168,8 +172,7 @@ class PlannedStep(Transparent):
         if not self.plans and torch.is_grad_enabled():
             self.settled = settle(self.module, args, kwargs)
         try:
-            with traced_as_here(), context_of(self.autocast):
-                found = with_first_derivatives(self._compiled, args, kwargs)
+            found = self.assumptions.call(self, self._compiled, (args, kwargs))
         except _PlannedOnlyError:
             raise
         except Exception as error:
@@ -195,9 +198,8 @@ class PlannedStep(Transparent):
         clear_frames(error.__traceback__)  # torch's errors form cycles that refer to arguments
         if fault is not None:
             return fault.with_traceback(None)
-        told = as_graphc_error(error, self.module, self.loss_fn, self._call.given)
-        told.__cause__ = error
-        return told
+        call = self._call
+        return as_graphc_error(error, self.module, self.loss_fn, call.given, call.failed_in)
 
     @property
     def report(self) -> Report:
@@ -272,8 +274,10 @@ class PlannedStep(Transparent):
             return self.loss.applied(self.module(*args, **kwargs))
         return self.loss.applied(self.loss_fn(self.module(*args[:-1], **kwargs), args[-1]))
 
-    def _traced(self, *args: Any, **kwargs: Any) -> Any:
+    def _traced(self, branches: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Return what `unplanned` returns; Dynamo guards on `branches`, since it is compared."""
         refuse_untraced()
+        assert branches != "unknown"
         found = self._computed(args, kwargs)
         note_returned(found)
         return found
@@ -378,6 +382,7 @@ def to_plan(
     loss: Callable[..., Any] | str | None = None,
     return_outputs: bool = True,
     autocast: torch.dtype | torch.autocast | None = None,
+    assume: Assume = "replan",
     device: Device | None = None,
 ) -> PlannedStep:
     """Return a step that is planned at its first call; options as in `graphc.torch.plan`."""
@@ -392,6 +397,7 @@ def to_plan(
         truth("accumulate", accumulate),
         Loss.of(loss, return_outputs),
         Autocast.of(autocast, module),
+        assume,
         device,
     )
 

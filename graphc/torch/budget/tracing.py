@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
 from graphc.torch.budget.measure import bytes_alone
+from graphc.torch.budget.messages import PRINTING
 from graphc.torch.budget.names import expression_of_user
 from graphc.torch.budget.replans import guard_of
 from graphc.torch.budget.returned import Returned
@@ -43,7 +44,10 @@ CALLED_BESIDE = (
 
 def traced_as_here() -> AbstractContextManager[object]:
     """Return a context with the settings of torch.compile under which steps are traced."""
-    patched: AbstractContextManager[object] = torch._dynamo.config.patch(TRACING)
+    ignored = PRINTING | torch._dynamo.config.ignore_logging_functions
+    patched: AbstractContextManager[object] = torch._dynamo.config.patch(
+        **TRACING, ignore_logging_functions=ignored
+    )
     return patched
 
 
@@ -134,8 +138,8 @@ def _note(context: Any) -> None:
     found = context.get_local("leaves")._i_will_not_complain_if_bc_breaks_VariableTracker()
     noted = []
     for leaf in map(ComptimeVar, found.items):
-        is_number = not leaf.is_proxy() or not isinstance(leaf.as_proxy(), fx.Proxy)
-        fake = None if is_number else leaf.as_fake()
+        is_of_graph = leaf.is_proxy() and isinstance(leaf.as_proxy(), fx.Proxy)
+        fake = leaf.as_fake() if is_of_graph else None
         if isinstance(fake, torch.Tensor) and fake.requires_grad:
             noted.append((str(leaf.as_proxy().node.name), bytes_alone(fake)))
     _NOTED.bytes_of = noted

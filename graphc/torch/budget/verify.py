@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
 from graphc.ir.types import exact_bytes, format_bytes
+from graphc.torch.budget.branches import Tracing, assuming
 from graphc.torch.budget.example import Given
 from graphc.torch.budget.held import arrays_in
 from graphc.torch.budget.measure import (
@@ -155,7 +156,7 @@ def compared(step: PlannedStep, given: Given) -> Verified:
 
     eager = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
     with as_before(step, given) as again, torch.enable_grad():
-        with traced_as_here():
+        with traced_as_here(), assuming(Tracing(step.assumptions.current)):
             wanted = _bits(step, given, _run(eager, given))
         again()
         plain, eager_error = _eager(step, given)

@@ -29,10 +29,12 @@ Call = tuple[nn.Module, Any, tuple[Any, ...], dict[str, Any]]
 def on_profile(device: str | None, call: Call) -> tuple[Device | None, Call]:
     """Return the device profile of a plan, and the call to trace.
 
-    Without a `device` and if all tensors have data, that is no profile and the call itself. Raises
-    `OptionError` for an unknown profile.
+    Without a `device` and if all tensors of the module have data, that is no profile and the call
+    itself; for a module without tensors, its arguments decide. Raises `OptionError` for an unknown
+    profile.
     """
-    if device is None and not any(e.is_meta or isinstance(e, FakeTensor) for e in _tensors(call)):
+    deciding = [*call[0].parameters(), *call[0].buffers()] or _tensors(call)
+    if device is None and not any(e.is_meta or isinstance(e, FakeTensor) for e in deciding):
         return None, call
     name = profile_with_memory(device) if isinstance(device, str) else device
     return find_device(DEFAULT_GPU if name is None else name), without_data(call)

@@ -1,0 +1,215 @@
+"""Control flow that depends on data: outcomes of an eager run are assumed in a trace and checked.
+
+A *branch* is a place where Python needs the value of a tensor: ``if condition:``, ``bool(x)``, or
+``x.item()``. Dynamo cannot trace it. So the module runs once in eager mode, and
+`recorded` notes the value at each branch. While Dynamo traces under `assuming`, a branch takes the
+recorded value, and the op `expect` is added to the graph. In each step, that op raises
+`OtherOutcomeError` if the tensor has another value.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.variables import ConstantVariable, TensorVariable
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+from torch.overrides import TorchFunctionMode
+
+from graphc.torch.budget.messages import print_while_tracing
+from graphc.torch.budget.origins import submodule_of
+
+Value = bool | int | float
+
+
+class Branch(NamedTuple):
+    """A line that branches on data, and the number of times that a call has reached it before."""
+
+    file: str
+    line: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+class OtherOutcomeError(Exception):
+    """A branch has another value than the plan assumes."""
+
+    def __init__(self, branch: Branch, value: Value) -> None:
+        super().__init__(branch, value)
+        self.branch, self.value = branch, value
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The value at each branch; `label` is unique within a step, and torch.compile guards on it."""
+
+    values: dict[Branch, Value] = field(default_factory=dict)
+    label: str = ""
+
+
+class Places:
+    """Counter of branches by location, which numbers them within one call."""
+
+    def __init__(self) -> None:
+        self._count: Counter[tuple[str, int]] = Counter()
+
+    def next(self, file: str, line: int) -> Branch:
+        """Return the branch that is reached now."""
+        self._count[file, line] += 1
+        return Branch(file, line, self._count[file, line] - 1)
+
+
+VALUES = tuple(
+    getattr(torch.Tensor, name)
+    for name in ("__bool__", "item", "__int__", "__float__", "__index__")
+)
+"""Functions that return the value of a tensor to Python."""
+
+
+class _Recorder(TorchFunctionMode):  # type: ignore[misc]
+    """A mode that notes the value at each branch of code that runs in eager mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[Branch, Value] = {}
+        self._places = Places()
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        found = function(*args, **(kwargs or {}))
+        if function in VALUES and isinstance(found, Value):
+            frame = sys._getframe(1)
+            self.values[self._places.next(frame.f_code.co_filename, frame.f_lineno)] = found
+        return found
+
+
+def recorded(call: Callable[[], object]) -> dict[Branch, Value]:
+    """Run a call without gradients, and return the value at each of its branches."""
+    with torch.no_grad(), _Recorder() as recorder:
+        call()
+    found: dict[Branch, Value] = recorder.values
+    return found
+
+
+class Tracing:
+    """The outcomes that a trace assumes; `is_incomplete` if it has met a branch without one."""
+
+    def __init__(self, outcomes: Outcomes) -> None:
+        self.outcomes, self.is_incomplete = outcomes, False
+        self.failed_in = ""
+        """The path of the submodule in which the trace has failed."""
+        self._failure: BaseException | None = None
+        self._graph: object = None
+        self._places = Places()
+
+    def settled(self, translator: Any, variable: Any) -> Any:
+        """Return the assumed value of Dynamo's variable, and add a check of it to the graph."""
+        if self._graph is not translator.output:  # Dynamo has started this trace anew
+            self._graph, self._places = translator.output, Places()
+        line = translator.current_instruction.positions.lineno
+        branch = self._places.next(translator.f_code.co_filename, line)
+        if branch not in self.outcomes.values:
+            self.is_incomplete = True
+            return variable
+        value = self.outcomes.values[branch]
+        given = (variable.as_proxy(), *branch, value)
+        translator.output.create_proxy("call_function", EXPECT, given, {})
+        return ConstantVariable.create(value)
+
+    def fail(self, translator: Any, error: BaseException) -> None:
+        """Note the submodule in which an error was raised; callers see the error later."""
+        if error is not self._failure:
+            self._failure, self.failed_in = error, submodule_of(translator)
+
+
+class _Current(threading.local):
+    tracing: Tracing | None = None
+
+
+_CURRENT = _Current()
+
+
+@contextmanager
+def assuming(tracing: Tracing) -> Iterator[None]:
+    """Let the traces of this thread take the outcomes at branches."""
+    _CURRENT.tracing = tracing
+    try:
+        yield
+    finally:
+        _CURRENT.tracing = None
+
+
+def _jumping(jump: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Return an instruction of Dynamo that jumps by the assumed value of a tensor."""
+
+    @wraps(jump)
+    def jumping(translator: Any, instruction: Any) -> None:
+        tracing, stack = _CURRENT.tracing, translator.stack
+        if tracing is not None and type(stack[-1].realize()) is TensorVariable:
+            stack[-1] = tracing.settled(translator, stack[-1].realize())
+        jump(translator, instruction)
+
+    return jumping
+
+
+def _extend_dynamo() -> None:
+    """Let Dynamo ask the current `Tracing` at jumps and for items, and note where it fails."""
+    jumps = [op for name, op in dis.opmap.items() if "JUMP" in name and "_IF_" in name]
+    kinds = [InstructionTranslatorBase]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        for op in jumps:
+            if kind.dispatch_table[op] is not None:
+                kind.dispatch_table[op] = _jumping(kind.dispatch_table[op])
+    plain, run = TensorVariable.call_method, InstructionTranslatorBase.run
+
+    @wraps(run)
+    def noting(self: Any) -> None:
+        try:
+            run(self)
+        except Exception as error:
+            if _CURRENT.tracing is not None:
+                _CURRENT.tracing.fail(self, error)
+            raise
+
+    @wraps(plain)
+    def call_method(self: Any, translator: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        tracing = _CURRENT.tracing
+        if name == "item" and tracing is not None:
+            found = tracing.settled(translator, self)
+            if found is not self:
+                return found
+        return plain(self, translator, name, *args, **kwargs)
+
+    InstructionTranslatorBase.run = noting
+    TensorVariable.call_method = call_method
+
+
+def _expect(given: torch.Tensor, file: str, line: int, number: int, value: Value) -> None:
+    found = type(value)(given.item())
+    if repr(found) != repr(value):  # NaN equals NaN
+        raise OtherOutcomeError(Branch(file, line, number), found)
+
+
+_LIBRARY = torch.library.Library("graphc", "FRAGMENT")
+_LIBRARY.define("expect(Tensor given, str file, int line, int number, Scalar value) -> ()")
+_LIBRARY.impl("expect", _expect, "CompositeExplicitAutograd")
+_LIBRARY.impl("expect", lambda *_: None, "Meta")
+EXPECT = torch.ops.graphc.expect.default
+"""Op that raises `OtherOutcomeError` if a tensor has another value than the trace assumes."""
+_register_effectful_op(EXPECT, _EffectType.ORDERED)
+_extend_dynamo()
+print_while_tracing(lambda: _CURRENT.tracing is not None)

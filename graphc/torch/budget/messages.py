@@ -1,0 +1,48 @@
+"""Calls in a module that only print: loggers, ``warnings.warn`` and ``print``.
+
+Dynamo cannot trace them. A plan leaves them out, and prints a message while it traces the call,
+unless the message contains values of tensors.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from torch._dynamo.variables import ConstantVariable
+from torch._dynamo.variables.misc import IgnoredFunctionVariable, LoggingLoggerVariable
+
+PRINTING = {print, warnings.warn}
+"""Functions that only print; Dynamo ignores them."""
+
+
+def print_while_tracing(is_on: Callable[[], bool]) -> None:
+    """Let Dynamo make these calls while it traces, if `is_on`; else it works as before."""
+    ignored, called = IgnoredFunctionVariable.call_function, LoggingLoggerVariable.call_method
+
+    @wraps(ignored)
+    def call_function(self: Any, translator: Any, args: Any, kwargs: Any) -> Any:
+        if is_on() and self.value in PRINTING:
+            _call(self.value, args, kwargs)
+        return ignored(self, translator, args, kwargs)
+
+    @wraps(called)
+    def call_method(self: Any, translator: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if not is_on():
+            return called(self, translator, name, args, kwargs)
+        return ConstantVariable.create(_call(getattr(self.value, name), args, kwargs))
+
+    IgnoredFunctionVariable.call_function = call_function
+    LoggingLoggerVariable.call_method = call_method
+
+
+def _call(called: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function with the values of Dynamo's variables, or return None if one is unknown."""
+    try:
+        values = [each.as_python_constant() for each in args]
+        named = {name: each.as_python_constant() for name, each in kwargs.items()}
+    except NotImplementedError:
+        return None
+    return called(*values, **named)
