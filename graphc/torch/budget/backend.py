@@ -16,20 +16,31 @@ from graphc.torch.budget.runner import Boxed
 from graphc.torch.budget.sources import source_names
 from graphc.torch.budget.tracing import returned_of
 
-Partition = Callable[
-    [fx.GraphModule, int, list[str], Returned | None], tuple[fx.GraphModule, fx.GraphModule]
-]
+Graphs = tuple[fx.GraphModule, fx.GraphModule]
+"""The forward and the backward graph of a partition."""
+
+Rest = tuple[Any, dict[str, Any]]
+"""The joint inputs and the remaining keyword arguments of torch's call of a ``partition_fn``."""
+
+Partition = Callable[[fx.GraphModule, int, list[str], Returned | None, Rest], Graphs]
 """Partitions a joint graph into the forward and the backward graph.
 
-The arguments are the joint graph, its number of forward outputs, Dynamo's names of its inputs, and
-the tensors that the module returns.
+The arguments are the joint graph, its number of forward outputs, Dynamo's names of its inputs, the
+tensors that the module returns, and the rest of torch's arguments.
 """
 
 Part = Literal["forward", "backward", "inference"]
 
 
-def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed]) -> Any:
-    """Return a backend for torch.compile; `run_of` converts graphs into functions."""
+def backend(
+    partition: Partition,
+    run_of: Callable[[fx.GraphModule, Part], Boxed],
+    writes_inputs: bool = False,
+) -> Any:
+    """Return a backend for torch.compile; `run_of` converts graphs into functions.
+
+    With `writes_inputs`, graphs write into inputs where torch allows it, as under ``aot_eager``.
+    """
 
     def compiler(part: Part) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
         def compiled(module: fx.GraphModule, _: Sequence[Any]) -> Boxed:
@@ -42,14 +53,15 @@ def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed
     def compile_graph(traced: fx.GraphModule, given: Sequence[Any]) -> Any:
         names, returned = source_names(traced), returned_of(traced)
 
-        def split(joint: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **__: Any) -> Any:
-            return partition(joint, num_fwd_outputs, names, returned)
+        def split(joint: fx.GraphModule, given: Any, *, num_fwd_outputs: int, **more: Any) -> Any:
+            return partition(joint, num_fwd_outputs, names, returned, (given, more))
 
         made = aot_autograd(
             fw_compiler=compiler("forward"),
             bw_compiler=compiler("backward"),
             inference_compiler=compiler("inference"),
             partition_fn=split,
+            keep_inference_input_mutations=writes_inputs,
         )
         return made(traced, given)
 

@@ -84,7 +84,7 @@ class Joint:
         self.module, self.traced, self.returned = module, module.graph, returned
         self.node_of: dict[fx.Node, fx.Node] = {}
         """Maps traced nodes to planned nodes; added copies of gradients have no traced node."""
-        self.graph = _copied(self.traced, self.node_of)
+        self.graph = copied(self.traced, self.node_of)
         _read_no_running_statistics(self.graph)
         _keep_recurrent_workspaces(self.graph)
         self.fake_mode = _fake_mode(self.graph)
@@ -244,7 +244,7 @@ class Joint:
         return node
 
 
-def _copied(graph: fx.Graph, node_of: dict[fx.Node, fx.Node]) -> fx.Graph:
+def copied(graph: fx.Graph, node_of: dict[fx.Node, fx.Node]) -> fx.Graph:
     """Return a copy of the graph, and add to `node_of` the copy of each node."""
     made = fx.Graph()
     returned = made.graph_copy(graph, node_of)

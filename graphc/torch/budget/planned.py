@@ -11,6 +11,7 @@ from torch import fx
 from graphc.errors import OptionError
 from graphc.ir.types import parse_bytes
 from graphc.remat.solver import Schedule
+from graphc.torch.budget.backend import Rest
 from graphc.torch.budget.checker_input import Plan, Weight, kind_of_copy
 from graphc.torch.budget.costs import measure
 from graphc.torch.budget.emit import emit
@@ -28,6 +29,9 @@ from graphc.torch.budget.view import Shown
 class Goal:
     """A requested budget of bytes, a requested fraction of a step's time, or neither."""
 
+    writes_inputs = False
+    """True if graphs may write into inputs; otherwise torch copies new contents after them."""
+
     def __init__(self, budget: int | str | None, max_extra_time: float | None) -> None:
         if budget is not None and max_extra_time is not None:
             raise OptionError("give either budget or max_extra_time, not both")
@@ -42,27 +46,30 @@ class Goal:
         self.budget = None if budget is None else parse_bytes("budget", budget)
         self.max_extra_time = max_extra_time
 
+    def planned(
+        self, joint: Joint, held: Held, sources: Mapping[fx.Node, Source], _: Rest
+    ) -> Planned:
+        """Return the plan of a joint graph; raises `BudgetError` if no plan fits."""
+        torch_steps, planner = prepared(joint, held.bytes)
+        plan = chosen(planner, self, torch_steps)
+        forward, backward, replay = checked(torch_steps, plan)
+        shown = Shown(torch_steps, replay, held, sources, self.budget)
+        report = Report.of(torch_steps, planner, plan, shown)
+        return Planned(report, torch_steps, forward, backward, replay)
+
 
 @dataclass(frozen=True)
 class Planned:
-    """The plan of one shape: its schedule, the graphs that run it, and its live ranges."""
+    """The plan of one shape: its report, the graphs that run it, and their live ranges.
 
-    report: Report
+    The report is a `Report`, or an `Audit` for the graphs of another partitioner.
+    """
+
+    report: Any
     torch_steps: TorchSteps
-    plan: Schedule
     forward: fx.GraphModule
     backward: fx.GraphModule
     replay: Replay
-
-
-def plan_for(goal: Goal, joint: Joint, held: Held, sources: Mapping[fx.Node, Source]) -> Planned:
-    """Return the plan of a joint graph; raises `BudgetError` if no plan fits."""
-    torch_steps, planner = prepared(joint, held.bytes)
-    plan = chosen(planner, goal, torch_steps)
-    forward, backward, replay = checked(torch_steps, plan)
-    shown = Shown(torch_steps, replay, held, sources, goal.budget)
-    report = Report.of(torch_steps, planner, plan, shown)
-    return Planned(report, torch_steps, plan, forward, backward, replay)
 
 
 def prepared(

@@ -26,13 +26,20 @@ from graphc.errors import (
     quoted,
     truth,
 )
-from graphc.torch.budget.backend import Part, backend, is_run_again, with_first_derivatives
+from graphc.torch.budget.backend import (
+    Graphs,
+    Part,
+    Rest,
+    backend,
+    is_run_again,
+    with_first_derivatives,
+)
 from graphc.torch.budget.example import Given, gone, weakly
 from graphc.torch.budget.held import held_by, reserve_bytes
 from graphc.torch.budget.in_place import not_overwriting
 from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.measure import memory_ranges
-from graphc.torch.budget.planned import Goal, Planned, plan_for
+from graphc.torch.budget.planned import Goal, Planned
 from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_tensors
 from graphc.torch.budget.report import Report
 from graphc.torch.budget.returned import Returned
@@ -113,7 +120,9 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         found = weakref.ref(self)
         self._compiled = torch.compile(
             MethodType(apart(PlannedStep._traced), self),
-            backend=backend(_noting(found, _partition), _noting(found, _run_of)),
+            backend=backend(
+                _noting(found, _partition), _noting(found, _run_of), self.goal.writes_inputs
+            ),
             fullgraph=True,
             dynamic=False,
         )
@@ -197,7 +206,7 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         """The report of the most recent plan."""
         if not self.plans:
             raise TorchError("nothing is planned yet; a copied step is planned at its first call")
-        return self.plans[-1].report
+        return self.plans[-1].report  # type: ignore[no-any-return]
 
     def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Plan the shapes of these arguments without running the step."""
@@ -296,7 +305,8 @@ def _partition(
     forward_outputs: int,
     names: list[str],
     returned: Returned | None,
-) -> tuple[fx.GraphModule, fx.GraphModule]:
+    rest: Rest,
+) -> Graphs:
     """Return the forward and backward graph of a new plan, and add the plan to the step."""
     step = found()
     assert step is not None, "torch.compile is called by the step"
@@ -305,7 +315,7 @@ def _partition(
     joint = Joint(module, forward_outputs, _results_in(given), returned)
     sources = sources_of(joint, step, given, names)
     held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
-    plan = plan_for(step.goal, joint, held, sources)
+    plan = step.goal.planned(joint, held, sources, rest)
     step.plans.append(plan)
     step._call.has_planned = True
     return plan.forward, plan.backward
@@ -351,19 +361,19 @@ def planned(
     accumulate: bool,
 ) -> PlannedStep:
     """Return a planned step; implements `graphc.torch.plan`."""
-    refuse_module(module)
-    if loss_fn is not None and not callable(loss_fn):
-        raise OptionError(f"loss_fn must be a function of output and target, got {quoted(loss_fn)}")
-    if loss_fn is not None and not args:
-        raise OptionError("with loss_fn, the last of args must be the target, got no args")
+    refuse_call(module, args, loss_fn)
     accumulate, kept = truth("accumulate", accumulate), reserve_bytes(reserve)
     step = PlannedStep(module, Goal(budget, max_extra_time), loss_fn, kept, accumulate)
     step.plan(args, kwargs)
     return step
 
 
-def refuse_module(module: object) -> None:
-    """Raise `OptionError` if the object is not a module that can be planned."""
+def refuse_call(module: object, args: tuple[Any, ...], loss_fn: object) -> None:
+    """Raise `OptionError` for an object that is no module, or a loss that cannot be called."""
+    if loss_fn is not None and not callable(loss_fn):
+        raise OptionError(f"loss_fn must be a function of output and target, got {quoted(loss_fn)}")
+    if loss_fn is not None and not args:
+        raise OptionError("with loss_fn, the last of args must be the target, got no args")
     if not isinstance(module, nn.Module):
         raise OptionError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     if isinstance(module, torch.jit.ScriptModule):
