@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
@@ -15,6 +14,7 @@ from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed
 from graphc.torch.budget.sources import source_names
 from graphc.torch.budget.tracing import returned_of
+from graphc.torch.private import TracingContext, aot_autograd, keeps_graph, sequence_number
 
 Graphs = tuple[fx.GraphModule, fx.GraphModule]
 """The forward and the backward graph of a partition."""
@@ -74,17 +74,17 @@ def _donate_nothing() -> None:
     With donation, AOTAutograd refuses ``retain_graph`` for graphs with saved tensors. A backward
     pass with ``retain_graph`` runs a variant of the graph that overwrites nothing.
     """
-    torch._guards.TracingContext.get().fw_metadata.bw_donated_idxs = []
+    TracingContext.get().fw_metadata.bw_donated_idxs = []
 
 
 def is_run_again() -> bool:
     """Return whether the current backward pass has ``retain_graph``."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+    return bool(keeps_graph())
 
 
 def with_first_derivatives(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Return the result of a call; differentiating its backward pass raises `TorchError`."""
-    begin = torch._C._autograd._get_sequence_nr()
+    begin = sequence_number()
     found = call(*args, **kwargs)
     for function in _made_since(begin, found):
         if function.name() == "CompiledFunctionBackward":

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+
+from graphc.torch.private import run_and_save_rng_state, run_with_rng_state
 
 aten = torch.ops.aten
 

@@ -6,16 +6,17 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import torch
 from torch import fx
-from torch._functorch.partitioners import (
-    default_partition,
-    has_recomputable_ops,
-    min_cut_rematerialization_partition,
-)
-from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 
 from graphc.errors import OptionError, TorchError, choose, quoted
+from graphc.torch.private import (
+    default_partition,
+    functorch_config,
+    has_recomputable_ops,
+    min_cut_partition,
+    run_and_save_rng_state,
+    run_with_rng_state,
+)
 
 Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 """A ``partition_fn`` of ``aot_autograd``."""
@@ -32,7 +33,7 @@ def checkpoint_partition(module: fx.GraphModule, *args: Any, **kwargs: Any) -> A
 
 
 PARTITIONERS: dict[str, Partitioner] = {
-    "min-cut": min_cut_rematerialization_partition,
+    "min-cut": min_cut_partition,
     "default": default_partition,
     "checkpoint": checkpoint_partition,
 }
@@ -70,7 +71,7 @@ def partitioner(given: str | Partitioner, memory_budget: float | None) -> Partit
 
     @wraps(given)
     def within(*args: Any, **kwargs: Any) -> Any:
-        with torch._functorch.config.patch(activation_memory_budget=memory_budget):
+        with functorch_config.patch(activation_memory_budget=memory_budget):
             return given(*args, **kwargs)
 
     return within

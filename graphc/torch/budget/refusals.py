@@ -10,14 +10,18 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
-from torch._higher_order_ops.effects import with_effects
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import OptionError, TorchError
 from graphc.torch.budget.names import arguments_of, module_path, named
 from graphc.torch.budget.tracing import TRACING, is_refused_recompile, last_guard
+from graphc.torch.private import (
+    auto_functionalized,
+    auto_functionalized_v2,
+    dynamo_errors,
+    is_wrapper_subclass,
+    with_effects,
+)
 
 COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_mem")
 """Namespaces of collective ops, which wait for other processes."""
@@ -96,7 +100,7 @@ def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
     gpus: dict[torch.device, str] = {}
     for kind, own_name, tensor in named(step, given):
         name = own_name if kind == "input" else f"{kind} {own_name}"
-        if is_traceable_wrapper_subclass(tensor):
+        if is_wrapper_subclass(tensor):
             raise TorchError(
                 f"{name} is a {type(tensor).__name__}, which wraps other tensors, but a plan "
                 "supports only plain tensors; pass plain tensors"
@@ -124,7 +128,7 @@ def as_graphc_error(
     error: Exception, module: nn.Module, loss_fn: Any, given: tuple[Any, Any]
 ) -> OptionError | TorchError:
     """Convert an error of torch.compile during tracing into an error for the user."""
-    is_of_types = isinstance(_innermost(error), TypeError | torch._dynamo.exc.ObservedTypeError)
+    is_of_types = isinstance(_innermost(error), TypeError | dynamo_errors.ObservedTypeError)
     wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None
     if wrong is None and "device" in str(error):
         wrong = _wrong_devices(module, given)
@@ -181,7 +185,7 @@ def _unfit(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 def is_of_compiling(error: BaseException) -> bool:
     """Return whether an error comes from compiling, and not from running a compiled graph."""
-    if isinstance(error, torch._dynamo.exc.TorchDynamoException) or is_refused_recompile(error):
+    if isinstance(error, dynamo_errors.TorchDynamoException) or is_refused_recompile(error):
         return True
     files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(Path(file).match("torch/_dynamo/convert_frame.py") for file in files)
@@ -202,19 +206,19 @@ def _untraceable(error: BaseException) -> TorchError:
             "torch.compiler.set_stance('fail_on_recompile') is set, but this call has no plan; "
             "plan before setting that stance, and call the step once with each shape"
         )
-    if isinstance(error, torch._dynamo.exc.FailOnRecompileLimitHit):
+    if isinstance(error, dynamo_errors.FailOnRecompileLimitHit):
         return TorchError(
             f"the step has been planned {TRACING['recompile_limit']} times, which is the limit; "
             f"this call needs another plan, because this guard failed: {last_guard()}. Use fewer "
             "shapes, and keep other values that the module reads constant"
         )
     lines = str(innermost).strip().splitlines() or [type(innermost).__name__]
-    if isinstance(innermost, torch._dynamo.exc.TorchRuntimeError):
+    if isinstance(innermost, dynamo_errors.TorchRuntimeError):
         return TorchError(
             f"an op of the module does not accept its operands{place}: {_said(lines)}; see the "
             "error of torch above"
         )
-    if isinstance(innermost, torch._dynamo.exc.ObservedException):
+    if isinstance(innermost, dynamo_errors.ObservedException):
         raised = lines[0].removeprefix("raised exception ")
         return TorchError(
             f"the module raises an exception while torch.compile traces it{place}: {raised}; see "

@@ -16,15 +16,20 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.comptime import ComptimeVar, comptime
-from torch._dynamo.utils import get_compilation_metrics
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
 from graphc.torch.budget.measure import bytes_alone
 from graphc.torch.budget.names import expression_of_user
 from graphc.torch.budget.returned import Returned
+from graphc.torch.private import (
+    ComptimeVar,
+    comptime,
+    current_dispatch_mode,
+    dynamo_config,
+    eval_frame,
+    get_compilation_metrics,
+)
 
 TRACING = {"recompile_limit": 256, "allow_rnn": True, "optimize_ddp": False}
 """Settings of Dynamo: the number of shapes kept, tracing of nn.LSTM, one graph under DDP."""
@@ -37,13 +42,13 @@ CALLED_BESIDE = (
 
 def traced_as_here() -> AbstractContextManager[object]:
     """Return a context with the settings of torch.compile under which steps are traced."""
-    patched: AbstractContextManager[object] = torch._dynamo.config.patch(TRACING)
+    patched: AbstractContextManager[object] = dynamo_config.patch(TRACING)
     return patched
 
 
 def refuse_stance() -> None:
     """Raise `TorchError` if a stance of torch.compile would bypass the plan."""
-    stance = torch._dynamo.eval_frame._stance
+    stance = eval_frame._stance
     if stance.stance not in ("default", "fail_on_recompile") or stance.backend is not None:
         told = "" if stance.backend is None else f", force_backend={stance.backend!r}"
         raise TorchError(
@@ -54,14 +59,14 @@ def refuse_stance() -> None:
 
 def is_refused_recompile(error: BaseException) -> bool:
     """Return whether the error is torch's refusal to recompile, requested by its stance."""
-    is_asked = torch._dynamo.eval_frame._stance.stance == "fail_on_recompile"
+    is_asked = eval_frame._stance.stance == "fail_on_recompile"
     return is_asked and isinstance(error, RuntimeError) and "fail_on_recompile" in str(error)
 
 
 def refuse_untraced() -> None:
     """Raise `TorchError` if a function runs that torch.compile should have traced."""
     if not torch.compiler.is_compiling():
-        mode = _get_current_dispatch_mode()
+        mode = current_dispatch_mode()
         if mode is not None:
             raise TorchError(
                 f"the step is called under a {type(mode).__name__.lstrip('_')}; under a "
