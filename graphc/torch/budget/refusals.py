@@ -91,6 +91,24 @@ def _sizes(leaf: Any) -> tuple[Any, ...]:
     return (leaf,)
 
 
+SHARDED = ("FSDPModule", "FullyShardedDataParallel")
+"""Classes of modules whose parameters FSDP gathers: by ``fully_shard``, and by FSDP1."""
+
+
+def refuse_parts(module: nn.Module, planned: type[nn.Module]) -> None:
+    """Raise an error for a module with a part that is planned, or sharded by FSDP."""
+    for path, each in module.named_modules():
+        place = f"{path!r} of the module" if path else "module"
+        if isinstance(each, planned):
+            raise OptionError(f"{place} is already planned; pass the original module")
+        if any(kind.__name__ in SHARDED for kind in type(each).__mro__):
+            raise TorchError(
+                f"{place} is sharded by FSDP, which gathers its parameters in hooks outside of the "
+                "traced graph, where a plan can neither count nor free them; plan the original "
+                "module, then call torch.distributed.fsdp.fully_shard on the step"
+            )
+
+
 def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
     """Raise `TorchError` for a parameter, buffer or argument whose bytes cannot be counted.
 

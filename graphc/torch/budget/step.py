@@ -40,7 +40,7 @@ from graphc.torch.budget.in_place import not_overwriting
 from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.measure import memory_ranges
 from graphc.torch.budget.planned import Goal, Planned
-from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_tensors
+from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_parts, refuse_tensors
 from graphc.torch.budget.report import Report
 from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed, runner
@@ -381,10 +381,7 @@ def refuse_call(module: object, args: tuple[Any, ...], loss_fn: object) -> None:
             f"module is a {type(module).__name__}, which torch.compile cannot trace; pass the "
             "original module"
         )
-    for path, each in module.named_modules():
-        if isinstance(each, PlannedStep):
-            place = f"{path!r} of the module" if path else "module"
-            raise OptionError(f"{place} is already planned; pass the original module")
+    refuse_parts(module, PlannedStep)
 
 
 def frontier(
