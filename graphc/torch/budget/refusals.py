@@ -147,6 +147,7 @@ def as_graphc_error(
 ) -> OptionError | TorchError:
     """Convert an error of torch.compile during tracing into an error for the user."""
     is_of_types = isinstance(_innermost(error), TypeError | dynamo_errors.ObservedTypeError)
+    is_of_types = is_of_types or _raised(error).startswith("TypeError")
     wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None
     if wrong is None and "device" in str(error):
         wrong = _wrong_devices(module, given)
@@ -236,8 +237,7 @@ def _untraceable(error: BaseException) -> TorchError:
             f"an op of the module does not accept its operands{place}: {_said(lines)}; see the "
             "error of torch above"
         )
-    if isinstance(innermost, dynamo_errors.ObservedException):
-        raised = lines[0].removeprefix("raised exception ")
+    if raised := _raised(error):
         return TorchError(
             f"the module raises an exception while torch.compile traces it{place}: {raised}; see "
             "the error of torch above"
@@ -246,6 +246,16 @@ def _untraceable(error: BaseException) -> TorchError:
         f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; see the error of "
         "torch above, and move untraceable code out of the module"
     )
+
+
+def _raised(error: BaseException) -> str:
+    """Return the exception that the module raises during tracing, or an empty string.
+
+    Dynamo of torch 2.9 names it only in its message, and that of 2.11 in the outer one.
+    """
+    found = re.findall(r"raised exception (.*)", f"{error}\n{_innermost(error)}")
+    plain = [re.sub(r"\[\w+\(\w+: (.*)\)\]", r"\1", each) for each in found]
+    return min(plain, key=lambda each: "Variable" in each, default="")
 
 
 def _said(lines: list[str]) -> str:

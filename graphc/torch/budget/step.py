@@ -40,7 +40,12 @@ from graphc.torch.budget.in_place import not_overwriting
 from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.measure import memory_ranges
 from graphc.torch.budget.planned import Goal, Planned
-from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_parts, refuse_tensors
+from graphc.torch.budget.refusals import (
+    as_graphc_error,
+    is_of_compiling,
+    refuse_parts,
+    refuse_tensors,
+)
 from graphc.torch.budget.report import Report
 from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed, runner

@@ -31,8 +31,13 @@ from graphc.torch.private import (
     get_compilation_metrics,
 )
 
-TRACING = {"recompile_limit": 256, "allow_rnn": True, "optimize_ddp": False}
-"""Settings of Dynamo: the number of shapes kept, tracing of nn.LSTM, one graph under DDP."""
+TRACING = {
+    "recompile_limit": 256,  # the number of shapes kept
+    "allow_rnn": True,
+    "optimize_ddp": False,  # one graph under DDP
+    "capture_dynamic_output_shape_ops": True,  # so that sizes that depend on data are refused
+}
+"""Settings of Dynamo while steps are traced."""
 
 CALLED_BESIDE = (
     "a planned step cannot be traced by another torch.compile; call it outside of compiled code"
