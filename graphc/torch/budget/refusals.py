@@ -96,7 +96,12 @@ SHARDED = ("FSDPModule", "FullyShardedDataParallel")
 
 
 def refuse_parts(module: nn.Module, planned: type[nn.Module]) -> None:
-    """Raise an error for a module with a part that is planned, or sharded by FSDP."""
+    """Raise an error for a scripted module, or one with a part that is planned or sharded."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise OptionError(
+            f"module is a {type(module).__name__}, which torch.compile cannot trace; pass the "
+            "original module"
+        )
     for path, each in module.named_modules():
         place = f"{path!r} of the module" if path else "module"
         if isinstance(each, planned):

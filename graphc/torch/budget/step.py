@@ -381,11 +381,6 @@ def refuse_call(module: object, args: tuple[Any, ...], loss_fn: object) -> None:
         raise OptionError("with loss_fn, the last of args must be the target, got no args")
     if not isinstance(module, nn.Module):
         raise OptionError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-    if isinstance(module, torch.jit.ScriptModule):
-        raise OptionError(
-            f"module is a {type(module).__name__}, which torch.compile cannot trace; pass the "
-            "original module"
-        )
     refuse_parts(module, PlannedStep)
 
 
