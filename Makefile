@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= test
 BIN := $(VENV)/bin
-LOWEST := $(VENV)-torch-lowest
+LOWEST := $(shell sed -n 's/^LOWEST.*= (\([0-9]*\), \([0-9]*\)),.*/\1.\2/p' graphc/torch/versions.py)
+BETWEEN := 2.11
 PAGES := view,browser,perfetto
 # A worker a core: with more threads, BLAS and torch wait for cores that other workers have. One
 # that has nothing left takes tests from another: some at night take a minute each. Workers and the
@@ -12,7 +13,7 @@ PAGES := view,browser,perfetto
 PARALLEL = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test nightly torch-lowest mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
+.PHONY: demo test nightly mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -30,11 +31,11 @@ nightly: $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 	$(PARALLEL) --hypothesis-profile nightly
 	$(PARALLEL) tests/on_gpu --emulated-gpu
 	$(BIN)/python -m pytest tests/cli/test_train.py tests/docs/test_examples.py
-	$(MAKE) torch-lowest
+	$(MAKE) torch-$(LOWEST) torch-$(BETWEEN)
 
-# graphc.torch with the first version of torch that it takes, in an environment of its own.
-torch-lowest: BIN := $(LOWEST)/bin
-torch-lowest: $(LOWEST)/.installed
+# graphc.torch with one version of torch, in an environment of its own: make torch-2.11
+torch-%: BIN = $(VENV)-torch-$*/bin
+torch-%: $(VENV)-torch-%/.installed
 	$(PARALLEL) tests/pytorch
 
 # Of some groups alone: make mutants GROUPS="checker packing". An hour for all on one core.
@@ -87,11 +88,10 @@ wheel: | $(BIN)/python
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(LOWEST)/.installed: pyproject.toml graphc/torch/versions.py
-	$(PYTHON) -m venv $(LOWEST)
-	version=$$(sed -n 's/^LOWEST.*= (\([0-9]*\), \([0-9]*\)),.*/\1.\2/p' graphc/torch/versions.py) \
-		&& $(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
-			--editable '.[test]' "torch==$$version.*"
+.PRECIOUS: $(VENV)-torch-%/.installed
+$(VENV)-torch-%/.installed: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' "torch==$*.*"
 	touch $@
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
@@ -99,4 +99,4 @@ $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 
 import graphc
 from graphc.cli import (
+    audit,
     batch,
     compare,
     devices,
@@ -48,8 +49,9 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    The code is 0 for success, 1 for a failed check of `selftest`, 2 for an error reported on
-    stderr, 3 for a budget that no plan fits, 4 for NaN or infinity in a run, and 130 for Ctrl-C.
+    The code is 0 for success, 1 for a failed check of `selftest` or `audit`, 2 for an error
+    reported on stderr, 3 for a budget that no plan fits, 4 for NaN or infinity in a run, and 130
+    for Ctrl-C.
     """
     try:
         return _run(arguments)
@@ -132,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         ranks,
         train,
         profile,
+        audit,
         remat,
         order,
         pack,

@@ -119,6 +119,17 @@ def build_with_weights(model: str, entries: Sequence[str]) -> tuple[Value, Netwo
         return loss_of(model, network, asked.get("loss")), network
 
 
+def called_module(model: str, entries: Sequence[str]) -> tuple[Any, Any, Any]:
+    """Return the module of torch that a function of a file returns, its args and its kwargs."""
+    made, _ = _made_by(model, _parsed(model, entries)) if ":" in model else (model, None)
+    if not is_called_module(made):
+        raise OptionError(
+            f"{model} must be file.py:function, which returns a module of torch and its arguments; "
+            f"got {quoted(made)}"
+        )
+    return (*made, None)[:3]
+
+
 def _checked_loss(model: str, made: object) -> Value:
     if isinstance(made, Value):
         return made
@@ -171,6 +182,20 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
         return MODELS[model]
     if model.endswith(SUFFIX):
         return onnx_model(model)
+    function = function_of(model)
+    required = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    missing = [name for name in required if name not in given]
+    if missing:
+        raise OptionError(f"{model} needs {', '.join(f'{name}=...' for name in missing)}")
+    return function
+
+
+def function_of(model: str) -> Callable[..., Any]:
+    """Return the function that file.py:function names; raises `OptionError` without one."""
     path, separator, name = model.rpartition(":")
     if not separator:
         if _is_file(model):
@@ -194,14 +219,6 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         raise OptionError(f"{path!r} has no function {name!r}; it has {_functions(path)}")
-    required = [
-        p.name
-        for p in inspect.signature(function).parameters.values()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]
-    missing = [name for name in required if name not in given]
-    if missing:
-        raise OptionError(f"{model} needs {', '.join(f'{name}=...' for name in missing)}")
     found: Callable[..., Any] = function
     return found
 

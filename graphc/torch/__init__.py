@@ -5,7 +5,7 @@ file that does not import torch, so that it exists without torch.
 """
 
 from graphc.importing.network import Network, Reported
-from graphc.torch.budget.plans import frontier, partition_fn, plan
+from graphc.torch.budget.plans import audit, frontier, partition_fn, plan
 from graphc.torch.importing.loading import load
 
-__all__ = ["Network", "Reported", "frontier", "load", "partition_fn", "plan"]
+__all__ = ["Network", "Reported", "audit", "frontier", "load", "partition_fn", "plan"]

@@ -10,8 +10,9 @@ from graphc.torch.versions import require_torch
 try:
     from transformers import Trainer
 
+    from graphc.torch.budget.make_step import to_plan
     from graphc.torch.budget.planned import Goal
-    from graphc.torch.budget.step import PlannedStep, to_plan
+    from graphc.torch.budget.step import PlannedStep
 except ImportError as error:
     raise DependencyError(
         "graphc.torch.integrations requires torch, transformers and accelerate; "

@@ -6,7 +6,7 @@ import re
 
 from graphc.errors import DependencyError, to_install
 
-LOWEST, BEYOND = (2, 13), (2, 16)
+LOWEST, BEYOND = (2, 9), (2, 16)
 """The first tested version, and the first version after the last tested one."""
 
 
@@ -18,10 +18,13 @@ def require_torch() -> None:
     except ImportError:
         raise DependencyError(f"graphc.torch requires the package torch; {cure}") from None
     if not LOWEST <= _release(str(found)) < BEYOND:
-        lowest, beyond = (".".join(map(str, each)) for each in (LOWEST, BEYOND))
-        raise DependencyError(
-            f"graphc.torch requires torch from {lowest} to below {beyond}, got {found}; {cure}"
-        )
+        raise DependencyError(f"graphc.torch requires torch {supported()}, got {found}; {cure}")
+
+
+def supported() -> str:
+    """Return the range of supported versions in words."""
+    lowest, beyond = (".".join(map(str, each)) for each in (LOWEST, BEYOND))
+    return f"from {lowest} to below {beyond}"
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -17,6 +17,14 @@ def net(batch=8):
     module = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
     return module, (torch.zeros(batch, 4),)
 
+def dropping(p=0.5):
+    module = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout(p), torch.nn.Tanh())
+    return module, (torch.zeros(8, 4),)
+
+def own(joint, given, **more):
+    from torch._functorch.partitioners import default_partition
+    return default_partition(joint, given, **more)
+
 def plain(batch=8):
     import graphc
     return graphc.mean(graphc.input("x", (batch,)))
@@ -66,3 +74,15 @@ def test_mistakes(file, capsys):
     told = run(capsys, "plan", "net.py:plain", "--loss", "mse", code=2)
     assert "has no setting 'loss'" in told
     assert "matches 'none'" in run(capsys, "plan", file, "--trainable", "none", code=2)
+
+
+def test_audit(file, capsys):
+    found = json.loads(run(capsys, "audit", file, "batch=16", "--json"))
+    assert (found["correct"], found["faults"]) == (True, [])
+    assert found["bound_bytes"] <= found["peak_bytes"]
+    assert "values              correct" in run(capsys, "audit", file, "--partition", "net.py:own")
+    code, out, _ = command(capsys, "audit", "net.py:dropping", "--memory-budget", "0")
+    assert code == 1
+    assert "the gradient of 0.weight is wrong" in out
+    assert "must be file.py:function" in run(capsys, "audit", "mlp", code=2)
+    assert "choose one of" in run(capsys, "audit", file, "--partition", "cut", code=2)

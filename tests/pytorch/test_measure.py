@@ -63,6 +63,7 @@ def test_a_gpu_hands_out_whole_blocks():
     assert allocated_bytes(bytes_of(1025)[:3]) == 1025
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch 2.11
 def test_a_profiler_of_the_user_goes_on(tmp_path, monkeypatch):
     """Nothing is measured within it, and its events are there at the end."""
     module, x = torch.nn.Linear(3, 5), torch.randn(7, 3)

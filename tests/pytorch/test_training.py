@@ -205,6 +205,11 @@ def test_two_processes_average_the_gradients_of_planned_steps(tmp_path):
     for other in others:
         assert all(map(torch.equal, first, other))
 
+    torch.testing.assert_close(trained_in_one_process(), first)
+
+
+def trained_in_one_process():
+    """The parameters after steps on the joint batches of both processes."""
     module, batches = two_processes.module_and_batches()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     for step in range(two_processes.STEPS):
@@ -213,4 +218,31 @@ def test_two_processes_average_the_gradients_of_planned_steps(tmp_path):
         whole = torch.cat(batches[begin : begin + two_processes.WORLD])
         module(whole).square().mean().backward()
         optimizer.step()
-    torch.testing.assert_close(list(module.parameters()), first)
+    return list(module.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
+def test_fsdp_around_a_step_trains_as_one_process_does(tmp_path):
+    torch.multiprocessing.spawn(two_processes.train_sharded, (str(tmp_path),), two_processes.WORLD)
+    for rank in range(two_processes.WORLD):
+        whole, plans = torch.load(tmp_path / f"sharded-{rank}.pt")
+        torch.testing.assert_close(whole, trained_in_one_process())
+        assert plans == 2
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
+def test_a_module_with_sharded_parts_is_refused_by_name(tmp_path):
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group(
+        "gloo", init_method=(tmp_path / "meeting").as_uri(), rank=0, world_size=1
+    )
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        module = parts.layers(2)
+        fully_shard(module[0], mesh=mesh)
+        with pytest.raises(TorchError, match=r"'0' of the module is sharded by FSDP.*fully_shard"):
+            graphc.torch.plan(module, (torch.randn(2, 64),))
+    finally:
+        torch.distributed.destroy_process_group()

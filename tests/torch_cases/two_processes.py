@@ -44,3 +44,24 @@ def train(rank: int, folder: str, is_planned: bool) -> None:
         optimizer.step()
     torch.save(list(module.parameters()), Path(folder) / f"{is_planned}-{rank}.pt")
     torch.distributed.destroy_process_group()
+
+
+def train_sharded(rank: int, folder: str) -> None:
+    """Train a planned step under FSDP2 in one process; keep its parameters and plan count."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=(Path(folder) / "meeting").as_uri(), rank=rank, world_size=WORLD
+    )
+    module, batches = module_and_batches()
+    least = graphc.torch.frontier(module, (batches[rank],)).points[-1].peak_bytes
+    step = graphc.torch.plan(module, (batches[rank],), least)
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (WORLD,))
+    torch.distributed.fsdp.fully_shard(step, mesh=mesh)
+    optimizer = torch.optim.SGD(step.parameters(), lr=0.1, momentum=0.9)
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        step(batches[WORLD * number + rank]).square().mean().backward()
+        optimizer.step()
+    assert step.report.repeated
+    whole = [each.full_tensor() for each in step.parameters()]
+    torch.save((whole, len(step.plans)), Path(folder) / f"sharded-{rank}.pt")
+    torch.distributed.destroy_process_group()

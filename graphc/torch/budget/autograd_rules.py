@@ -254,6 +254,19 @@ def new_contents(joint: fx.Graph, forward_outputs: int) -> list[int]:
     ]
 
 
+def modified_inputs(joint: fx.Graph, forward_outputs: int) -> list[tuple[int, int]]:
+    """Return the index of each output that torch copies into an input, with the input's index.
+
+    Tangents are not counted among the inputs.
+    """
+    given = [node.meta.get("desc") for node in placeholders(joint) if not is_tangent(node)]
+    modified = (
+        getattr(what, "mutated_input", None)
+        for what, _ in _described_outputs(joint)[:forward_outputs]
+    )
+    return [(place, given.index(each)) for place, each in enumerate(modified) if each]
+
+
 def _output(graph: fx.Graph) -> fx.Node:
     return next(node for node in reversed(graph.nodes) if node.op == "output")
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
@@ -16,21 +15,33 @@ from graphc.torch.budget.runner import Boxed
 from graphc.torch.budget.sized import Sized, is_sized
 from graphc.torch.budget.sources import source_names
 from graphc.torch.budget.tracing import returned_of
+from graphc.torch.private import TracingContext, aot_autograd, keeps_graph, sequence_number
 
-Partition = Callable[
-    [fx.GraphModule, int, list[str], Returned | None], tuple[fx.GraphModule, fx.GraphModule]
-]
+Graphs = tuple[fx.GraphModule, fx.GraphModule]
+"""The forward and the backward graph of a partition."""
+
+Rest = tuple[Any, dict[str, Any]]
+"""The joint inputs and the remaining keyword arguments of torch's call of a ``partition_fn``."""
+
+Partition = Callable[[fx.GraphModule, int, list[str], Returned | None, Rest], Graphs]
 """Partitions a joint graph into the forward and the backward graph.
 
-The arguments are the joint graph, its number of forward outputs, Dynamo's names of its inputs, and
-the tensors that the module returns.
+The arguments are the joint graph, its number of forward outputs, Dynamo's names of its inputs, the
+tensors that the module returns, and the rest of torch's arguments.
 """
 
 Part = Literal["forward", "backward", "inference"]
 
 
-def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed]) -> Any:
-    """Return a backend for torch.compile; `run_of` converts graphs into functions."""
+def backend(
+    partition: Partition,
+    run_of: Callable[[fx.GraphModule, Part], Boxed],
+    writes_inputs: bool = False,
+) -> Any:
+    """Return a backend for torch.compile; `run_of` converts graphs into functions.
+
+    With `writes_inputs`, graphs write into inputs where torch allows it, as under ``aot_eager``.
+    """
 
     def compile_graph(traced: fx.GraphModule, given: Sequence[Any]) -> Any:
         names, returned = source_names(traced), returned_of(traced)
@@ -46,9 +57,9 @@ def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed
 
             return compiled
 
-        def split(joint: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **__: Any) -> Any:
-            def fixed(joint: fx.GraphModule, returned: Returned | None) -> Any:
-                return partition(joint, num_fwd_outputs, names, returned)
+        def split(joint: fx.GraphModule, given: Any, *, num_fwd_outputs: int, **more: Any) -> Any:
+            def fixed(joint: fx.GraphModule, returned: Returned | None) -> Graphs:
+                return partition(joint, num_fwd_outputs, names, returned, (given, more))
 
             if not is_sized(joint):
                 return fixed(joint, returned)
@@ -60,6 +71,7 @@ def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed
             bw_compiler=compiler("backward"),
             inference_compiler=compiler("inference"),
             partition_fn=split,
+            keep_inference_input_mutations=writes_inputs,
         )
         return made(traced, given)
 
@@ -72,17 +84,17 @@ def _donate_nothing() -> None:
     With donation, AOTAutograd refuses ``retain_graph`` for graphs with saved tensors. A backward
     pass with ``retain_graph`` runs a variant of the graph that overwrites nothing.
     """
-    torch._guards.TracingContext.get().fw_metadata.bw_donated_idxs = []
+    TracingContext.get().fw_metadata.bw_donated_idxs = []
 
 
 def is_run_again() -> bool:
     """Return whether the current backward pass has ``retain_graph``."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+    return bool(keeps_graph())
 
 
 def with_first_derivatives(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Return the result of a call; differentiating its backward pass raises `TorchError`."""
-    begin = torch._C._autograd._get_sequence_nr()
+    begin = sequence_number()
     found = call(*args, **kwargs)
     for function in _made_since(begin, found):
         if function.name() == "CompiledFunctionBackward":

@@ -21,13 +21,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-from torch._dynamo.variables import ConstantVariable, TensorVariable
-from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch.overrides import TorchFunctionMode
 
 from graphc.torch.budget.messages import print_while_tracing
 from graphc.torch.budget.origins import submodule_of
+from graphc.torch.private import (
+    ConstantVariable,
+    EffectType,
+    InstructionTranslatorBase,
+    TensorVariable,
+    register_effectful_op,
+)
 
 Value = bool | int | float
 
@@ -210,6 +214,6 @@ _LIBRARY.impl("expect", _expect, "CompositeExplicitAutograd")
 _LIBRARY.impl("expect", lambda *_: None, "Meta")
 EXPECT = torch.ops.graphc.expect.default
 """Op that raises `OtherOutcomeError` if a tensor has another value than the trace assumes."""
-_register_effectful_op(EXPECT, _EffectType.ORDERED)
+register_effectful_op(EXPECT, EffectType.ORDERED)
 _extend_dynamo()
 print_while_tracing(lambda: _CURRENT.tracing is not None)

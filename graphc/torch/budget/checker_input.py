@@ -38,6 +38,8 @@ class Plan:
     copies: Mapping[Hashable, Weight]
     """Weights of copies that are not in the traced joint graph, by `kind_of_copy`."""
     fixed_bytes: int
+    is_foreign: bool = False
+    """True for graphs of another partitioner: faults are collected, and autograd may copy."""
 
 
 def kind_of_copy(node: fx.Node) -> Hashable:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from graphc.errors import GraphcError
 from graphc.torch.budget.refusals import innermost_of, is_of_compiling
 from graphc.torch.budget.sized import UnsizedError
 from graphc.torch.budget.tracing import is_refused_recompile
+from graphc.torch.private import dynamo_errors
 
 
 class Compiled:
@@ -51,5 +50,5 @@ def _may_be_of_sizes(error: Exception) -> bool:
     if isinstance(error, UnsizedError):
         return True
     is_final = isinstance(innermost_of(error), GraphcError) or is_refused_recompile(error)
-    is_final |= isinstance(error, torch._dynamo.exc.FailOnRecompileLimitHit)
+    is_final |= isinstance(error, dynamo_errors.FailOnRecompileLimitHit)
     return is_of_compiling(error) and not is_final

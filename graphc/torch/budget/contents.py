@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+
+from graphc.torch.private import run_and_save_rng_state, run_with_rng_state
 
 aten = torch.ops.aten
 
@@ -195,9 +196,7 @@ class Walk:
         if _plain_name(target) in COMMUTE and len(given) == 2:
             given.sort(key=repr)
         number = plain = self.numbers.of(_plain_name(target), *given)
-        # A wrapper calls ops that write into their operands; its first operand is the op.
-        called = (getattr(each, "tags", ()) for each in (target, *args[:1]))
-        is_random = any(torch.Tag.nondeterministic_seeded in tags for tags in called)
+        is_random = _draws(target, tuple(args), kwargs)
         if is_random:
             number = self._drawn(plain, _device_of(node), state)
         done = Done(node, number, plain if is_random else None, overwritten=self._overwritten(node))
@@ -325,6 +324,17 @@ def _arguments(schema: Any, args: tuple[Any, ...], kwargs: Any) -> Iterator[tupl
     for place, declared in enumerate(schema.arguments):
         given = args[place] if place < len(args) else kwargs.get(declared.name)
         yield declared, given
+
+
+def _draws(target: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
+    """Return whether an op draws random numbers; attention without dropout does not."""
+    schema = getattr(target, "_schema", None)
+    for declared, given in _arguments(schema, args, kwargs) if schema is not None else ():
+        if declared.name == "dropout_p":
+            return bool(given)
+    # A wrapper calls ops that write into their operands; its first operand is the op.
+    called = (getattr(each, "tags", ()) for each in (target, *args[:1]))
+    return any(torch.Tag.nondeterministic_seeded in tags for tags in called)
 
 
 def _leaves_statistics_out(target: Any, args: tuple[Any, ...]) -> bool:

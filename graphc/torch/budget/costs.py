@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphc.errors import TorchError
@@ -38,6 +37,7 @@ from graphc.torch.budget.measure import (
 from graphc.torch.budget.refusals import CHECKS, called_op
 from graphc.torch.budget.runner import callable_of
 from graphc.torch.budget.steps import Measured, device_of, random_state
+from graphc.torch.private import disable_current_modes
 
 NO_MEMORY = ("can't allocate memory", "not enough memory")
 """Messages of torch's CPU allocator, which raises no specific exception type."""
@@ -194,7 +194,7 @@ class _Timed:
 
 def _run(keys: list[str], nodes: list[fx.Node]) -> dict[str, Measured]:
     """Measure times first, then bytes, because the profiler would slow the timed runs."""
-    with torch.no_grad(), torch.random.fork_rng(), _disable_current_modes():
+    with torch.no_grad(), torch.random.fork_rng(), disable_current_modes():
         timed = [_timed(node) for node in nodes]
         most = until_complete(partial(_peaks, nodes, [each.fill for each in timed]))
     return {
@@ -236,7 +236,7 @@ def _seconds_of_copying(node: fx.Node) -> float:
 @cache
 def _seconds_of_moving(count: int, device: torch.device) -> float:
     """Measure once per process, so that its plans agree."""
-    with _disable_current_modes():
+    with disable_current_modes():
         half = torch.empty(count // 2 + 1, dtype=torch.uint8, device=device)
         return seconds_of(half.clone, device)
 

@@ -16,16 +16,17 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.descriptors import (
-    SavedForBackwardsAOTOutput,
-    SavedForBackwardsNoVcCheckAOTOutput,
-)
-from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 
 from graphc.errors import TorchError
 from graphc.torch.budget.in_place import overwriting
 from graphc.torch.budget.joint import is_tangent
 from graphc.torch.budget.steps import NEW_STATISTICS, STATEFUL_NORMS, TorchSteps
+from graphc.torch.private import (
+    SavedForBackwardsAOTOutput,
+    SavedForBackwardsNoVcCheckAOTOutput,
+    run_and_save_rng_state,
+    run_with_rng_state,
+)
 
 
 def emit(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:

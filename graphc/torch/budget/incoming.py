@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
 
 from graphc.torch.budget.measure import bytes_alone, in_blocks
 from graphc.torch.budget.returned import Returned
+from graphc.torch.private import PlainAOTOutput
 
 
 @dataclass

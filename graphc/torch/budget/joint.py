@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
-from torch._higher_order_ops.effects import _get_effect
 from torch.utils._pytree import tree_leaves
 
 from graphc.torch.budget.gradients import copy_shared_gradients
@@ -25,6 +23,7 @@ from graphc.torch.budget.layouts import lay_as_kernels_do
 from graphc.torch.budget.measure import allocated_bytes
 from graphc.torch.budget.refusals import called_op, refuse_node
 from graphc.torch.budget.returned import Returned
+from graphc.torch.private import InputMutationAOTOutput, effect_of
 
 aten = torch.ops.aten
 
@@ -84,7 +83,7 @@ class Joint:
         self.module, self.traced, self.returned = module, module.graph, returned
         self.node_of: dict[fx.Node, fx.Node] = {}
         """Maps traced nodes to planned nodes; added copies of gradients have no traced node."""
-        self.graph = _copied(self.traced, self.node_of)
+        self.graph = copied(self.traced, self.node_of)
         _read_no_running_statistics(self.graph)
         _keep_recurrent_workspaces(self.graph)
         self.fake_mode = _fake_mode(self.graph)
@@ -244,7 +243,7 @@ class Joint:
         return node
 
 
-def _copied(graph: fx.Graph, node_of: dict[fx.Node, fx.Node]) -> fx.Graph:
+def copied(graph: fx.Graph, node_of: dict[fx.Node, fx.Node]) -> fx.Graph:
     """Return a copy of the graph, and add to `node_of` the copy of each node."""
     made = fx.Graph()
     returned = made.graph_copy(graph, node_of)
@@ -284,7 +283,7 @@ def has_effects(node: fx.Node) -> bool:
     """Return whether a node has side effects, which must not happen twice."""
     called = called_op(node)
     is_inside = called is not node.target
-    return mutates(node) or (is_inside and bool(_get_effect(called)))
+    return mutates(node) or (is_inside and bool(effect_of(called)))
 
 
 def runs_once(node: fx.Node) -> bool:

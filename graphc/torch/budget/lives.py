@@ -55,6 +55,16 @@ class Life:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """An error in graphs: the node or the place, and the problem."""
+
+    node: str
+    problem: str
+    output: int | None = None
+    """The index of the output of the joint graph that is wrong, or None."""
+
+
+@dataclass(frozen=True)
 class Replay:
     """Live ranges of a step; moments are the forward graph, the boundary, the backward graph."""
 
@@ -63,6 +73,8 @@ class Replay:
     sources: tuple[tuple[Content, ...], ...]
     """Contents before the step, per source of the joint graph; empty if it is no tensor."""
     turn: int
+    faults: tuple[Fault, ...] = ()
+    """Errors in the graphs of another partitioner."""
 
     @cached_property
     def peak(self) -> Moment:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._dynamo.comptime import comptime
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphc.errors import OptionError, quoted, truth
+from graphc.torch.private import comptime
 
 NO_LOSS = (
     "loss selects no tensor of the module's output; pass the name of an attribute or key of the "

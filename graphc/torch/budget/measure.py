@@ -13,6 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from graphc.errors import TorchError
+from graphc.torch.private import profiler_enabled
 
 MARK = "graphc/"
 """Prefix of the range names that are passed to the profiler."""
@@ -116,7 +117,7 @@ def recording() -> Iterator[Recording]:
     Raises `TorchError` if a profiler is running already, since this one would end it. Raises
     `IncompleteError` if events are lost.
     """
-    if torch.autograd._profiler_enabled():
+    if profiler_enabled():
         raise TorchError(
             "graphc measures bytes with torch's profiler, but a profiler is already running; "
             "plan and verify before it starts, and profile only the steps"

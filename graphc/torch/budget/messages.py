@@ -11,8 +11,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from torch._dynamo.variables import ConstantVariable
-from torch._dynamo.variables.misc import IgnoredFunctionVariable, LoggingLoggerVariable
+from graphc.torch.private import (
+    ConstantVariable,
+    IgnoredFunctionVariable,
+    LoggingLoggerVariable,
+)
 
 PRINTING = {print, warnings.warn}
 """Functions that only print; Dynamo ignores them."""
@@ -20,13 +23,7 @@ PRINTING = {print, warnings.warn}
 
 def print_while_tracing(is_on: Callable[[], bool]) -> None:
     """Let Dynamo make these calls while it traces, if `is_on`; else it works as before."""
-    ignored, called = IgnoredFunctionVariable.call_function, LoggingLoggerVariable.call_method
-
-    @wraps(ignored)
-    def call_function(self: Any, translator: Any, args: Any, kwargs: Any) -> Any:
-        if is_on() and self.value in PRINTING:
-            _call(self.value, args, kwargs)
-        return ignored(self, translator, args, kwargs)
+    called = LoggingLoggerVariable.call_method
 
     @wraps(called)
     def call_method(self: Any, translator: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -34,8 +31,21 @@ def print_while_tracing(is_on: Callable[[], bool]) -> None:
             return called(self, translator, name, args, kwargs)
         return ConstantVariable.create(_call(getattr(self.value, name), args, kwargs))
 
-    IgnoredFunctionVariable.call_function = call_function
     LoggingLoggerVariable.call_method = call_method
+    if IgnoredFunctionVariable is not None:
+        _print_ignored(is_on)
+
+
+def _print_ignored(is_on: Callable[[], bool]) -> None:
+    ignored = IgnoredFunctionVariable.call_function
+
+    @wraps(ignored)
+    def call_function(self: Any, translator: Any, args: Any, kwargs: Any) -> Any:
+        if is_on() and self.value in PRINTING:
+            _call(self.value, args, kwargs)
+        return ignored(self, translator, args, kwargs)
+
+    IgnoredFunctionVariable.call_function = call_function
 
 
 def _call(called: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -22,9 +22,19 @@ def module_path(node: fx.Node) -> str:
     return clean(paths[-1]) if paths else ""
 
 
+NOISE = (
+    "L['self']._modules['module'].",  # torch 2.9
+    "L['self'].module.",
+    "L['self'].module",
+    "L['self'].",
+    "L['self']",
+)
+"""Prefixes of Dynamo's names for modules in a step."""
+
+
 def clean(path: str) -> str:
     """Convert Dynamo's name of a module into its path in ``named_modules``."""
-    for noise in ("L['self'].module.", "L['self'].module", "L['self'].", "L['self']"):
+    for noise in NOISE:
         path = path.removeprefix(noise)
     path = path.replace("_modules['", "").replace("']", "").replace("[", ".").replace("]", "")
     return path.strip(".")

@@ -12,6 +12,7 @@ from graphc.errors import OptionError
 from graphc.ir.device import Device
 from graphc.ir.types import parse_bytes
 from graphc.remat.solver import Schedule
+from graphc.torch.budget.backend import Rest
 from graphc.torch.budget.checker_input import Plan, Weight, kind_of_copy
 from graphc.torch.budget.costs import measure
 from graphc.torch.budget.emit import emit
@@ -31,6 +32,9 @@ from graphc.torch.budget.view import Shown
 class Goal:
     """A requested budget of bytes, a requested fraction of a step's time, or neither."""
 
+    writes_inputs = False
+    """True if graphs may write into inputs; otherwise torch copies new contents after them."""
+
     def __init__(self, budget: int | str | None, max_extra_time: float | None) -> None:
         if budget is not None and max_extra_time is not None:
             raise OptionError("give either budget or max_extra_time, not both")
@@ -45,44 +49,46 @@ class Goal:
         self.budget = None if budget is None else parse_bytes("budget", budget)
         self.max_extra_time = max_extra_time
 
+    def planned(
+        self,
+        joint: Joint,
+        held: Held,
+        sources: Mapping[fx.Node, Source],
+        _: Rest,
+        earlier: Iterable[Planned] = (),
+        device: Device | None = None,
+    ) -> Planned:
+        """Return the plan of a joint graph; raises `BudgetError` if no plan fits.
+
+        `earlier` are plans for the same goal. With a `device` profile, costs are estimated for it
+        and not measured.
+        """
+        costs = measure(joint) if device is None else estimate(device, joint)
+        torch_steps, planner = prepared(joint, held.bytes, costs)
+        solved = [Candidate(e.report.planner, e.solved) for e in earlier if e.solved is not None]
+        adapted = reused(planner, self.budget, self.max_extra_time, solved)
+        plan = adapted or chosen(planner, self, torch_steps)
+        forward, backward, replay = checked(torch_steps, plan)
+        shown = Shown(torch_steps, replay, held, sources, self.budget, device)
+        report = Report.of(torch_steps, planner, plan, shown)
+        solved_now = plan if adapted is None else None
+        return Planned(report, torch_steps, forward, backward, replay, solved_now)
+
 
 @dataclass(frozen=True)
 class Planned:
-    """The plan of one shape: its schedule, the graphs that run it, and its live ranges."""
+    """The plan of one shape: its report, the graphs that run it, and their live ranges.
 
-    report: Report
+    The report is a `Report`, or an `Audit` for the graphs of another partitioner.
+    """
+
+    report: Any
     torch_steps: TorchSteps
-    plan: Schedule
     forward: fx.GraphModule
     backward: fx.GraphModule
     replay: Replay
-    is_reused: bool
-    """True if the schedule is that of an earlier plan, adapted to other sizes."""
-
-
-def plan_for(
-    goal: Goal,
-    joint: Joint,
-    held: Held,
-    sources: Mapping[fx.Node, Source],
-    earlier: Iterable[Planned] = (),
-    device: Device | None = None,
-) -> Planned:
-    """Return the plan of a joint graph; raises `BudgetError` if no plan fits.
-
-    `earlier` are plans for the same goal. With a `device` profile, costs are estimated for it and
-    not measured.
-    """
-    costs = measure(joint) if device is None else estimate(device, joint)
-    torch_steps, planner = prepared(joint, held.bytes, costs)
-    solved = (Candidate(e.report.planner, e.plan) for e in earlier if not e.is_reused)
-    adapted = reused(planner, goal.budget, goal.max_extra_time, solved)
-    plan = adapted or chosen(planner, goal, torch_steps)
-    forward, backward, replay = checked(torch_steps, plan)
-    shown = Shown(torch_steps, replay, held, sources, goal.budget, device)
-    report = Report.of(torch_steps, planner, plan, shown)
-    is_reused = adapted is not None
-    return Planned(report, torch_steps, plan, forward, backward, replay, is_reused)
+    solved: Schedule | None = None
+    """The schedule, if the solver has found it; None if it is that of an earlier plan."""
 
 
 def prepared(

@@ -11,6 +11,7 @@ from graphc.torch.versions import require_torch
 if TYPE_CHECKING:
     import torch
 
+    from graphc.torch.budget.audit import Audit
     from graphc.torch.budget.step import PlannedStep
     from graphc.torch.budget.trade_off import Frontier
 
@@ -65,7 +66,7 @@ def plan(
     `OptionError` for wrong arguments.
     """
     require_torch()
-    from graphc.torch.budget.step import planned
+    from graphc.torch.budget.make_step import planned
 
     return planned(
         module,
@@ -98,7 +99,7 @@ def frontier(
 ) -> Frontier:
     """Return peaks and extra times, from the most bytes to the fewest; arguments as in `plan`."""
     require_torch()
-    from graphc.torch.budget.step import planned
+    from graphc.torch.budget.make_step import planned
 
     step = planned(
         module,
@@ -112,6 +113,33 @@ def frontier(
         autocast=autocast,
     )
     return step.report.frontier
+
+
+def audit(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    partition_fn: str | Callable[..., Any] = "min-cut",
+    *,
+    activation_memory_budget: float | None = None,
+    loss_fn: Callable[..., Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> Audit:
+    """Return the peak, the recomputations and the faults of another partitioner's graphs.
+
+    `partition_fn` splits the joint graph of a step, as for ``aot_autograd``. It is a function, or
+    the name of one of torch's: ``min-cut``, ``default`` (which recomputes nothing), or
+    ``checkpoint`` (which recomputes what ``torch.utils.checkpoint`` marks in the module). It runs
+    under `activation_memory_budget`, a fraction from 0 to 1, if given. The other arguments are
+    those of `plan`. No step runs.
+
+    Raises `TorchError` for modules that cannot be planned and for graphs that cannot run, and
+    `OptionError` for wrong arguments.
+    """
+    require_torch()
+    from graphc.torch.budget.audit import audited
+
+    given = _arguments(args, kwargs)
+    return audited(module, *given, partition_fn, activation_memory_budget, loss_fn)
 
 
 def partition_fn(budget: int | str) -> Callable[..., Any]:

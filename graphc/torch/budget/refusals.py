@@ -10,9 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
-from torch._higher_order_ops.effects import with_effects
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import OptionError, TorchError
@@ -20,6 +17,13 @@ from graphc.torch.budget.branches import EXPECT
 from graphc.torch.budget.names import arguments_of, module_path, named
 from graphc.torch.budget.origins import origin_of
 from graphc.torch.budget.tracing import TRACING, is_refused_recompile, last_guard
+from graphc.torch.private import (
+    auto_functionalized,
+    auto_functionalized_v2,
+    dynamo_errors,
+    is_wrapper_subclass,
+    with_effects,
+)
 
 COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_mem")
 """Namespaces of collective ops, which wait for other processes."""
@@ -86,6 +90,29 @@ def _sizes(leaf: Any) -> tuple[Any, ...]:
     return (leaf,)
 
 
+SHARDED = ("FSDPModule", "FullyShardedDataParallel")
+"""Classes of modules whose parameters FSDP gathers: by ``fully_shard``, and by FSDP1."""
+
+
+def refuse_parts(module: nn.Module, planned: type[nn.Module]) -> None:
+    """Raise an error for a scripted module, or one with a part that is planned or sharded."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise OptionError(
+            f"module is a {type(module).__name__}, which torch.compile cannot trace; pass the "
+            "original module"
+        )
+    for path, each in module.named_modules():
+        place = f"{path!r} of the module" if path else "module"
+        if isinstance(each, planned):
+            raise OptionError(f"{place} is already planned; pass the original module")
+        if any(kind.__name__ in SHARDED for kind in type(each).__mro__):
+            raise TorchError(
+                f"{place} is sharded by FSDP, which gathers its parameters in hooks outside of the "
+                "traced graph, where a plan can neither count nor free them; plan the original "
+                "module, then call torch.distributed.fsdp.fully_shard on the step"
+            )
+
+
 def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
     """Raise `TorchError` for a parameter, buffer or argument whose bytes cannot be counted.
 
@@ -95,7 +122,7 @@ def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
     gpus: dict[torch.device, str] = {}
     for kind, own_name, tensor in named(step, given):
         name = own_name if kind == "input" else f"{kind} {own_name}"
-        if is_traceable_wrapper_subclass(tensor):
+        if is_wrapper_subclass(tensor):
             raise TorchError(
                 f"{name} is a {type(tensor).__name__}, which wraps other tensors, but a plan "
                 "supports only plain tensors; pass plain tensors"
@@ -125,7 +152,8 @@ def as_graphc_error(
     """Convert an error of torch.compile in a submodule into an error for the user."""
     if isinstance(error.__context__, OptionError):  # raised by `losses` while torch traces it
         return error.__context__.with_traceback(None)
-    is_of_types = isinstance(innermost_of(error), TypeError | torch._dynamo.exc.ObservedTypeError)
+    is_of_types = isinstance(innermost_of(error), TypeError | dynamo_errors.ObservedTypeError)
+    is_of_types = is_of_types or _raised(error).startswith("TypeError")
     wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None
     if wrong is None and "device" in str(error):
         wrong = _wrong_devices(module, given)
@@ -182,7 +210,7 @@ def _unfit(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 def is_of_compiling(error: BaseException) -> bool:
     """Return whether an error comes from compiling, and not from running a compiled graph."""
-    if isinstance(error, torch._dynamo.exc.TorchDynamoException) or is_refused_recompile(error):
+    if isinstance(error, dynamo_errors.TorchDynamoException) or is_refused_recompile(error):
         return True
     files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(Path(file).match("torch/_dynamo/convert_frame.py") for file in files)
@@ -205,7 +233,7 @@ def _untraceable(error: BaseException, submodule: str) -> TorchError:
             "torch.compiler.set_stance('fail_on_recompile') is set, but this call has no plan; "
             "plan before setting that stance, and call the step once with each shape"
         )
-    if isinstance(error, torch._dynamo.exc.FailOnRecompileLimitHit):
+    if isinstance(error, dynamo_errors.FailOnRecompileLimitHit):
         return TorchError(
             f"the step has been planned {TRACING['recompile_limit']} times, which is the limit; "
             f"this call needs another plan, because this guard failed: {last_guard()}. Use fewer "
@@ -213,10 +241,9 @@ def _untraceable(error: BaseException, submodule: str) -> TorchError:
         )
     place, innermost = origin_of(error, submodule), innermost_of(error)
     lines = str(innermost).strip().splitlines() or [type(innermost).__name__]
-    if isinstance(innermost, torch._dynamo.exc.TorchRuntimeError):
+    if isinstance(innermost, dynamo_errors.TorchRuntimeError):
         text = f"an op of the module does not accept its operands{place}: {_said(lines)}"
-    elif isinstance(innermost, torch._dynamo.exc.ObservedException):
-        raised = lines[0].removeprefix("raised exception ")
+    elif raised := _raised(error):
         text = f"the module raises an exception while torch.compile traces it{place}: {raised}"
     elif any(told in lines[0] for told in OF_DATA):
         text = (
@@ -235,6 +262,16 @@ def _untraceable(error: BaseException, submodule: str) -> TorchError:
 
 OF_DATA = ("Data-dependent", "data-dependent", "Dynamic control flow")
 """Parts of torch's messages about control flow that depends on data."""
+
+
+def _raised(error: BaseException) -> str:
+    """Return the exception that the module raises during tracing, or an empty string.
+
+    Dynamo of torch 2.9 names it only in its message, and that of 2.11 in the outer one.
+    """
+    found = re.findall(r"raised exception (.*)", f"{error}\n{innermost_of(error)}")
+    plain = [re.sub(r"\[\w+\(\w+: (.*)\)\]", r"\1", each) for each in found]
+    return min(plain, key=lambda each: "Variable" in each, default="")
 
 
 def _said(lines: list[str]) -> str:

@@ -13,12 +13,12 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch._dynamo.utils import guard_failures
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import level_of_caller
 from graphc.torch.budget.example import Given
 from graphc.torch.budget.names import expression_of_user
+from graphc.torch.private import guard_failures
 
 OF_OTHERS = re.compile("mismatch at index|grad_mode")
 """Reasons why plans of other shapes, and graphs without gradients, do not serve a call."""

@@ -10,9 +10,7 @@ use, or to the end of the step if the caller receives it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import torch
 from torch import fx
@@ -22,8 +20,8 @@ from graphc.ir.types import exact_bytes
 from graphc.torch.budget.autograd_rules import (
     dense_bytes,
     gradients_at_turn,
-    is_tangent,
     kept_gradients,
+    modified_inputs,
     new_contents,
     placeholders,
     returned_by,
@@ -40,7 +38,9 @@ from graphc.torch.budget.contents import (
     fakes_in,
     tensors_in,
 )
-from graphc.torch.budget.lives import RANDOM_STATE, Content, Life, Moment, Replay
+from graphc.torch.budget.lives import RANDOM_STATE, Fault, Replay
+from graphc.torch.budget.timeline import Timeline
+from graphc.torch.budget.traced import Traced, written
 
 
 def check(plan: Plan, claimed_bytes: int) -> Replay:
@@ -51,6 +51,7 @@ def check(plan: Plan, claimed_bytes: int) -> Replay:
     found = replay(plan)
     if found.peak.bytes > claimed_bytes:
         raise _wrong(
+            plan,
             found.peak.node or "the forward/backward boundary",
             f"{exact_bytes(found.peak.bytes)} are live, but the plan claims at most "
             f"{exact_bytes(claimed_bytes)}",
@@ -59,64 +60,35 @@ def check(plan: Plan, claimed_bytes: int) -> Replay:
 
 
 def replay(plan: Plan) -> Replay:
-    """Return the live ranges; raises `TorchError` if the graphs differ from the joint graph."""
+    """Return the live ranges; raises `TorchError` if the graphs differ from the joint graph.
+
+    If a plan is foreign, differences are listed in the result. Only graphs that cannot run raise.
+    """
     numbers = Numbers()
-    return _Emitted(plan, _Joint(plan, numbers), numbers).replay()
+    return _Emitted(plan, Traced(plan, numbers), numbers).replay()
 
 
-def _wrong(where: fx.Node | str, what: str) -> TorchError:
-    name = where if isinstance(where, str) else where.name
-    return TorchError(f"this plan is wrong because of a bug in graphc: at {name}, {what}")
+def _wrong(plan: Plan, where: fx.Node | str, what: str) -> TorchError:
+    whole = "the graphs of the partitioner cannot run"
+    if not plan.is_foreign:
+        whole = "this plan is wrong because of a bug in graphc"
+    return TorchError(f"{whole}: at {_name(where)}, {what}")
 
 
-class _Joint:
-    """Value numbers of the joint graph: computations, returned values and written sources."""
-
-    def __init__(self, plan: Plan, numbers: Numbers) -> None:
-        walk = Walk(numbers, is_traced=True)
-        given = placeholders(plan.joint)
-        self.sources = [node for node in given if not is_tangent(node)]
-        self.tangents = [node for node in given if is_tangent(node)]
-        for place, node in enumerate(self.sources):
-            walk.env[node] = walk.outside(node, "source", place)
-        for place, node in enumerate(self.tangents):
-            walk.env[node] = walk.outside(node, "tangent", place)
-        self.nodes: dict[int, fx.Node] = {}
-        self.draws: set[int | None] = set()
-        for node in plan.joint.nodes:
-            if node.op in ("get_attr", "call_function"):
-                done = walk.do(node)
-                if done.computes is not None:
-                    self.nodes.setdefault(done.computes, node)
-                    self.draws.add(done.draws)
-        self.returns = [
-            walk.seen(node) if isinstance(node, fx.Node) else None
-            for node in returned_by(plan.joint)
-        ]
-        self.left = [_written(walk.env[node]) for node in self.sources]
-
-
-def _written(tree: Tree) -> list[int]:
-    """Return the numbers of the writes into the storages of a value."""
-    return [tensor.storage.written for tensor in tensors_in(tree)]
+def _name(where: fx.Node | str) -> str:
+    return where if isinstance(where, str) else where.name
 
 
 class _Emitted:
     """A replay of the forward graph, and then of the backward graph with the saved values."""
 
-    def __init__(self, plan: Plan, joint: _Joint, numbers: Numbers) -> None:
+    def __init__(self, plan: Plan, joint: Traced, numbers: Numbers) -> None:
         self.plan, self.joint = plan, joint
         self.walk = Walk(numbers)
-        self.moments: list[tuple[fx.Node | None, fx.Node | None, int]] = []
-        """Per moment: the emitted node, its node in the joint graph, and its workspace."""
-        self.made: dict[Storage, tuple[int, int, int]] = {}
-        """Per storage: the moment of its production, its bytes, and its result index."""
-        self.last: dict[Storage, int] = {}
-        """Per storage: the moment of its last use."""
-        self.contents: dict[Storage, list[tuple[int, torch.Tensor, dict[int, None]]]] = {}
-        """Per storage: its successive contents, each with its first moment and its uses."""
-        self.held: set[Storage] = set()
-        """Storages that are live until the end."""
+        self.line = Timeline()
+        self.faults: list[Fault] = []
+        self.spoiled: set[fx.Node] = set()
+        """Nodes with wrong values, because of their own fault or that of an operand."""
         self.turn = self._forward_and_turn()
         self._backward()
 
@@ -126,22 +98,23 @@ class _Emitted:
         self._through(self.plan.forward)
         returned = returned_by(self.plan.forward)
         outputs = self.plan.forward_outputs
-        self._expect(returned[:outputs], self.joint.returns[:outputs], "the forward graph")
-        turn = len(self.moments)
+        self._expect(returned[:outputs], 0, "the forward graph")
+        turn = len(self.line.moments)
         trees = [None if node is None else self._there(node) for node in returned]
         copied = new_contents(self.plan.joint, outputs)
         for place in copied:
-            self._touch(trees[place])
+            self.line.use(trees[place])
+        self._copy_new_contents(trees)
         self.given = gradients_at_turn(
             self.plan.joint, outputs, self.plan.leaves, self.plan.returned
         )
-        self.moments.append((None, None, self.given.workspace))
+        self.line.moments.append((None, None, self.given.workspace))
         for place, tree in enumerate(trees):
             if place not in copied:
-                self._touch(tree)
+                self.line.use(tree)
         self.saved = trees[outputs:]
         self.returned = [tensor for tree in trees[:outputs] for tensor in tensors_in(tree)]
-        self.held.update(
+        self.line.held.update(
             tensor.storage
             for place, tree in enumerate(trees[:outputs])
             if place not in copied
@@ -150,10 +123,19 @@ class _Emitted:
         self.versions = [tensor.storage.version for tensor in self.returned]
         return turn
 
+    def _copy_new_contents(self, trees: Sequence[Tree]) -> None:
+        """Overwrite the inputs into which torch copies outputs when the forward graph returns."""
+        for place, source in modified_inputs(self.plan.joint, self.plan.forward_outputs):
+            (made,), (old,) = tensors_in(trees[place]), tensors_in(self.sources[source])
+            if made.storage is not old.storage:
+                old.storage.version += 1
+                old.storage.writer = "the end of the forward pass"
+
     def _begin(self) -> None:
         sources = placeholders(self.plan.forward)
         if len(sources) != len(self.joint.sources):
             raise _wrong(
+                self.plan,
                 "the forward graph",
                 f"the graph has {len(sources)} inputs, but the module has "
                 f"{len(self.joint.sources)}",
@@ -163,7 +145,7 @@ class _Emitted:
         ]
         self.walk.env.update(zip(sources, self.sources, strict=True))
         for tensor in tensors_in(tuple(self.sources)):
-            self._holds(tensor.storage, -1, tensor.storage.fake)
+            self.line.holds(tensor.storage, -1, tensor.storage.fake)
 
     def _backward(self) -> None:
         taken = placeholders(self.plan.backward)
@@ -172,33 +154,57 @@ class _Emitted:
             whole = torch.empty(self.given.kept, dtype=torch.uint8, device="meta")
             storage = Storage(self.given.kept, "gradients of the caller", whole)
             self._make_at_turn(storage, len(tangents), storage.bytes)
-            self.held.add(storage)
+            self.line.held.add(storage)
         given = [*self.saved, *tangents]
         if len(taken) != len(given):
             raise _wrong(
+                self.plan,
                 "the backward graph",
                 f"the graph has {len(taken)} inputs, but {len(given)} values are saved or are "
                 "gradients",
             )
         self.walk.env = dict(zip(taken, given, strict=True))
+        saved = returned_by(self.plan.forward)[self.plan.forward_outputs :]
+        self.spoiled.update(t for t, s in zip(taken, saved, strict=False) if s in self.spoiled)
         self._through(self.plan.backward, may_copy=True)
         for node in taken:
             if not node.users:  # it is freed only when the graph returns
-                self._touch(self.walk.env[node])
+                self.line.use(self.walk.env[node])
         returned = returned_by(self.plan.backward)
         begin = self.plan.forward_outputs
         kept = kept_gradients(self.plan.joint, begin, self.plan.leaves)
-        self._expect(returned, self.joint.returns[begin:], "the backward graph", kept)
-        for place, variable in kept.items():
-            reason = why_copied(returned, place, variable)
-            if reason is not None:
-                raise _wrong(returned[place], reason)
-        for node in returned:
+        self._expect(returned, begin, "the backward graph", kept)
+        released = self._copied(list(returned), kept)
+        for node in released:
             if node is not None:
-                self.held.update(t.storage for t in tensors_in(self.walk.env[node]))
+                self.line.held.update(t.storage for t in tensors_in(self.walk.env[node]))
         self._expect_kept(tangents)
         if self.given.at_end:
-            self.moments.append((None, None, self.given.at_end))
+            self.line.moments.append((None, None, self.given.at_end))
+
+    def _copied(
+        self, returned: list[fx.Node | None], kept: dict[int, fx.Node]
+    ) -> list[fx.Node | None]:
+        """Add the copies that autograd makes of gradients, and return the others.
+
+        Raises `TorchError` if the plan is not foreign, because it must contain these copies.
+        """
+        for place, variable in kept.items():
+            node = returned[place]
+            assert node is not None
+            reason = why_copied(returned, place, variable)
+            if reason is None:
+                continue
+            if not self.plan.is_foreign:
+                raise _wrong(self.plan, node, reason)
+            fake = variable.meta["val"]
+            copy = Storage(dense_bytes(fake), f"the gradient of {variable.name}", fake)
+            self.line.moments.append((None, None, 0))
+            self.line.make(copy, len(self.line.moments) - 1, copy.bytes, 0)
+            self.line.held.add(copy)
+            self.line.use(self.walk.env[node])
+            returned[place] = None
+        return returned
 
     def _tangent(self, place: int) -> Tree:
         node = self.joint.tangents[place]
@@ -207,12 +213,12 @@ class _Emitted:
             size = self.given.made.get(node, dense_bytes(tensor.storage.fake))
             self._make_at_turn(tensor.storage, place, size)
             if node not in self.given.made:
-                self.held.add(tensor.storage)
+                self.line.held.add(tensor.storage)
         return tree
 
     def _make_at_turn(self, storage: Storage, place: int, size: int) -> None:
-        self._make(storage, self.turn, size, place)
-        self.last[storage] = self.turn
+        self.line.make(storage, self.turn, size, place)
+        self.line.last[storage] = self.turn
 
     def _through(self, graph: fx.Graph, may_copy: bool = False) -> None:
         for node in graph.nodes:
@@ -221,158 +227,141 @@ class _Emitted:
             for each in node.all_input_nodes:
                 self._there(each, node)
             done = self.walk.do(node)
+            is_spoiled = not self.spoiled.isdisjoint(node.all_input_nodes)
             if done.computes is not None:
-                self._note(done, self._original(done, may_copy))
+                self._note(done, self._original(done, may_copy, is_spoiled))
+            elif is_spoiled:
+                self.spoiled.add(node)
             for each in (*node.all_input_nodes, node):
-                self._touch(self.walk.env[each])
+                self.line.use(self.walk.env[each])
 
     def _there(self, node: fx.Node, reader: fx.Node | str = "the return") -> Tree:
         if node not in self.walk.env:
-            raise _wrong(reader, f"{node.name} is read, but was not saved")
+            raise _wrong(self.plan, reader, f"{node.name} is read, but was not saved")
         return self.walk.env[node]
 
-    def _touch(self, tree: Tree) -> None:
-        for tensor in tensors_in(tree):
-            self.last[tensor.storage] = max(0, len(self.moments) - 1)
+    def _original(self, done: Done, may_copy: bool, is_spoiled: bool) -> fx.Node | None:
+        """Return the node of the joint graph with the same value number, or None for a copy.
 
-    def _original(self, done: Done, may_copy: bool) -> fx.Node | None:
-        """Return the node of the joint graph with the same value number, or None for a copy."""
-        found = None if done.computes is None else self.joint.nodes.get(done.computes)
+        For a wrong value, return the node of the same name.
+        """
+        assert done.computes is not None
+        found = self.joint.nodes.get(done.computes)
         if found is not None:
             return found
-        if may_copy and done.node.target in MOVES and done.overwritten is None:
-            return None
+        if not is_spoiled:
+            if may_copy and done.node.target in MOVES and done.overwritten is None:
+                return None
+            self._report(done.node, self._problem(done))
+        self.spoiled.add(done.node)
+        return self.joint.namesake(done.node)
+
+    def _problem(self, done: Done) -> str:
+        """Return the reason why a node computes no value of the module."""
         if done.overwritten is not None:
             (writer, *_) = (
                 tensor.storage.writer
                 for tensor in tensors_in(self.walk.env[done.overwritten])
                 if tensor.version != tensor.storage.version
             )
-            raise _wrong(
-                done.node, f"{done.overwritten.name} is read after {writer} has overwritten it"
-            )
+            return f"{done.overwritten.name} is read after {writer} has overwritten it"
         if done.draws is not None and done.draws in self.joint.draws:
-            raise _wrong(
-                done.node,
+            return (
                 "the random numbers differ, because they do not start from the state of the "
-                "first draw",
+                "first draw"
             )
-        raise _wrong(done.node, "the computed value is not a value of the module")
+        return "the computed value is not a value of the module"
+
+    def _report(self, where: fx.Node | str, problem: str, output: int | None = None) -> None:
+        """Note a fault of a foreign plan; raise `TorchError` for one of graphc."""
+        if not self.plan.is_foreign:
+            raise _wrong(self.plan, where, problem)
+        self.faults.append(Fault(_name(where), problem, output))
 
     def _note(self, done: Done, original: fx.Node | None) -> None:
         """Add a moment for a node that computes; views take neither time nor bytes."""
         if not done.makes and not done.written:
             return
         weight = (
-            self.plan.copies.get(kind_of_copy(done.node))
+            self.plan.copies.get(kind_of_copy(done.node) if done.node.target in MOVES else None)
             if original is None
             else self.plan.weights.get(original)
         ) or Weight(0, ())
-        now = len(self.moments)
-        self.moments.append((done.node, original, weight.workspace))
+        now = len(self.line.moments)
+        self.line.moments.append((done.node, original, weight.workspace))
         for each in done.node.all_input_nodes:
             for tensor in tensors_in(self.walk.env[each]):
-                if tensor.storage in self.contents:
-                    *_, readers = self.contents[tensor.storage][-1]
+                if tensor.storage in self.line.contents:
+                    *_, readers = self.line.contents[tensor.storage][-1]
                     readers[now] = None
         for storage in done.written:
             fakes = fakes_in(done.node.meta.get("val"))
-            self._holds(storage, now, next(fakes, storage.fake))
+            self.line.holds(storage, now, next(fakes, storage.fake))
         if done.state is not None:
-            self._make(done.state, now, done.state.bytes, RANDOM_STATE)
+            self.line.make(done.state, now, done.state.bytes, RANDOM_STATE)
         sizes = weight.results or tuple(storage.bytes for storage in done.makes)
         for place, (storage, size) in enumerate(zip(done.makes, sizes, strict=False)):
-            self._make(storage, now, size, place)
-
-    def _make(self, storage: Storage, now: int, size: int, place: int) -> None:
-        self.made[storage] = (now, size, place)
-        self._holds(storage, now, storage.fake)
-
-    def _holds(self, storage: Storage, now: int, fake: torch.Tensor) -> None:
-        self.contents.setdefault(storage, []).append((now, fake, {}))
+            self.line.make(storage, now, size, place)
 
     def _expect(
         self,
         returned: Sequence[fx.Node | None],
-        wanted: Sequence[Any],
+        begin: int,
         where: str,
         kept: Collection[int] = (),
     ) -> None:
-        """Raise `TorchError` if a graph returns other values than the joint graph.
+        """Report values that a graph returns and that differ from those of the joint graph.
 
-        Outputs with an index in `kept` may be copies.
+        The first one is output `begin` of the joint graph. Outputs with an index in `kept` may be
+        copies.
         """
+        outputs = self.plan.forward_outputs
+        wanted = self.joint.returns[begin:] if begin else self.joint.returns[:outputs]
         if len(returned) != len(wanted):
             raise _wrong(
-                where, f"{len(returned)} values are returned, but {len(wanted)} are expected"
+                self.plan,
+                where,
+                f"{len(returned)} values are returned, but {len(wanted)} are expected",
             )
         for place, (node, content) in enumerate(zip(returned, wanted, strict=True)):
             if node is None and content is None:
                 continue
             if node is None or content is None:
                 found = "nothing" if node is None else node.name
-                raise _wrong(where, f"output {place} is {found}, unlike that of the module")
+                problem = f"output {place} is {found}, unlike that of the module"
+                self._report(where, problem, begin + place)
+                continue
             self._there(node, where)
             seen, elements = self.walk.seen(node), self.walk.numbers.elements
             is_copy = place in kept and elements(seen) == elements(content)
             if seen != content and not is_copy:
-                raise _wrong(node, f"output {place} of {where} differs from that of the module")
+                problem = f"output {place} of {where} differs from that of the module"
+                self._report(node, problem, begin + place)
 
     def _expect_kept(self, tangents: Sequence[Tree]) -> None:
-        """Raise `TorchError` if outputs, tangents or sources of the caller are overwritten.
+        """Report outputs, tangents and sources of the caller that are overwritten.
 
         Sources may be written only as the joint graph writes them, such as buffers.
         """
         for tensor, version in zip(self.returned, self.versions, strict=True):
             if tensor.storage.version != version:
-                raise _wrong(tensor.storage.writer, "an output of the forward pass is overwritten")
+                self._report(tensor.storage.writer, "an output of the forward pass is overwritten")
         for tensor in tensors_in(tuple(tangents)):
             if tensor.storage.version:
-                raise _wrong(tensor.storage.writer, "a gradient of the caller is overwritten")
+                self._report(tensor.storage.writer, "a gradient of the caller is overwritten")
         for tree, wanted in zip(self.sources, self.joint.left, strict=True):
-            if _written(tree) != wanted:
+            if written(tree) != wanted:
                 (tensor,) = tensors_in(tree)
-                raise _wrong(
+                self._report(
                     tensor.storage.writer or "the forward graph",
                     f"{tensor.storage.name} has another final content than after the module",
                 )
 
     def replay(self) -> Replay:
         """Return the live ranges of all storages, and the live bytes at every moment."""
-        end = len(self.moments)
-        lives = [
-            Life(
-                size,
-                first,
-                self._end(storage, end),
-                place,
-                self._held_by(storage),
-                storage in self.held,
-            )
-            for storage, (first, size, place) in self.made.items()
-        ]
-        change, made = [0] * (end + 1), [0] * end
-        for life in lives:
-            change[life.first] += life.bytes
-            change[life.last] -= life.bytes
-            made[life.first] += life.bytes
-        levels = itertools.accumulate(change[:-1], initial=self.plan.fixed_bytes)
-        next(levels)
-        moments = (
-            Moment(node, original, level + workspace, here, workspace)
-            for (node, original, workspace), level, here in zip(
-                self.moments, levels, made, strict=True
-            )
-        )
         sources = (
-            tuple(content for t in tensors_in(tree) for content in self._held_by(t.storage))
+            tuple(content for t in tensors_in(tree) for content in self.line.contents_of(t.storage))
             for tree in self.sources
         )
-        return Replay(tuple(moments), tuple(lives), tuple(sources), self.turn)
-
-    def _held_by(self, storage: Storage) -> tuple[Content, ...]:
-        found = self.contents[storage]
-        return tuple(Content(now, fake, tuple(readers)) for now, fake, readers in found)
-
-    def _end(self, storage: Storage, end: int) -> int:
-        return end if storage in self.held else self.last[storage] + 1
+        moments, lives = self.line.moments_and_lives(self.plan.fixed_bytes)
+        return Replay(moments, lives, tuple(sources), self.turn, tuple(self.faults))

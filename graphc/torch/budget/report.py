@@ -214,16 +214,16 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{label:<14} {figure}" for label, figure in self._summary()]
-        lines += _table("constants", [(e.name, format_bytes(e.bytes)) for e in self.constants])
-        lines += _table("at the peak", [(e.module, format_bytes(e.bytes)) for e in self.live])
+        lines += table("constants", [(e.name, format_bytes(e.bytes)) for e in self.constants])
+        lines += table("at the peak", [(e.module, format_bytes(e.bytes)) for e in self.live])
         repeats = [(e.module, f"{e.times} times, {e.seconds * 1e3:.2f} ms") for e in self.repeated]
-        lines += _table("repeated", repeats)
+        lines += table("repeated", repeats)
         assumed = [(e.place, f"{e.value}, {e.times} times") for e in self.assumed]
-        lines += _table("assumed", assumed)
+        lines += table("assumed", assumed)
         rows = [(name, "estimated as a copy, without workspace") for name in self.estimated]
-        lines += _table("not measured", rows)
+        lines += table("not measured", rows)
         settings = [(each.name, f"set to {each.value!r}") for each in self.settled]
-        return "\n".join([*lines, *_table("settled", settings)])
+        return "\n".join([*lines, *table("settled", settings)])
 
 
 def _constants(shown: Shown) -> list[Constant]:
@@ -244,7 +244,8 @@ def _assumed(torch_steps: TorchSteps) -> list[Assumed]:
     return [Assumed(place, value, times) for (place, value), times in count.items()]
 
 
-def _table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
+def table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a title and the first `SHOWN` rows; nothing without rows."""
     shown = [f"  {name or '(the module itself)'}: {content}" for name, content in rows[:SHOWN]]
     more = [f"  and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
     return [title, *shown, *more] if rows else []

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
+from graphc.torch.private import run_and_save_rng_state, run_with_rng_state
 
 Boxed = Callable[[list[Any]], tuple[Any, ...]]
 

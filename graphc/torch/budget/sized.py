@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
@@ -26,6 +25,7 @@ from graphc.torch.budget.refusals import SYMBOLS
 from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed
 from graphc.torch.budget.tracing import refuse_new_plan
+from graphc.torch.private import SavedForBackwardsAOTOutput
 
 Graphs = tuple[fx.GraphModule, fx.GraphModule]
 

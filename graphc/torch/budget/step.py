@@ -18,24 +18,25 @@ from torch import fx, nn
 
 from graphc.errors import (
     GraphcError,
-    OptionError,
     TorchError,
-    quoted,
-    truth,
 )
 from graphc.ir.device import Device
 from graphc.torch.budget.assumptions import Assume, Assumptions
 from graphc.torch.budget.autocast import Autocast, context_of
-from graphc.torch.budget.backend import Part, backend, is_run_again
+from graphc.torch.budget.backend import Graphs, Part, Rest, backend, is_run_again
 from graphc.torch.budget.compiled import Compiled
 from graphc.torch.budget.example import Given, gone, results_in, weakly
-from graphc.torch.budget.held import held_by, reserve_bytes
+from graphc.torch.budget.held import held_by
 from graphc.torch.budget.in_place import not_overwriting
 from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.losses import Loss
 from graphc.torch.budget.measure import memory_ranges
-from graphc.torch.budget.planned import Goal, Planned, plan_for
-from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_tensors
+from graphc.torch.budget.planned import Goal, Planned
+from graphc.torch.budget.refusals import (
+    as_graphc_error,
+    is_of_compiling,
+    refuse_tensors,
+)
 from graphc.torch.budget.replans import Replans, warn_of_replan
 from graphc.torch.budget.report import Report
 from graphc.torch.budget.returned import Returned
@@ -50,7 +51,7 @@ from graphc.torch.budget.tracing import (
     refuse_untraced,
 )
 from graphc.torch.budget.transparent import SHARED, Transparent
-from graphc.torch.budget.without_data import on_profile, refuse_without_data
+from graphc.torch.budget.without_data import refuse_without_data
 
 if TYPE_CHECKING:
     from graphc.torch.budget.verify import Verified
@@ -132,7 +133,9 @@ class PlannedStep(Transparent):
         self._replans.codes.append(traced.__code__)
         return torch.compile(  # type: ignore[no-any-return]
             MethodType(traced, self),
-            backend=backend(_noting(found, _partition), _noting(found, _run_of)),
+            backend=backend(
+                _noting(found, _partition), _noting(found, _run_of), self.goal.writes_inputs
+            ),
             fullgraph=True,
             dynamic=dynamic,
         )
@@ -206,7 +209,7 @@ class PlannedStep(Transparent):
         """The report of the most recent plan."""
         if not self.plans:
             raise TorchError("nothing is planned yet; a copied step is planned at its first call")
-        return self.plans[-1].report
+        return self.plans[-1].report  # type: ignore[no-any-return]
 
     def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Plan the shapes of these arguments without running the step."""
@@ -314,7 +317,8 @@ def _partition(
     forward_outputs: int,
     names: list[str],
     returned: Returned | None,
-) -> tuple[fx.GraphModule, fx.GraphModule]:
+    rest: Rest,
+) -> Graphs:
     """Return the forward and backward graph of a new plan, and add the plan to the step."""
     step = found()
     assert step is not None, "torch.compile is called by the step"
@@ -323,9 +327,10 @@ def _partition(
     joint = Joint(module, forward_outputs, results_in(given), returned)
     sources = sources_of(joint, step, given, names)
     held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
-    plan = plan_for(step.goal, joint, held, sources, step.plans, step.device)
-    report = replace(plan.report, settled=step.settled)
-    step.plans.append(replace(plan, report=report))
+    plan = step.goal.planned(joint, held, sources, rest, step.plans, step.device)
+    if isinstance(plan.report, Report):
+        plan = replace(plan, report=replace(plan.report, settled=step.settled))
+    step.plans.append(plan)
     step._call.guard = step._replans.failed_guard(step, given, step._call.failures)
     return plan.forward, plan.backward
 
@@ -352,66 +357,3 @@ def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
-
-
-def planned(
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    loss_fn: Callable[..., Any] | None = None,
-    device: str | None = None,
-    **options: Any,
-) -> PlannedStep:
-    """Return a planned step; implements `graphc.torch.plan`."""
-    refuse_module(module)
-    profile, (module, loss_fn, args, kwargs) = on_profile(device, (module, loss_fn, args, kwargs))
-    step = to_plan(module, loss_fn=loss_fn, device=profile, **options)
-    if loss_fn is not None and not args:
-        raise OptionError("with loss_fn, the last of args must be the target, got no args")
-    step.plan(args, kwargs)
-    return step
-
-
-def to_plan(
-    module: nn.Module,
-    budget: int | str | None = None,
-    max_extra_time: float | None = None,
-    loss_fn: Callable[..., Any] | None = None,
-    reserve: torch.optim.Optimizer | int | str | None = None,
-    accumulate: bool = False,
-    loss: Callable[..., Any] | str | None = None,
-    return_outputs: bool = True,
-    autocast: torch.dtype | torch.autocast | None = None,
-    assume: Assume = "replan",
-    device: Device | None = None,
-) -> PlannedStep:
-    """Return a step that is planned at its first call; options as in `graphc.torch.plan`."""
-    refuse_module(module)
-    if loss_fn is not None and not callable(loss_fn):
-        raise OptionError(f"loss_fn must be a function of output and target, got {quoted(loss_fn)}")
-    return PlannedStep(
-        module,
-        Goal(budget, max_extra_time),
-        loss_fn,
-        reserve_bytes(reserve),
-        truth("accumulate", accumulate),
-        Loss.of(loss, return_outputs),
-        Autocast.of(autocast, module),
-        assume,
-        device,
-    )
-
-
-def refuse_module(module: object) -> None:
-    """Raise `OptionError` if the object is not a module that can be planned."""
-    if not isinstance(module, nn.Module):
-        raise OptionError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-    if isinstance(module, torch.jit.ScriptModule):
-        raise OptionError(
-            f"module is a {type(module).__name__}, which torch.compile cannot trace; pass the "
-            "original module"
-        )
-    for path, each in module.named_modules():
-        if isinstance(each, PlannedStep):
-            place = f"{path!r} of the module" if path else "module"
-            raise OptionError(f"{place} is already planned; pass the original module")

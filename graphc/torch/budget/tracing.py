@@ -15,9 +15,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.comptime import ComptimeVar, comptime
-from torch._dynamo.utils import get_compilation_metrics
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
@@ -26,15 +23,25 @@ from graphc.torch.budget.messages import PRINTING
 from graphc.torch.budget.names import expression_of_user
 from graphc.torch.budget.replans import guard_of
 from graphc.torch.budget.returned import Returned
+from graphc.torch.private import (
+    IGNORED_FUNCTIONS,
+    ComptimeVar,
+    comptime,
+    current_dispatch_mode,
+    dynamo_config,
+    eval_frame,
+    get_compilation_metrics,
+)
 
 TRACING = {
-    "recompile_limit": 256,
+    "recompile_limit": 256,  # the number of traces kept
     "allow_rnn": True,
-    "optimize_ddp": False,
+    "optimize_ddp": False,  # one graph under DDP
     "specialize_int": True,
     "specialize_float": True,
+    "capture_dynamic_output_shape_ops": True,  # so that sizes that depend on data are refused
 }
-"""Settings of Dynamo: the number of traces, nn.LSTM, one graph under DDP, constant numbers."""
+"""Settings of Dynamo while steps are traced."""
 
 CALLED_BESIDE = (
     "a planned step cannot be traced by another torch.compile; call it outside of compiled code"
@@ -44,16 +51,14 @@ CALLED_BESIDE = (
 
 def traced_as_here() -> AbstractContextManager[object]:
     """Return a context with the settings of torch.compile under which steps are traced."""
-    ignored = PRINTING | torch._dynamo.config.ignore_logging_functions
-    patched: AbstractContextManager[object] = torch._dynamo.config.patch(
-        **TRACING, ignore_logging_functions=ignored
-    )
+    ignored = {IGNORED_FUNCTIONS: PRINTING | getattr(dynamo_config, IGNORED_FUNCTIONS)}
+    patched: AbstractContextManager[object] = dynamo_config.patch({**TRACING, **ignored})
     return patched
 
 
 def refuse_stance() -> None:
     """Raise `TorchError` if a stance of torch.compile would bypass the plan."""
-    stance = torch._dynamo.eval_frame._stance
+    stance = eval_frame._stance
     if stance.stance not in ("default", "fail_on_recompile") or stance.backend is not None:
         told = "" if stance.backend is None else f", force_backend={stance.backend!r}"
         raise TorchError(
@@ -64,7 +69,7 @@ def refuse_stance() -> None:
 
 def is_refused_recompile(error: BaseException) -> bool:
     """Return whether the error is torch's refusal to recompile, requested by its stance."""
-    is_asked = torch._dynamo.eval_frame._stance.stance == "fail_on_recompile"
+    is_asked = eval_frame._stance.stance == "fail_on_recompile"
     return is_asked and isinstance(error, RuntimeError) and "fail_on_recompile" in str(error)
 
 
@@ -73,7 +78,7 @@ def refuse_new_plan(known: int) -> None:
 
     A stance forbids new plans, or there are as many plans of one trace as the limit.
     """
-    if torch._dynamo.eval_frame._stance.stance == "fail_on_recompile":
+    if eval_frame._stance.stance == "fail_on_recompile":
         raise RuntimeError("a plan for new sizes under the stance fail_on_recompile")
     if known >= TRACING["recompile_limit"]:
         raise TorchError(
@@ -85,7 +90,7 @@ def refuse_new_plan(known: int) -> None:
 def refuse_untraced() -> None:
     """Raise `TorchError` if a function runs that torch.compile should have traced."""
     if not torch.compiler.is_compiling():
-        mode = _get_current_dispatch_mode()
+        mode = current_dispatch_mode()
         if mode is not None:
             raise TorchError(
                 f"the step is called under a {type(mode).__name__.lstrip('_')}; under a "

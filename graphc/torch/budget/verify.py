@@ -170,7 +170,7 @@ def compared(step: PlannedStep, given: Given) -> Verified:
     planned, graph_given = step.ran
     there += graph_given + _ranges_of_constants(planned)
     return Verified(
-        planned.report.peak_bytes,
+        planned.replay.peak.bytes,
         bytes_of_ranges(there) + step.reserve + peak,
         _different(found, wanted),
         _worst(planned, allocated),

@@ -1,0 +1,78 @@
+"""Creation of planned steps from the options of `graphc.torch.plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphc.errors import OptionError, quoted, truth
+from graphc.ir.device import Device
+from graphc.torch.budget.assumptions import Assume
+from graphc.torch.budget.autocast import Autocast
+from graphc.torch.budget.held import reserve_bytes
+from graphc.torch.budget.losses import Loss
+from graphc.torch.budget.planned import Goal
+from graphc.torch.budget.refusals import refuse_parts
+from graphc.torch.budget.step import PlannedStep
+from graphc.torch.budget.without_data import on_profile
+
+
+def planned(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    loss_fn: Callable[..., Any] | None = None,
+    device: str | None = None,
+    **options: Any,
+) -> PlannedStep:
+    """Return a planned step; implements `graphc.torch.plan`."""
+    refuse_call(module, loss_fn, args)
+    profile, (module, loss_fn, args, kwargs) = on_profile(device, (module, loss_fn, args, kwargs))
+    step = to_plan(module, loss_fn=loss_fn, device=profile, **options)
+    step.plan(args, kwargs)
+    return step
+
+
+def to_plan(
+    module: nn.Module,
+    budget: int | str | None = None,
+    max_extra_time: float | None = None,
+    loss_fn: Callable[..., Any] | None = None,
+    reserve: torch.optim.Optimizer | int | str | None = None,
+    accumulate: bool = False,
+    loss: Callable[..., Any] | str | None = None,
+    return_outputs: bool = True,
+    autocast: torch.dtype | torch.autocast | None = None,
+    assume: Assume = "replan",
+    device: Device | None = None,
+) -> PlannedStep:
+    """Return a step that is planned at its first call; options as in `graphc.torch.plan`."""
+    refuse_call(module, loss_fn)
+    return PlannedStep(
+        module,
+        Goal(budget, max_extra_time),
+        loss_fn,
+        reserve_bytes(reserve),
+        truth("accumulate", accumulate),
+        Loss.of(loss, return_outputs),
+        Autocast.of(autocast, module),
+        assume,
+        device,
+    )
+
+
+def refuse_call(module: object, loss_fn: object, args: tuple[Any, ...] | None = None) -> None:
+    """Raise `OptionError` for an object that is no module, or a loss that cannot be called.
+
+    `args` are the arguments of the call, if known.
+    """
+    if loss_fn is not None and not callable(loss_fn):
+        raise OptionError(f"loss_fn must be a function of output and target, got {quoted(loss_fn)}")
+    if loss_fn is not None and args == ():
+        raise OptionError("with loss_fn, the last of args must be the target, got no args")
+    if not isinstance(module, nn.Module):
+        raise OptionError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+    refuse_parts(module, PlannedStep)

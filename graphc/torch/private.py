@@ -1,0 +1,92 @@
+"""Private names of torch that plans use, of Dynamo and AOTAutograd, for all supported versions.
+
+Importing this module raises `TorchError` if a version of torch lacks one of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from graphc.errors import TorchError
+from graphc.torch.versions import supported
+
+_NO_DEFAULT = object()
+
+
+def private(path: str, default: Any = _NO_DEFAULT) -> Any:
+    """Return what a dotted path names in torch, or a default for versions that lack it.
+
+    Raises `TorchError` if it is missing and has no default.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError):
+        if default is not _NO_DEFAULT:
+            return default
+        raise TorchError(
+            f"torch {torch.__version__} has no {path}, which is private and which graphc needs "
+            f"for plans; install torch {supported()}"
+        ) from None
+
+
+aot_autograd = private("torch._dynamo.backends.common.aot_autograd")
+comptime = private("torch._dynamo.comptime.comptime")
+ComptimeVar = private("torch._dynamo.comptime.ComptimeVar")
+dynamo_config = private("torch._dynamo.config")
+dynamo_errors = private("torch._dynamo.exc")
+eval_frame = private("torch._dynamo.eval_frame")
+get_compilation_metrics = private("torch._dynamo.utils.get_compilation_metrics")
+
+IGNORED_FUNCTIONS = (
+    "ignore_logging_functions"
+    if hasattr(dynamo_config, "ignore_logging_functions")
+    else "ignore_logger_methods"
+)
+"""The setting of Dynamo with functions that it leaves out; older versions name it otherwise."""
+_VARIABLES = "torch._dynamo.variables"
+ConstantVariable = private(f"{_VARIABLES}.ConstantVariable")
+TensorVariable = private(f"{_VARIABLES}.TensorVariable")
+LoggingLoggerVariable = private(f"{_VARIABLES}.misc.LoggingLoggerVariable")
+IgnoredFunctionVariable = private(f"{_VARIABLES}.misc.IgnoredFunctionVariable", None)
+"""Dynamo's variable for an ignored function; versions below 2.11 have none."""
+InstructionTranslatorBase = private("torch._dynamo.symbolic_convert.InstructionTranslatorBase")
+guard_failures = private("torch._dynamo.utils.guard_failures")
+
+functorch_config = private("torch._functorch.config")
+default_partition = private("torch._functorch.partitioners.default_partition")
+has_recomputable_ops = private("torch._functorch.partitioners.has_recomputable_ops")
+min_cut_partition = private("torch._functorch.partitioners.min_cut_rematerialization_partition")
+
+_DESCRIPTORS = "torch._functorch._aot_autograd.descriptors"
+InputMutationAOTOutput = private(f"{_DESCRIPTORS}.InputMutationAOTOutput")
+PlainAOTOutput = private(f"{_DESCRIPTORS}.PlainAOTOutput")
+SavedForBackwardsAOTOutput = private(f"{_DESCRIPTORS}.SavedForBackwardsAOTOutput")
+SavedForBackwardsNoVcCheckAOTOutput = private(
+    f"{_DESCRIPTORS}.SavedForBackwardsNoVcCheckAOTOutput", SavedForBackwardsAOTOutput
+)
+"""Versions below 2.10 check all saved tensors."""
+
+_HIGHER_ORDER = "torch._higher_order_ops"
+auto_functionalized = private(f"{_HIGHER_ORDER}.auto_functionalize.auto_functionalized")
+auto_functionalized_v2 = private(f"{_HIGHER_ORDER}.auto_functionalize.auto_functionalized_v2")
+with_effects = private(f"{_HIGHER_ORDER}.effects.with_effects")
+run_and_save_rng_state = private("torch._prims.rng_prims.run_and_save_rng_state")
+run_with_rng_state = private("torch._prims.rng_prims.run_with_rng_state")
+
+TracingContext = private("torch._guards.TracingContext")
+keeps_graph = private("torch._C._autograd._get_current_graph_task_keep_graph")
+sequence_number = private("torch._C._autograd._get_sequence_nr")
+profiler_enabled = private("torch.autograd._profiler_enabled")
+disable_current_modes = private("torch.utils._python_dispatch._disable_current_modes")
+current_dispatch_mode = private("torch.utils._python_dispatch._get_current_dispatch_mode")
+is_wrapper_subclass = private("torch.utils._python_dispatch.is_traceable_wrapper_subclass")
+
+_EFFECTS = f"{_HIGHER_ORDER}.effects"
+effect_of = private(f"{_EFFECTS}._get_effect", None) or private(f"{_EFFECTS}.SIDE_EFFECTS").get
+"""Return the registered side effect of an op, or None. Versions below 2.10 have a table."""
+EffectType = private(f"{_EFFECTS}._EffectType")
+register_effectful_op = private(f"{_EFFECTS}._register_effectful_op")
