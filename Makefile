@@ -5,6 +5,7 @@ VENV ?= .venv
 EXTRAS ?= test
 BIN := $(VENV)/bin
 LOWEST := $(VENV)-torch-lowest
+MODELS := $(VENV)-models
 PAGES := view,browser,perfetto
 # A worker a core: with more threads, BLAS and torch wait for cores that other workers have. One
 # that has nothing left takes tests from another: some at night take a minute each. Workers and the
@@ -12,7 +13,7 @@ PAGES := view,browser,perfetto
 PARALLEL = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test nightly torch-lowest mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
+.PHONY: demo test nightly torch-lowest models mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -30,12 +31,17 @@ nightly: $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 	$(PARALLEL) --hypothesis-profile nightly
 	$(PARALLEL) tests/on_gpu --emulated-gpu
 	$(BIN)/python -m pytest tests/cli/test_train.py tests/docs/test_examples.py
-	$(MAKE) torch-lowest
+	$(MAKE) torch-lowest models
 
 # graphc.torch with the first version of torch that it takes, in an environment of its own.
 torch-lowest: BIN := $(LOWEST)/bin
 torch-lowest: $(LOWEST)/.installed
 	$(PARALLEL) tests/pytorch
+
+# Plans of real classes, in an environment of its own: torchvision requires one version of torch.
+models: BIN := $(MODELS)/bin
+models: $(MODELS)/.installed
+	$(PARALLEL) tests/pytorch/real
 
 # Of some groups alone: make mutants GROUPS="checker packing". An hour for all on one core.
 mutants: $(VENV)/.installed-$(EXTRAS)
@@ -94,9 +100,15 @@ $(LOWEST)/.installed: pyproject.toml graphc/torch/versions.py
 			--editable '.[test]' "torch==$$version.*"
 	touch $@
 
+$(MODELS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(MODELS)
+	$(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--editable '.[models,test]'
+	touch $@
+
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) $(MODELS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
