@@ -6,6 +6,7 @@ EXTRAS ?= test
 BIN := $(VENV)/bin
 LOWEST := $(shell sed -n 's/^LOWEST.*= (\([0-9]*\), \([0-9]*\)),.*/\1.\2/p' graphc/torch/versions.py)
 BETWEEN := 2.11
+MODELS := $(VENV)-models
 PAGES := view,browser,perfetto
 # A worker a core: with more threads, BLAS and torch wait for cores that other workers have. One
 # that has nothing left takes tests from another: some at night take a minute each. Workers and the
@@ -13,7 +14,7 @@ PAGES := view,browser,perfetto
 PARALLEL = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test nightly mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
+.PHONY: demo test nightly models mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -31,12 +32,17 @@ nightly: $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 	$(PARALLEL) --hypothesis-profile nightly
 	$(PARALLEL) tests/on_gpu --emulated-gpu
 	$(BIN)/python -m pytest tests/cli/test_train.py tests/docs/test_examples.py
-	$(MAKE) torch-$(LOWEST) torch-$(BETWEEN)
+	$(MAKE) torch-$(LOWEST) torch-$(BETWEEN) models
 
 # graphc.torch with one version of torch, in an environment of its own: make torch-2.11
 torch-%: BIN = $(VENV)-torch-$*/bin
 torch-%: $(VENV)-torch-%/.installed
 	$(PARALLEL) tests/pytorch
+
+# Plans of real classes, in an environment of its own: torchvision requires one version of torch.
+models: BIN := $(MODELS)/bin
+models: $(MODELS)/.installed
+	$(PARALLEL) tests/pytorch/real
 
 # Of some groups alone: make mutants GROUPS="checker packing". An hour for all on one core.
 mutants: $(VENV)/.installed-$(EXTRAS)
@@ -94,9 +100,15 @@ $(VENV)-torch-%/.installed: pyproject.toml
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' "torch==$*.*"
 	touch $@
 
+$(MODELS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(MODELS)
+	$(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--editable '.[models,test]'
+	touch $@
+
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch-* $(MODELS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
