@@ -27,5 +27,10 @@ def supported() -> str:
     return f"from {lowest} to below {beyond}"
 
 
+def is_before(version: str, release: tuple[int, int]) -> bool:
+    """Return whether a version, such as ``2.11.0+cpu``, is older than a release."""
+    return _release(version) < release
+
+
 def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -105,3 +105,20 @@ def test_none_among_outputs_is_no_tensor():
     step = graphc.torch.plan(WithNone(8, 8), (x,))
     assert step.verify().held
     assert step(x)["states"][0][0] is None
+
+
+class Twice(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = self.inner(x)
+        return h, h
+
+
+def test_older_versions_reject_tensors_that_are_returned_twice(monkeypatch):
+    monkeypatch.setattr("graphc.torch.budget.joint.JOINS_ALIKE", (99, 0))
+    with pytest.raises(graphc.errors.TorchError, match=r"returns a tensor twice.*return it once"):
+        graphc.torch.plan(Twice(), (torch.randn(3, 4),))
+    graphc.torch.plan(Twice().inner, (torch.randn(3, 4),))

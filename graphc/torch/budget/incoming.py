@@ -69,6 +69,11 @@ class Returns:
         summed = set(self.tangents.values())
         self.views = [what for what, n in self.counts.items() if n and what not in summed]
 
+    @property
+    def are_joined(self) -> bool:
+        """True if autograd adds gradients of returned tensors: of duplicates or of views."""
+        return bool(self.views) or any(count > 1 for count in self.counts.values())
+
     def _count(self, what: Any, node: fx.Node) -> int:
         if not isinstance(what, PlainAOTOutput):
             return 0

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+from graphc.errors import TorchError
 from graphc.torch.budget.gradients import copy_shared_gradients
 from graphc.torch.budget.incoming import Incoming, Returns
 from graphc.torch.budget.layouts import lay_as_kernels_do
@@ -24,6 +25,7 @@ from graphc.torch.budget.measure import allocated_bytes
 from graphc.torch.budget.refusals import called_op, refuse_node
 from graphc.torch.budget.returned import Returned
 from graphc.torch.private import InputMutationAOTOutput, effect_of
+from graphc.torch.versions import is_before
 
 aten = torch.ops.aten
 
@@ -37,6 +39,9 @@ NORM_BACKWARD = {
 In training it does not use running statistics, its operands 3 and 4. Reading them would only
 extend their live ranges past the forward pass.
 """
+
+JOINS_ALIKE = (2, 13)
+"""The first release of torch that adds gradients of duplicates and views without further copies."""
 
 RNN_WORKSPACE = 3
 """Index of the output of oneDNN's recurrent layer that its backward pass reads."""
@@ -142,6 +147,12 @@ class Joint:
             if node is not None
         }
         found = Returns(forward, self.tangents, self.returned, self.values.__getitem__)
+        if found.are_joined and is_before(torch.__version__, JOINS_ALIKE):
+            raise TorchError(
+                "the module returns a tensor twice, or one with a view of it; torch "
+                f"{torch.__version__} copies their gradients, which a plan does not count; return "
+                "it once, or install torch 2.13 or newer"
+            )
         return found.incoming(leaves, has_gradient)
 
     @cached_property
