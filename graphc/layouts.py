@@ -83,7 +83,7 @@ class _Chosen:
     def views(self, node: Node) -> bool:
         """Record the strides of outputs that are views of an operand.
 
-        Return False for nodes whose outputs are no views.
+        Return False for nodes whose outputs are not views.
         """
         viewed = node.viewed
         inside = None if viewed is None else node.op.view(node, Layout(0, self.strides_of(viewed)))

@@ -75,10 +75,10 @@ class Places:
 
 
 class Allocation:
-    """An allocation of a graph in its order, for a target and an alignment.
+    """The allocation of a graph's values, for the order of its nodes, a target and an alignment.
 
     Live ranges, layouts, storages and offsets are computed on first use and cached; `plan` combines
-    them. Deterministic.
+    them. The results are deterministic.
     """
 
     def __init__(

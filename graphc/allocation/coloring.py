@@ -30,7 +30,7 @@ Above it, DSATUR would take minutes, so only the order by degree is tried.
 
 
 class ColoringError(OptionError):
-    """An error that there are too many storages to color."""
+    """The error for more than `MOST_COLORED` storages."""
 
 
 def color(tenants: Sequence[tuple[int, int, int]]) -> list[int]:

@@ -195,7 +195,10 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
 
 
 def function_of(model: str) -> Callable[..., Any]:
-    """Return the function that file.py:function names; raises `OptionError` without one."""
+    """Return the function of a model given as ``file.py:function``.
+
+    Raises `OptionError` if there is no such file or function.
+    """
     path, separator, name = model.rpartition(":")
     if not separator:
         if _is_file(model):

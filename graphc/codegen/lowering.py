@@ -57,7 +57,7 @@ def is_generated(op: Op) -> bool:
 def calls_of(node: Node, places: Places, tf32: bool = False, epilogues: bool = True) -> NodeCalls:
     """Return the calls that compute the node's outputs from its inputs, at these places.
 
-    Raises `NotImplementedError` for an op of which `is_generated` is false. The kernels' texts
+    Raises `NotImplementedError` for an op if `is_generated` is false for it. The kernels' texts
     depend on shapes, dtypes, strides and addresses modulo 16 alone. So equal nodes at equal places
     have equal kernels. `tf32` and `epilogues` are the options of `ProductOptions`.
     """

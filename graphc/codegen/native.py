@@ -163,7 +163,7 @@ def _is_supported(node: Node) -> bool:
 
 
 def _programs(node: Node, places: Places) -> tuple[Sequence[Program], tuple[TensorType, ...]]:
-    """Return the programs of a node whose rule returns programs alone, and their scratch."""
+    """Return the programs of a node and their scratch; its rule must return only programs."""
     rule = rule_of(node.op)
     assert rule is not None, "asked of nodes whose rule gives programs"
     found = rule(node, places, ProductOptions())

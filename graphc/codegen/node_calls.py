@@ -93,8 +93,8 @@ class Gemm:
     """The bias of an epilogue: m contiguous numbers of c's dtype, one per row."""
     alpha: float = 1.0
     of: int | None = None
-    """The number of products of the node, of which this call computes `batch`; None if it computes
-    all."""
+    """The number of products of the node, if this call computes only `batch` of them; None if it
+    computes all."""
     shared: tuple[bool, bool] | None = None
     """For the first and the second operand, true if all products of the node read the same matrix.
     None if this call computes all products; its strides then show whether a matrix is shared."""

@@ -258,7 +258,7 @@ def check_shard(name: str, type: TensorType, shard: Shard) -> None:
 
 
 def state(name: str, shape: Sequence[int], dtype: object, value: float, role: Role) -> State:
-    """Return a state that is no parameter, such as a moment or counter, filled with `value`."""
+    """Return a state that is not a parameter, such as a moment or counter, filled with `value`."""
     return _state(tensor_type(shape, dtype), name, Initial("constant", value), role, False)
 
 

@@ -36,7 +36,7 @@ def is_constant_name(name: str) -> bool:
 
 
 def joined(scope: str, name: str) -> str:
-    """Return ``scope/name``, or the one of both that is not empty."""
+    """Return ``scope/name``; if either is empty, return the other one alone."""
     return "/".join(filter(None, (scope, name)))
 
 

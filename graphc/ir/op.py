@@ -7,10 +7,10 @@ gradient and kernel. The methods below are found by name when the class is creat
 ``infer(self, attributes, *input types) -> output type(s)``
     Returns shapes and dtypes; raises `ShapeError` or `DTypeError` with the rule that is broken.
 ``gradient(self, node, ...)`` or ``gradient_<input>(self, node, ...)``
-    Returns the derivative by one input, built from ops. The parameters after ``node`` name the
-    values that it reads: ``d<output>`` for the incoming gradient, or an input or output. Values
-    that are not named may be freed early. If the loss does not depend on one of several outputs,
-    its gradient is None. Types and attributes come from ``node`` and create no dependence.
+    Returns the derivative with respect to one input, built from ops. The parameters after ``node``
+    name the values that it reads: ``d<output>`` for the incoming gradient, or an input or output.
+    Values that are not named may be freed early. If the loss does not depend on one of several
+    outputs, its gradient is None. Types and attributes come from ``node`` and create no dependence.
     Returning None means zero. An op with one input may call its method ``gradient``.
 ``kernel(self, record, node, *inputs, **outputs)``
     Runs once, when a program is bound: it calls ``record(function, *args, **kwargs)`` for each

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GradientRule:
-    """The method that differentiates by one input, and the names of the values that it reads."""
+    """The method that returns the gradient of one input, and the names of values that it reads."""
 
     method: Callable[..., Any]
     reads: tuple[str, ...]

@@ -22,7 +22,7 @@ def verify(graph: Graph) -> None:
     - the values have less than 2**60 bytes together;
     - a state is updated at most once, and no node reads its old content after that;
     - an input that an op must overwrite is a state, and not a constant;
-    - only a node that waits for a collective reads its output, which is no output of the graph.
+    - only a node that waits for a collective reads its output, which is not an output of the graph.
     """
     check_names(graph)
     total = sum(value.type.bytes for value in graph.values)

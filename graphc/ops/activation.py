@@ -359,6 +359,6 @@ def prelu(x: Value, slope: Value) -> Value:
     """Return x if positive, else slope · x, with learned slopes (He et al., 2015).
 
     x and `slope` have one float dtype and broadcast: a slope (channels, 1, 1) has one number per
-    channel of a map. The gradient by x at 0 is the slope.
+    channel of a map. The derivative with respect to x at 0 is the slope.
     """
     return apply(PRelu, x, slope).output

@@ -194,7 +194,7 @@ def all_reduce(x: Value, ranks: int) -> Value:
 def reduce_scatter(x: Value, ranks: int) -> Value:
     """Sum float x (n, ...) over all ranks; rank r gets slice r of the sum, (n / ranks, ...).
 
-    Raises `ShapeError` if n is no multiple of `ranks`, and `DTypeError` if x is not a float.
+    Raises `ShapeError` if n is not a multiple of `ranks`, and `DTypeError` if x is not a float.
     """
     return _exchange(ReduceScatter, x, RanksAttributes(_count(ReduceScatter, ranks)))
 

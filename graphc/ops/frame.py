@@ -38,7 +38,7 @@ class Frame:
 
     @property
     def has_one_parameter(self) -> bool:
-        """True if there is one parameter per statistic, for the same elements, as in batch norm."""
+        """True if statistics and parameters vary along the same axes, as in batch norm."""
         return self.statistic_axes == self.summed_axes
 
     @property

@@ -145,29 +145,31 @@ def floor_divide(a: Operand, b: Operand) -> Value:
 
 
 def trunc_divide(a: Operand, b: Operand) -> Value:
-    """Return a / b truncated, as C divides integers, of a and b of one dtype, which broadcast.
+    """Return a / b truncated, as C divides integers.
 
-    Either may be a number. An integer divided by 0 is 0. The gradient is 0. Raises `DTypeError` for
-    bool.
+    Both have one dtype and broadcast, and either may be a number. An integer divided by 0 is 0.
+    The gradient is 0. Raises `DTypeError` for bool.
     """
     return apply(TruncDivide, *operands(a, b)).output
 
 
 @operator("%")
 def remainder(a: Operand, b: Operand) -> Value:
-    """Return a - b · (a // b), Python's ``%``, of a and b of one dtype, which broadcast.
+    """Return a - b · (a // b), Python's ``%``.
 
-    Either may be a number. The result has the sign of b. For b = 0 it is 0 for integers and NaN for
-    floats. The gradient by a is 1, and by b it is -(a // b). Raises `DTypeError` for bool.
+    Both have one dtype and broadcast, and either may be a number. The result has the sign of b. For
+    b = 0 it is 0 for integers and NaN for floats. The derivative with respect to a is 1, and with
+    respect to b it is -(a // b). Raises `DTypeError` for bool.
     """
     return apply(Remainder, *operands(a, b)).output
 
 
 def fmod(a: Operand, b: Operand) -> Value:
-    """Return a - b · trunc(a / b), C's fmod, of a and b of one dtype, which broadcast.
+    """Return a - b · trunc(a / b), C's fmod.
 
-    Either may be a number. The result has the sign of a. For b = 0 it is 0 for integers and NaN for
-    floats. The gradient by a is 1, and by b it is -trunc(a / b). Raises `DTypeError` for bool.
+    Both have one dtype and broadcast, and either may be a number. The result has the sign of a. For
+    b = 0 it is 0 for integers and NaN for floats. The derivative with respect to a is 1, and with
+    respect to b it is -trunc(a / b). Raises `DTypeError` for bool.
     """
     return apply(Fmod, *operands(a, b)).output
 

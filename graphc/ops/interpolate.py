@@ -196,7 +196,7 @@ class InterpolateInputGradient(Interpolation):
 
 
 class InterpolatePlaceGradient(Interpolation):
-    """dplaces = the derivative of y by each coordinate, times dy, summed over channels."""
+    """dplaces = dy · the derivative of y with respect to each coordinate, summed over channels."""
 
     name, inputs = "interpolate_place_gradient", ("dy", "x", "places")
     outputs = ("dplaces",)
@@ -238,9 +238,9 @@ class InterpolatePlaceGradient(Interpolation):
     def gradient_places(
         self, node: Node, ddplaces: Value, dy: Value, x: Value, places: Value
     ) -> Value:
-        """Return the second derivative by coordinates, for linear interpolation.
+        """Return the second derivative with respect to coordinates, for linear interpolation.
 
-        It is 0 for twice the same axis, since the slope is constant between two elements.
+        It is 0 for the same axis twice, since the slope is constant between two elements.
         """
         found = list[Value]()
         for axis, near, far in _ends(node, places):
@@ -270,8 +270,8 @@ def _ends(node: Node, places: Value) -> Iterator[tuple[int, Value, Value]]:
     form, axes = node.attributes.form, node.inputs[1].type.rank - 2
     if form != "linear":
         raise GradientError(
-            f"{node.label}: the second derivative by positions exists only for the form linear, "
-            f"got {form}; omit the positions from wrt, or interpolate linearly"
+            f"{node.label}: second derivatives with respect to positions exist only for the "
+            f"form linear, got {form}; omit the positions from wrt, or interpolate linearly"
         )
     before = floor(places)
     for axis in range(axes):
@@ -329,8 +329,8 @@ def grid_sample(
     The `form` is "nearest" (halves are rounded to the even element), "linear" or "cubic", with the
     coefficient -0.75. `padding` determines elements beyond x: "zeros", "border" (the nearest
     element) or "reflection", as in PyTorch. x and the grid get gradients, except for the grid with
-    "nearest". Second derivatives by the grid need "linear". Raises `ShapeError`, `OptionError` and
-    `DTypeError` for invalid arguments.
+    "nearest". Second derivatives with respect to the grid need "linear". Raises `ShapeError`,
+    `OptionError` and `DTypeError` for invalid arguments.
     """
     choose("grid_sample: form", form, FORMS)
     choose("grid_sample: padding", padding, PADDINGS)

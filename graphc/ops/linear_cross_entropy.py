@@ -55,7 +55,7 @@ class CarriedGradient(Elementwise):
 
 
 class WithGradient(Carrier):
-    """y = x, a scalar view of x that defines the gradient of x by `by` as `slope`."""
+    """y = x, a scalar view of x that defines the gradient of x with respect to `by` as `slope`."""
 
     name, inputs = "with_gradient", ("x", "by", "slope")
 

@@ -133,7 +133,7 @@ class NormInputGradient(NormGradient):
     def gradient_dy(
         self, node: Node, ddx: Value, x: Value, mean: Value, inverse: Value, scale: Value
     ) -> Value:
-        """Return the gradient by dy: dx is a symmetric linear map of dy · scale."""
+        """Return the gradient with respect to dy: dx is a symmetric linear map of dy · scale."""
         mapped = self._unscaled(node, ddx, x, mean, inverse)
         return self.like(node, mul(mapped, self.parameter(node, scale)), "dy")
 
@@ -187,8 +187,8 @@ class NormInputGradient(NormGradient):
     ) -> Value:  # fmt: skip
         """Return -inverse² · (r · mean(g · x̂) + g · mean(r · x̂)).
 
-        This is the gradient by x with constant statistics, where r is ddx, g is dy · scale, and x̂
-        is the normalized x.
+        This is the gradient with respect to x if statistics are constant. r is ddx, g is
+        dy · scale, and x̂ is the normalized x.
         """
         r, g, unit = self._factors(node, ddx, dy, x, mean, inverse, scale)
         v = self.statistic(node, inverse)
@@ -269,7 +269,7 @@ class NormScaleGradient(NormParameterGradient):
         return self.like(node, mul(product, centred), "inverse")
 
     def _by_place(self, node: Node, ddscale: Value, dy: Value, inverse: Value) -> Value:
-        """Return the gradient by x with constant statistics, in the frame's shape."""
+        """Return the gradient with respect to x for constant statistics, in the frame's shape."""
         product = mul(self.folded(node, dy), self.parameter(node, ddscale))
         return mul(product, self.statistic(node, inverse))
 

@@ -121,8 +121,8 @@ def power(a: Operand, b: Operand) -> Value:
 
     For float a, b may be fractional or negative. A negative a gives NaN unless b is an integer. If
     a has integers, b must be a value, not a number. Results wrap around; for negative b, 1 / a **
-    -b is truncated, and is 0 for a = 0. The gradient by a is 0 if b is 0. The gradient by b is 0 if
-    a is 0 and b is not negative.
+    -b is truncated, and is 0 for a = 0. The derivative with respect to a is 0 if b is 0. The
+    derivative with respect to b is 0 if a is 0 and b is not negative.
     """
     if isinstance(b, Value):
         return apply(Pow, *operands(a, b)).output

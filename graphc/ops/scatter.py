@@ -227,7 +227,7 @@ class ScatterMultiply(Scatter):
         """Return dy times the product of all other factors of the row.
 
         Factors that are 0 are first omitted from the product. If exactly one of the other factors
-        is 0, the product is then multiplied by that factor, so that the derivative by it is exact.
+        is 0, the product is then multiplied by that factor, so that its own derivative is exact.
         If several are 0, the product and its first derivative are 0.
         """
         x_is_0, is_0 = equal(x, zero(x)), equal(updates, zero(updates))

@@ -106,11 +106,11 @@ class Derivative(FloatElementwise):
     bend: ClassVar[str]
 
     def again(self, node: Node, kept: Value, ddx: Value) -> Value:
-        """Return the gradient by dy."""
+        """Return the gradient with respect to dy."""
         return apply(type(self), kept, ddx, attributes=node.attributes).output
 
     def bent(self, node: Node, ddx: Value, dy: Value, kept: Value) -> Value:
-        """Return the gradient by the saved value, from ops that have gradients themselves."""
+        """Return the gradient with respect to the saved value, computed by differentiable ops."""
         constants = {key: float(number) for key, number in attribute_items(node.attributes)}
         bend = parse(self.bend).specialize(constants)
         return mul(mul(ddx, dy), composed(bend, {self.inputs[0]: kept}))

@@ -55,7 +55,7 @@ def gradient(
     mirror: MirrorCount | None = None,
     kept: Iterable[Value] = (),
 ) -> tuple[Value, ...]:
-    """Return the derivatives of a scalar by each value of `wrt`, as new differentiable values.
+    """Return the derivatives of a scalar with respect to `wrt`, as new differentiable values.
 
     `mirror(node)` is the paper's m: the number of times that a forward node may be recomputed
     (default 0). Nodes that produce a `kept` value have count 0. A value on which the loss does not
@@ -126,7 +126,7 @@ class _Differentiation:
         self.active: set[Value] = set()
 
     def run(self, loss: Value, wrt: Sequence[Value]) -> tuple[Value, ...]:
-        """Return the gradients of `loss` by each value of `wrt`.
+        """Return the gradients of `loss` with respect to each value of `wrt`.
 
         Forward nodes are visited in reverse order.
         """

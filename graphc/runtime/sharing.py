@@ -38,7 +38,7 @@ def lent_buffers(
         state = next(iter(plan.graph.effects[0].replaced.values()))
         raise OptionError(
             f"a step updates {plan.graph.names[state]}, but only a program that does not change "
-            f"its states can use those of another; omit states, and copy them: {COPY}"
+            f"its states can use those of another; omit states= and copy them: {COPY}"
         )
     found = {}
     for state in plan.graph.states:
@@ -53,7 +53,7 @@ def _same(plan: MemoryPlan, state: State, owner: MemoryPlan, held: Mapping[str, 
     if state.name not in held:
         raise OptionError(
             f"the other program has no state {state.name!r}; give both networks the same scopes "
-            f"and names, or omit states and copy them: {COPY}"
+            f"and names, or omit states= and copy them: {COPY}"
         )
     theirs = held[state.name]
     if theirs.type != state.type:
@@ -63,13 +63,13 @@ def _same(plan: MemoryPlan, state: State, owner: MemoryPlan, held: Mapping[str, 
         )
     if theirs.first is not None:
         raise OptionError(
-            f"{state.name!r} is sharded over ranks, so this rank has only a part; omit states, "
-            f"and copy them: {COPY}"
+            f"{state.name!r} is sharded over ranks, so this rank has only a part; omit "
+            f"states= and copy them: {COPY}"
         )
     if owner.alignment % plan.alignment or _layout(plan, state) != _layout(owner, theirs.state):
         raise OptionError(
-            f"{state.name!r} has another layout or alignment in the other program; omit states, "
-            f"and copy them: {COPY}"
+            f"{state.name!r} has another layout or alignment in the other program; omit "
+            f"states= and copy them: {COPY}"
         )
     return theirs.state
 

@@ -13,7 +13,7 @@ from graphc.plans.memory_plan import MemoryPlan
 
 
 class Reader(NamedTuple):
-    """A use of a value: the step of the node, and the value or alias that the node reads."""
+    """A use of a value: the step that reads it, and the value itself or the alias that is read."""
 
     step: int
     value: Value

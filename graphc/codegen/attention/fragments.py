@@ -41,7 +41,7 @@ class TensorCoreKernel(AttentionKernel):
     """Writer of the parts of an attention kernel's text that use tensor cores.
 
     `owned_tiles` names the operands whose owned rows are kept in shared memory. `other_tiles` names
-    the operands of which tiles are loaded in turn.
+    the operands whose tiles are loaded one after another.
     """
 
     owned_tile = WARPS * OWNED

@@ -70,7 +70,7 @@ def copied_strides(type: TensorType, strides: tuple[int, ...]) -> tuple[int, ...
 
 
 def copied_images(copied: Sequence[Value]) -> int:
-    """Return the number of images of the copied maps that are copied at a time."""
+    """Return how many images of the maps in `copied` are copied at a time."""
     image = sum(value.type.bytes // value.shape[0] for value in copied)
     return max(1, min(copied[0].shape[0], COPIED_BYTES // image))
 
@@ -78,7 +78,7 @@ def copied_images(copied: Sequence[Value]) -> int:
 def native_bytes(node: Node, strided: Strided) -> int:
     """Return the bytes that a convolution needs in addition to the workspace of its NumPy kernel.
 
-    It holds filters in blocks, buffers of threads, and copies of maps that are not channels-last.
+    They hold filters in blocks, buffers of threads, and copies of maps that are not channels-last.
     `strided` has the strides of values that are not row-major and contiguous.
     """
     op = node.op

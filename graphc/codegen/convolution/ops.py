@@ -132,7 +132,7 @@ def _spread(bias: Operand, y: Operand, geometry: Geometry) -> Each:
 
 
 def _part(geometry: Geometry, maps: View, image: int, row: int) -> View:
-    """Return output maps, offset to start at the given image and row."""
+    """Return the matrices `maps` of the output, starting at the given image and row."""
     return maps.moved(image * maps.image + row * geometry.y[3] * maps.right)
 
 

@@ -69,8 +69,10 @@ def correlated(
     dw: Operand,
     parts: int,
 ) -> NodeCalls:
-    """Return launches that compute dw from dy and x, plus the tensors in `sums`. One part needs no
-    scratch."""
+    """Return launches that compute the gradient dw from dy and x, and add `sums` to it.
+
+    The sum over pixels is split into `parts` partial sums in scratch; 1 part uses no scratch.
+    """
     held = arithmetic_dtype(x.dtype)
     workspace = Operand("partial", held, (), Scratch(0))
     addends = tuple(map(anonymous, sums))
@@ -88,7 +90,7 @@ def correlated(
 def finished(
     geometry: Geometry, partial: Operand, sums: Sequence[Operand], dw: Operand, parts: int
 ) -> Launch:
-    """Return a launch that adds up the parts of each weight in order, plus the tensors in `sums`.
+    """Return a launch that adds the parts of each weight in order, then the tensors in `sums`.
 
     `partial` is contiguous, of shape (parts, filters, channels, rows, columns).
     """

@@ -51,8 +51,10 @@ def _launch(kernel: Kernel, operands: Sequence[Operand], items: int) -> Launch:
 
 
 def anonymous(tensor: Operand) -> Operand:
-    """Return a copy of an operand that has only the fields on which a kernel's text depends. It has
-    no aligned address, so it is not read by packs."""
+    """Return a copy of an operand that has only the fields on which a kernel's text depends.
+
+    The address is not one of them, so the kernel must not read packs, which need alignment.
+    """
     return Operand(tensor.name, tensor.dtype, tensor.strides, Scratch(0))
 
 

@@ -137,8 +137,8 @@ def _is_in_one_piece(value: Value, place: Place) -> bool:
 
 
 def grouped(nodes: Sequence[Node], places: Places) -> Launch:
-    """Return one launch for updates with equal properties, of which none reads a state that another
-    replaces."""
+    """Return one launch for updates with equal properties. No update may read a state that another
+    one replaces."""
     columns = _columns(nodes, places)
     inputs = len(nodes[0].inputs)
     operands = [column.operand for column in columns]
@@ -279,7 +279,7 @@ def _columns(nodes: Sequence[Node], places: Places) -> list[_Column]:
 
 
 def _operand(name: str, values: Sequence[Value], places: Places, stride: int) -> Operand:
-    """Return one operand for the values of all nodes, with the least alignment of these values."""
+    """Return one operand for the values of all nodes, with the alignment that they all have."""
     address = functools.reduce(operator.or_, (places[v].address % VECTOR_BYTES for v in values))
     return Operand(name, values[0].type.dtype, (stride,), values[0], address)
 

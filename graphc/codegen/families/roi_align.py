@@ -108,8 +108,8 @@ def _largest(node: Node, places: Places) -> NodeCalls:
     element = f"widen(x[{offset(('image', 'c', 'Index(row0)', 'Index(row1)'), x.strides)}])"
 
     def sides(axis: int, inner: list[str]) -> list[str]:
-        """Return a loop over the two elements around a point along an axis, of which one may have
-        weight 0."""
+        """Return a loop over the two elements around a point along an axis. An element with
+        weight 0 is skipped."""
         each = [
             f"const double share{axis} = side{axis} ? part{axis} : 1.0 - part{axis};",
             f"if (share{axis} == 0.0) {{ has_zero = true; continue; }}",

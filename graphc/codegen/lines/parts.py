@@ -41,9 +41,10 @@ class Part:
 def in_parts(
     op: str, program: Lines, chunks: int, workspaces: int
 ) -> tuple[list[Part | Each], list[TensorType]]:
-    """Return programs that compute a line program with split lines, and their scratch.
+    """Return the programs that replace `program` if each line is split into `chunks` parts.
 
-    Scratch tensors are numbered from `workspaces` on.
+    The second result has the types of their scratch tensors, which are numbered from `workspaces`
+    on.
     """
     splitter = _Splitter(op, program, chunks, workspaces)
     splitter.split()
@@ -51,7 +52,7 @@ def in_parts(
 
 
 class _Splitter:
-    """Builder of the programs, and their scratch, that compute a line program with split lines."""
+    """Builder of the programs that replace a line program with split lines, and their scratch."""
 
     def __init__(self, op: str, program: Lines, chunks: int, workspaces: int) -> None:
         self.op, self.program, self.chunks, self.workspaces = op, program, chunks, workspaces

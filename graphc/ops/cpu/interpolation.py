@@ -163,8 +163,8 @@ def _cubic(part: Array, weights: Array, slopes: Array) -> None:
 def _slope(distance: Array, sign: int, c3: float, c2: float, c1: float) -> None:
     """Overwrite each distance d with the slope of a cubic, sign · ((3 c3 d + 2 c2) d + c1).
 
-    `sign` is the derivative of d by the coordinate. The equal form 3 c3 (d + c2 / (3 c3))² + c1 -
-    c2² / (3 c3) reads d only once.
+    `sign` is the derivative of d with respect to the coordinate. The equal form
+    3 c3 (d + c2 / (3 c3))² + c1 - c2² / (3 c3) reads d only once.
     """
     centre = c2 / (3 * c3)
     np.add(distance, centre, out=distance)

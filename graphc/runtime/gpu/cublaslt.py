@@ -76,7 +76,7 @@ class Heuristic(ctypes.Structure):
 
 
 def load_cublaslt() -> ctypes.CDLL:
-    """Load the library of the wheel or the toolkit; raises `DependencyError` if there is none."""
+    """Load cuBLASLt from its wheel or from CUDA; raises `DependencyError` if it is not found."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 

@@ -53,7 +53,7 @@ def findings(plan: MemoryPlan, with_cudnn: bool = True) -> list[Finding]:
     `with_cudnn` is the argument of `model_step`.
 
     - ``rows``: a 16-bit operand of a product has rows that are not aligned to 16 bytes.
-    - ``products``: a node has more than `MOST_PRODUCTS` products and is no convolution.
+    - ``products``: a node has more than `MOST_PRODUCTS` products and is not a convolution.
     - ``bytes``: kernels move the operands and results of a node more than `MOST_PASSES` times.
     - ``workspace``: a product has less workspace for partial sums than it could use.
     - ``launches``: launches take more than `MOST_LAUNCHES` of the modeled step.

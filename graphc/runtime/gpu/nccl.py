@@ -194,7 +194,7 @@ class Communicator:
 
 
 def load_nccl() -> Nccl:
-    """Load the library of the wheel or the system; raises `DependencyError` if there is none."""
+    """Load NCCL from its wheel or from the system; raises `DependencyError` if it is not found."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 

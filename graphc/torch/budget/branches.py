@@ -109,7 +109,10 @@ def recorded(call: Callable[[], object]) -> dict[Branch, Value]:
 
 
 class Tracing:
-    """The outcomes that a trace assumes; `is_incomplete` if it has met a branch without one."""
+    """The outcomes that a trace assumes at branches.
+
+    `is_incomplete` is True if the trace has met a branch that `outcomes` lacks.
+    """
 
     def __init__(self, outcomes: Outcomes) -> None:
         self.outcomes, self.is_incomplete = outcomes, False

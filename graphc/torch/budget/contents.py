@@ -101,7 +101,7 @@ class Tensor:
 
 
 Tree = Any
-"""A `Tensor`, a tuple of trees, or a value that is no tensor."""
+"""A `Tensor`, a tuple of trees, or a value that is not a tensor."""
 
 
 def tensors_in(tree: Tree) -> Iterator[Tensor]:

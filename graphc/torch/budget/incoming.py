@@ -26,7 +26,7 @@ class Incoming:
     """Bytes of the gradients that enter the backward pass."""
 
     kept: int = 0
-    """Gradients that are live until the end of the step and are no tangents of the graph."""
+    """Gradients that are live until the end of the step and are not tangents of the graph."""
     workspace: int = 0
     """Temporary bytes while autograd adds gradients, at the forward/backward boundary."""
     at_end: int = 0
@@ -146,7 +146,7 @@ class Returns:
         ]
 
     def _add_leaf(self, found: Incoming, place: int, leaf: fx.Node, has_gradient: bool) -> None:
-        """Add the gradients of a leaf that the module returns, or of which it returns views."""
+        """Add the gradients of a leaf if the module returns the leaf or views of it."""
         assert self.returned is not None
         direct = self.returned.inputs.get(place, 0)
         parts = [_Part(leaf, direct)] * bool(direct) + self._views_of(self.storage_of(leaf))

@@ -56,7 +56,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Fault:
-    """An error in graphs: the node or the place, and the problem."""
+    """An error in a step's graphs: the node or another location of the error, and the problem."""
 
     node: str
     problem: str
@@ -71,7 +71,7 @@ class Replay:
     moments: tuple[Moment, ...]
     lives: tuple[Life, ...]
     sources: tuple[tuple[Content, ...], ...]
-    """Contents before the step, per source of the joint graph; empty if it is no tensor."""
+    """Contents before the step, by source of the joint graph; empty for non-tensor sources."""
     turn: int
     faults: tuple[Fault, ...] = ()
     """Errors in the graphs of another partitioner."""

@@ -65,7 +65,7 @@ def to_plan(
 
 
 def refuse_call(module: object, loss_fn: object, args: tuple[Any, ...] | None = None) -> None:
-    """Raise `OptionError` for an object that is no module, or a loss that cannot be called.
+    """Raise `OptionError` for an object that is not a module, or a loss that cannot be called.
 
     `args` are the arguments of the call, if known.
     """

@@ -50,7 +50,7 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that is resident before the step and is no parameter, buffer or argument."""
+    """A tensor that is resident before the step and is not a parameter, buffer or argument."""
 
     name: str
     bytes: int

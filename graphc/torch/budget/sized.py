@@ -258,7 +258,7 @@ def _placeholder(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 def _result(graph: fx.Graph, meta: Mapping[str, Any]) -> fx.Node:
-    """Return a node with these metadata, which stands for a result of any plan."""
+    """Return a node with these metadata, which represents a result of any plan."""
     made = graph.call_function(aten.empty.memory_format, ([0],))
     made.meta = dict(meta)
     return made

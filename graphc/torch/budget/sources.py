@@ -71,7 +71,7 @@ def sources_of(
 
 
 def _other(node: fx.Node, names: Sequence[str]) -> tuple[str, Kind]:
-    """Return the name and kind of a source that is no parameter, buffer or given tensor."""
+    """Return the name and kind of a source that is not a parameter, buffer or given tensor."""
     place = getattr(node.meta.get("desc"), "idx", None)
     if place is None or place >= len(names):
         return str(node.target), "constant"

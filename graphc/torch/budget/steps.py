@@ -80,7 +80,7 @@ class TorchSteps:
         self.bytes = list(joint.bytes)
         kept = joint.incoming.kept
         self.outer = (len(self.bytes),) if kept else ()
-        """The value for gradients of the caller that are no tangents, if there are any."""
+        """The value for the caller's gradients that are not tangents, if there are any."""
         self.bytes += [kept] if kept else []
         for node in joint.tangents:
             for value in joint.values[node]:

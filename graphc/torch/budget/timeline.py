@@ -32,11 +32,11 @@ class Timeline:
         self.holds(storage, now, storage.fake)
 
     def holds(self, storage: Storage, now: int, fake: torch.Tensor) -> None:
-        """Note that a storage has a new content from a moment on."""
+        """Record that the contents of a storage change at moment `now`."""
         self.contents.setdefault(storage, []).append((now, fake, {}))
 
     def use(self, tree: Tree) -> None:
-        """Note that the last moment uses the storages of a value."""
+        """Record that the storages of a value are used at the last moment."""
         for tensor in tensors_in(tree):
             self.last[tensor.storage] = max(0, len(self.moments) - 1)
 

@@ -204,7 +204,7 @@ class _Model:
         return len(columns.bytes) - 1
 
     def _add_values(self, buffer: int, name: str, contents: tuple[Content, ...]) -> None:
-        """Add the values of a buffer, each of which overwrites its predecessor."""
+        """Add the successive values of a buffer; each one overwrites its predecessor."""
         columns = self.columns
         for number, content in enumerate(contents):
             dtype = str(content.tensor.dtype).removeprefix("torch.")

@@ -29,9 +29,8 @@ Call = tuple[nn.Module, Any, tuple[Any, ...], dict[str, Any]]
 def on_profile(device: str | None, call: Call) -> tuple[Device | None, Call]:
     """Return the device profile of a plan, and the call to trace.
 
-    Without a `device` and if all tensors of the module have data, that is no profile and the call
-    itself; for a module without tensors, its arguments decide. Raises `OptionError` for an unknown
-    profile.
+    If `device` is None and all tensors of the module have data, returns None and `call` itself. For
+    a module without tensors, its arguments decide. Raises `OptionError` for an unknown profile.
     """
     deciding = [*call[0].parameters(), *call[0].buffers()] or _tensors(call)
     if device is None and not any(e.is_meta or isinstance(e, FakeTensor) for e in deciding):

@@ -31,7 +31,7 @@ Result: TypeAlias = Operand | Sequence[Operand | Moved | None] | None
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """Return graphc's dtype for a torch dtype; raises `DTypeError` if there is none."""
+    """Return graphc's dtype for a torch dtype; raises `DTypeError` if graphc has no such dtype."""
     return as_dtype(str(dtype).removeprefix("torch."))
 
 

@@ -143,7 +143,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _torch_handlers() -> set[logging.Handler]:
-    """Return the handlers of torch's loggers, of which several have their own."""
+    """Return the handlers of all loggers of torch; several loggers have handlers of their own."""
     loggers = logging.root.manager.loggerDict
     names = [name for name in loggers if name.partition(".")[0] == "torch"]
     return {handler for name in names for handler in logging.getLogger(name).handlers}

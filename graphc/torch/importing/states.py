@@ -32,7 +32,7 @@ class ModuleTensor:
 def held_tensors(
     program: ExportedProgram, trainable: bool | str | Collection[str] | None
 ) -> dict[str, ModuleTensor]:
-    """Return the module's tensor for each placeholder that is no input; tied tensors are one.
+    """Return the module's tensor for each placeholder that is not an input; tied tensors are one.
 
     Raises `OptionError` if `trainable` matches no tensor.
     """

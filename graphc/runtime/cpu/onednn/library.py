@@ -116,7 +116,7 @@ def _address(function: Any) -> int:
 
 @functools.cache
 def load_onednn() -> Library | None:
-    """Load the library of the wheel; None if it is missing, does not load or is not version 3.2."""
+    """Load oneDNN from its wheel; None if it is missing, does not load or is not version 3.2."""
     try:
         files = importlib.metadata.files(WHEEL) or []
         path = next(file.locate() for file in files if file.name == FILE)
