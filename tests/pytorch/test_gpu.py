@@ -50,19 +50,19 @@ def test_a_graph_that_is_captured_takes_no_saved_state(monkeypatch):
 
 def test_a_backward_pass_that_is_watched_runs_in_the_thread_that_watches():
     """By itself, autograd has a thread for each GPU."""
-    from graphc.torch.budget.step import PlannedStep
+    from graphc.torch.budget.make_step import to_plan
 
-    step = PlannedStep(nn.ReLU(), None, None, 0, False)
+    step = to_plan(nn.ReLU())
     with step.watched(lambda *_: nullcontext()):
         assert not torch._C._is_multithreading_enabled()
     assert torch._C._is_multithreading_enabled()
 
 
 def test_a_second_gpu_is_refused_by_the_names_of_what_is_there():
+    from graphc.torch.budget.make_step import to_plan
     from graphc.torch.budget.refusals import refuse_tensors
-    from graphc.torch.budget.step import PlannedStep
 
-    step = PlannedStep(nn.ReLU(), None, None, 0, False)
+    step = to_plan(nn.ReLU())
     refuse_tensors(step, ((on("cuda:1"), on("cuda:1"), torch.ones(3)), {}))
     with pytest.raises(TorchError, match=r"\[0\] on cuda:0 and .*'scale'.* on cuda:1"):
         refuse_tensors(step, ((on("cuda:0"),), {"scale": on("cuda:1")}))
