@@ -50,8 +50,8 @@ def refuse_without_data(device: Device | None) -> None:
         )
 
 
-def without_data(call: Call, device: str = "cpu") -> tuple[FakeTensorMode, Call]:
-    """Return a mode, and a copy of a call in which all strided tensors are its fake tensors.
+def without_data(call: Call) -> tuple[FakeTensorMode, Call]:
+    """Return a mode, and a copy of a call in which all strided tensors are its fake tensors on a CPU.
 
     Tensors that share a storage still share one. Other tensors, such as sparse ones, are copied.
     """
@@ -64,7 +64,7 @@ def without_data(call: Call, device: str = "cpu") -> tuple[FakeTensorMode, Call]
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode, torch.no_grad():
         for tensors in of_storage.values():
-            for each, fake in zip(tensors, _fakes(tensors, device), strict=True):
+            for each, fake in zip(tensors, _fakes(tensors), strict=True):
                 memo[id(each)] = _like(each, fake)
     return mode, copy.deepcopy(call, memo)
 
@@ -76,15 +76,15 @@ def _tensors(call: Call) -> list[torch.Tensor]:
     return [each for each in found if isinstance(each, torch.Tensor)]
 
 
-def _fakes(tensors: list[torch.Tensor], device: str) -> Iterable[torch.Tensor]:
+def _fakes(tensors: list[torch.Tensor]) -> Iterable[torch.Tensor]:
     """Return a fake tensor for each of the tensors in one storage."""
     size = tensors[0].untyped_storage().nbytes()
     for each in tensors:
         if len(tensors) == 1 and size == each.numel() * each.element_size():
-            yield torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device)
+            yield torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device="cpu")
         else:
             if each is tensors[0]:
-                whole = torch.empty(size, dtype=torch.uint8, device=device)
+                whole = torch.empty(size, dtype=torch.uint8, device="cpu")
             typed = whole.view(each.dtype) if each.dtype != torch.uint8 else whole
             yield typed.as_strided(each.shape, each.stride(), each.storage_offset()).detach()
 

@@ -11,31 +11,38 @@ import contextlib
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import GraphcError, TorchError, place_of
+from graphc.ir.device import NATIVE_CPU, Device
 from graphc.torch.budget.without_data import Call, without_data
+from graphc.torch.fit.gpu_rules import GpuRules
+from graphc.torch.fit.roofline import seconds_of
 from graphc.torch.fit.workspaces import workspace_bytes
 
 aten = torch.ops.aten
 
-Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-"""A function that returns an optimizer of these parameters."""
+Optimizer = Callable[[nn.Module], torch.optim.Optimizer]
+"""A function that returns an optimizer of a module."""
 
 KINDS = (
     "parameters", "buffers", "inputs", "gradients", "optimizer states", "activations",
     "logits and loss", "workspace",
 )  # fmt: skip
-"""Kinds of bytes. Logits and loss are all bytes created from the last module with parameters on,
-and their gradients. Workspace is everything else that the backward pass and the optimizer create."""
+"""Kinds of bytes.
+
+Logits and loss are all bytes created from the last module with parameters on, and their gradients.
+Workspace is everything else that the backward pass and the optimizer create.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class EagerPeak:
     peak_bytes: int
     by_kind_bytes: Mapping[str, int]
     update_bytes: int
+    seconds: float
     trace: Sequence[tuple[int, int]]
 
 
@@ -57,7 +65,7 @@ def eager_peak(
     call: Call,
     optimizer: Optimizer | None = None,
     *,
-    device: str = "cpu",
+    device: Device = NATIVE_CPU,
     autocast: torch.dtype | None = None,
     is_accumulating: bool = False,
 ) -> EagerPeak:
@@ -65,26 +73,32 @@ def eager_peak(
 
     A call is a module, a loss or None, positional and keyword arguments, as in
     `graphc.torch.plan`. Without a loss, the module returns it, or an output with the attribute
-    ``loss``. With `is_accumulating`, gradients of an earlier micro-batch exist. Nothing runs and
-    no tensor has data. Raises `TorchError` if the step needs the values of tensors.
+    ``loss``; other outputs are averaged. With `is_accumulating`, gradients of an earlier
+    micro-batch exist. For the profile of a GPU, the rules of `gpu_rules` apply. Nothing runs and no
+    tensor has data. Raises `TorchError` if the step needs the values of tensors.
     """
-    mode, (module, loss_fn, args, kwargs) = without_data(call, device)
+    mode, (module, loss_fn, args, kwargs) = without_data(call)
     parameters = [each for each in module.parameters() if each.requires_grad]
     recorder = _Recorder(device)
     resident = {"parameters": module.parameters(), "buffers": module.buffers()}
     resident["inputs"] = tree_leaves((args, kwargs))
     for kind, tensors in resident.items():
         recorder.resident(kind, tensors)
-    made = optimizer(parameters) if optimizer is not None and parameters else None
-    precision = torch.autocast(device, autocast, enabled=autocast is not None)
-    with mode, recorder, recorder.watching(module), _as_torch_error(module):
+    with mode:
+        made = optimizer(module) if optimizer is not None and parameters else None
+    rules: AbstractContextManager[object] = contextlib.nullcontext()
+    if device.kind == "cuda":
+        rules = GpuRules()
+        for group in made.param_groups if made is not None else ():
+            group["foreach"] = True
+    precision = torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None)
+    with mode, rules, recorder, recorder.watching(module), _as_torch_error(module):
         for _ in range(1 + is_accumulating):
             recorder.phase = "activations"
             with precision:
                 found = module(*(args[:-1] if loss_fn else args), **kwargs)
                 loss = loss_fn(found, args[-1]) if loss_fn else found
-            loss = getattr(loss, "loss", loss)
-            found = None
+            loss, found = _scalar(loss), None
             recorder.phase = "backward of logits and loss"
             loss.backward()
             del loss
@@ -96,12 +110,25 @@ def eager_peak(
     return recorder.peak(update)
 
 
+def _scalar(found: Any) -> torch.Tensor:
+    """Return the loss of an output: its attribute ``loss``, itself, or a mean of its tensors."""
+    loss = getattr(found, "loss", None)
+    if loss is None:
+        loss = found
+    if isinstance(loss, torch.Tensor) and loss.dim() == 0:
+        return loss
+    tensors = [e for e in tree_leaves(loss) if isinstance(e, torch.Tensor) and e.requires_grad]
+    return cast(torch.Tensor, sum(each.float().mean() for each in tensors))
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     """A record of the storages of one kind of device, by allocation."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: Device) -> None:
         super().__init__()
         self.device, self.phase = device, ""
+        self.seconds = 0.0
+        """The roofline time of the ops so far."""
         self.trace: list[tuple[int, int]] = []
         self.kinds: list[str] = []
         """The kind of each key."""
@@ -120,7 +147,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
             result = function(*narrow, *args[2:], **(kwargs or {})).float()
         else:
             result = function(*args, **(kwargs or {}))
-        needed = workspace_bytes(self.device, function, args, result)
+        self.seconds += seconds_of(self.device, function, args, kwargs or {}, result)
+        needed = 0 if self.device.kind == "cuda" else workspace_bytes(function, args, result)
         if needed:
             key = self._allocate(needed)
             self.trace.append((key, -needed))
@@ -179,7 +207,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         for key, size in trace[: at + 1]:
             kinds[self.kinds[key]] += size
-        return EagerPeak(live[at], dict(kinds), max(live[update:], default=0), trace)
+        return EagerPeak(live[at], dict(kinds), max(live[update:], default=0), self.seconds, trace)
 
     def _note(self, each: Any) -> None:
         if not self._is_counted(each):
@@ -191,7 +219,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._known[address] = key, size, weakref.ref(storage, lambda _: self._free(address))
 
     def _is_counted(self, each: Any) -> bool:
-        return isinstance(each, FakeTensor) and each.device.type == self.device
+        return isinstance(each, FakeTensor)
 
     def _allocate(self, size: int) -> int:
         self.kinds.append(self.phase)

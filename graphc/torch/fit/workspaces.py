@@ -18,10 +18,8 @@ BLOCK = 16
 """Channels in a block of oneDNN's layouts; convolutions of fewer input channels read them plain."""
 
 
-def workspace_bytes(device: str, function: Any, args: Any, result: Any) -> int:
-    """Return the workspace of an op on a kind of device in bytes; 0 without a formula."""
-    if device != "cpu":
-        return 0
+def workspace_bytes(function: Any, args: Any, result: Any) -> int:
+    """Return the workspace of an op on a CPU in bytes; 0 without a formula."""
     if function in _FORMULAS:
         return _FORMULAS[function](*args)
     if torch.Tag.pointwise in function.tags:
