@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 
 import torch
 
@@ -17,6 +17,9 @@ from graphc.torch.fit.step import Prediction, Request, call_of, predict, with_op
 
 MOST = 3
 """The number of changes that are returned."""
+
+TRIES = 8
+"""The number of pairs of changes that are tried."""
 
 RANKS = (2, 4, 8)
 ADAPTER = Lora(16)
@@ -32,38 +35,54 @@ class Change:
 
 
 def cheapest(request: Request, found: Prediction) -> list[Change]:
-    """Return the fastest changes within the capacity by modeled time, at most `MOST`.
+    """Return the fastest changes that fit by modeled time, at most `MOST`.
 
-    Single changes are tried first, then pairs. Changes that train the same parameters come before
-    those that train adapters, and these before several ranks.
+    If no single change fits, pairs of different kinds are tried, those with the largest savings
+    first. Changes that train the same parameters come before those that train adapters, and these
+    before several ranks.
     """
+    groups = list(_groups(request))
+    tried = [
+        (number, Change(flags, step, step.seconds / found.seconds - 1))
+        for number, group in enumerate(groups)
+        for flags, changed in group
+        if (step := _predicted(changed)) is not None
+    ]
     capacity = request.memory.usable_bytes
-    alone = [(flags, changed) for group in _groups(request) for flags, changed in group]
-    fitting: list[Change] = []
-    for candidates in (alone, list(_pairs(request))):
-        for flags, changed in candidates:
-            with suppress(GraphcError):
-                if least_bytes(changed) <= capacity:
-                    step = predict(changed)
-                    if step.needed_bytes <= capacity:
-                        steps = changed.options.accumulate / request.options.accumulate
-                        extra = steps * step.seconds / found.seconds - 1
-                        fitting.append(Change(flags, step, extra))
-        if fitting:
-            break
+    fitting = [each for _, each in tried if each.prediction.needed_bytes <= capacity]
+    if not fitting:
+        fitting = list(islice(_pairs(request, found, tried), MOST))
     return sorted(fitting, key=lambda each: _rank(each.flags, each.extra_time))[:MOST]
+
+
+def _predicted(request: Request) -> Prediction | None:
+    """Return the prediction of a step; None if it cannot fit, or if its options do not apply."""
+    with suppress(GraphcError):
+        if least_bytes(request) <= request.memory.usable_bytes:
+            return predict(request)
+    return None
 
 
 def _rank(flags: str, extra_time: float) -> tuple[int, float]:
     return ("--lora" in flags) + 2 * ("--ranks" in flags), extra_time
 
 
-def _pairs(request: Request) -> Iterator[tuple[str, Request]]:
-    """Yield two changes at once, of different kinds."""
-    for first, second in combinations(range(len(list(_groups(request)))), 2):
-        for flags, changed in list(_groups(request))[first]:
-            for more, both in list(_groups(changed))[second]:
-                yield f"{flags} {more}", both
+def _pairs(
+    request: Request, found: Prediction, tried: Sequence[tuple[int, Change]]
+) -> Iterator[Change]:
+    """Yield pairs of changes that fit, of the `TRIES` with the largest savings."""
+
+    def needed(pair: tuple[tuple[int, Change], ...]) -> int:
+        return sum(change.prediction.needed_bytes for _, change in pair)
+
+    pairs = (pair for pair in combinations(tried, 2) if pair[0][0] != pair[1][0])
+    for (first, one), (second, other) in sorted(pairs, key=needed)[:TRIES]:
+        changed = dict(list(_groups(request))[first])[one.flags]
+        both = dict(list(_groups(changed))[second]).get(other.flags)
+        step = None if both is None else _predicted(both)
+        if step is not None and step.needed_bytes <= request.memory.usable_bytes:
+            extra = step.seconds / found.seconds - 1
+            yield Change(f"{one.flags} {other.flags}", step, extra)
 
 
 def _groups(request: Request) -> Iterator[list[tuple[str, Request]]]:

@@ -100,7 +100,7 @@ def eager_peak(
                 loss = loss_fn(found, args[-1]) if loss_fn else found
             loss, found = _scalar(loss), None
             recorder.phase = "backward of logits and loss"
-            loss.backward()
+            torch.autograd.backward(loss)  # unlike loss.backward(), recomputes under the rules
             del loss
         recorder.rename("gradients", (each.grad for each in parameters))
         recorder.phase, update = "workspace", len(recorder.trace)

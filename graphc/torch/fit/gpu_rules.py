@@ -34,9 +34,6 @@ class GpuRules(TorchFunctionMode):  # type: ignore[misc]
     ) -> Any:
         """Run a function of torch."""
         kwargs = kwargs or {}
-        if function is torch.Tensor.backward:  # recomputes checkpoints
-            with self:
-                return function(*args, **kwargs)
         if function is functional.dropout:
             return _dropout(*args, **kwargs)
         if function is functional.scaled_dot_product_attention:

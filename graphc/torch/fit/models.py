@@ -114,6 +114,9 @@ def from_config(path: Path, task: str) -> Source:
                 module = getattr(transformers, auto).from_config(
                     made, dtype=sizes.dtype, attn_implementation=attention
                 )
+                module.tie_weights()  # as skipped initialization would
+            if task == "causal-lm" and getattr(module, "loss_type", "") is None:
+                module.loss_type = "ForCausalLM"  # the default, of which it would warn
             return module.train(), None, (), inputs(made, sizes)
 
     if inputs not in (_tokens, _labeled):

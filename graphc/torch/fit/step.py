@@ -85,7 +85,9 @@ def predict(request: Request) -> Prediction:
         kinds["workspace"] += request.device.blas_workspace_bytes
         beside = sum(kinds.values()) - found.peak_bytes
         kinds[ALLOCATOR] = _reserved(request, found.trace, beside) - found.peak_bytes
-    return Prediction(kinds, found.seconds, found.trace, kinds["optimizer states"])
+    # The trace of an accumulating step has two micro-batches.
+    seconds = found.seconds * (options.accumulate / 2 if options.accumulate > 1 else 1)
+    return Prediction(kinds, seconds, found.trace, kinds["optimizer states"])
 
 
 def needed_for(request: Request, found: Prediction, trace: Sequence[tuple[int, int]]) -> int:
