@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "model", metavar="MODEL",
         help="file.py:function, which returns a module and its arguments; a config.json of "
-        "transformers or diffusers, or its directory; or a name of torchvision or timm",
+        "transformers or diffusers, or its directory; a name of torchvision or timm; a name of the zoo, or file.onnx",
     )  # fmt: skip
     parser.add_argument(
         "--task", default="causal-lm", metavar="TASK",
@@ -56,8 +56,10 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Print whether the step fits."""
+def run(options: argparse.Namespace) -> int:
+    """Print whether the step fits; networks of graphc are planned by ``graphc plan``."""
+    if options.model in MODELS or options.model.endswith(".onnx"):
+        return _planned(options)
     require_torch()
     from graphc.torch.fit.answer import answer, request_of, source_of
     from graphc.torch.fit.models import from_function
@@ -68,11 +70,6 @@ def run(options: argparse.Namespace) -> None:
     memory = memory_of(device)
     if memory is None:
         raise OptionError(f"the memory of {device.name} is unknown; choose another --device")
-    if options.model in MODELS or options.model.endswith(".onnx"):
-        raise OptionError(
-            f"{options.model} is a network of graphc; run graphc plan {options.model} --device "
-            f"{options.device}"
-        )
     with warnings.catch_warnings(action="ignore"):  # those of model libraries
         if ":" in options.model and ".py" in options.model:
             source = from_function(find_model(options.model, ()), options.model)
@@ -85,6 +82,16 @@ def run(options: argparse.Namespace) -> None:
         found = answer(options.model, request, plans=not options.no_plans)
     if options.json:
         say(json.dumps(found.json))
-        return
-    for line in found.lines():
-        say(line)
+    else:
+        for line in found.lines():
+            say(line)
+    return 0
+
+
+def _planned(options: argparse.Namespace) -> int:
+    from graphc.cli import main  # which imports this file
+
+    sizes = {"batch": options.batch, "seq": options.seq, "image": options.image}
+    settings = [f"{name}={size}" for name, size in sizes.items() if size not in (None, 1)]
+    given = ["--optimizer", options.optimizer, "--device", options.device]
+    return main(["plan", options.model, *settings, *given, *["--json"] * options.json])

@@ -140,7 +140,7 @@ def from_name(name: str) -> Source:
             known[each] = _names(each)
     found = next((each for each, names in known.items() if rest in names), None)
     if found is None:
-        names = [each for names in known.values() for each in names]
+        names = {each for names in known.values() for each in names}
         where = f"; {did_you_mean(rest, names)}" if did_you_mean(rest, names) else ""
         raise OptionError(
             f"unknown model {quoted(name)}; give file.py:function, a config.json, or a name of "

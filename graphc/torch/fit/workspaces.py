@@ -76,16 +76,17 @@ def _convolution_backward(
     copies = 2 if groups == x.shape[1] else 3 if x.element_size() == 4 else 5
     if _is_channels_last(x):
         return copies * weights
-    return _blocked(x) + _bytes(gradient) + (0 if x.element_size() == 4 else 4 * weights)
+    maps = _blocked(x) + _bytes(gradient)
+    return max(maps, weights) if x.element_size() == 4 else maps + 2 * weights
 
 
 def _is_product(x: torch.Tensor, weight: torch.Tensor, stride: Any) -> bool:
     """Return True for a convolution that is a matrix product of unconverted operands."""
-    return x.element_size() == 4 and set(weight.shape[2:]) == {1} and set(stride) == {1}
+    return bool(x.element_size() == 4) and set(weight.shape[2:]) == {1} and set(stride) == {1}
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
-    return x.dim() == 4 and x.stride(1) == 1 and x.shape[1] > 1
+    return bool(x.dim() == 4 and x.stride(1) == 1 and x.shape[1] > 1)
 
 
 def _blocked(x: torch.Tensor) -> int:
