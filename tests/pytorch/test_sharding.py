@@ -96,6 +96,7 @@ def test_stages_2_and_3_have_the_bytes_of_fully_shard(name, shard, ranks):
 RANK = """
 import os, torch
 from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from graphc.torch.budget.measure import recording
@@ -109,14 +110,25 @@ optimizer = ZeroRedundancyOptimizer(parallel.parameters(), torch.optim.AdamW)
 parallel(torch.randn(2, 64)).sum().backward()
 optimizer.step()
 states = sum(each.nbytes for state in optimizer.optim.state.values() for each in state.values())
-os.write(1, f"found {buckets} {states}\\n".encode())
+
+for block in module:
+    fully_shard(block)
+fully_shard(module)
+optimizer = torch.optim.AdamW(module.parameters())
+module(torch.randn(2, 64)).sum().backward()
+optimizer.step()
+local = [(each.to_local(), each.grad.to_local()) for each in module.parameters()]
+moments = [each for state in optimizer.state.values() for each in state.values()]
+found = [buckets, states, sum(each.nbytes for each, _ in local), sum(g.nbytes for _, g in local)]
+found.append(sum(getattr(each, "_local_tensor", each).nbytes for each in moments))
+os.write(1, f"found {' '.join(map(str, found))}\\n".encode())
 distributed.barrier()
 os._exit(0)  # threads of gloo may abort at exit
 """
 
 
 @pytest.mark.slow
-def test_ddp_and_stage_1_have_the_bytes_of_torch():
+def test_two_ranks_of_gloo_have_the_bytes_of_the_formulas():
     module = nn.Sequential(nn.Linear(64, 300), nn.Linear(300, 64), nn.Linear(64, 100))
     start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
     found = subprocess.run(
@@ -126,10 +138,13 @@ def test_ddp_and_stage_1_have_the_bytes_of_torch():
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
     lines = [line.split()[1:] for line in found.stdout.splitlines() if line.startswith("found ")]
-    expected = bytes_per_rank("zero1", 2, groups_of(module))
-    assert max(int(states) for _, states in lines) == expected.state_bytes
-    for buckets, _ in lines:
-        assert expected.buffer_bytes <= int(buckets) <= expected.buffer_bytes + 8192
+    first, second = ([int(number) for number in line] for line in lines)
+    ddp, one, _, three = (bytes_per_rank(each, 2, groups_of(module)) for each in SHARDS)
+    for buckets in (first[0], second[0]):
+        assert ddp.buffer_bytes <= buckets <= ddp.buffer_bytes + 8192
+    assert max(first[1], second[1]) == one.state_bytes
+    expected = [three.parameter_bytes, three.gradient_bytes, three.state_bytes]
+    assert first[2:] == second[2:] == expected
 
 
 def test_stages_divide_what_the_paper_says():

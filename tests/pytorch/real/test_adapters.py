@@ -1,6 +1,5 @@
 """LoRA and 4-bit layers against peft, transformers and bitsandbytes."""
 
-import copy
 import sys
 
 import pytest
@@ -22,10 +21,10 @@ from graphc.torch.fit.options import Lora  # noqa: E402
 pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
-def llama(device="meta", dtype=torch.bfloat16):
+def llama(device="meta", dtype=torch.bfloat16, width=64):
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4,
+        hidden_size=width, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, vocab_size=300,
     )  # fmt: skip
     with torch.device(device):
@@ -108,25 +107,33 @@ def test_quantized_layers_are_those_of_transformers(create):
     assert found
 
 
-def test_a_backward_pass_has_the_peak_of_bitsandbytes():
-    """Forward passes of bitsandbytes may use a fused kernel; backward passes dequantize."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_steps_of_qlora_have_the_peak_of_bitsandbytes(dtype):
+    """A whole step of a Llama with 4-bit layers and adapters, both run on a CPU."""
     package = pytest.importorskip("bitsandbytes")
-    layers = [nn.Linear(1024, 1024, bias=False) for _ in range(3)]
-    real = nn.Sequential(*(four_bit(package, each) for each in layers))
-    ours = nn.Sequential(*(Nf4Linear(copy.deepcopy(each)) for each in layers))
-    x = torch.randn(4, 1024, requires_grad=True)
-    found = []
-    for module in (real, ours):
-        module(x).sum().backward()
-        loss = module(x).sum()
-        found.append(measured_peak(loss.backward))
+    pytest.importorskip("peft")
+    ids = torch.randint(0, 300, (2, 32))
+    modules = real, ours = [llama("cpu", dtype, 512), llama("cpu", dtype, 512)]
+    quantize_base(ours)
+    for name, each in ours.named_modules():
+        if isinstance(each, Nf4Linear):
+            real.set_submodule(name, four_bit(package, real.get_submodule(name), dtype))
+    found, stored = [], []
+    for module in modules:
+        add_lora(module, Lora(8, ("q_proj", "v_proj")))
+        module(input_ids=ids, labels=ids).loss.backward()
+        module.zero_grad()
+        found.append(measured_peak(lambda m=module: m(input_ids=ids, labels=ids).loss.backward()))
+        stored.append(sum(each.nbytes for each in module.parameters()))
+    assert stored[0] == stored[1]
     assert found[1] == pytest.approx(found[0], rel=0.02)
 
 
-def four_bit(package, layer):
+def four_bit(package, layer, dtype):
+    """A quantized layer of bitsandbytes with the weight of a layer."""
     made = package.nn.Linear4bit(
-        layer.in_features, layer.out_features, bias=False, quant_type="nf4",
-        compute_dtype=torch.float32,
-    )  # fmt: skip
-    made.weight = package.nn.Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4")
+        layer.in_features, layer.out_features, bias=False, quant_type="nf4", compute_dtype=dtype
+    )
+    weight = layer.weight.data
+    made.weight = package.nn.Params4bit(weight, requires_grad=False, quant_type="nf4")
     return made.to("cpu")
