@@ -35,7 +35,7 @@ def on_profile(device: str | None, call: Call) -> tuple[Device | None, Call]:
     if device is None and not any(e.is_meta or isinstance(e, FakeTensor) for e in _tensors(call)):
         return None, call
     name = profile_with_memory(device) if isinstance(device, str) else device
-    return find_device(DEFAULT_GPU if name is None else name), without_data(call)
+    return find_device(DEFAULT_GPU if name is None else name), without_data(call)[1]
 
 
 def refuse_without_data(device: Device | None) -> None:
@@ -48,8 +48,8 @@ def refuse_without_data(device: Device | None) -> None:
         )
 
 
-def without_data(call: Call) -> Call:
-    """Return a copy of a call in which all strided tensors are fake tensors on the CPU.
+def without_data(call: Call, device: str = "cpu") -> tuple[FakeTensorMode, Call]:
+    """Return a mode, and a copy of a call in which all strided tensors are its fake tensors.
 
     Tensors that share a storage still share one. Other tensors, such as sparse ones, are copied.
     """
@@ -59,11 +59,12 @@ def without_data(call: Call) -> Call:
             of_storage[each.untyped_storage()._cdata].append(each)
     memo: dict[int, Any] = {}
     # Constants that a forward pass creates have data.
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, torch.no_grad():
         for tensors in of_storage.values():
-            for each, fake in zip(tensors, _fakes(tensors), strict=True):
+            for each, fake in zip(tensors, _fakes(tensors, device), strict=True):
                 memo[id(each)] = _like(each, fake)
-    return copy.deepcopy(call, memo)
+    return mode, copy.deepcopy(call, memo)
 
 
 def _tensors(call: Call) -> list[torch.Tensor]:
@@ -73,15 +74,15 @@ def _tensors(call: Call) -> list[torch.Tensor]:
     return [each for each in found if isinstance(each, torch.Tensor)]
 
 
-def _fakes(tensors: list[torch.Tensor]) -> Iterable[torch.Tensor]:
+def _fakes(tensors: list[torch.Tensor], device: str) -> Iterable[torch.Tensor]:
     """Return a fake tensor for each of the tensors in one storage."""
     size = tensors[0].untyped_storage().nbytes()
     for each in tensors:
         if len(tensors) == 1 and size == each.numel() * each.element_size():
-            yield torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device="cpu")
+            yield torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device)
         else:
             if each is tensors[0]:
-                whole = torch.empty(size, dtype=torch.uint8, device="cpu")
+                whole = torch.empty(size, dtype=torch.uint8, device=device)
             typed = whole.view(each.dtype) if each.dtype != torch.uint8 else whole
             yield typed.as_strided(each.shape, each.stride(), each.storage_offset()).detach()
 
