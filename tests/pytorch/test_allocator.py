@@ -1,14 +1,15 @@
 """The model of torch's caching allocator keeps its documented rules, and equals recorded runs."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_cases.allocation_traces import case
 
 from graphc.errors import OptionError
 from graphc.torch.fit.allocator import MIB, CachingAllocator, replay
-from torch_cases.allocation_traces import case
 
 RECORDED = Path(__file__).parent.parent / "golden" / "torch_allocator.txt"
 
@@ -119,7 +120,7 @@ def test_blocks_never_overlap_and_free_neighbors_are_merged(seed, is_expandable)
             (each.address, each.address + each.size, each.is_live)
             for each in [*allocator.live.values(), *free]
         )
-        assert all(end <= start for (_, end, _), (start, _, _) in zip(spans, spans[1:]))
+        assert all(end <= start for (_, end, _), (start, _, _) in pairwise(spans))
         assert sum(end - start for start, end, _ in spans) == allocator.reserved_bytes
         assert allocator.allocated_bytes <= allocator.reserved_bytes
         for each in free:

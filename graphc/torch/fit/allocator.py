@@ -241,10 +241,7 @@ class CachingAllocator:
         """Return a new segment, or memory of the expandable one; None at the capacity."""
         if self._is_expandable:
             return self._expand(pool, size)
-        if size < _OWN_SEGMENT:
-            segment = pool.page
-        else:
-            segment = align(size, _OWN_ROUNDING)
+        segment = pool.page if size < _OWN_SEGMENT else align(size, _OWN_ROUNDING)
         if self.reserved_bytes + segment > self._capacity:
             return None
         block = Block(self._next_address, segment)

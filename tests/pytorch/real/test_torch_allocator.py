@@ -13,8 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from graphc.torch.fit.allocator import MIB, replay  # noqa: E402 - these need torch
 from torch_cases.allocation_traces import case  # noqa: E402
+
+from graphc.torch.fit.allocator import MIB, replay  # noqa: E402 - these need torch
 
 ROOT = Path(torch.__file__).parent
 HEADERS = ROOT.parent / "triton" / "backends" / "nvidia" / "include"
