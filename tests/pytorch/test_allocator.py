@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch_cases.allocation_traces import case
 
 from graphc.errors import OptionError
-from graphc.torch.fit.allocator import MIB, CachingAllocator, replay
+from graphc.torch.fit.allocator import MIB, CachingAllocator, blas_workspaces, replay
 
 RECORDED = Path(__file__).parent.parent / "golden" / "torch_allocator.txt"
 
@@ -92,6 +92,22 @@ def test_expandable_segments_grow_in_place():
 def test_errors_name_the_rule_and_the_value(trace, settings, text):
     with pytest.raises(OptionError, match=text):
         replay(trace, **settings)
+
+
+def test_a_published_snapshot():
+    """``X @ W + b`` with 10,000 weights, and the workspace of cuBLAS.
+
+    discuss.pytorch.org/t/178671 lists the blocks of `torch.cuda.memory_snapshot`.
+    """
+    allocator = CachingAllocator()
+    workspace, _ = blas_workspaces(80)
+    for key, size in enumerate((40_000, 40, 4_000, workspace, 40, 40)):
+        allocator.allocate(key, size)
+    allocator.free(4)  # X @ W
+    live = sorted(each.size for each in allocator.live.values())
+    assert live == [512, 512, 4_096, 40_448, 8_519_680]
+    assert sorted(each.size for each in allocator.free_blocks()) == [512, 2_051_072, 12_451_840]
+    assert allocator.reserved_bytes == 2_097_152 + 20_971_520
 
 
 def test_entries_of_zero_bytes_are_skipped():
