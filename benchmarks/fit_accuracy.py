@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import gc
 import io
+import random
 import sys
 import time
 import warnings
@@ -169,12 +170,18 @@ def summary(rows: list[Row]) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("classes", nargs="*", metavar="CLASS")
+    parser.add_argument("--minutes", type=float, default=60, help="no class begins after them")
     output_argument(parser, "fit_accuracy.json")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     rows: list[Row] = []
     refused: dict[str, str] = {}
-    for name in options.classes or CLASSES:
+    names = options.classes or list(CLASSES)
+    random.Random(0).shuffle(names)
+    until = time.monotonic() + options.minutes * 60
+    for name in names:
+        if time.monotonic() > until:
+            break
         for optimizer, autocast, factor in STEPS:
             try:
                 rows.append(row_of(name, optimizer, autocast, factor))

@@ -29,7 +29,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "model", metavar="MODEL",
         help="file.py:function, which returns a module and its arguments; a config.json of "
-        "transformers or diffusers, or its directory; a name of torchvision or timm; a name of the zoo, or file.onnx",
+        "transformers or diffusers, or its directory; a name of torchvision, timm or the zoo; or "
+        "file.onnx",
     )  # fmt: skip
     parser.add_argument(
         "--task", default="causal-lm", metavar="TASK",

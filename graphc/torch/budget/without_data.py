@@ -51,7 +51,7 @@ def refuse_without_data(device: Device | None) -> None:
 
 
 def without_data(call: Call) -> tuple[FakeTensorMode, Call]:
-    """Return a mode, and a copy of a call in which all strided tensors are its fake tensors on a CPU.
+    """Return a mode, and a copy of a call whose strided tensors are fake tensors of it on a CPU.
 
     Tensors that share a storage still share one. Other tensors, such as sparse ones, are copied.
     """

@@ -27,7 +27,7 @@ from graphc.ir.device import NATIVE_CPU, Device
 from graphc.torch.budget.without_data import Call, without_data
 from graphc.torch.fit.gpu_rules import GpuRules
 from graphc.torch.fit.roofline import seconds_of
-from graphc.torch.fit.workspaces import workspace_bytes
+from graphc.torch.fit.workspaces import LOSSES_PER_ELEMENT, workspace_bytes
 
 aten = torch.ops.aten
 
@@ -148,12 +148,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         else:
             result = function(*args, **(kwargs or {}))
         self.seconds += seconds_of(self.device, function, args, kwargs or {}, result)
+        for each in tree_leaves(result):
+            self._note(each, _bytes_of_loss(function, args))
         needed = 0 if self.device.kind == "cuda" else workspace_bytes(function, args, result)
         if needed:
             key = self._allocate(needed)
             self.trace.append((key, -needed))
-        for each in tree_leaves(result):
-            self._note(each)
         return result
 
     def resident(self, kind: str, tensors: Iterable[Any]) -> None:
@@ -209,11 +209,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
             kinds[self.kinds[key]] += size
         return EagerPeak(live[at], dict(kinds), max(live[update:], default=0), self.seconds, trace)
 
-    def _note(self, each: Any) -> None:
+    def _note(self, each: Any, least_bytes: int = 0) -> None:
         if not self._is_counted(each):
             return
         storage = each.untyped_storage()
-        address, size = storage._cdata, storage.nbytes()
+        address, size = storage._cdata, max(storage.nbytes(), least_bytes)
         if address not in self._known and size:
             key = self._allocate(size)
             self._known[address] = key, size, weakref.ref(storage, lambda _: self._free(address))
@@ -229,6 +229,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _free(self, address: int) -> None:
         key, size, _ = self._known.pop(address)
         self.trace.append((key, -size))
+
+
+def _bytes_of_loss(function: Any, args: Any) -> int:
+    return int(args[0].nbytes) if function in LOSSES_PER_ELEMENT else 0
 
 
 @contextlib.contextmanager

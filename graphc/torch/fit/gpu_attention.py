@@ -32,9 +32,12 @@ def gpu_attention(
         groups = query.shape[-3] // key.shape[-3]
         key, value = (each.repeat_interleave(groups, -3) for each in (key, value))
     if attn_mask is None and query.dtype in HALVES:
-        kernel, masks = aten._scaled_dot_product_flash_attention, ()
+        kernel, masks = aten._scaled_dot_product_flash_attention, tuple[object, ...]()
     else:
-        kernel, masks = aten._scaled_dot_product_efficient_attention, (_additive(attn_mask, query), True)
+        kernel, masks = (
+            aten._scaled_dot_product_efficient_attention,
+            (_additive(attn_mask, query), True),
+        )
     return kernel(query, key, value, *masks, dropout_p, is_causal, scale=scale)[0]
 
 

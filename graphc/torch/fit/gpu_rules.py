@@ -2,7 +2,7 @@
 
 A torch built for CUDA cannot run a backward pass on fake tensors of a GPU without a GPU. Four
 rules for CUDA that change the bytes of a step are applied to tensors of a CPU instead. Dropout
-saves a mask of one byte per element. Fused attention saves no mask of its dropout. Autocast
+saves a mask of one byte per element. Attention is one fused kernel, with dropout too. Autocast
 computes the functions of its float32 list in float32. Optimizers update all parameters at once
 (``foreach``).
 """
@@ -15,6 +15,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
+
+from graphc.torch.fit.gpu_attention import gpu_attention
 
 IN_FLOAT32 = {
     functional.layer_norm, functional.group_norm, functional.softmax, functional.log_softmax,
@@ -37,7 +39,7 @@ class GpuRules(TorchFunctionMode):  # type: ignore[misc]
         if function is functional.dropout:
             return _dropout(*args, **kwargs)
         if function is functional.scaled_dot_product_attention:
-            return _attention(*args, **kwargs)
+            return gpu_attention(*args, **kwargs)
         if function in IN_FLOAT32 and torch.is_autocast_enabled("cpu"):
             args, kwargs = tree_map(_wide, (args, kwargs))
             with torch.autocast("cpu", enabled=False):
@@ -51,21 +53,6 @@ def _dropout(
     if not training or p == 0:
         return x
     return torch.native_dropout(x, p, True)[0]
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    *args: Any,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """Run attention without dropout, since the fused kernel of a CPU has none."""
-    return functional.scaled_dot_product_attention(
-        query, key, value, attn_mask, 0.0, *args, **kwargs
-    )
 
 
 def _wide(each: Any) -> Any:

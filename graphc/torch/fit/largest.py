@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from graphc.torch.fit.step import Prediction, Request, needed_for, predict
 
@@ -39,7 +40,7 @@ def largest_seq(request: Request, found: Prediction) -> int | None:
     return _largest(request, found, known, request.source.longest or MOST)
 
 
-def _sized(request: Request, **sizes: int) -> Request:
+def _sized(request: Request, **sizes: Any) -> Request:
     return replace(request, sizes=replace(request.sizes, **sizes))
 
 

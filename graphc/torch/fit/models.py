@@ -72,7 +72,9 @@ def from_function(function: Callable[..., Any], name: str) -> Source:
                 f"{name} must return a module and a tuple of arguments, and optionally keyword "
                 f"arguments and a loss function; it returned {quoted(made)}"
             )
-        module, args, kwargs, loss_fn = (*made, *({}, None)[len(made) - 2 :])
+        module, args = made[:2]
+        kwargs = made[2] if len(made) > 2 else {}
+        loss_fn = made[3] if len(made) > 3 else None
         return module.to(sizes.dtype), loss_fn, _floats(tuple(args), sizes), dict(kwargs or {})
 
     default = known["seq"].default if "seq" in known else None

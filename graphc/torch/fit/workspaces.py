@@ -18,6 +18,14 @@ BLOCK = 16
 """Channels in a block of oneDNN's layouts; convolutions of fewer input channels read them plain."""
 
 
+LOSSES_PER_ELEMENT = (
+    aten.mse_loss.default,
+    aten.smooth_l1_loss.default,
+    aten.huber_loss.default,
+)
+"""Losses whose scalar result keeps a storage with a number for each element."""
+
+
 def workspace_bytes(function: Any, args: Any, result: Any) -> int:
     """Return the workspace of an op on a CPU in bytes; 0 without a formula."""
     if function in _FORMULAS:
@@ -53,6 +61,10 @@ def _layer_norm_backward(gradient: torch.Tensor, x: torch.Tensor, *_: Any) -> in
 
 def _batch_norm_backward(gradient: torch.Tensor, x: torch.Tensor, *_: Any) -> int:
     return _bytes(x) if gradient.is_contiguous() and x.is_contiguous() else 0
+
+
+def _loss_per_element(x: torch.Tensor, *_: Any) -> int:
+    return _bytes(x)
 
 
 def _convolution(x: torch.Tensor, weight: torch.Tensor, _: Any, stride: Any, *rest: Any) -> int:
@@ -109,6 +121,10 @@ _FORMULAS: dict[object, Callable[..., int]] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.mse_loss.default: _loss_per_element,
+    aten.smooth_l1_loss.default: _loss_per_element,
+    aten.huber_loss.default: _loss_per_element,
+    aten.binary_cross_entropy.default: _loss_per_element,
     aten.native_layer_norm.default: _contiguous_copy,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
 }
