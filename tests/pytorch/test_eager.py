@@ -67,14 +67,15 @@ def measured(module, args, make, autocast, passes=1):
 
 @pytest.mark.parametrize("make", [sgd, adamw])
 @pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize(("model", "tolerance"), [(mlp, 0.01), (conv, 0.03)])
-def test_the_peak_is_the_measured_one(model, tolerance, autocast, make):
+@pytest.mark.parametrize("model", [mlp, conv])
+def test_the_peak_is_the_measured_one(model, autocast, make):
     module, args = model()
     found = eager_peak(
         (module, LOSS, args, {}), make, autocast=torch.bfloat16 if autocast else None
     )
     peak = measured(module, args, make, autocast)
-    assert found.peak_bytes == pytest.approx(peak, rel=tolerance)
+    # oneDNN's scratchpads for bfloat16 depend on the instruction set.
+    assert found.peak_bytes == pytest.approx(peak, rel=0.05 if autocast else 0.01)
     assert sum(found.by_kind_bytes.values()) == found.peak_bytes
 
 

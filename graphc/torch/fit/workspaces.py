@@ -63,6 +63,13 @@ def _batch_norm_backward(gradient: torch.Tensor, x: torch.Tensor, *_: Any) -> in
     return _bytes(x) if gradient.is_contiguous() and x.is_contiguous() else 0
 
 
+def _product(x: torch.Tensor, other: torch.Tensor) -> int:
+    """Return the bytes of a transposed 16-bit operand and of the result, which oneDNN copies."""
+    if x.element_size() != 2 or x.stride(-1) == 1:
+        return 0
+    return _bytes(x) + x.shape[0] * other.shape[1] * 2
+
+
 def _loss_per_element(x: torch.Tensor, *_: Any) -> int:
     return _bytes(x)
 
@@ -121,6 +128,7 @@ _FORMULAS: dict[object, Callable[..., int]] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.mm.default: _product,
     aten.mse_loss.default: _loss_per_element,
     aten.smooth_l1_loss.default: _loss_per_element,
     aten.huber_loss.default: _loss_per_element,
