@@ -75,7 +75,7 @@ def test_the_peak_is_the_measured_one(model, autocast, make):
     )
     peak = measured(module, args, make, autocast)
     # oneDNN's scratchpads for bfloat16 depend on the instruction set.
-    assert found.peak_bytes == pytest.approx(peak, rel=0.05 if autocast else 0.01)
+    assert found.peak_bytes == pytest.approx(peak, rel=0.08 if autocast else 0.01)
     assert sum(found.by_kind_bytes.values()) == found.peak_bytes
 
 

@@ -67,7 +67,7 @@ def _product(x: torch.Tensor, other: torch.Tensor) -> int:
     """Return the bytes of a transposed 16-bit operand and of the result, which oneDNN copies."""
     if x.element_size() != 2 or x.stride(-1) == 1:
         return 0
-    return _bytes(x) + x.shape[0] * other.shape[1] * 2
+    return _bytes(x) + int(x.shape[0] * other.shape[1] * 2)
 
 
 def _loss_per_element(x: torch.Tensor, *_: Any) -> int:
