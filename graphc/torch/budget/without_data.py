@@ -36,7 +36,7 @@ def on_profile(device: str | None, call: Call) -> tuple[Device | None, Call]:
     if device is None and not any(e.is_meta or isinstance(e, FakeTensor) for e in deciding):
         return None, call
     name = profile_with_memory(device) if isinstance(device, str) else device
-    return find_device(DEFAULT_GPU if name is None else name), without_data(call)
+    return find_device(DEFAULT_GPU if name is None else name), without_data(call)[1]
 
 
 def refuse_without_data(device: Device | None) -> None:
@@ -49,8 +49,8 @@ def refuse_without_data(device: Device | None) -> None:
         )
 
 
-def without_data(call: Call) -> Call:
-    """Return a copy of a call in which all strided tensors are fake tensors on the CPU.
+def without_data(call: Call) -> tuple[FakeTensorMode, Call]:
+    """Return a mode, and a copy of a call whose strided tensors are fake tensors of it on a CPU.
 
     Tensors that share a storage still share one. Other tensors, such as sparse ones, are copied.
     """
@@ -60,11 +60,12 @@ def without_data(call: Call) -> Call:
             of_storage[each.untyped_storage()._cdata].append(each)
     memo: dict[int, Any] = {}
     # Constants that a forward pass creates have data.
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, torch.no_grad():
         for tensors in of_storage.values():
             for each, fake in zip(tensors, _fakes(tensors), strict=True):
                 memo[id(each)] = _like(each, fake)
-    return copy.deepcopy(call, memo)
+    return mode, copy.deepcopy(call, memo)
 
 
 def _tensors(call: Call) -> list[torch.Tensor]:

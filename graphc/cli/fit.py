@@ -1,0 +1,98 @@
+"""graphc fit: whether a training step of torch fits a device, without weights or a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from graphc.cli.arguments import add_options
+from graphc.cli.models import find_model
+from graphc.cli.terminal import say
+from graphc.errors import OptionError
+from graphc.ir.device import DEFAULT_GPU, find_device, profile_with_memory
+from graphc.keywords import declared
+from graphc.models import MODELS
+from graphc.runtime.memory import memory_of
+from graphc.torch.versions import require_torch
+
+if TYPE_CHECKING:
+    from graphc.cli.arguments import Commands
+
+
+def add(commands: Commands) -> None:
+    """Register the command."""
+    from graphc.torch.fit.options import FitOptions
+
+    parser = commands.add_parser("fit", help="whether a training step of torch fits a device")
+    parser.add_argument(
+        "model", metavar="MODEL",
+        help="file.py:function, which returns a module and its arguments; a config.json of "
+        "transformers or diffusers, or its directory; a name of torchvision, timm or the zoo; or "
+        "file.onnx",
+    )  # fmt: skip
+    parser.add_argument(
+        "--task", default="causal-lm", metavar="TASK",
+        help="task of a config.json, such as image-classification (default: causal-lm)",
+    )  # fmt: skip
+    for name, text in (
+        ("batch", "examples per step (default: 1)"),
+        ("seq", "tokens of an example"),
+        ("image", "pixels of the side of an image"),
+    ):
+        default = 1 if name == "batch" else None
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=text)
+    parser.add_argument("--dtype", default="float32", help="dtype of the parameters")
+    parser.add_argument("--autocast", help="dtype of autocast")
+    parser.add_argument(
+        "--device", default=DEFAULT_GPU, metavar="D",
+        help=f"a device profile, or a GPU's memory such as 16GB (default: {DEFAULT_GPU})",
+    )  # fmt: skip
+    add_options(parser, FitOptions, tuple(declared(FitOptions)))
+    parser.add_argument(
+        "--no-plans", action="store_true", help="leave out the peaks of aot_eager and of a plan"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print whether the step fits; networks of graphc are planned by ``graphc plan``."""
+    if options.model in MODELS or options.model.endswith(".onnx"):
+        return _planned(options)
+    require_torch()
+    from graphc.torch.fit.answer import answer, request_of, source_of
+    from graphc.torch.fit.models import from_function
+    from graphc.torch.fit.options import FitOptions
+
+    chosen = FitOptions(**{name: getattr(options, name) for name in declared(FitOptions)})
+    device = find_device(profile_with_memory(options.device))
+    memory = memory_of(device)
+    if memory is None:
+        raise OptionError(f"the memory of {device.name} is unknown; choose another --device")
+    with warnings.catch_warnings(action="ignore"):  # those of model libraries
+        if ":" in options.model and ".py" in options.model:
+            source = from_function(find_model(options.model, ()), options.model)
+        else:
+            source = source_of(options.model, options.task)
+        sizes: dict[str, Any] = {
+            name: getattr(options, name) for name in ("batch", "seq", "image", "dtype", "autocast")
+        }
+        request = request_of(source, chosen, device, memory, **sizes)
+        found = answer(options.model, request, plans=not options.no_plans)
+    if options.json:
+        say(json.dumps(found.json))
+    else:
+        for line in found.lines():
+            say(line)
+    return 0
+
+
+def _planned(options: argparse.Namespace) -> int:
+    from graphc.cli import main  # which imports this file
+
+    sizes = {"batch": options.batch, "seq": options.seq, "image": options.image}
+    settings = [f"{name}={size}" for name, size in sizes.items() if size not in (None, 1)]
+    given = ["--optimizer", options.optimizer, "--device", options.device]
+    return main(["plan", options.model, *settings, *given, *["--json"] * options.json])

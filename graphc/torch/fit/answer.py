@@ -1,0 +1,84 @@
+"""Answers the question of `graphc fit` for a model, its sizes, options and device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from graphc.errors import GraphcError, OptionError, or_all, quoted
+from graphc.ir.device import Device
+from graphc.ir.device_memory import DeviceMemory
+from graphc.torch.fit.changes import cheapest, least_bytes
+from graphc.torch.fit.largest import largest_batch, largest_seq
+from graphc.torch.fit.models import Sizes, Source, from_config, from_name
+from graphc.torch.fit.options import FitOptions
+from graphc.torch.fit.plans import planned_peaks
+from graphc.torch.fit.report import FitReport
+from graphc.torch.fit.step import Request, predict
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def source_of(model: str, task: str) -> Source:
+    """Return the source of a configuration or a name; raises `OptionError` for unknown ones."""
+    path = Path(model)
+    if path.is_dir() or path.suffix == ".json":
+        return from_config(path, task)
+    return from_name(model)
+
+
+def request_of(
+    source: Source,
+    options: FitOptions,
+    device: Device,
+    memory: DeviceMemory,
+    *,
+    batch: int = 1,
+    seq: int | None = None,
+    image: int | None = None,
+    dtype: str = "float32",
+    autocast: str | None = None,
+) -> Request:
+    """Return a request; raises `OptionError` for impossible sizes and dtypes."""
+    for name in (dtype, autocast):
+        if name is not None and name not in DTYPES:
+            raise OptionError(f"unknown dtype {quoted(name)}; {or_all(name, DTYPES)}")
+    if autocast == "float32" or (autocast and dtype != "float32"):
+        raise OptionError(
+            f"--autocast {autocast} has no effect on --dtype {dtype}; autocast computes a float32 "
+            "module in bfloat16 or float16"
+        )
+    for flag, size in (("--batch", batch), ("--seq", seq), ("--image", image)):
+        if size is not None and size < 1:
+            raise OptionError(f"{flag} must be at least 1, got {size}")
+    if seq is not None and source.longest is not None and seq > source.longest:
+        raise OptionError(f"--seq {seq} exceeds the {source.longest} positions of the model")
+    sizes = Sizes(batch, seq, image, DTYPES[dtype], options.attention)
+    return Request(source, sizes, options, device, memory, DTYPES[autocast] if autocast else None)
+
+
+def answer(model: str, request: Request, *, plans: bool) -> FitReport:
+    """Return the report of a request; with `plans`, also the peaks of aot_eager and of a plan."""
+    is_planned = request.options.checkpoint == "graphc"
+    if is_planned:
+        request = replace(request, options=replace(request.options, checkpoint="none"))
+    found, capacity = predict(request), request.memory.usable_bytes
+    may_fit = least_bytes(request) <= capacity
+    planned, error = None, ""
+    if plans or is_planned:
+        try:
+            planned = planned_peaks(request, found, capacity)
+        except GraphcError as raised:
+            error = str(raised)
+    return FitReport(
+        model,
+        request.memory,
+        found,
+        largest_batch(request, found) if may_fit else 0,
+        largest_seq(request, found) if may_fit else 0,
+        planned,
+        error,
+        [] if found.needed_bytes <= capacity else cheapest(request, found),
+    )

@@ -1,0 +1,130 @@
+"""Changes of the options of a step that make it fit a device, cheapest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+
+import torch
+
+from graphc.errors import GraphcError
+from graphc.torch.fit.optimizers import state_sizes
+from graphc.torch.fit.options import Lora
+from graphc.torch.fit.parameters import parameters_of
+from graphc.torch.fit.step import Prediction, Request, call_of, predict, with_options
+
+MOST = 3
+"""The number of changes that are returned."""
+
+TRIES = 8
+"""The number of pairs of changes that are tried."""
+
+RANKS = (2, 4, 8)
+ADAPTER = Lora(16)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Options to add to the command, the step with them, and its time relative to the original."""
+
+    flags: str
+    prediction: Prediction
+    extra_time: float
+
+
+def cheapest(request: Request, found: Prediction) -> list[Change]:
+    """Return the fastest changes that fit by modeled time, at most `MOST`.
+
+    If no single change fits, pairs of different kinds are tried, those with the largest savings
+    first. Changes that train the same parameters come before those that train adapters, and these
+    before several ranks.
+    """
+    groups = list(_groups(request))
+    tried = [
+        (number, Change(flags, step, step.seconds / found.seconds - 1))
+        for number, group in enumerate(groups)
+        for flags, changed in group
+        if (step := _predicted(changed)) is not None
+    ]
+    capacity = request.memory.usable_bytes
+    fitting = [each for _, each in tried if each.prediction.needed_bytes <= capacity]
+    if not fitting:
+        fitting = list(islice(_pairs(request, found, tried), MOST))
+    return sorted(fitting, key=lambda each: _rank(each.flags, each.extra_time))[:MOST]
+
+
+def _predicted(request: Request) -> Prediction | None:
+    """Return the prediction of a step; None if it cannot fit, or if its options do not apply."""
+    with suppress(GraphcError):
+        if least_bytes(request) <= request.memory.usable_bytes:
+            return predict(request)
+    return None
+
+
+def _rank(flags: str, extra_time: float) -> tuple[int, float]:
+    return ("--lora" in flags) + 2 * ("--ranks" in flags), extra_time
+
+
+def _pairs(
+    request: Request, found: Prediction, tried: Sequence[tuple[int, Change]]
+) -> Iterator[Change]:
+    """Yield pairs of changes that fit, of the `TRIES` with the largest savings."""
+
+    def needed(pair: tuple[tuple[int, Change], ...]) -> int:
+        return sum(change.prediction.needed_bytes for _, change in pair)
+
+    pairs = (pair for pair in combinations(tried, 2) if pair[0][0] != pair[1][0])
+    for (first, one), (second, other) in sorted(pairs, key=needed)[:TRIES]:
+        changed = dict(list(_groups(request))[first])[one.flags]
+        both = dict(list(_groups(changed))[second]).get(other.flags)
+        step = None if both is None else _predicted(both)
+        if step is not None and step.needed_bytes <= request.memory.usable_bytes:
+            extra = step.seconds / found.seconds - 1
+            yield Change(f"{one.flags} {other.flags}", step, extra)
+
+
+def _groups(request: Request) -> Iterator[list[tuple[str, Request]]]:
+    """Yield changes by kind: recomputation, batch, precision, optimizer, adapters, ranks."""
+    options, sizes = request.options, request.sizes
+    changes = []
+    if options.checkpoint == "none":
+        changes.append(("--checkpoint blocks", with_options(request, checkpoint="blocks")))
+    if not options.chunked_loss:
+        changes.append(("--chunked-loss", with_options(request, chunked_loss=True)))
+    yield changes
+    half = replace(request, sizes=replace(sizes, batch=sizes.batch // 2))
+    count = 2 * options.accumulate
+    flags = f"--batch {sizes.batch // 2} --accumulate {count}"
+    is_even = sizes.batch % 2 == 0
+    yield [(flags, with_options(half, accumulate=count))] if is_even else []
+    narrow = replace(sizes, dtype=torch.bfloat16)
+    is_wide = sizes.dtype == torch.float32
+    yield [("--dtype bfloat16", replace(request, sizes=narrow, autocast=None))] if is_wide else []
+    is_adam = options.optimizer in ("adam", "adamw")
+    small = with_options(request, optimizer="adam8bit")
+    yield [("--optimizer adam8bit", small)] if is_adam else []
+    flags = f"--lora r={ADAPTER.rank}"
+    if options.lora is None:
+        yield [
+            (flags, with_options(request, lora=ADAPTER)),
+            (f"{flags} --base 4bit", with_options(request, lora=ADAPTER, base="4bit")),
+        ]
+    else:
+        is_whole = options.base is None
+        yield [("--base 4bit", with_options(request, base="4bit"))] if is_whole else []
+    yield [
+        (f"--shard zero3 --ranks {count}", with_options(request, shard="zero3", ranks=count))
+        for count in RANKS
+        if options.shard is None
+    ]
+
+
+def least_bytes(request: Request) -> int:
+    """Return a lower bound on the bytes of a step: parameters and optimizer states."""
+    parameters = parameters_of(call_of(request)[0])
+    whole = sum(each.size_bytes for each in parameters)
+    return (whole + sum(state_sizes(request.options.optimizer, parameters))) // (
+        request.options.ranks
+    )

@@ -1,0 +1,309 @@
+"""Modules on the meta device and their arguments, from a name or a configuration.
+
+No weights are downloaded or created. A source returns a call for sizes: a module, its loss or
+None, and arguments, all on the meta device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from graphc.errors import DependencyError, GraphcError, OptionError, did_you_mean, or_all, quoted
+from graphc.torch.budget.without_data import Call
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of an example; None stands for the default of the model."""
+
+    batch: int = 1
+    seq: int | None = None
+    image: int | None = None
+    dtype: torch.dtype = torch.float32
+    attention: str = "sdpa"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A function that returns a new call for the given sizes.
+
+    `seq` is the default length of a sequence, None without sequences; `longest` is the most.
+    """
+
+    make: Callable[[Sizes], Call]
+    seq: int | None = None
+    longest: int | None = None
+
+
+MOST_TOKENS = 1024
+"""The default length of a sequence, unless the model has a lower limit."""
+
+
+def from_function(function: Callable[..., Any], name: str) -> Source:
+    """Return the source of a user's function.
+
+    It may have parameters ``batch``, ``seq`` and ``image``. It returns (module, arguments), and
+    optionally keyword arguments and a loss function, which takes the output and the last argument.
+    Raises `OptionError` for sizes that it has no parameter for, and for other results.
+    """
+    known = inspect.signature(function).parameters
+
+    def source(sizes: Sizes) -> Call:
+        _only_sdpa(sizes, name)
+        given = {"batch": sizes.batch, "seq": sizes.seq, "image": sizes.image}
+        for key, value in given.items():
+            if value not in (None, 1) and key not in known:
+                raise OptionError(f"{name} has no parameter {key}; add it, or leave out --{key}")
+        given = {key: value for key, value in given.items() if key in known and value is not None}
+        with _building(name):
+            made = function(**given)
+        if not isinstance(made, tuple) or len(made) < 2 or not isinstance(made[0], nn.Module):
+            raise OptionError(
+                f"{name} must return a module and a tuple of arguments, and optionally keyword "
+                f"arguments and a loss function; it returned {quoted(made)}"
+            )
+        module, args = made[:2]
+        kwargs = made[2] if len(made) > 2 else {}
+        loss_fn = made[3] if len(made) > 3 else None
+        return module.to(sizes.dtype), loss_fn, _floats(tuple(args), sizes), dict(kwargs or {})
+
+    default = known["seq"].default if "seq" in known else None
+    return Source(source, default if isinstance(default, int) else None)
+
+
+def from_config(path: Path, task: str) -> Source:
+    """Return the source of a ``config.json`` of transformers or diffusers, or of its directory.
+
+    Raises `OptionError` for unknown configurations and tasks.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{quoted(str(file))} is not a configuration: {error}") from None
+    if "_class_name" in config:
+        return _denoiser(config)
+    transformers = _library("transformers")
+    transformers.utils.logging.set_verbosity_error()  # it warns about parts of configurations
+    kinds = transformers.CONFIG_MAPPING.keys()
+    kind = config.get("model_type")
+    if kind not in kinds:
+        raise OptionError(
+            f"{quoted(str(file))} has the model_type {quoted(kind)}, which transformers does not "
+            f"know{did_you_mean(kind, kinds, before='; ')}"
+        )
+    if task not in TASKS:
+        raise OptionError(f"unknown task {quoted(task)}; {or_all(task, TASKS)}")
+    auto, inputs = TASKS[task]
+    made = transformers.AutoConfig.for_model(**config)
+
+    def source(sizes: Sizes) -> Call:
+        attention = "eager" if sizes.attention == "eager" else "sdpa"
+        with _building(file.name):
+            from transformers.initialization import no_init_weights
+
+            with no_init_weights():
+                module = getattr(transformers, auto).from_config(
+                    made, dtype=sizes.dtype, attn_implementation=attention
+                )
+                module.tie_weights()  # as skipped initialization would
+            if task == "causal-lm" and getattr(module, "loss_type", "") is None:
+                module.loss_type = "ForCausalLM"  # the default, of which it would warn
+            return module.train(), None, (), inputs(made, sizes)
+
+    if inputs not in (_tokens, _labeled):
+        return Source(source)
+    most = longest(made)
+    return Source(source, min(MOST_TOKENS, most or MOST_TOKENS), most)
+
+
+def from_name(name: str) -> Source:
+    """Return the source of an image model of torchvision or timm.
+
+    ``torchvision:`` or ``timm:`` before the name selects the library. Raises `OptionError` with
+    near matches for an unknown name.
+    """
+    library, _, rest = name.rpartition(":")
+    known: dict[str, list[str]] = {}
+    for each in (library,) if library else ("torchvision", "timm"):
+        if each not in ("torchvision", "timm"):
+            raise OptionError(f"unknown library {quoted(each)}; choose torchvision or timm")
+        with contextlib.suppress(DependencyError):
+            known[each] = _names(each)
+    found = next((each for each, names in known.items() if rest in names), None)
+    if found is None:
+        names = {each for names in known.values() for each in names}
+        where = f"; {did_you_mean(rest, names)}" if did_you_mean(rest, names) else ""
+        raise OptionError(
+            f"unknown model {quoted(name)}; give file.py:function, a config.json, or a name of "
+            f"the zoo{''.join(f', {each}' for each in known)}{where}"
+        )
+    return Source(lambda sizes: _classifier(found, rest, sizes))
+
+
+def _names(library: str) -> list[str]:
+    if library == "timm":
+        return list(_library("timm").list_models())
+    _library("torchvision")
+    from torchvision.models import list_models
+
+    return list(list_models())
+
+
+def _classifier(library: str, name: str, sizes: Sizes) -> Call:
+    _only_sdpa(sizes, name)
+    side = sizes.image
+    with _building(name):
+        if library == "timm":
+            create = _library("timm").create_model
+            try:
+                module = create(name, **({"img_size": side} if side else {}))
+            except TypeError:  # the model takes images of any size
+                module = create(name)
+            side = side or module.default_cfg["input_size"][-1]
+        else:
+            from torchvision.models import get_model
+
+            module = get_model(name, weights=None)
+        x = torch.empty(sizes.batch, 3, side or 224, side or 224, dtype=sizes.dtype)
+        labels = torch.empty(sizes.batch, dtype=torch.long)
+    return module.to(sizes.dtype).train(), functional.cross_entropy, (x, labels), {}
+
+
+def _denoiser(config: Mapping[str, Any]) -> Source:
+    """Return the source of a U-Net of diffusers that learns to predict noise."""
+    name = config["_class_name"]
+    if name not in ("UNet2DModel", "UNet2DConditionModel"):
+        raise OptionError(
+            f"the class {quoted(name)} of diffusers is not supported; choose UNet2DModel or "
+            "UNet2DConditionModel, or give file.py:function"
+        )
+
+    def source(sizes: Sizes) -> Call:
+        _only_sdpa(sizes, name)
+        diffusers = _library("diffusers")
+        kind = {"dtype": sizes.dtype}
+        with _building(name):
+            module = getattr(diffusers, name).from_config(dict(config)).train().to(sizes.dtype)
+            made, batch = module.config, sizes.batch
+            latent = made.in_channels == 4  # an autoencoder has divided the image by 8
+            side = made.sample_size if sizes.image is None else sizes.image // (8 if latent else 1)
+            x = torch.empty(batch, made.in_channels, side, side, **kind)
+            given: dict[str, Any] = {"timestep": torch.empty(batch, dtype=torch.long)}
+            if name == "UNet2DConditionModel":
+                width = made.cross_attention_dim
+                given["encoder_hidden_states"] = torch.empty(batch, sizes.seq or 77, width, **kind)
+            if made.get("addition_embed_type") == "text_time":
+                times = made.addition_time_embed_dim
+                width = made.projection_class_embeddings_input_dim - 6 * times
+                text, ids = torch.empty(batch, width, **kind), torch.empty(batch, 6, **kind)
+                given["added_cond_kwargs"] = {"text_embeds": text, "time_ids": ids}
+        return module, _noise_loss, (x, torch.empty_like(x)), given
+
+    return Source(source)
+
+
+def _noise_loss(output: Any, target: torch.Tensor) -> torch.Tensor:
+    return functional.mse_loss(output.sample, target)
+
+
+def _tokens(config: Any, sizes: Sizes) -> dict[str, Any]:
+    x = _ids(sizes.batch, _length(config, sizes))
+    return {"input_ids": x, "labels": _ids(*x.shape)}
+
+
+def _labeled(config: Any, sizes: Sizes) -> dict[str, Any]:
+    return {**_tokens(config, sizes), "labels": _ids(sizes.batch)}
+
+
+def _images(config: Any, sizes: Sizes) -> dict[str, Any]:
+    side = sizes.image or getattr(config, "image_size", None) or 224
+    height, width = side if isinstance(side, list | tuple) else (side, side)
+    channels = getattr(config, "num_channels", 3)
+    pixels = torch.empty(sizes.batch, channels, height, width, dtype=sizes.dtype)
+    return {"pixel_values": pixels, "labels": _ids(sizes.batch)}
+
+
+def _speech(config: Any, sizes: Sizes) -> dict[str, Any]:
+    frames = 2 * config.max_source_positions
+    features = torch.empty(sizes.batch, config.num_mel_bins, frames, dtype=sizes.dtype)
+    most = config.max_target_positions
+    return {"input_features": features, "labels": _ids(sizes.batch, min(sizes.seq or most, most))}
+
+
+def _ids(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.long)
+
+
+def _length(config: Any, sizes: Sizes) -> int:
+    most = longest(config)
+    if sizes.seq is None:
+        return min(MOST_TOKENS, most or MOST_TOKENS)
+    if most is not None and sizes.seq > most:
+        raise OptionError(f"--seq {sizes.seq} exceeds the {most} positions of the configuration")
+    return sizes.seq
+
+
+def longest(config: Any) -> int | None:
+    """Return the most positions of a configuration of transformers; None if it has no limit."""
+    most: int | None = getattr(config, "max_position_embeddings", None)
+    return most
+
+
+TASKS: dict[str, tuple[str, Callable[[Any, Sizes], dict[str, Any]]]] = {
+    "causal-lm": ("AutoModelForCausalLM", _tokens),
+    "masked-lm": ("AutoModelForMaskedLM", _tokens),
+    "seq2seq-lm": ("AutoModelForSeq2SeqLM", _tokens),
+    "sequence-classification": ("AutoModelForSequenceClassification", _labeled),
+    "token-classification": ("AutoModelForTokenClassification", _tokens),
+    "image-classification": ("AutoModelForImageClassification", _images),
+    "speech-seq2seq": ("AutoModelForSpeechSeq2Seq", _speech),
+}
+"""The class of transformers for each task, and a function that returns its arguments."""
+
+
+def _only_sdpa(sizes: Sizes, name: str) -> None:
+    if sizes.attention == "eager":
+        raise OptionError(
+            f"--attention eager has no effect on {name}; it selects the implementation of models "
+            "of transformers"
+        )
+
+
+def _floats(args: tuple[Any, ...], sizes: Sizes) -> tuple[Any, ...]:
+    return tuple(
+        each.to(sizes.dtype)
+        if isinstance(each, torch.Tensor) and each.is_floating_point()
+        else each
+        for each in args
+    )
+
+
+@contextlib.contextmanager
+def _building(name: str) -> Iterator[None]:
+    """Create tensors on the meta device, and report other errors than graphc's in one line."""
+    try:
+        with torch.device("meta"):
+            yield
+    except (GraphcError, TypeError):
+        raise
+    except Exception as error:
+        text = (str(error).strip().splitlines() or [""])[0]
+        raise OptionError(f"{name} cannot be built: {type(error).__name__}: {text}") from error
+
+
+def _library(name: str) -> Any:
+    try:
+        return __import__(name)
+    except ImportError:
+        raise DependencyError(f"this model needs {name}; run pip install {name}") from None

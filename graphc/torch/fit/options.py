@@ -1,0 +1,158 @@
+"""Options of a training step whose memory is predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from graphc.errors import OptionError, did_you_mean, given_twice, quoted, whole_number
+from graphc.keywords import Flag, Options, option
+
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit", "muon", "lion")
+SHARDS = ("ddp", "zero1", "zero2", "zero3")
+MOST_RANK = 1 << 16
+"""The maximum rank of an adapter."""
+LORA_FORM = "r=16,targets=q_proj,v_proj"
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters (Hu et al., 2021): their rank, and names of the modules that get one.
+
+    Without targets, all linear layers except the output layer get one.
+    """
+
+    rank: int
+    targets: tuple[str, ...] = ()
+
+
+def parse_lora(text: str) -> Lora:
+    """Return the adapters of a text such as ``r=16,targets=q_proj,v_proj``.
+
+    Names after ``targets=`` continue up to the next option. Raises `OptionError` for any other
+    text.
+    """
+    rank: int | None = None
+    targets: list[str] = []
+    key = ""
+    for entry in text.split(","):
+        name, is_pair, value = (each.strip() for each in entry.partition("="))
+        if is_pair:
+            key = choose_option(name)
+        elif key == "targets":
+            value = name
+        else:
+            raise OptionError(f"--lora: {quoted(entry)} has no name; write --lora {LORA_FORM}")
+        if key == "targets":
+            targets.append(_target(value, text))
+        elif rank is not None:
+            raise OptionError(f"--lora: r {given_twice(rank, value)}")
+        else:
+            rank = _rank(value)
+    if rank is None:
+        raise OptionError(f"--lora {quoted(text)} has no rank; write --lora {LORA_FORM}")
+    return Lora(rank, tuple(dict.fromkeys(targets)))
+
+
+def choose_option(name: str) -> str:
+    """Return the name of an option of ``--lora``; raises `OptionError` for an unknown one."""
+    if name not in ("r", "targets"):
+        near = did_you_mean(name, ("rank", "targets"), before="; ").replace("rank", "r")
+        raise OptionError(f"--lora has no option {quoted(name)}; it takes r and targets{near}")
+    return name
+
+
+def _rank(value: str) -> int:
+    return whole_number("--lora r", int(value) if value.isdecimal() else value, most=MOST_RANK)
+
+
+def _target(value: str, text: str) -> str:
+    if not value:
+        raise OptionError(f"--lora {quoted(text)} has an empty target; write --lora {LORA_FORM}")
+    return value
+
+
+def _parse_number(text: str) -> object:
+    """Return a number, or a text that the check of its option rejects."""
+    return int(text) if text.isdecimal() else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(Options):
+    """The options of a training step that change its memory, but not the module."""
+
+    optimizer: str = option(
+        "adamw",
+        "The optimizer: one of {choices}.",
+        choices=OPTIMIZERS,
+        flag=Flag("optimizer: {choices} (default: {default})", metavar="O"),
+    )
+    lora: Lora | None = option(
+        None,
+        "Low-rank adapters to train instead of the module's parameters.",
+        flag=Flag(
+            f"train adapters of rank r on these modules, such as {LORA_FORM}; without targets, on "
+            "all linear layers but the last",
+            metavar="L",
+            parse=parse_lora,
+        ),
+    )
+    base: str | None = option(
+        None,
+        "``4bit`` stores the linear layers below adapters as NF4 with double quantization.",
+        choices=("4bit",),
+        flag=Flag("store the linear layers below adapters in {choices}", metavar="B"),
+    )
+    shard: str | None = option(
+        None,
+        "The distribution of the states of training over `ranks`: one of {choices}.",
+        choices=SHARDS,
+        flag=Flag("distribution over ranks: {choices}", metavar="S"),
+    )
+    ranks: int = option(
+        1,
+        "The number of ranks, each with its own batch.",
+        check=partial(whole_number, most=1 << 20),
+        flag=Flag("number of ranks (default: {default})", metavar="N", parse=_parse_number),
+    )
+    accumulate: int = option(
+        1,
+        "The number of micro-batches whose gradients are summed before an update.",
+        check=whole_number,
+        flag=Flag("micro-batches per step (default: {default})", metavar="K", parse=_parse_number),
+    )
+    chunked_loss: bool = option(
+        False,
+        "Compute the output layer and the cross entropy in chunks of rows.",
+        flag=Flag(
+            "compute the output layer and the cross entropy in chunks of rows",
+            action="store_true",
+        ),
+    )
+    attention: str = option(
+        "sdpa",
+        "The implementation of attention: one of {choices}.",
+        choices=("eager", "sdpa", "flash"),
+        flag=Flag("implementation of attention: {choices} (default: {default})", metavar="A"),
+    )
+    checkpoint: str = option(
+        "none",
+        "The activations that are recomputed: one of {choices}. ``graphc`` is a plan of graphc.",
+        choices=("none", "blocks", "graphc"),
+        flag=Flag("recomputed activations: {choices} (default: {default})", metavar="C"),
+    )
+
+    def check(self) -> None:
+        """Raise `OptionError` for invalid values, and for combinations without a meaning."""
+        super().check()
+        if self.base is not None and self.lora is None:
+            raise OptionError(
+                "--base 4bit leaves nothing to train, because 4-bit weights are frozen; "
+                f"add --lora {LORA_FORM}"
+            )
+        if self.shard is None and self.ranks > 1:
+            raise OptionError(
+                f"--ranks {self.ranks} has no effect without --shard; add --shard ddp"
+            )
+        if self.shard is not None and self.ranks == 1:
+            raise OptionError(f"--shard {self.shard} needs --ranks of at least 2, got 1")

@@ -1,0 +1,128 @@
+"""The answer of `graphc fit`: a verdict, a table of bytes by kind, and changes that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphc.ir.device_memory import DeviceMemory
+from graphc.ir.types import format_bytes
+from graphc.torch.fit.changes import Change
+from graphc.torch.fit.plans import PlannedPeaks
+from graphc.torch.fit.step import ALLOCATOR, Prediction
+
+CONTEXT = "CUDA context and driver"
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """A prediction for a device; parts that were not computed are None or empty.
+
+    `batch` and `seq` are the largest that fit, 0 if none does. `plan_error` is the reason why
+    graphc cannot plan the step.
+    """
+
+    model: str
+    memory: DeviceMemory
+    found: Prediction
+    batch: int | None
+    seq: int | None
+    planned: PlannedPeaks | None
+    plan_error: str
+    changes: Sequence[Change]
+
+    @property
+    def spare_bytes(self) -> int:
+        """The bytes left on the device; if negative, the missing ones."""
+        return self.memory.spare_bytes(self.found.needed_bytes)
+
+    @property
+    def context_bytes(self) -> int:
+        """The bytes of the device that tensors cannot use."""
+        return self.memory.total_bytes - self.memory.usable_bytes
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The report as a JSON object; sizes are in bytes, times in seconds or fractions."""
+        return {
+            "model": self.model,
+            "device": self.memory.name,
+            "fits": self.spare_bytes >= 0,
+            "total_bytes": self.memory.total_bytes,
+            "usable_bytes": self.memory.usable_bytes,
+            "needed_bytes": self.found.needed_bytes,
+            "spare_bytes": self.spare_bytes,
+            "by_kind_bytes": {**self.found.by_kind_bytes, CONTEXT: self.context_bytes},
+            "step_seconds": self.found.seconds,
+            "largest_batch": self.batch,
+            "largest_seq": self.seq,
+            "eager_bytes": self._allocated_bytes,
+            "aot_eager_bytes": self.planned and self.planned.aot_eager_bytes,
+            "planned_bytes": self.planned and self.planned.planned_bytes,
+            "planned_extra_time_fraction": self.planned and self.planned.extra_time,
+            "plan_error": self.plan_error,
+            "changes": [
+                {
+                    "options": each.flags,
+                    "needed_bytes": each.prediction.needed_bytes,
+                    "extra_time_fraction": each.extra_time,
+                }
+                for each in self.changes
+            ],
+        }
+
+    @property
+    def _allocated_bytes(self) -> int:
+        return self.found.needed_bytes - self.found.by_kind_bytes.get(ALLOCATOR, 0)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the report, the verdict first."""
+        needed, spare = format_bytes(self.found.needed_bytes), format_bytes(abs(self.spare_bytes))
+        name = self.memory.name
+        if self.spare_bytes >= 0:
+            usable = format_bytes(self.memory.usable_bytes)
+            yield f"fits {name}: needs {needed} of {usable}, {spare} to spare"
+        else:
+            yield f"does not fit {name}: needs {needed}, {spare} more than it has for tensors"
+        yield ""
+        for kind, size in self.found.by_kind_bytes.items():
+            if size:
+                yield _row(kind, size)
+        yield _row("total", self.found.needed_bytes)
+        yield _row(CONTEXT, self.context_bytes) + ", beside the total"
+        yield ""
+        yield f"largest batch that fits: {_count(self.batch)}"
+        if self.seq is not None:
+            yield f"longest sequence that fits: {_count(self.seq)}"
+        yield from self._peaks()
+        if self.changes:
+            yield ""
+            yield "To fit, with the time of a step by a roofline:"
+        for each in self.changes:
+            yield (
+                f"  {format_bytes(each.prediction.needed_bytes):>11}  {each.extra_time:>+7.1%}  "
+                f"{each.flags}"
+            )
+
+    def _peaks(self) -> Iterator[str]:
+        if self.plan_error:
+            yield f"graphc cannot plan this step: {self.plan_error}"
+        if self.planned is None:
+            return
+        extra = f", {self.planned.extra_time:+.1%} time"
+        yield ""
+        yield "Peak of a step, without allocator rounding:"
+        yield _row("eager torch", self._allocated_bytes)
+        yield _row("torch.compile with aot_eager", self.planned.aot_eager_bytes)
+        yield _row("graphc's plan", self.planned.planned_bytes) + extra
+
+
+def _row(name: str, size: int) -> str:
+    return f"  {name:<30}{format_bytes(size):>12}"
+
+
+def _count(number: int | None) -> str:
+    if number is None:
+        return "unknown, since the ops of a step depend on it"
+    return f"{number:,}" if number else "none"

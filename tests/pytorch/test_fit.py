@@ -1,0 +1,141 @@
+"""The command graphc fit: its verdict, largest sizes, changes and errors."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from graphc.cli import main
+from graphc.ir.device import find_device
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.peers
+
+from graphc.ir.device_memory import DeviceMemory  # noqa: E402
+from graphc.torch.fit.answer import answer, request_of  # noqa: E402
+from graphc.torch.fit.models import from_function  # noqa: E402
+from graphc.torch.fit.options import FitOptions  # noqa: E402
+from graphc.torch.fit.step import predict  # noqa: E402
+
+MODEL = """
+import torch
+
+def build(batch=2, seq=64):
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+    module = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+    return module, (torch.zeros(batch, seq, 64),)
+
+def wrong():
+    return 3
+
+def reads():
+    class Reads(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else x
+    return Reads(4, 4), (torch.zeros(4, 4),)
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(MODEL)
+    return path
+
+
+def build(batch=2, seq=64):
+    module = torch.nn.Sequential(
+        *[torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()) for _ in range(6)]
+    )
+    return module, (torch.zeros(batch, seq, 256),)
+
+
+def request(mebibytes, **sizes):
+    memory = DeviceMemory("small", (mebibytes + 8) << 20, mebibytes << 20)
+    source = from_function(build, "build")
+    return request_of(source, FitOptions(), find_device("t4"), memory, **sizes)
+
+
+def test_the_largest_batch_fits_and_the_next_does_not():
+    asked = request(40, batch=4)
+    found = answer("m", asked, plans=False)
+    assert found.spare_bytes >= 0
+    for batch, fits in ((found.batch, True), (found.batch + 1, False)):
+        sizes = replace(asked.sizes, batch=batch)
+        needed = predict(replace(asked, sizes=sizes)).needed_bytes
+        assert (needed <= asked.memory.usable_bytes) is fits
+
+
+def test_the_longest_sequence_fits_and_the_next_does_not():
+    asked = request(40, batch=4)
+    found = answer("m", asked, plans=False)
+    for seq, fits in ((found.seq, True), (found.seq + 1, False)):
+        sizes = replace(asked.sizes, seq=seq)
+        needed = predict(replace(asked, sizes=sizes)).needed_bytes
+        assert (needed <= asked.memory.usable_bytes) is fits
+
+
+def test_changes_fit_and_have_the_bytes_of_their_options():
+    asked = request(300, batch=512)
+    found = answer("m", asked, plans=False)
+    assert found.spare_bytes < 0
+    assert 1 <= len(found.changes) <= 3
+    assert next(found.lines()).startswith("does not fit small: needs ")
+    for change in found.changes:
+        assert change.prediction.needed_bytes <= asked.memory.usable_bytes
+
+
+def test_recomputing_blocks_saves_activations_and_takes_time():
+    asked = request(80, batch=64)
+    blocks = replace(asked, options=replace(asked.options, checkpoint="blocks"))
+    plain, recomputed = predict(asked), predict(blocks)
+    assert recomputed.by_kind_bytes["activations"] < plain.by_kind_bytes["activations"]
+    assert recomputed.seconds > plain.seconds
+
+
+def run(capsys, *arguments):
+    code = main(["fit", *map(str, arguments)])
+    return code, *capsys.readouterr()
+
+
+def test_the_command_prints_a_verdict_first(capsys, file):
+    code, out, _ = run(capsys, f"{file}:build", "--device", "t4", "--no-plans")
+    assert code == 0
+    assert out.startswith("fits t4: needs ")
+    assert "largest batch that fits: " in out
+
+
+@pytest.mark.slow
+def test_json_has_the_kinds_and_three_peaks(capsys, file):
+    _, out, _ = run(capsys, f"{file}:build", "--device", "16GB", "--json")
+    found = json.loads(out)
+    kinds = found["by_kind_bytes"]
+    context = kinds.pop("CUDA context and driver")
+    assert sum(kinds.values()) == found["needed_bytes"]
+    assert found["total_bytes"] == found["usable_bytes"] + context
+    assert found["planned_bytes"] <= found["aot_eager_bytes"] * 1.01
+    assert found["eager_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("{file}:bild", (), "has no function 'bild'"),
+        ("{file}:wrong", (), "must return a module and a tuple of arguments"),
+        ("{file}:reads", (), "fails on tensors without data"),
+        ("{file}:build", ("--image", 9), "has no parameter image"),
+        ("{file}:build", ("--batch", 0), "--batch must be at least 1, got 0"),
+        ("{file}:build", ("--dtype", "bfloat61"), "did you mean bfloat16"),
+        ("{file}:build", ("--device", "h10"), "h100"),
+        ("{file}:build", ("--optimizer", "adamm"), "did you mean adam"),
+        ("{file}:build", ("--dtype", "bfloat16", "--autocast", "bfloat16"), "has no effect"),
+        ("{file}:build", ("--chunked-loss",), "not a causal language model"),
+        ("nowhere/config.json", (), "is not a configuration"),
+    ],
+)
+def test_wrong_requests_give_one_line(capsys, file, model, options, message):
+    code, out, error = run(capsys, model.format(file=file), *options)
+    assert code == 2
+    assert out == ""
+    assert message in error
+    assert error.count("\n") == 1
