@@ -95,6 +95,16 @@ def test_hidden_linear_layers_are_quantized(network):
 def test_modules_without_linear_layers_are_rejected():
     with pytest.raises(OptionError, match="--base 4bit has no effect"):
         quantize_base(nn.Conv2d(3, 3, 3))
+    with pytest.raises(OptionError, match="--lora"):
+        add_lora(nn.Sequential(nn.Conv2d(3, 3, 3)), Lora(4))
+
+
+@pytest.mark.usefixtures("without_peft")
+def test_attention_of_torch_keeps_the_projection_that_it_reads():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    add_lora(quantize_base(layer), Lora(2))
+    assert trained(layer) == 2 * 2 * (16 + 32)
+    layer(torch.randn(2, 3, 16)).sum().backward()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

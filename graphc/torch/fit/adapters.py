@@ -143,8 +143,13 @@ def _unquantized(module: nn.Module) -> set[int]:
 
 
 def _is_linear(module: nn.Module) -> bool:
-    """Return True for linear layers of torch, and for transformers' with a transposed weight."""
-    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    """Return True for linear layers of torch, and for transformers' with a transposed weight.
+
+    `nn.MultiheadAttention` reads the weight of its projection without calling the layer.
+    """
+    name = type(module).__name__
+    is_linear = isinstance(module, nn.Linear) and name != "NonDynamicallyQuantizableLinear"
+    return is_linear or name == "Conv1D"
 
 
 def _features(layer: nn.Module) -> tuple[int, int]:
@@ -196,6 +201,8 @@ def _add_linear_lora(module: nn.Module, lora: Lora) -> nn.Module:
                 f"--lora: {name} is a {type(each).__name__}, and graphc alone adapts linear "
                 "layers; choose other targets, or run pip install peft"
             )
+    if not any(isinstance(each, _Adapted) for each in module.modules()):
+        raise OptionError("--lora has no effect, because no layer is linear")
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(".lora_" in f".{name}")
     return module

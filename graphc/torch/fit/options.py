@@ -32,44 +32,29 @@ def parse_lora(text: str) -> Lora:
     Names after ``targets=`` continue up to the next option. Raises `OptionError` for any other
     text.
     """
-    rank: int | None = None
-    targets: list[str] = []
+    found: dict[str, list[str]] = {"r": [], "targets": []}
     key = ""
     for entry in text.split(","):
-        name, is_pair, value = (each.strip() for each in entry.partition("="))
-        if is_pair:
-            key = choose_option(name)
+        name, is_named, value = (each.strip() for each in entry.partition("="))
+        if is_named:
+            key = name
         elif key == "targets":
             value = name
         else:
             raise OptionError(f"--lora: {quoted(entry)} has no name; write --lora {LORA_FORM}")
-        if key == "targets":
-            targets.append(_target(value, text))
-        elif rank is not None:
-            raise OptionError(f"--lora: r {given_twice(rank, value)}")
-        else:
-            rank = _rank(value)
-    if rank is None:
+        if key not in found:
+            near = did_you_mean(key, found, before="; ")
+            raise OptionError(f"--lora has no option {quoted(key)}; it takes r and targets{near}")
+        found[key].append(value)
+    ranks, targets = found.values()
+    if not ranks:
         raise OptionError(f"--lora {quoted(text)} has no rank; write --lora {LORA_FORM}")
-    return Lora(rank, tuple(dict.fromkeys(targets)))
-
-
-def choose_option(name: str) -> str:
-    """Return the name of an option of ``--lora``; raises `OptionError` for an unknown one."""
-    if name not in ("r", "targets"):
-        near = did_you_mean(name, ("rank", "targets"), before="; ").replace("rank", "r")
-        raise OptionError(f"--lora has no option {quoted(name)}; it takes r and targets{near}")
-    return name
-
-
-def _rank(value: str) -> int:
-    return whole_number("--lora r", int(value) if value.isdecimal() else value, most=MOST_RANK)
-
-
-def _target(value: str, text: str) -> str:
-    if not value:
+    if len(ranks) > 1:
+        raise OptionError(f"--lora: r {given_twice(*ranks[:2])}")
+    if "" in targets:
         raise OptionError(f"--lora {quoted(text)} has an empty target; write --lora {LORA_FORM}")
-    return value
+    rank = whole_number("--lora r", _parse_number(ranks[0]), most=MOST_RANK)
+    return Lora(rank, tuple(dict.fromkeys(targets)))
 
 
 def _parse_number(text: str) -> object:
