@@ -31,14 +31,13 @@ def gpu_attention(
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (each.repeat_interleave(groups, -3) for each in (key, value))
+    options = dropout_p, is_causal
     if attn_mask is None and query.dtype in HALVES:
-        kernel, masks = aten._scaled_dot_product_flash_attention, tuple[object, ...]()
-    else:
-        kernel, masks = (
-            aten._scaled_dot_product_efficient_attention,
-            (_additive(attn_mask, query), True),
-        )
-    return kernel(query, key, value, *masks, dropout_p, is_causal, scale=scale)[0]
+        flash = aten._scaled_dot_product_flash_attention
+        return flash(query, key, value, *options, scale=scale)[0]
+    mask = _additive(attn_mask, query)
+    efficient = aten._scaled_dot_product_efficient_attention
+    return efficient(query, key, value, mask, True, *options, scale=scale)[0]
 
 
 def _additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:

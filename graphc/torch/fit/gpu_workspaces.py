@@ -25,4 +25,4 @@ def workspace_bytes(function: Any, args: Any) -> int:
 def _is_readable(matrix: torch.Tensor) -> bool:
     """Return True if BLAS reads a matrix, or each of a batch, by its strides."""
     (rows, columns), (down, right) = matrix.shape[-2:], matrix.stride()[-2:]
-    return (down == 1 and right >= max(1, rows)) or (right == 1 and down >= max(1, columns))
+    return bool((down == 1 and right >= max(1, rows)) or (right == 1 and down >= max(1, columns)))
