@@ -179,20 +179,15 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     tables = json.loads(TABLES.read_text())["tables"]
     path = arguments.output
-    before = json.loads(path.read_text())["rows"] if path.exists() else []
-    rows = []
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
     for table in tables:
         is_of_this_version = table["transformers"] == transformers.__version__
-        if is_of_this_version and table["name"] in (arguments.tables or [table["name"]]):
-            found = list(rows_of(table))
-            print_table([{**row, "published": str(row["published"])} for row in found])
-        else:
-            found = [row for row in before if row["model"] == table["name"]]
-        rows += found
-        if rows:
-            write_json(
-                path, {"summary": summary_of(rows), "rows": rows, **circumstances(["torch"])}
-            )
+        if not is_of_this_version or table["name"] not in (arguments.tables or [table["name"]]):
+            continue
+        found = list(rows_of(table))
+        print_table([{**row, "published": str(row["published"])} for row in found])
+        rows = [row for row in rows if row["model"] != table["name"]] + found
+        write_json(path, {"summary": summary_of(rows), "rows": rows, **circumstances(["torch"])})
     print(summary_of(rows) if rows else f"no table is for transformers {transformers.__version__}")
 
 
