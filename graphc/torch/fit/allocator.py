@@ -295,12 +295,12 @@ class CachingAllocator:
 
     def _expand(self, pool: _Pool, size: int) -> Block | None:
         """Map pages after a free block, or into the first gap that has `size` bytes."""
-        block = next(found for each in pool.unmapped if (found := _room(each[1], size)))
+        block = next(found for each in pool.unmapped if (found := _range_for(each[1], size)))
         if not block.is_mapped and not self._map(pool, block, min(block.size, size)):
             return None
         while block.size < size:
             after = block.after
-            assert after is not None  # _room has found it
+            assert after is not None  # _range_for has found it
             if not self._map(pool, after, min(after.size, size - block.size)):
                 return None
             block = after
@@ -371,7 +371,7 @@ class CachingAllocator:
         )
 
 
-def _room(unmapped: Block, size: int) -> Block | None:
+def _range_for(unmapped: Block, size: int) -> Block | None:
     """Return the block that begins a range of free and unmapped blocks of `size` bytes, or None.
 
     The range begins with the free block before the unmapped one, if there is one.

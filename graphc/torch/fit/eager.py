@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 from graphc.errors import GraphcError, TorchError, place_of
 from graphc.ir.device import NATIVE_CPU, Device
 from graphc.torch.budget.without_data import Call, without_data
+from graphc.torch.fit import gpu_workspaces
 from graphc.torch.fit.gpu_rules import GpuRules
 from graphc.torch.fit.roofline import seconds_of
 from graphc.torch.fit.workspaces import LOSSES_PER_ELEMENT, workspace_bytes
@@ -150,7 +151,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.seconds += seconds_of(self.device, function, args, kwargs or {}, result)
         for each in tree_leaves(result):
             self._note(each, _bytes_of_loss(function, args))
-        needed = 0 if self.device.kind == "cuda" else workspace_bytes(function, args, result)
+        if self.device.kind == "cuda":
+            needed = gpu_workspaces.workspace_bytes(function, args)
+        else:
+            needed = workspace_bytes(function, args, result)
         if needed:
             key = self._allocate(needed)
             self.trace.append((key, -needed))
