@@ -53,6 +53,19 @@ def test_values_of_another_type_are_other_outcomes():
 
 
 @PLANS_AGAIN
+def test_verify_checks_the_plan_for_the_outcomes_of_its_arguments():
+    step = graphc.torch.plan(Model(doubled_if_positive), (X,))
+    for x in (-X * 9, X * 9, -X * 9):
+        assert step.verify(x).same_bits
+    assert {plan.report.assumed[0].value for plan in step.plans} == {True, False}
+    strict = graphc.torch.plan(
+        Model(lambda h, c: h * c.item()), (X, torch.tensor(1)), assume="raise"
+    )
+    with pytest.raises(TorchError, match=r"the value is 2 .* assumes 1"):
+        strict.verify(X, torch.tensor(2))
+
+
+@PLANS_AGAIN
 def test_nan_is_one_outcome():
     module = Model(lambda h, c: h * c.item())
     step = graphc.torch.plan(module, (X, torch.tensor(1.0)))

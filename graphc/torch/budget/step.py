@@ -222,6 +222,7 @@ class PlannedStep(Transparent):
             )
         # The step keeps only weak references: the budget does not count stored arguments.
         self._example = weakly((tuple(args), dict(kwargs)))
+        self.assumptions.renew(self, (tuple(args), dict(kwargs)))
         self._call.plans_only = True
         try:
             with torch.enable_grad():

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -151,13 +152,15 @@ def compared(step: PlannedStep, given: Given) -> Verified:
     """Run and measure one step, and compare it with ``aot_eager`` and eager torch."""
     step.plan(*given)  # first, because its errors are explained, unlike those of the reference
 
-    def reference(*args: Any, **kwargs: Any) -> Any:
+    def reference(branches: str, /, *args: Any, **kwargs: Any) -> Any:
+        assert branches != "unknown"  # Dynamo caches by the code and this guard
         return step.unplanned(*args, **kwargs)
 
     eager = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
     with as_before(step, given) as again, torch.enable_grad():
-        with traced_as_here(), assuming(Tracing(step.assumptions.current)):
-            wanted = _bits(step, given, _run(eager, given))
+        outcomes = step.assumptions.current
+        with traced_as_here(), assuming(Tracing(outcomes)):
+            wanted = _bits(step, given, _run(partial(eager, outcomes.label), given))
         again()
         plain, eager_error = _eager(step, given)
         again()
