@@ -204,3 +204,12 @@ def test_functions_of_logging_are_left_out(caplog):
 
     graphc.torch.plan(Model(logs), (X,))
     assert "seen once" in caplog.text
+
+
+def test_verify_compares_with_aot_eager_under_the_same_autocast():
+    attention = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
+    given = (torch.randn(4, 16, 32, requires_grad=True),) * 3
+    step = graphc.torch.plan(
+        attention, given, kwargs={"need_weights": False}, autocast=torch.bfloat16
+    )
+    assert step.verify().same_bits

@@ -7,7 +7,6 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
 from graphc.ir.types import exact_bytes, format_bytes
+from graphc.torch.budget.autocast import context_of
 from graphc.torch.budget.branches import Tracing, assuming
 from graphc.torch.budget.example import Given
 from graphc.torch.budget.held import arrays_in
@@ -154,13 +154,18 @@ def compared(step: PlannedStep, given: Given) -> Verified:
 
     def reference(branches: str, /, *args: Any, **kwargs: Any) -> Any:
         assert branches != "unknown"  # Dynamo caches by the code and this guard
-        return step.unplanned(*args, **kwargs)
+        return step._computed(args, kwargs)
 
-    eager = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
+    def eager(*args: Any, **kwargs: Any) -> Any:
+        # Around the trace as in a step: inside it, torch traces other backward ops.
+        with context_of(step.autocast):
+            return compiled(outcomes.label, *args, **kwargs)
+
+    outcomes = step.assumptions.current
+    compiled = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
     with as_before(step, given) as again, torch.enable_grad():
-        outcomes = step.assumptions.current
         with traced_as_here(), assuming(Tracing(outcomes)):
-            wanted = _bits(step, given, _run(partial(eager, outcomes.label), given))
+            wanted = _bits(step, given, _run(eager, given))
         again()
         plain, eager_error = _eager(step, given)
         again()
