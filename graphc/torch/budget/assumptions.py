@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +19,7 @@ from graphc.torch.budget.branches import (
     recorded,
 )
 from graphc.torch.budget.example import Given
-from graphc.torch.budget.restored import as_before, random_states, set_random_states
+from graphc.torch.budget.restored import random_states, set_random_states, without_effects
 from graphc.torch.budget.tracing import traced_as_here
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Assumptions:
             raise OptionError(f"assume must be 'replan' or 'raise', got {quoted(assume)}")
         self.assume = assume
         self.current = Outcomes()
-        self._known = {frozenset[tuple[Branch, Value]](): self.current}
+        self._known = {frozenset[tuple[Branch, str]](): self.current}
 
     def call(self, step: PlannedStep, compiled: Callable[..., Any], given: Given) -> Any:
         """Return the result of a call of the compiled step.
@@ -47,8 +47,9 @@ class Assumptions:
         """
         args, kwargs = given
         tried: list[Outcomes] = []
+        outcomes = self.current  # another thread may replace it
         while True:
-            tracing = Tracing(self.current)
+            tracing = Tracing(outcomes)
             states = dict(random_states()) if tracing.outcomes.values else {}
             try:
                 with traced_as_here(), assuming(tracing), context_of(step.autocast):
@@ -57,7 +58,7 @@ class Assumptions:
                 other: tuple[Branch, Value] | None = found.branch, found.value
             except Exception as error:
                 step._call.failed_in = tracing.failed_in
-                if tried or not tracing.is_incomplete:
+                if tried or not tracing.is_incomplete or step._device is not None:
                     raise
                 clear_frames(error.__traceback__)
                 other = None
@@ -65,13 +66,24 @@ class Assumptions:
             if other is not None:
                 set_random_states(states)
                 self._refuse(tracing.outcomes, *other)
-            self.current = self._next(tracing.outcomes, other, tried) or self._rehearse(step, given)
-            if self.current in tried:
+            outcomes = self._next(outcomes, other, tried) or self._rehearse(step, given)
+            if outcomes in tried:
                 raise TorchError(
                     f"the module branches on data{f' at {other[0]}' if other else ''}, where the "
                     "value differs between two runs of the same call; move the branch out of the "
                     "module"
                 )
+            self.current = outcomes
+
+    def renew(self, step: PlannedStep, given: Given) -> None:
+        """Assume the outcomes of a call that will only be planned, so that no check runs."""
+        if not self.current.values:
+            return
+        found = self._rehearse(step, given)
+        for branch, value in found.values.items():
+            if branch in self.current.values and repr(self.current.values[branch]) != repr(value):
+                self._refuse(self.current, branch, value)
+        self.current = found
 
     def _refuse(self, outcomes: Outcomes, branch: Branch, value: Value) -> None:
         if self.assume == "raise":
@@ -90,11 +102,11 @@ class Assumptions:
             return None
         values = list(before.values.items())
         branches = list(before.values)
-        begin = [*values[: branches.index(other[0])], other]
+        begin = _compared([*values[: branches.index(other[0])], other])
         fitting = (
             each
-            for each in reversed(self._known.values())
-            if each not in tried and list(each.values.items())[: len(begin)] == begin
+            for each in reversed(list(self._known.values()))
+            if each not in tried and _compared(each.values.items())[: len(begin)] == begin
         )
         return next(fitting, None)
 
@@ -103,7 +115,12 @@ class Assumptions:
 
         Equal values have the same label, so the same plan.
         """
-        with as_before(step, given):
+        with without_effects(step, given):
             values = recorded(lambda: step.unplanned(*given[0], **given[1]))
-        key = frozenset(values.items())
+        key = frozenset(_compared(values.items()))
         return self._known.setdefault(key, Outcomes(values, f"outcomes {len(self._known)}"))
+
+
+def _compared(values: Iterable[tuple[Branch, Value]]) -> list[tuple[Branch, str]]:
+    """Return the branches with texts of their values, since NaN does not equal itself."""
+    return [(branch, repr(value)) for branch, value in values]

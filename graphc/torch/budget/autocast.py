@@ -21,11 +21,19 @@ class Autocast:
     cache_enabled: bool = True
 
     @classmethod
-    def of(cls, autocast: object, module: nn.Module) -> Autocast | None:
-        """Return the autocast for an option of a plan; raises `OptionError`."""
+    def of(cls, autocast: object, module: nn.Module, is_profiled: bool) -> Autocast | None:
+        """Return the autocast for an option of a plan; raises `OptionError`.
+
+        A plan for a device profile is traced on a CPU, whose ops other autocasts do not change.
+        """
         if autocast is None:
             return None
         if isinstance(autocast, torch.autocast):
+            if is_profiled and autocast.device != "cpu":
+                raise OptionError(
+                    "autocast must be a dtype for a plan without data, such as autocast="
+                    f"{autocast.fast_dtype}, got a torch.autocast of {autocast.device}"
+                )
             enabled, cached = autocast._enabled, autocast._cache_enabled
             return cls(autocast.device, autocast.fast_dtype, enabled, cached)
         if isinstance(autocast, torch.dtype):

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -37,11 +38,16 @@ Value = bool | int | float
 
 
 class Branch(NamedTuple):
-    """A line that branches on data, and the number of times that a call has reached it before."""
+    """A line that branches on data, and the number of times that a call has reached it before.
+
+    `kind` is the type of the value, and values of each kind are numbered separately. Some eager
+    functions, such as ``max``, read values that Dynamo does not ask for.
+    """
 
     file: str
     line: int
     number: int
+    kind: str
 
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
@@ -67,12 +73,12 @@ class Places:
     """Counter of branches by location, which numbers them within one call."""
 
     def __init__(self) -> None:
-        self._count: Counter[tuple[str, int]] = Counter()
+        self._count: Counter[tuple[str, int, str]] = Counter()
 
-    def next(self, file: str, line: int) -> Branch:
+    def next(self, file: str, line: int, kind: str) -> Branch:
         """Return the branch that is reached now."""
-        self._count[file, line] += 1
-        return Branch(file, line, self._count[file, line] - 1)
+        self._count[file, line, kind] += 1
+        return Branch(file, line, self._count[file, line, kind] - 1, kind)
 
 
 VALUES = tuple(
@@ -96,7 +102,10 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         found = function(*args, **(kwargs or {}))
         if function in VALUES and isinstance(found, Value):
             frame = sys._getframe(1)
-            self.values[self._places.next(frame.f_code.co_filename, frame.f_lineno)] = found
+            # Dynamo traces int(x) as int(x.item()).
+            value = found if function is torch.Tensor.__bool__ else args[0].item()
+            file, line, kind = frame.f_code.co_filename, frame.f_lineno, type(value).__name__
+            self.values[self._places.next(file, line, kind)] = value
         return found
 
 
@@ -122,17 +131,21 @@ class Tracing:
         self._graph: object = None
         self._places = Places()
 
-    def settled(self, translator: Any, variable: Any) -> Any:
-        """Return the assumed value of Dynamo's variable, and add a check of it to the graph."""
+    def settled(self, translator: Any, variable: Any, is_condition: bool) -> Any:
+        """Return the assumed value of Dynamo's variable, and add a check of it to the graph.
+
+        The value of a condition is a bool, and otherwise has the type of the tensor's elements.
+        """
         if self._graph is not translator.output:  # Dynamo has started this trace anew
             self._graph, self._places = translator.output, Places()
         line = translator.current_instruction.positions.lineno
-        branch = self._places.next(translator.f_code.co_filename, line)
+        kind = "bool" if is_condition else _kind_of(variable.as_proxy().node.meta["example_value"])
+        branch = self._places.next(translator.f_code.co_filename, line, kind)
         if branch not in self.outcomes.values:
             self.is_incomplete = True
             return variable
         value = self.outcomes.values[branch]
-        given = (variable.as_proxy(), *branch, value)
+        given = (variable.as_proxy(), *branch[:3], value)
         translator.output.create_proxy("call_function", EXPECT, given, {})
         return ConstantVariable.create(value)
 
@@ -140,6 +153,28 @@ class Tracing:
         """Note the submodule in which an error was raised; callers see the error later."""
         if error is not self._failure:
             self._failure, self.failed_in = error, submodule_of(translator)
+
+
+def _kind_of(tensor: torch.Tensor) -> str:
+    """Return the name of the type of a tensor's ``item()``."""
+    if tensor.dtype == torch.bool:
+        return "bool"
+    return "float" if tensor.is_floating_point() else "int"
+
+
+def _is_condition() -> bool:
+    """Return whether Dynamo asks for an item in order to trace ``bool(x)``."""
+    frame: FrameType | None = sys._getframe(2)
+    names = set()
+    for _ in range(FRAMES_OF_BOOL):
+        if frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+    return "call_bool" in names
+
+
+FRAMES_OF_BOOL = 4
+"""Number of Dynamo's frames from ``bool(x)`` to ``x.item()``."""
 
 
 class _Current(threading.local):
@@ -166,7 +201,7 @@ def _jumping(jump: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     def jumping(translator: Any, instruction: Any) -> None:
         tracing, stack = _CURRENT.tracing, translator.stack
         if tracing is not None and type(stack[-1].realize()) is TensorVariable:
-            stack[-1] = tracing.settled(translator, stack[-1].realize())
+            stack[-1] = tracing.settled(translator, stack[-1].realize(), is_condition=True)
         jump(translator, instruction)
 
     return jumping
@@ -196,7 +231,7 @@ def _extend_dynamo() -> None:
     def call_method(self: Any, translator: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         tracing = _CURRENT.tracing
         if name == "item" and tracing is not None:
-            found = tracing.settled(translator, self)
+            found = tracing.settled(translator, self, _is_condition())
             if found is not self:
                 return found
         return plain(self, translator, name, *args, **kwargs)
@@ -208,7 +243,7 @@ def _extend_dynamo() -> None:
 def _expect(given: torch.Tensor, file: str, line: int, number: int, value: Value) -> None:
     found = type(value)(given.item())
     if repr(found) != repr(value):  # NaN equals NaN
-        raise OtherOutcomeError(Branch(file, line, number), found)
+        raise OtherOutcomeError(Branch(file, line, number, type(value).__name__), found)
 
 
 _LIBRARY = torch.library.Library("graphc", "FRAGMENT")

@@ -58,7 +58,7 @@ def to_plan(
         reserve_bytes(reserve),
         truth("accumulate", accumulate),
         Loss.of(loss, return_outputs),
-        Autocast.of(autocast, module),
+        Autocast.of(autocast, module, device is not None),
         assume,
         device,
     )

@@ -6,6 +6,7 @@ unless the message contains values of tensors.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -17,7 +18,14 @@ from graphc.torch.private import (
     LoggingLoggerVariable,
 )
 
-PRINTING = {print, warnings.warn}
+LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
+"""Functions of ``logging`` that log to the root logger."""
+
+PRINTING = {
+    print,
+    warnings.warn,
+    *(getattr(logging, name) for name in LEVELS),
+}
 """Functions that only print; Dynamo ignores them."""
 
 

@@ -151,7 +151,8 @@ def as_graphc_error(
 ) -> OptionError | TorchError:
     """Convert an error of torch.compile in a submodule into an error for the user."""
     if isinstance(error.__context__, OptionError):  # raised by `losses` while torch traces it
-        return error.__context__.with_traceback(None)
+        message = error.__context__.message.partition("\n\nfrom user code")[0]
+        return OptionError(message)  # without the lines that torch appends
     is_of_types = isinstance(innermost_of(error), TypeError | dynamo_errors.ObservedTypeError)
     is_of_types = is_of_types or _raised(error).startswith("TypeError")
     wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None

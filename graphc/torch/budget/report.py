@@ -239,7 +239,8 @@ def _assumed(torch_steps: TorchSteps) -> list[Assumed]:
     nodes = (step.node for step in torch_steps.joint.steps)
     checks = [each.args[-4:] for each in nodes if called_op(each) is EXPECT]
     count = Counter(
-        (str(Branch(file, line, number)), value) for file, line, number, value in checks
+        (str(Branch(file, line, number, type(value).__name__)), value)
+        for file, line, number, value in checks
     )
     return [Assumed(place, value, times) for (place, value), times in count.items()]
 

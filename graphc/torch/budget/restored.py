@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from graphc.torch.budget.example import Given
@@ -17,19 +18,65 @@ if TYPE_CHECKING:
     from graphc.torch.budget.step import PlannedStep
 
 
+class _SavingParameters(TorchDispatchMode):  # type: ignore[misc]
+    """A mode that copies each parameter before an op first writes into it."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self.copies: dict[torch.Tensor, torch.Tensor] = {}
+        self._of_storage: dict[int, list[torch.Tensor]] = defaultdict(list)
+        for each in parameters:
+            self._of_storage[each.untyped_storage()._cdata].append(each)
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function._schema.is_mutable:
+            for each in tree_leaves((args, kwargs)):
+                if isinstance(each, torch.Tensor):
+                    self._save(each)
+        return function(*args, **(kwargs or {}))
+
+    def _save(self, operand: torch.Tensor) -> None:
+        for each in self._of_storage.get(operand.untyped_storage()._cdata, ()):
+            if each not in self.copies:
+                self.copies[each] = each.detach().clone()
+
+
 @contextmanager
-def as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
+def without_effects(step: PlannedStep, given: Given) -> Iterator[None]:
+    """Restore everything but gradients after code that runs without gradients.
+
+    Parameters are copied only if they change, since a budget has no bytes for a second copy. Other
+    threads may accumulate gradients meanwhile.
+    """
+    with as_before(step, given, trains=False):
+        saving = _SavingParameters(step.parameters())
+        try:
+            with saving:
+                yield
+        finally:
+            with torch.no_grad():
+                for each, content in saving.copies.items():
+                    each.copy_(content)
+
+
+@contextmanager
+def as_before(step: PlannedStep, given: Given, trains: bool = True) -> Iterator[Callable[[], None]]:
     """Yield a function that restores the state before a step; at the end, restore everything.
 
     The function clears ``.grad``, or resets it to its old value (zeros if None) if the step
-    accumulates gradients.
+    accumulates gradients. Unless `trains`, parameters and ``.grad`` are not restored.
     """
     modules = [step.module, *(each for each in step.modules() if each is not step)]
     found = reached([*map(vars, modules), given])
     kept = [(each, _items(each)) for each in found if isinstance(each, CONTAINERS)]
     tensors = [*step.parameters(), *step.buffers(), *found, *tree_leaves(given)]
     tensors = list({id(x): x for x in tensors if isinstance(x, torch.Tensor)}.values())
-    learned = [(each, each.grad) for each in tensors if each.requires_grad and each.is_leaf]
+    learned = [(x, x.grad) for x in tensors if trains and x.requires_grad and x.is_leaf]
+    if not trains:
+        parameters = set(map(id, step.parameters()))
+        tensors = [each for each in tensors if id(each) not in parameters]
     contents = [(each, each.detach().clone(), each._version) for each in tensors]
     versions = [version for *_, version in contents]
     states = dict(random_states())

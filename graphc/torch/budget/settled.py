@@ -40,7 +40,7 @@ def settle(
             found.append(Settled(f"{name}.use_cache", False))
         if type(each).__name__.endswith(HEADS) and getattr(config, "problem_type", "") is None:
             labels = _labels(module, args, kwargs)
-            if labels is not None:
+            if labels is not None and hasattr(config, "num_labels"):
                 config.problem_type = _problem_type(config.num_labels, labels)
                 found.append(Settled(f"{name}.problem_type", config.problem_type))
     return tuple(found)

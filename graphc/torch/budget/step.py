@@ -97,6 +97,13 @@ class PlannedStep(Transparent):
     DistributedDataParallel take it for the module.
     """
 
+    plans: list[Planned]
+    """Plans in the order in which they were made."""
+    settled: tuple[Settled, ...]
+    """Settings that were changed before the first plan."""
+    _call: _Call
+    _example: Callable[[], Given]
+
     def __init__(
         self,
         module: nn.Module,
@@ -110,22 +117,17 @@ class PlannedStep(Transparent):
         device: Device | None,
     ) -> None:
         super().__init__(module, loss_fn)
-        self.goal, self.reserve, self.accumulate = goal, reserve, accumulate
-        self.loss, self.autocast = loss, autocast
-        self.assumptions = Assumptions(assume)
-        self.device = device  # the profile of a step that cannot run, or None
+        # Children of the module may have these names, so nn.Module must not see them.
+        self.__dict__.update(goal=goal, reserve=reserve, accumulate=accumulate)
+        self.__dict__.update(_loss=loss, autocast=autocast, assumptions=Assumptions(assume))
+        self.__dict__["_device"] = device  # the profile of a step that cannot run, or None
         self._begin()
 
     def _begin(self) -> None:
         """Reset the plans and compile the step anew."""
-        self.plans: list[Planned] = []
-        """Plans in the order in which they were made."""
-        self.settled: tuple[Settled, ...] = ()
-        """Settings that were changed before the first plan."""
-        self._call = _Call()
-        self._example: Callable[[], Given] = gone
-        self._replans = Replans()
-        self._compiled = Compiled(self._compile)
+        self.__dict__.update(plans=[], settled=(), _call=_Call(), _example=gone)
+        self.__dict__["_replans"] = Replans()
+        self.__dict__["_compiled"] = Compiled(self._compile)
 
     def _compile(self, dynamic: bool | None) -> Callable[..., Any]:
         """Return the step compiled by torch."""
@@ -168,7 +170,7 @@ class PlannedStep(Transparent):
         """Return the output of the module, or the loss; its backward pass follows the plan."""
         refuse_stance()
         if not self._call.plans_only:
-            refuse_without_data(self.device)
+            refuse_without_data(self._device)
         call, told = self._call, None
         call.given, call.fault = (args, kwargs), None
         call.failures, call.guard = self._replans.failures, ""
@@ -220,6 +222,7 @@ class PlannedStep(Transparent):
             )
         # The step keeps only weak references: the budget does not count stored arguments.
         self._example = weakly((tuple(args), dict(kwargs)))
+        self.assumptions.renew(self, (tuple(args), dict(kwargs)))
         self._call.plans_only = True
         try:
             with torch.enable_grad():
@@ -246,7 +249,7 @@ class PlannedStep(Transparent):
         """
         from graphc.torch.budget.verify import verified
 
-        refuse_without_data(self.device)
+        refuse_without_data(self._device)
         return verified(self, (args, kwargs) if args or kwargs else self._example())
 
     @contextmanager
@@ -274,8 +277,8 @@ class PlannedStep(Transparent):
 
     def _computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.loss_fn is None:
-            return self.loss.applied(self.module(*args, **kwargs))
-        return self.loss.applied(self.loss_fn(self.module(*args[:-1], **kwargs), args[-1]))
+            return self._loss.applied(self.module(*args, **kwargs))
+        return self._loss.applied(self.loss_fn(self.module(*args[:-1], **kwargs), args[-1]))
 
     def _traced(self, branches: str, /, *args: Any, **kwargs: Any) -> Any:
         """Return what `unplanned` returns; Dynamo guards on `branches`, since it is compared."""
@@ -327,7 +330,7 @@ def _partition(
     joint = Joint(module, forward_outputs, results_in(given), returned)
     sources = sources_of(joint, step, given, names)
     held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
-    plan = step.goal.planned(joint, held, sources, rest, step.plans, step.device)
+    plan = step.goal.planned(joint, held, sources, rest, step.plans, step._device)
     if isinstance(plan.report, Report):
         plan = replace(plan, report=replace(plan.report, settled=step.settled))
     step.plans.append(plan)

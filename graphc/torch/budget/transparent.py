@@ -66,6 +66,22 @@ class Transparent(nn.Module):  # type: ignore[misc]
                 raise
         return getattr(self.module, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute: of the wrapper if it has one of that name, else as for the module."""
+        if name in self.__dict__:
+            self.__dict__[name] = value
+        elif self._is_of_module(name):
+            setattr(self.module, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _is_of_module(self, name: str) -> bool:
+        """Return whether the module, and not the wrapper, has a plain attribute or property."""
+        module = self.__dict__.get("module")
+        if module is None or hasattr(type(self), name):
+            return False
+        return name in vars(module) or isinstance(getattr(type(module), name, None), property)
+
     def __dir__(self) -> list[str]:
         return sorted({*dir(type(self)), *self.__dict__, *dir(self.module)})
 

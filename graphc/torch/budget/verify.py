@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
 from graphc.ir.types import exact_bytes, format_bytes
+from graphc.torch.budget.autocast import context_of
 from graphc.torch.budget.branches import Tracing, assuming
 from graphc.torch.budget.example import Given
 from graphc.torch.budget.held import arrays_in
@@ -151,12 +152,19 @@ def compared(step: PlannedStep, given: Given) -> Verified:
     """Run and measure one step, and compare it with ``aot_eager`` and eager torch."""
     step.plan(*given)  # first, because its errors are explained, unlike those of the reference
 
-    def reference(*args: Any, **kwargs: Any) -> Any:
-        return step.unplanned(*args, **kwargs)
+    def reference(branches: str, /, *args: Any, **kwargs: Any) -> Any:
+        assert branches != "unknown"  # Dynamo caches by the code and this guard
+        return step._computed(args, kwargs)
 
-    eager = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
+    def eager(*args: Any, **kwargs: Any) -> Any:
+        # Around the trace as in a step: inside it, torch traces other backward ops.
+        with context_of(step.autocast):
+            return compiled(outcomes.label, *args, **kwargs)
+
+    outcomes = step.assumptions.current
+    compiled = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
     with as_before(step, given) as again, torch.enable_grad():
-        with traced_as_here(), assuming(Tracing(step.assumptions.current)):
+        with traced_as_here(), assuming(Tracing(outcomes)):
             wanted = _bits(step, given, _run(eager, given))
         again()
         plain, eager_error = _eager(step, given)
