@@ -1,4 +1,4 @@
-"""What torch does on a GPU, for steps that are recorded on tensors of a CPU.
+"""Rules of torch on a GPU, for steps that are recorded on tensors of a CPU.
 
 A torch built for CUDA cannot run a backward pass on fake tensors of a GPU without a GPU. Four
 rules for CUDA that change the bytes of a step are applied to tensors of a CPU instead. Dropout

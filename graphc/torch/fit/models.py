@@ -24,7 +24,7 @@ from graphc.torch.budget.without_data import Call
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of an example; None stands for the default of the model."""
+    """The sizes of an example; None means the default of the model."""
 
     batch: int = 1
     seq: int | None = None
