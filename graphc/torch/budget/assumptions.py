@@ -6,7 +6,7 @@ from collections.abc import Callable
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, Literal
 
-from graphc.errors import OptionError, TorchError, quoted
+from graphc.errors import GraphcError, OptionError, TorchError, quoted
 from graphc.torch.budget.autocast import context_of
 from graphc.torch.budget.backend import with_first_derivatives
 from graphc.torch.budget.branches import (
@@ -18,9 +18,12 @@ from graphc.torch.budget.branches import (
     assuming,
     recorded,
 )
+from graphc.torch.budget.eager import ChangedError, Functions
 from graphc.torch.budget.example import Given
+from graphc.torch.budget.refusals import innermost_of, is_of_compiling
 from graphc.torch.budget.restored import as_before, random_states, set_random_states
 from graphc.torch.budget.tracing import traced_as_here
+from graphc.torch.private import dynamo_errors
 
 if TYPE_CHECKING:
     from graphc.torch.budget.step import PlannedStep
@@ -36,7 +39,9 @@ class Assumptions:
             raise OptionError(f"assume must be 'replan' or 'raise', got {quoted(assume)}")
         self.assume = assume
         self.current = Outcomes()
-        self._known = {frozenset[tuple[Branch, Value]](): self.current}
+        self._known: dict[Any, Outcomes] = {(frozenset(), ()): self.current}
+        self.eager: Functions = {}
+        """Functions that run in eager mode, because torch.compile cannot trace them."""
 
     def call(self, step: PlannedStep, compiled: Callable[..., Any], given: Given) -> Any:
         """Return the result of a call of the compiled step.
@@ -57,7 +62,8 @@ class Assumptions:
                 other: tuple[Branch, Value] | None = found.branch, found.value
             except Exception as error:
                 step._call.failed_in = tracing.failed_in
-                if tried or not tracing.is_incomplete:
+                is_known = not tracing.is_incomplete or bool(tried)
+                if is_known and not self._may_run_eagerly(tracing, error):
                     raise
                 clear_frames(error.__traceback__)
                 other = None
@@ -72,6 +78,17 @@ class Assumptions:
                     "value differs between two runs of the same call; move the branch out of the "
                     "module"
                 )
+
+    def _may_run_eagerly(self, tracing: Tracing, error: Exception) -> bool:
+        """Return whether a trace may succeed after an eager run, and note the function for it."""
+        innermost, function = innermost_of(error), tracing.breaking
+        if isinstance(innermost, ChangedError):
+            return True
+        is_final = isinstance(innermost, GraphcError | dynamo_errors.TorchRuntimeError)
+        if is_final or function is None or function.__code__ in self.eager:
+            return False
+        self.eager[function.__code__] = function
+        return is_of_compiling(error)
 
     def _refuse(self, outcomes: Outcomes, branch: Branch, value: Value) -> None:
         if self.assume == "raise":
@@ -104,6 +121,7 @@ class Assumptions:
         Equal values have the same label, so the same plan.
         """
         with as_before(step, given):
-            values = recorded(lambda: step.unplanned(*given[0], **given[1]))
-        key = frozenset(values.items())
-        return self._known.setdefault(key, Outcomes(values, f"outcomes {len(self._known)}"))
+            values, found = recorded(lambda: step.unplanned(*given[0], **given[1]), self.eager)
+        key = frozenset(values.items()), tuple(each.key for each in found)
+        new = Outcomes(values, f"outcomes {len(self._known)}", found)
+        return self._known.setdefault(key, new)

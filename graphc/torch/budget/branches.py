@@ -18,18 +18,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from graphc.torch.budget.eager import Functions, Section, Sections, sections_of
 from graphc.torch.budget.messages import print_while_tracing
-from graphc.torch.budget.origins import submodule_of
+from graphc.torch.budget.origins import function_of, has_parameters, submodule_of
 from graphc.torch.private import (
     ConstantVariable,
     EffectType,
     InstructionTranslatorBase,
     TensorVariable,
+    UserFunctionVariable,
     register_effectful_op,
 )
 
@@ -61,6 +64,8 @@ class Outcomes:
 
     values: dict[Branch, Value] = field(default_factory=dict)
     label: str = ""
+    sections: tuple[Section, ...] = ()
+    """Calls of functions that run in eager mode, in order."""
 
 
 class Places:
@@ -100,12 +105,13 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         return found
 
 
-def recorded(call: Callable[[], object]) -> dict[Branch, Value]:
-    """Run a call without gradients, and return the value at each of its branches."""
-    with torch.no_grad(), _Recorder() as recorder:
+def recorded(call: Callable[[], object], eager: Functions) -> tuple[dict[Branch, Value], Sections]:
+    """Run a call without gradients, and return its branches and its calls of `eager` functions."""
+    with torch.no_grad(), _Recorder() as recorder, sections_of(eager) as sections:
         call()
-    found: dict[Branch, Value] = recorder.values
-    return found
+    for each in sections:
+        each.refuse_hidden()
+    return recorder.values, tuple(sections)
 
 
 class Tracing:
@@ -113,6 +119,9 @@ class Tracing:
 
     def __init__(self, outcomes: Outcomes) -> None:
         self.outcomes, self.is_incomplete = outcomes, False
+        self.breaking: FunctionType | None = None
+        """The function to run in eager mode, because the trace has failed in it."""
+        self._is_outside = False
         self.failed_in = ""
         """The path of the submodule in which the trace has failed."""
         self._failure: BaseException | None = None
@@ -121,8 +130,7 @@ class Tracing:
 
     def settled(self, translator: Any, variable: Any) -> Any:
         """Return the assumed value of Dynamo's variable, and add a check of it to the graph."""
-        if self._graph is not translator.output:  # Dynamo has started this trace anew
-            self._graph, self._places = translator.output, Places()
+        self._begin(translator)
         line = translator.current_instruction.positions.lineno
         branch = self._places.next(translator.f_code.co_filename, line)
         if branch not in self.outcomes.values:
@@ -133,10 +141,27 @@ class Tracing:
         translator.output.create_proxy("call_function", EXPECT, given, {})
         return ConstantVariable.create(value)
 
+    def _begin(self, translator: Any) -> None:
+        if self._graph is not translator.output:  # Dynamo has started this trace anew
+            self._graph, self._places = translator.output, Places()
+            self._sections = list(self.outcomes.sections)
+
+    def inlined(self, translator: Any, function: Any) -> Any:
+        """Return the function that Dynamo's variable becomes: an op if it runs in eager mode."""
+        self._begin(translator)
+        code, sections = function.get_code(), self._sections
+        if not sections or sections[0].function.__code__ is not code:
+            return function
+        return UserFunctionVariable(sections.pop(0).traced)
+
     def fail(self, translator: Any, error: BaseException) -> None:
-        """Note the submodule in which an error was raised; callers see the error later."""
+        """Note where an error was raised; callers see the error later."""
         if error is not self._failure:
             self._failure, self.failed_in = error, submodule_of(translator)
+            self.breaking, self._is_outside = None, False
+        self._is_outside |= has_parameters(translator)
+        if not self._is_outside:
+            self.breaking = function_of(translator) or self.breaking
 
 
 class _Current(threading.local):
@@ -179,6 +204,7 @@ def _extend_dynamo() -> None:
             if kind.dispatch_table[op] is not None:
                 kind.dispatch_table[op] = _jumping(kind.dispatch_table[op])
     plain, run = TensorVariable.call_method, InstructionTranslatorBase.run
+    inline = InstructionTranslatorBase.inline_user_function_return
 
     @wraps(run)
     def noting(self: Any) -> None:
@@ -198,7 +224,14 @@ def _extend_dynamo() -> None:
                 return found
         return plain(self, translator, name, *args, **kwargs)
 
+    @wraps(inline)
+    def inlining(self: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        tracing = _CURRENT.tracing
+        function = function if tracing is None else tracing.inlined(self, function)
+        return inline(self, function, *args, **kwargs)
+
     InstructionTranslatorBase.run = noting
+    InstructionTranslatorBase.inline_user_function_return = inlining
     TensorVariable.call_method = call_method
 
 
