@@ -110,7 +110,7 @@ class Section:
         if isinstance(found, np.ndarray):
             return f"{self._text(torch.from_numpy(found))}.numpy()"
         if isinstance(found, torch.Tensor):
-            self.like.append(torch.empty_like(found, device="meta"))
+            self.like.append(torch.empty(found.shape, dtype=found.dtype, device="meta"))
             self.like[-1].there = found.device
             return f"t[{len(self.like) - 1}]"
         if type(found) is dict:
@@ -244,13 +244,27 @@ def _forward(given: list[torch.Tensor], number: int) -> list[torch.Tensor]:
     section, state = _section(number), _random_state()
     with torch.no_grad():
         found = section.called(given)
-    known = {x.untyped_storage()._cdata for x in (*given, *_tensors_of_modules(section.given))}
-    made = []
-    for each in found:
-        key = each.untyped_storage()._cdata
-        made.append(each.clone() if key in known or not each.is_contiguous() else each)
-        known.add(key)
+    made = _apart(found, section.like, [*given, *_tensors_of_modules(section.given)])
     return [*made, state]
+
+
+def _apart(
+    found: Sequence[torch.Tensor], like: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return the tensors in storages of their own, with the strides of new tensors."""
+    known = {each.untyped_storage()._cdata for each in others}
+    made = []
+    for each, wanted in zip(found, like, strict=True):
+        storage = each.untyped_storage()
+        stride = torch.empty_like(wanted, device="meta").stride()
+        is_own = storage._cdata not in known and storage.nbytes() == each.nbytes
+        if not is_own or each.stride() != stride:
+            each = torch.empty_strided(
+                each.shape, stride, dtype=each.dtype, device=each.device
+            ).copy_(each)
+        known.add(storage._cdata)
+        made.append(each)
+    return made
 
 
 def _section(number: int) -> Section:
@@ -287,12 +301,14 @@ def _backward(
             outputs = [found[place] for place in differentiated]
             inputs = [each for each in leaves if each.requires_grad]
             del found, leaves
-            return list(
-                torch.autograd.grad(
-                    outputs, inputs, list(differentiated.values()), materialize_grads=True,
-                    allow_unused=True,
-                )
-            )  # fmt: skip
+            made = torch.autograd.grad(
+                outputs,
+                inputs,
+                list(differentiated.values()),
+                allow_unused=True,
+                materialize_grads=True,
+            )
+        return _apart(made, inputs, gradients)
     finally:
         _set_random_state(now)
 

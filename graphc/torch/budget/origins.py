@@ -66,6 +66,6 @@ def has_parameters(translator: Any) -> bool:
     code = translator.f_code
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     variables = (translator.symbolic_locals.get(name) for name in names)
-    values = (getattr(each.realize(), "value", None) for each in variables if each is not None)
+    values = (vars(each.realize()).get("value") for each in variables if each is not None)
     modules = (each for each in values if isinstance(each, nn.Module))
     return any(next(module.parameters(), None) is not None for module in modules)
