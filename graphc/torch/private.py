@@ -52,6 +52,7 @@ IGNORED_FUNCTIONS = (
 _VARIABLES = "torch._dynamo.variables"
 ConstantVariable = private(f"{_VARIABLES}.ConstantVariable")
 TensorVariable = private(f"{_VARIABLES}.TensorVariable")
+TorchInGraphFunctionVariable = private(f"{_VARIABLES}.TorchInGraphFunctionVariable")
 UserFunctionVariable = private(f"{_VARIABLES}.UserFunctionVariable")
 LoggingLoggerVariable = private(f"{_VARIABLES}.misc.LoggingLoggerVariable")
 IgnoredFunctionVariable = private(f"{_VARIABLES}.misc.IgnoredFunctionVariable", None)

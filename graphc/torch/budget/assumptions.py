@@ -6,6 +6,8 @@ from collections.abc import Callable
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from graphc.errors import GraphcError, OptionError, TorchError, quoted
 from graphc.torch.budget.autocast import context_of
 from graphc.torch.budget.backend import with_first_derivatives
@@ -54,7 +56,8 @@ class Assumptions:
         tried: list[Outcomes] = []
         while True:
             tracing = Tracing(self.current)
-            states = dict(random_states()) if tracing.outcomes.values else {}
+            # Bytes of Python, because tensors would count.
+            states = {name: each.numpy().tobytes() for name, each in random_states()}
             try:
                 with traced_as_here(), assuming(tracing), context_of(step.autocast):
                     return with_first_derivatives(compiled, (tracing.outcomes.label, *args), kwargs)
@@ -69,7 +72,7 @@ class Assumptions:
                 other = None
             tried.append(tracing.outcomes)
             if other is not None:
-                set_random_states(states)
+                set_random_states({name: _tensor(each) for name, each in states.items()})
                 self._refuse(tracing.outcomes, *other)
             self.current = self._next(tracing.outcomes, other, tried) or self._rehearse(step, given)
             if self.current in tried:
@@ -94,7 +97,7 @@ class Assumptions:
         if self.assume == "raise":
             raise TorchError(
                 f"the module branches on data at {branch}, where the value is {value} in this "
-                f"step, but the plan assumes {outcomes.values[branch]}; plan with "
+                f"step, but the plan assumes {outcomes.values.get(branch, True)}; plan with "
                 "assume='replan' to plan again for other values, or move the branch out of the "
                 "module"
             )
@@ -103,7 +106,7 @@ class Assumptions:
         self, before: Outcomes, other: tuple[Branch, Value] | None, tried: list[Outcomes]
     ) -> Outcomes | None:
         """Return known outcomes with this value, and equal ones before it, or None."""
-        if other is None:
+        if other is None or other[0] not in before.values:
             return None
         values = list(before.values.items())
         branches = list(before.values)
@@ -125,3 +128,7 @@ class Assumptions:
         key = frozenset(values.items()), tuple(each.key for each in found)
         new = Outcomes(values, f"outcomes {len(self._known)}", found)
         return self._known.setdefault(key, new)
+
+
+def _tensor(state: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)

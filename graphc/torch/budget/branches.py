@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from graphc.torch.budget.eager import Functions, Section, Sections, sections_of
 from graphc.torch.budget.messages import print_while_tracing
@@ -32,6 +33,7 @@ from graphc.torch.private import (
     EffectType,
     InstructionTranslatorBase,
     TensorVariable,
+    TorchInGraphFunctionVariable,
     UserFunctionVariable,
     register_effectful_op,
 )
@@ -87,6 +89,10 @@ VALUES = tuple(
 """Functions that return the value of a tensor to Python."""
 
 
+CREATING = (torch.zeros, torch.ones, torch.zeros_like, torch.ones_like)
+"""Functions whose new tensor needs no gradient in a trace, because nobody can read it."""
+
+
 class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     """A mode that notes the value at each branch of code that runs in eager mode."""
 
@@ -99,10 +105,23 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         found = function(*args, **(kwargs or {}))
+        frame = sys._getframe(1)
         if function in VALUES and isinstance(found, Value):
-            frame = sys._getframe(1)
-            self.values[self._places.next(frame.f_code.co_filename, frame.f_lineno)] = found
+            self._note(frame, found)
+        if function is torch.Tensor.__getitem__:
+            for bound in _bounds(args[1]):
+                self._note(frame, bound.item())
         return found
+
+    def _note(self, frame: FrameType, value: Value) -> None:
+        self.values[self._places.next(frame.f_code.co_filename, frame.f_lineno)] = value
+
+
+def _bounds(index: Any) -> list[torch.Tensor]:
+    """Return the tensors that bound slices of an index."""
+    slices = [each for each in tree_leaves(index) if isinstance(each, slice)]
+    bounds = (bound for each in slices for bound in (each.start, each.stop, each.step))
+    return [bound for bound in bounds if isinstance(bound, torch.Tensor)]
 
 
 def recorded(call: Callable[[], object], eager: Functions) -> tuple[dict[Branch, Value], Sections]:
@@ -130,16 +149,23 @@ class Tracing:
 
     def settled(self, translator: Any, variable: Any) -> Any:
         """Return the assumed value of Dynamo's variable, and add a check of it to the graph."""
-        self._begin(translator)
-        line = translator.current_instruction.positions.lineno
-        branch = self._places.next(translator.f_code.co_filename, line)
+        branch = self._reached(translator)
         if branch not in self.outcomes.values:
             self.is_incomplete = True
             return variable
         value = self.outcomes.values[branch]
-        given = (variable.as_proxy(), *branch, value)
-        translator.output.create_proxy("call_function", EXPECT, given, {})
+        _expect_in_graph(translator, variable, branch, value)
         return ConstantVariable.create(value)
+
+    def check(self, translator: Any, condition: Any) -> None:
+        """Add a check to the graph that all elements of Dynamo's variable are true."""
+        all_true = condition.call_method(translator, "all", [], {})
+        _expect_in_graph(translator, all_true, self._reached(translator), True)
+
+    def _reached(self, translator: Any) -> Branch:
+        self._begin(translator)
+        line = translator.current_instruction.positions.lineno
+        return self._places.next(translator.f_code.co_filename, line)
 
     def _begin(self, translator: Any) -> None:
         if self._graph is not translator.output:  # Dynamo has started this trace anew
@@ -162,6 +188,11 @@ class Tracing:
         self._is_outside |= has_parameters(translator)
         if not self._is_outside:
             self.breaking = function_of(translator) or self.breaking
+
+
+def _expect_in_graph(translator: Any, variable: Any, branch: Branch, value: Value) -> None:
+    given = (variable.as_proxy(), *branch, value)
+    translator.output.create_proxy("call_function", EXPECT, given, {})
 
 
 class _Current(threading.local):
@@ -230,6 +261,19 @@ def _extend_dynamo() -> None:
         function = function if tracing is None else tracing.inlined(self, function)
         return inline(self, function, *args, **kwargs)
 
+    call_torch = TorchInGraphFunctionVariable.call_function
+
+    @wraps(call_torch)
+    def call_function(self: Any, translator: Any, args: Any, kwargs: Any) -> Any:
+        tracing = _CURRENT.tracing
+        if tracing is not None and self.value is torch._check_tensor_all and args:
+            tracing.check(translator, args[0].realize())
+            return ConstantVariable.create(None)
+        if tracing is not None and self.value in CREATING:
+            kwargs = {name: each for name, each in kwargs.items() if name != "requires_grad"}
+        return call_torch(self, translator, args, kwargs)
+
+    TorchInGraphFunctionVariable.call_function = call_function
     InstructionTranslatorBase.run = noting
     InstructionTranslatorBase.inline_user_function_return = inlining
     TensorVariable.call_method = call_method
