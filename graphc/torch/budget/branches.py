@@ -249,6 +249,8 @@ def _extend_dynamo() -> None:
     @wraps(plain)
     def call_method(self: Any, translator: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         tracing = _CURRENT.tracing
+        if name == "requires_grad_" and tracing is not None and self.source is None:
+            return self
         if name == "item" and tracing is not None:
             found = tracing.settled(translator, self)
             if found is not self:

@@ -348,6 +348,12 @@ EAGER_BACKWARD = torch.ops.graphc.eager_backward.default
 SIZE_OF_STATE = _random_state().numel()
 
 
+def name_of_section(node: fx.Node) -> str:
+    """Return the name of the function that a node runs."""
+    function = _section(int(node.args[-1])).function
+    return f"{function.__module__}.{function.__qualname__}"
+
+
 def measured(node: fx.Node) -> tuple[float, int]:
     """Return the seconds and the peak bytes of a node that runs a section."""
     number = int(node.args[-1])
