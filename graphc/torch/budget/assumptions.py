@@ -65,8 +65,8 @@ class Assumptions:
                 other: tuple[Branch, Value] | None = found.branch, found.value
             except Exception as error:
                 step._call.failed_in = tracing.failed_in
-                is_known = not tracing.is_incomplete or bool(tried)
-                if is_known and not self._may_run_eagerly(tracing, error):
+                is_new = tracing.is_incomplete and is_of_compiling(error) and not tried
+                if not is_new and not self._may_run_eagerly(tracing, error):
                     raise
                 clear_frames(error.__traceback__)
                 other = None

@@ -27,7 +27,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from graphc.errors import TorchError
 from graphc.torch.budget.measure import peaks, seconds_of, until_complete
 from graphc.torch.budget.restored import random_states, set_random_states
-from graphc.torch.private import autograd_included, comptime, disable_current_modes
+from graphc.torch.private import autograd_included, disable_current_modes
+from graphc.torch.private import comptime as comptime  # code of `Section.traced` calls it
 
 _SECTIONS: weakref.WeakValueDictionary[int, Section] = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count()
@@ -363,9 +364,7 @@ def measured(node: fx.Node) -> tuple[float, int]:
 
 
 def _fake(given: Any, number: int) -> list[torch.Tensor]:
-    made = [
-        torch.empty(x.shape, dtype=x.dtype, device=x.there) for x in _section(number).like
-    ]
+    made = [torch.empty(x.shape, dtype=x.dtype, device=x.there) for x in _section(number).like]
     return [*made, torch.empty(SIZE_OF_STATE, dtype=torch.uint8, device="cpu")]
 
 

@@ -177,7 +177,7 @@ class Report:
          "assumed": [{"place": str, "value": bool | number, "times": int}],   values that control
                                          flow depends on, checked in each step
          "eager": [{"function": str, "peak_bytes": int}],   functions that torch cannot trace, run
-                                         in eager mode in the forward pass, and again in the backward
+                                         in eager mode in forward and backward pass
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -32,7 +34,7 @@ def as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
     learned = [(each, each.grad) for each in tensors if each.requires_grad and each.is_leaf]
     contents = [(each, each.detach().clone(), each._version) for each in tensors]
     versions = [version for *_, version in contents]
-    states = dict(random_states())
+    states, numpy, python = dict(random_states()), np.random.get_state(), random.getstate()
 
     def again() -> None:
         for number, (each, content, _) in enumerate(contents):
@@ -45,6 +47,8 @@ def as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
         for container, items in kept:
             _put_back(container, items)
         set_random_states(states)
+        np.random.set_state(numpy)
+        random.setstate(python)
         for each, old in learned:
             each.grad = _old_gradient(each, old) if step.accumulate else None
 

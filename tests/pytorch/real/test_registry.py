@@ -36,8 +36,10 @@ def check(run, budget, wanted):
 @pytest.mark.parametrize("name", PLANNED)
 def test_three_budgets_hold_with_the_bits_of_aot_eager(name):
     make = registry.CLASSES[name]
-    wanted = runs.by_aot_eager(runs.new(make)).bits()
     knee = runs.planned(runs.new(make))
+    # A function that runs in eager mode has the bits of eager torch.
+    reference = runs.eager if knee.report.eager else runs.by_aot_eager
+    wanted = reference(runs.new(make)).bits()
     check(knee, knee.report.peak_bytes, wanted)
     for budget in runs.budgets_below(knee.report).values():
         check(runs.planned(runs.new(make), budget), budget, wanted)
