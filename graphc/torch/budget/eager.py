@@ -13,7 +13,7 @@ import itertools
 import random
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from types import CodeType, FrameType, FunctionType
@@ -316,7 +316,8 @@ def _backward(
 
 def _random_state() -> torch.Tensor:
     """Return the states of the generators of torch, NumPy and Python as bytes."""
-    numpy, python = np.random.get_state(), random.getstate()
+    numpy: Any = np.random.get_state()  # a tuple
+    python = random.getstate()
     words = np.array([*numpy[1], *numpy[2:4], *python[1]], dtype=np.uint64)
     gauss = np.array([numpy[4], np.nan if python[2] is None else python[2]])
     others = torch.frombuffer(bytearray(words.tobytes() + gauss.tobytes()), dtype=torch.uint8)

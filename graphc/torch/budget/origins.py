@@ -54,7 +54,7 @@ def submodule_of(translator: Any) -> str:
 
 def function_of(translator: Any) -> FunctionType | None:
     """Return the function that Dynamo's translator traces; None for code of torch or graphc."""
-    function = getattr(getattr(translator, "funcvar", None), "fn", None)
+    function: Any = getattr(getattr(translator, "funcvar", None), "fn", None)
     file = Path(translator.f_code.co_filename)
     is_ours = file.is_relative_to(GRAPHC) or file.is_relative_to(TORCH)
     is_plain = isinstance(function, FunctionType) and not is_ours

