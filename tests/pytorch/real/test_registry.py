@@ -24,7 +24,7 @@ PLANNED = [name for name in registry.CLASSES if name not in registry.REFUSED]
 
 
 def check(run, budget, wanted):
-    """A step has the bits of one reference, one plan, and the planned peak, which the budget bounds."""
+    """A step has the bits of a reference, one plan, and the planned peak within the budget."""
     found = run.bits()
     assert [] in [steps.different(found, each) for each in wanted]
     planned, measured = run.report.peak_bytes, run.peak()
