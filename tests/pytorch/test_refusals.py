@@ -64,7 +64,7 @@ AT_RAISING = r"at test_refusals.py:\d+ in raising" if torch.__version__ >= (2, 1
 
 REFUSED = {
     raising: rf"raises .*{AT_RAISING}.*: ValueError\('no such thing'\)",
-    Steered(): r"depends on data, at test_refusals.py:\d+ in forward of .*, a line of your .*torch.where",
+    Steered(): r"depends on data, at test_refusals.py:\d+ in forward of .* your .*torch.where",
     Broken(): r"one graph, at test_refusals.py:\d+ in forward.*; move that line out of the",
     conditional: "^cond.* runs a nested graph.*rewrite that part without it",
     lambda y: y[y > 0]: r"index.* size that is unknown before the step.*do not depend on data",

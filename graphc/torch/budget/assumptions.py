@@ -54,8 +54,9 @@ class Assumptions:
         """
         args, kwargs = given
         tried: list[Outcomes] = []
+        failure: Exception | None
         while True:
-            tracing = Tracing(self.current)
+            tracing, failure = Tracing(self.current), None
             # Bytes of Python, because tensors would count.
             states = {name: each.numpy().tobytes() for name, each in random_states()}
             try:
@@ -69,12 +70,14 @@ class Assumptions:
                 if not is_new and not self._may_run_eagerly(tracing, error):
                     raise
                 clear_frames(error.__traceback__)
-                other = None
+                other, failure = None, error
             tried.append(tracing.outcomes)
             if other is not None:
                 set_random_states({name: _tensor(each) for name, each in states.items()})
                 self._refuse(tracing.outcomes, *other)
             self.current = self._next(tracing.outcomes, other, tried) or self._rehearse(step, given)
+            if self.current in tried and failure is not None:
+                raise failure
             if self.current in tried:
                 raise TorchError(
                     f"the module branches on data{f' at {other[0]}' if other else ''}, where the "

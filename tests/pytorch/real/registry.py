@@ -25,7 +25,7 @@ class Refusal(NamedTuple):
 
 
 REFUSED = {
-    "torchvision FasterRCNN": Refusal("batched_nms", "the number of boxes depends on data"),
+    "torchvision FasterRCNN": Refusal("submodule rpn", "the number of boxes depends on data"),
     "HubertForCTC": Refusal("size that is unknown", "random masks select rows"),
     "LlavaForConditionalGeneration": Refusal("output_capturing", "a lock is taken in the call"),
 }
