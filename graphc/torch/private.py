@@ -5,6 +5,8 @@ Importing this module raises `TorchError` if a version of torch lacks one of the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -50,6 +52,8 @@ IGNORED_FUNCTIONS = (
 _VARIABLES = "torch._dynamo.variables"
 ConstantVariable = private(f"{_VARIABLES}.ConstantVariable")
 TensorVariable = private(f"{_VARIABLES}.TensorVariable")
+TorchInGraphFunctionVariable = private(f"{_VARIABLES}.TorchInGraphFunctionVariable")
+UserFunctionVariable = private(f"{_VARIABLES}.UserFunctionVariable")
 LoggingLoggerVariable = private(f"{_VARIABLES}.misc.LoggingLoggerVariable")
 IgnoredFunctionVariable = private(f"{_VARIABLES}.misc.IgnoredFunctionVariable", None)
 """Dynamo's variable for an ignored function; versions below 2.11 have none."""
@@ -90,3 +94,15 @@ effect_of = private(f"{_EFFECTS}._get_effect", None) or private(f"{_EFFECTS}.SID
 """Return the registered side effect of an op, or None. Versions below 2.10 have a table."""
 EffectType = private(f"{_EFFECTS}._EffectType")
 register_effectful_op = private(f"{_EFFECTS}._register_effectful_op")
+
+
+@contextmanager
+def autograd_included() -> Iterator[None]:
+    """Let ops record their derivatives, also inside the kernel of another op."""
+    kept = torch._C._dispatch_tls_local_include_set()
+    hidden = torch._C._dispatch_tls_local_exclude_set()
+    for name in ("AutogradCPU", "AutogradCUDA", "ADInplaceOrView", "AutogradFunctionality"):
+        key = getattr(torch._C.DispatchKey, name, None)
+        hidden = hidden if key is None else hidden.remove(key)
+    with torch._C._ForceDispatchKeyGuard(kept, hidden):
+        yield

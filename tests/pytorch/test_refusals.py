@@ -32,14 +32,19 @@ effect.register_autograd(lambda ctx, gradient: gradient)
 _register_effectful_op(torch.ops.graphc_tests.effect.default, _EffectType.ORDERED)
 
 
-def steered(y):
+class Steered(nn.PReLU):
     """Steered by an array of NumPy, whose value no function of torch gives."""
-    return y * 2 if y.detach().numpy().sum() > 0 else y
+
+    def forward(self, y):
+        return y * 2 if y.detach().numpy().sum() > 0 else y
 
 
-def graph_break(y):
-    torch._dynamo.graph_break()
-    return y
+class Broken(nn.PReLU):
+    """A module with a parameter, so it cannot run in eager mode inside the plan."""
+
+    def forward(self, y):
+        torch._dynamo.graph_break()
+        return y
 
 
 def conditional(y):
@@ -59,8 +64,8 @@ AT_RAISING = r"at test_refusals.py:\d+ in raising" if torch.__version__ >= (2, 1
 
 REFUSED = {
     raising: rf"raises .*{AT_RAISING}.*: ValueError\('no such thing'\)",
-    steered: r"depends on data, at test_refusals.py:\d+ in steered, a line of your .*torch.where",
-    graph_break: r"one graph, at test_refusals.py:\d+ in graph_break.*; move that line out of the",
+    Steered(): r"depends on data, at test_refusals.py:\d+ in forward of .* your .*torch.where",
+    Broken(): r"one graph, at test_refusals.py:\d+ in forward.*; move that line out of the",
     conditional: "^cond.* runs a nested graph.*rewrite that part without it",
     lambda y: y[y > 0]: r"index.* size that is unknown before the step.*do not depend on data",
     lambda y: torch.nonzero(y).float() + y.sum(): "nonzero.* size that is unknown before",
@@ -95,7 +100,9 @@ def group(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("between", REFUSED, ids=lambda each: getattr(each, "__name__", "effect"))
+@pytest.mark.parametrize(
+    "between", REFUSED, ids=lambda each: getattr(each, "__name__", type(each).__name__)
+)
 def test_it_is_refused_by_name(between, group):
     module = Around(between)
     with pytest.raises(TorchError, match=REFUSED[between]) as told:
@@ -155,8 +162,8 @@ class Inside(nn.Module):
 
 def test_an_error_names_the_submodule_and_has_torch_s_text_as_a_note():
     with pytest.raises(TorchError) as told:
-        graphc.torch.plan(Inside(Around(graph_break)), (torch.randn(4, 8),))
-    assert "in graph_break of submodule blocks.1, a line of your program: " in str(told.value)
+        graphc.torch.plan(Inside(Around(Broken())), (torch.randn(4, 8),))
+    assert "in forward of submodule blocks.1.between, a line of your program: " in str(told.value)
     (note,) = told.value.__notes__
     assert note.startswith("torch says: ")
     assert "Hint: " in note
@@ -164,11 +171,14 @@ def test_an_error_names_the_submodule_and_has_torch_s_text_as_a_note():
 
 
 def test_an_error_names_the_library_of_a_line(tmp_path, monkeypatch):
-    lines = "import torch\ndef broken(y):\n    torch._dynamo.graph_break()\n    return y\n"
+    lines = (
+        "import torch\nclass Broken(torch.nn.PReLU):\n    def forward(self, y):\n"
+        "        torch._dynamo.graph_break()\n        return y\n"
+    )
     (tmp_path / "graphc_tests_library.py").write_text(lines)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(origins, "LIBRARIES", (tmp_path,))
-    broken = importlib.import_module("graphc_tests_library").broken
-    match = r"_library.py:3 in broken, a line of the library graphc_tests_library: "
+    broken = importlib.import_module("graphc_tests_library").Broken()
+    match = "_library.py:4 in forward of .* between, a line of the library graphc_tests_library: "
     with pytest.raises(TorchError, match=match):
         graphc.torch.plan(Around(broken), (torch.randn(4, 8),))

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, Literal
 
-from graphc.errors import OptionError, TorchError, quoted
+import torch
+
+from graphc.errors import GraphcError, OptionError, TorchError, quoted
 from graphc.torch.budget.autocast import context_of
 from graphc.torch.budget.backend import with_first_derivatives
 from graphc.torch.budget.branches import (
@@ -18,9 +20,12 @@ from graphc.torch.budget.branches import (
     assuming,
     recorded,
 )
+from graphc.torch.budget.eager import ChangedError, Functions
 from graphc.torch.budget.example import Given
+from graphc.torch.budget.refusals import innermost_of, is_of_compiling
 from graphc.torch.budget.restored import random_states, set_random_states, without_effects
 from graphc.torch.budget.tracing import traced_as_here
+from graphc.torch.private import dynamo_errors
 
 if TYPE_CHECKING:
     from graphc.torch.budget.step import PlannedStep
@@ -36,7 +41,9 @@ class Assumptions:
             raise OptionError(f"assume must be 'replan' or 'raise', got {quoted(assume)}")
         self.assume = assume
         self.current = Outcomes()
-        self._known = {frozenset[tuple[Branch, str]](): self.current}
+        self._known: dict[Any, Outcomes] = {(frozenset(), ()): self.current}
+        self.eager: Functions = {}
+        """Functions that run in eager mode, because torch.compile cannot trace them."""
 
     def call(self, step: PlannedStep, compiled: Callable[..., Any], given: Given) -> Any:
         """Return the result of a call of the compiled step.
@@ -48,9 +55,11 @@ class Assumptions:
         args, kwargs = given
         tried: list[Outcomes] = []
         outcomes = self.current  # another thread may replace it
+        failure: Exception | None
         while True:
-            tracing = Tracing(outcomes)
-            states = dict(random_states()) if tracing.outcomes.values else {}
+            tracing, failure = Tracing(outcomes), None
+            # Bytes of Python, because tensors would count.
+            states = {name: each.numpy().tobytes() for name, each in random_states()}
             try:
                 with traced_as_here(), assuming(tracing), context_of(step.autocast):
                     return with_first_derivatives(compiled, (tracing.outcomes.label, *args), kwargs)
@@ -58,15 +67,19 @@ class Assumptions:
                 other: tuple[Branch, Value] | None = found.branch, found.value
             except Exception as error:
                 step._call.failed_in = tracing.failed_in
-                if tried or not tracing.is_incomplete or step._device is not None:
+                is_new = tracing.is_incomplete and is_of_compiling(error) and not tried
+                may_differ = is_new or self._may_run_eagerly(tracing, error)
+                if step._device is not None or not may_differ:
                     raise
                 clear_frames(error.__traceback__)
-                other = None
+                other, failure = None, error
             tried.append(tracing.outcomes)
             if other is not None:
-                set_random_states(states)
+                set_random_states({name: _tensor(each) for name, each in states.items()})
                 self._refuse(tracing.outcomes, *other)
             outcomes = self._next(outcomes, other, tried) or self._rehearse(step, given)
+            if outcomes in tried and failure is not None:
+                raise failure
             if outcomes in tried:
                 raise TorchError(
                     f"the module branches on data{f' at {other[0]}' if other else ''}, where the "
@@ -85,11 +98,22 @@ class Assumptions:
                 self._refuse(self.current, branch, value)
         self.current = found
 
+    def _may_run_eagerly(self, tracing: Tracing, error: Exception) -> bool:
+        """Return whether a trace may succeed after an eager run, and note the function for it."""
+        innermost, function = innermost_of(error), tracing.breaking
+        if isinstance(innermost, ChangedError):
+            return True
+        is_final = isinstance(innermost, GraphcError | dynamo_errors.TorchRuntimeError)
+        if is_final or function is None or function.__code__ in self.eager:
+            return False
+        self.eager[function.__code__] = function
+        return is_of_compiling(error)
+
     def _refuse(self, outcomes: Outcomes, branch: Branch, value: Value) -> None:
         if self.assume == "raise":
             raise TorchError(
                 f"the module branches on data at {branch}, where the value is {value} in this "
-                f"step, but the plan assumes {outcomes.values[branch]}; plan with "
+                f"step, but the plan assumes {outcomes.values.get(branch, True)}; plan with "
                 "assume='replan' to plan again for other values, or move the branch out of the "
                 "module"
             )
@@ -98,7 +122,7 @@ class Assumptions:
         self, before: Outcomes, other: tuple[Branch, Value] | None, tried: list[Outcomes]
     ) -> Outcomes | None:
         """Return known outcomes with this value, and equal ones before it, or None."""
-        if other is None:
+        if other is None or other[0] not in before.values:
             return None
         values = list(before.values.items())
         branches = list(before.values)
@@ -116,11 +140,16 @@ class Assumptions:
         Equal values have the same label, so the same plan.
         """
         with without_effects(step, given):
-            values = recorded(lambda: step.unplanned(*given[0], **given[1]))
-        key = frozenset(_compared(values.items()))
-        return self._known.setdefault(key, Outcomes(values, f"outcomes {len(self._known)}"))
+            values, found = recorded(lambda: step.unplanned(*given[0], **given[1]), self.eager)
+        key = frozenset(_compared(values.items())), tuple(each.key for each in found)
+        new = Outcomes(values, f"outcomes {len(self._known)}", found)
+        return self._known.setdefault(key, new)
 
 
 def _compared(values: Iterable[tuple[Branch, Value]]) -> list[tuple[Branch, str]]:
     """Return the branches with texts of their values, since NaN does not equal itself."""
     return [(branch, repr(value)) for branch, value in values]
+
+
+def _tensor(state: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)

@@ -18,19 +18,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
+from graphc.torch.budget.eager import Functions, Section, Sections, sections_of
 from graphc.torch.budget.messages import print_while_tracing
-from graphc.torch.budget.origins import submodule_of
+from graphc.torch.budget.origins import function_of, has_parameters, submodule_of
 from graphc.torch.private import (
     ConstantVariable,
     EffectType,
     InstructionTranslatorBase,
     TensorVariable,
+    TorchInGraphFunctionVariable,
+    UserFunctionVariable,
     register_effectful_op,
 )
 
@@ -67,6 +71,8 @@ class Outcomes:
 
     values: dict[Branch, Value] = field(default_factory=dict)
     label: str = ""
+    sections: tuple[Section, ...] = ()
+    """Calls of functions that run in eager mode, in order."""
 
 
 class Places:
@@ -88,6 +94,10 @@ VALUES = tuple(
 """Functions that return the value of a tensor to Python."""
 
 
+CREATING = (torch.zeros, torch.ones, torch.zeros_like, torch.ones_like)
+"""Functions whose new tensor needs no gradient in a trace, because nobody can read it."""
+
+
 class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     """A mode that notes the value at each branch of code that runs in eager mode."""
 
@@ -100,21 +110,34 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         found = function(*args, **(kwargs or {}))
+        frame = sys._getframe(1)
         if function in VALUES and isinstance(found, Value):
-            frame = sys._getframe(1)
             # Dynamo traces int(x) as int(x.item()).
-            value = found if function is torch.Tensor.__bool__ else args[0].item()
-            file, line, kind = frame.f_code.co_filename, frame.f_lineno, type(value).__name__
-            self.values[self._places.next(file, line, kind)] = value
+            self._note(frame, found if function is torch.Tensor.__bool__ else args[0].item())
+        if function is torch.Tensor.__getitem__:
+            for bound in _bounds(args[1]):
+                self._note(frame, bound.item())
         return found
 
+    def _note(self, frame: FrameType, value: Value) -> None:
+        file, line, kind = frame.f_code.co_filename, frame.f_lineno, type(value).__name__
+        self.values[self._places.next(file, line, kind)] = value
 
-def recorded(call: Callable[[], object]) -> dict[Branch, Value]:
-    """Run a call without gradients, and return the value at each of its branches."""
-    with torch.no_grad(), _Recorder() as recorder:
+
+def _bounds(index: Any) -> list[torch.Tensor]:
+    """Return the tensors that bound slices of an index."""
+    slices = [each for each in tree_leaves(index) if isinstance(each, slice)]
+    bounds = (bound for each in slices for bound in (each.start, each.stop, each.step))
+    return [bound for bound in bounds if isinstance(bound, torch.Tensor)]
+
+
+def recorded(call: Callable[[], object], eager: Functions) -> tuple[dict[Branch, Value], Sections]:
+    """Run a call without gradients, and return its branches and its calls of `eager` functions."""
+    with torch.no_grad(), _Recorder() as recorder, sections_of(eager) as sections:
         call()
-    found: dict[Branch, Value] = recorder.values
-    return found
+    for each in sections:
+        each.refuse_hidden()
+    return recorder.values, tuple(sections)
 
 
 class Tracing:
@@ -125,6 +148,9 @@ class Tracing:
 
     def __init__(self, outcomes: Outcomes) -> None:
         self.outcomes, self.is_incomplete = outcomes, False
+        self.breaking: FunctionType | None = None
+        """The function to run in eager mode, because the trace has failed in it."""
+        self._is_outside = False
         self.failed_in = ""
         """The path of the submodule in which the trace has failed."""
         self._failure: BaseException | None = None
@@ -136,23 +162,51 @@ class Tracing:
 
         The value of a condition is a bool, and otherwise has the type of the tensor's elements.
         """
-        if self._graph is not translator.output:  # Dynamo has started this trace anew
-            self._graph, self._places = translator.output, Places()
-        line = translator.current_instruction.positions.lineno
         kind = "bool" if is_condition else _kind_of(variable.as_proxy().node.meta["example_value"])
-        branch = self._places.next(translator.f_code.co_filename, line, kind)
+        branch = self._reached(translator, kind)
         if branch not in self.outcomes.values:
             self.is_incomplete = True
             return variable
         value = self.outcomes.values[branch]
-        given = (variable.as_proxy(), *branch[:3], value)
-        translator.output.create_proxy("call_function", EXPECT, given, {})
+        _expect_in_graph(translator, variable, branch, value)
         return ConstantVariable.create(value)
 
+    def check(self, translator: Any, condition: Any) -> None:
+        """Add a check to the graph that all elements of Dynamo's variable are true."""
+        all_true = condition.call_method(translator, "all", [], {})
+        _expect_in_graph(translator, all_true, self._reached(translator, "bool"), True)
+
+    def _reached(self, translator: Any, kind: str) -> Branch:
+        self._begin(translator)
+        line = translator.current_instruction.positions.lineno
+        return self._places.next(translator.f_code.co_filename, line, kind)
+
+    def _begin(self, translator: Any) -> None:
+        if self._graph is not translator.output:  # Dynamo has started this trace anew
+            self._graph, self._places = translator.output, Places()
+            self._sections = list(self.outcomes.sections)
+
+    def inlined(self, translator: Any, function: Any) -> Any:
+        """Return the function that Dynamo's variable becomes: an op if it runs in eager mode."""
+        self._begin(translator)
+        code, sections = function.get_code(), self._sections
+        if not sections or sections[0].function.__code__ is not code:
+            return function
+        return UserFunctionVariable(sections.pop(0).traced)
+
     def fail(self, translator: Any, error: BaseException) -> None:
-        """Note the submodule in which an error was raised; callers see the error later."""
+        """Note where an error was raised; callers see the error later."""
         if error is not self._failure:
             self._failure, self.failed_in = error, submodule_of(translator)
+            self.breaking, self._is_outside = None, False
+        self._is_outside |= has_parameters(translator)
+        if not self._is_outside:
+            self.breaking = function_of(translator) or self.breaking
+
+
+def _expect_in_graph(translator: Any, variable: Any, branch: Branch, value: Value) -> None:
+    given = (variable.as_proxy(), *branch[:3], value)
+    translator.output.create_proxy("call_function", EXPECT, given, {})
 
 
 def _kind_of(tensor: torch.Tensor) -> str:
@@ -217,6 +271,7 @@ def _extend_dynamo() -> None:
             if kind.dispatch_table[op] is not None:
                 kind.dispatch_table[op] = _jumping(kind.dispatch_table[op])
     plain, run = TensorVariable.call_method, InstructionTranslatorBase.run
+    inline = InstructionTranslatorBase.inline_user_function_return
 
     @wraps(run)
     def noting(self: Any) -> None:
@@ -230,13 +285,35 @@ def _extend_dynamo() -> None:
     @wraps(plain)
     def call_method(self: Any, translator: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         tracing = _CURRENT.tracing
+        if name == "requires_grad_" and tracing is not None and self.source is None:
+            return self
         if name == "item" and tracing is not None:
             found = tracing.settled(translator, self, _is_condition())
             if found is not self:
                 return found
         return plain(self, translator, name, *args, **kwargs)
 
+    @wraps(inline)
+    def inlining(self: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        tracing = _CURRENT.tracing
+        function = function if tracing is None else tracing.inlined(self, function)
+        return inline(self, function, *args, **kwargs)
+
+    call_torch = TorchInGraphFunctionVariable.call_function
+
+    @wraps(call_torch)
+    def call_function(self: Any, translator: Any, args: Any, kwargs: Any) -> Any:
+        tracing = _CURRENT.tracing
+        if tracing is not None and self.value is torch._check_tensor_all and args:
+            tracing.check(translator, args[0].realize())
+            return ConstantVariable.create(None)
+        if tracing is not None and self.value in CREATING:
+            kwargs = {name: each for name, each in kwargs.items() if name != "requires_grad"}
+        return call_torch(self, translator, args, kwargs)
+
+    TorchInGraphFunctionVariable.call_function = call_function
     InstructionTranslatorBase.run = noting
+    InstructionTranslatorBase.inline_user_function_return = inlining
     TensorVariable.call_method = call_method
 
 

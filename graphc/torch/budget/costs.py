@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from graphc.errors import TorchError
 from graphc.files import locked, write_atomically
+from graphc.torch.budget.eager import EAGER, EAGER_BACKWARD, measured
 from graphc.torch.budget.joint import Joint, Step, has_effects, is_random, tensors_of
 from graphc.torch.budget.measure import (
     allocated_bytes,
@@ -66,6 +67,10 @@ def _not_run(node: fx.Node) -> Measured:
     Checks and writes into existing tensors cost nothing. Other ops are estimated.
     """
     called = called_op(node)
+    if called in (EAGER, EAGER_BACKWARD):
+        seconds, peak = measured(node)
+        sizes = tuple(map(allocated_bytes, tensors_of(node)))
+        return Measured(seconds, max(peak - sum(sizes), 0), sizes)
     if called is node.target or called in CHECKS:
         return Measured(0.0, 0, ())
     return Measured(_seconds_of_copying(node), 0, (), is_estimated=True)

@@ -18,6 +18,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
+from graphc.torch.budget.eager import EAGER, EAGER_BACKWARD
 from graphc.torch.budget.gradients import copy_shared_gradients
 from graphc.torch.budget.incoming import Incoming, Returns
 from graphc.torch.budget.layouts import lay_as_kernels_do
@@ -294,7 +295,8 @@ def has_effects(node: fx.Node) -> bool:
     """Return whether a node has side effects, which must not happen twice."""
     called = called_op(node)
     is_inside = called is not node.target
-    return mutates(node) or (is_inside and bool(effect_of(called)))
+    is_eager = called in (EAGER, EAGER_BACKWARD)
+    return mutates(node) or is_eager or (is_inside and bool(effect_of(called)))
 
 
 def runs_once(node: fx.Node) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sysconfig
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch import nn
 
 from graphc.torch.budget.names import clean
 
@@ -48,3 +50,22 @@ def submodule_of(translator: Any) -> str:
     """Return the path of the module whose code Dynamo's translator traces; empty at the root."""
     stack = list(translator.nn_module_stack.values())
     return clean(stack[-1][0]) if stack else ""
+
+
+def function_of(translator: Any) -> FunctionType | None:
+    """Return the function that Dynamo's translator traces; None for code of torch or graphc."""
+    function: Any = getattr(getattr(translator, "funcvar", None), "fn", None)
+    file = Path(translator.f_code.co_filename)
+    is_ours = file.is_relative_to(GRAPHC) or file.is_relative_to(TORCH)
+    is_plain = isinstance(function, FunctionType) and not is_ours
+    return function if is_plain and function.__code__ is translator.f_code else None
+
+
+def has_parameters(translator: Any) -> bool:
+    """Return whether the traced function has a module with parameters as an argument."""
+    code = translator.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    variables = (translator.symbolic_locals.get(name) for name in names)
+    values = (vars(each.realize()).get("value") for each in variables if each is not None)
+    modules = (each for each in values if isinstance(each, nn.Module))
+    return any(next(module.parameters(), None) is not None for module in modules)

@@ -18,6 +18,7 @@ from graphc.files import write_atomically
 from graphc.ir.types import exact_bytes, format_bytes, size_lines
 from graphc.remat.solver import Schedule
 from graphc.torch.budget.branches import EXPECT, Branch
+from graphc.torch.budget.eager import EAGER, EAGER_BACKWARD, name_of_section
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.names import module_path
 from graphc.torch.budget.planner import TorchPlanner, unkept
@@ -66,6 +67,14 @@ class Assumed:
 
 
 @dataclass(frozen=True)
+class Eager:
+    """A function that runs in eager mode, with the peak bytes that its calls add."""
+
+    function: str
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
 class Report:
     """Predicted figures of a plan, known before its first step.
 
@@ -88,6 +97,8 @@ class Report:
     estimated: tuple[str, ...]
     """Nodes that cannot run alone, so their costs are estimated and include no workspace."""
     assumed: tuple[Assumed, ...]
+    eager: tuple[Eager, ...]
+    """Functions that run in eager mode, because torch cannot trace them."""
     shown: Shown = field(repr=False, compare=False)
     planner: TorchPlanner = field(repr=False, compare=False)
     settled: tuple[Settled, ...] = ()
@@ -114,6 +125,7 @@ class Report:
                 _told(node) for node, each in torch_steps.measured.items() if each.is_estimated
             ),
             assumed=tuple(_assumed(torch_steps)),
+            eager=tuple(_eager(torch_steps)),
             shown=shown,
             planner=planner,
         )
@@ -164,6 +176,8 @@ class Report:
          "settled": [{"name": str, "value": bool | str}],  settings that planning has changed
          "assumed": [{"place": str, "value": bool | number, "times": int}],   values that control
                                          flow depends on, checked in each step
+         "eager": [{"function": str, "peak_bytes": int}],   functions that torch cannot trace, run
+                                         in eager mode in forward and backward pass
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """
@@ -184,6 +198,7 @@ class Report:
             "costs": self.shown.costs,
             "settled": [asdict(each) for each in self.settled],
             "assumed": [asdict(each) for each in self.assumed],
+            "eager": [asdict(each) for each in self.eager],
             "frontier": self.frontier.json,
         }
 
@@ -220,6 +235,8 @@ class Report:
         lines += table("repeated", repeats)
         assumed = [(e.place, f"{e.value}, {e.times} times") for e in self.assumed]
         lines += table("assumed", assumed)
+        eager = [(e.function, f"at most {format_bytes(e.peak_bytes)}") for e in self.eager]
+        lines += table("run in eager mode", eager)
         rows = [(name, "estimated as a copy, without workspace") for name in self.estimated]
         lines += table("not measured", rows)
         settings = [(each.name, f"set to {each.value!r}") for each in self.settled]
@@ -243,6 +260,16 @@ def _assumed(torch_steps: TorchSteps) -> list[Assumed]:
         for file, line, number, value in checks
     )
     return [Assumed(place, value, times) for (place, value), times in count.items()]
+
+
+def _eager(torch_steps: TorchSteps) -> list[Eager]:
+    most: Counter[str] = Counter()
+    for step in torch_steps.joint.steps:
+        if step.node.target in (EAGER, EAGER_BACKWARD):
+            measured = torch_steps.measured[step.node]
+            name = name_of_section(step.node)
+            most[name] = max(most[name], measured.workspace + sum(measured.result_bytes))
+    return [Eager(name, peak) for name, peak in most.items()]
 
 
 def table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -79,7 +81,7 @@ def as_before(step: PlannedStep, given: Given, trains: bool = True) -> Iterator[
         tensors = [each for each in tensors if id(each) not in parameters]
     contents = [(each, each.detach().clone(), each._version) for each in tensors]
     versions = [version for *_, version in contents]
-    states = dict(random_states())
+    states, numpy, python = dict(random_states()), np.random.get_state(), random.getstate()
 
     def again() -> None:
         for number, (each, content, _) in enumerate(contents):
@@ -92,6 +94,8 @@ def as_before(step: PlannedStep, given: Given, trains: bool = True) -> Iterator[
         for container, items in kept:
             _put_back(container, items)
         set_random_states(states)
+        np.random.set_state(numpy)
+        random.setstate(python)
         for each, old in learned:
             each.grad = _old_gradient(each, old) if step.accumulate else None
 

@@ -1,0 +1,143 @@
+"""Predicted peaks of eager training against measured ones, and their kinds."""
+
+from itertools import pairwise
+
+import pytest
+
+from graphc.errors import TorchError
+from graphc.ir.device import find_device
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.peers
+
+from graphc.torch.budget.measure import measured_peak  # noqa: E402
+from graphc.torch.fit.eager import eager_peak  # noqa: E402
+
+
+def mlp():
+    widths = (64, 256, 256, 32)
+    layers = [
+        layer
+        for a, b in pairwise(widths)
+        for layer in (torch.nn.Linear(a, b), torch.nn.GELU(), torch.nn.LayerNorm(b))
+    ]
+    return torch.nn.Sequential(*layers), (torch.randn(512, 64), torch.randn(512, 32))
+
+
+def conv():
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3, padding=1),
+        torch.nn.BatchNorm2d(16),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 32, 3, padding=1),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+    )
+    return net, (torch.randn(16, 3, 64, 64), torch.randn(16, 32))
+
+
+def adamw(module):
+    return torch.optim.AdamW(module.parameters())
+
+
+def sgd(module):
+    return torch.optim.SGD(module.parameters(), lr=0.1)
+
+
+LOSS = torch.nn.functional.mse_loss
+
+
+def measured(module, args, make, autocast, passes=1):
+    """The peak of the second step of a module."""
+    optimizer = make(module)
+
+    def step():
+        for _ in range(passes):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = LOSS(module(args[0]), args[1])
+            loss.backward()
+            del loss
+        optimizer.step()
+
+    step()
+    optimizer.zero_grad()
+    states = [each for state in optimizer.state.values() for each in state.values()]
+    return measured_peak(step, [*module.parameters(), *module.buffers(), *args, *states])
+
+
+@pytest.mark.parametrize("make", [sgd, adamw])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("model", [mlp, conv])
+def test_the_peak_is_the_measured_one(model, autocast, make):
+    module, args = model()
+    found = eager_peak(
+        (module, LOSS, args, {}), make, autocast=torch.bfloat16 if autocast else None
+    )
+    peak = measured(module, args, make, autocast)
+    # oneDNN's scratchpads for bfloat16 depend on the instruction set.
+    assert found.peak_bytes == pytest.approx(peak, rel=0.08 if autocast else 0.01)
+    assert sum(found.by_kind_bytes.values()) == found.peak_bytes
+
+
+def test_gradients_of_a_micro_batch_count_in_the_next_forward_pass():
+    module, args = mlp()
+    found = eager_peak((module, LOSS, args, {}), adamw, is_accumulating=True)
+    assert found.peak_bytes == pytest.approx(measured(module, args, adamw, False, 2), rel=0.01)
+
+
+def test_kinds_at_the_peak():
+    module, args = mlp()
+    parameters = sum(p.nbytes for p in module.parameters())
+    kinds = eager_peak((module, LOSS, args, {}), adamw).by_kind_bytes
+    assert kinds["parameters"] == parameters
+    assert kinds["inputs"] == sum(each.nbytes for each in args)
+    steps = 4 * len(list(module.parameters()))
+    assert kinds["optimizer states"] == 2 * parameters + steps
+    assert kinds["activations"] > 512 * 256 * 4 * 2
+
+
+def test_the_trace_frees_what_it_allocates():
+    module, args = mlp()
+    trace = eager_peak((module, LOSS, args, {}), adamw).trace
+    live = {}
+    for key, size in trace:
+        if size > 0:
+            assert key not in live
+            live[key] = size
+        else:
+            assert live.pop(key) == -size
+
+
+def test_an_optimizer_of_a_gpu_updates_all_parameters_at_once():
+    module, args = mlp()
+    parameters = sum(p.nbytes for p in module.parameters())
+    inputs = sum(each.nbytes for each in args)
+    found = eager_peak((module, LOSS, args, {}), adamw, device=find_device("h100"))
+    # Parameters, gradients, two states, and the roots of the second state.
+    assert found.update_bytes == pytest.approx(5 * parameters + inputs, rel=1e-3)
+
+
+def test_dropout_on_a_gpu_saves_a_mask_of_bytes():
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5))
+    call = (module, LOSS, (torch.randn(4096, 64), torch.randn(4096, 64)), {})
+    peaks = [eager_peak(call, device=find_device(name)).peak_bytes for name in ("cpu", "h100")]
+    assert peaks[0] - peaks[1] >= 4096 * 64 * 3
+
+
+def test_the_time_is_that_of_the_products():
+    with torch.device("meta"):
+        module, args = torch.nn.Linear(4096, 4096, bias=False), (torch.empty(4096, 4096),)
+    args = (args[0], args[0])
+    device = find_device("h100")
+    seconds = eager_peak((module, LOSS, args, {}), device=device).seconds
+    products = 2 * 2 * 4096**3 / device.flops_per_second
+    assert products < seconds < 1.2 * products
+
+
+def test_a_step_that_reads_values_is_refused():
+    class Reads(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else x
+
+    with pytest.raises(TorchError, match=r"Reads fails on tensors without data.*DataDependent"):
+        eager_peak((Reads(4, 4), LOSS, (torch.ones(4, 4), torch.ones(4, 4)), {}))
