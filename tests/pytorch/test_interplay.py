@@ -36,12 +36,21 @@ def doubled_if_positive(x):
 
 
 def test_a_value_that_dynamo_does_not_ask_for_does_not_shift_the_others():
-    module = Model(lambda h, a, b, c: h * max(a, b) * c.item())
+    module = Model(lambda h, a, b, c: h * max(a, b) * (2 if c.item() > 3 else 5))
     given = (X, *map(torch.tensor, (2.0, 3.0, 3.5)))
     step = graphc.torch.plan(module, given)
     torch.testing.assert_close(step(*given), module(*given))
     (assumed,) = step.report.assumed
     assert assumed.value == 3.5
+
+
+def test_an_item_that_is_only_multiplied_is_part_of_the_graph():
+    module = Model(lambda h, c: h * c.item())
+    step = graphc.torch.plan(module, (X, torch.tensor(3.5)))
+    for value in (3.5, -1.0):
+        given = X, torch.tensor(value)
+        assert torch.equal(step(*given), module(*given))
+    assert len(step.plans) == 1
 
 
 @PLANS_AGAIN

@@ -58,8 +58,7 @@ class Assumptions:
         failure: Exception | None
         while True:
             tracing, failure = Tracing(outcomes), None
-            # Bytes of Python, because tensors would count.
-            states = {name: each.numpy().tobytes() for name, each in random_states()}
+            states = _states() if outcomes.values else {}
             try:
                 with traced_as_here(), assuming(tracing), context_of(step.autocast):
                     return with_first_derivatives(compiled, (tracing.outcomes.label, *args), kwargs)
@@ -149,6 +148,11 @@ class Assumptions:
 def _compared(values: Iterable[tuple[Branch, Value]]) -> list[tuple[Branch, str]]:
     """Return the branches with texts of their values, since NaN does not equal itself."""
     return [(branch, repr(value)) for branch, value in values]
+
+
+def _states() -> dict[str, bytes]:
+    """Return the states of all generators, as bytes of Python: tensors would count as memory."""
+    return {name: each.numpy().tobytes() for name, each in random_states()}
 
 
 def _tensor(state: bytes) -> torch.Tensor:
