@@ -109,7 +109,7 @@ def test_the_answer_is_the_same_wherever_the_search_begins(start):
 
 
 def test_a_network_that_does_not_grow_with_its_batch_ends_the_search():
-    with pytest.raises(OptionError, match="a batch of 1,099,511,627,776 fits"):
+    with pytest.raises(OptionError, match="a batch of 1,099,511,627,776, which fits"):
         g.largest_batch(lambda batch: make(3), "1MiB", optimizer=g.optim.SGD())
 
 

@@ -40,7 +40,7 @@ def test_python_block_prints_what_is_shown():
 
 
 def test_whether_it_fits_is_what_plan_prints(capsys):
-    command, first, last = re.search(r"\$ graphc (.*)\n(.*)\n\.\.\.\n(.*)\n", README).groups()
+    command, first, last = re.search(r"\$ graphc (plan .*)\n(.*)\n\.\.\.\n(.*)\n", README).groups()
     assert main(command.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == first
