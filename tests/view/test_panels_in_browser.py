@@ -23,7 +23,7 @@ def test_a_click_shows_all_of_a_value(screen):
     assert value.type.bytes >= 1024
     assert f" ({value.type.bytes:,})\n" in text
     readers = plan.graph.uses[value]
-    assert f"readers: {len(readers)}" in text.lower()
+    assert f"consumers: {len(readers)}" in text.lower()
     for reader in readers:
         assert f"node {reader}, {plan.graph.nodes[reader].label}" in text
 
