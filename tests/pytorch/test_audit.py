@@ -87,7 +87,7 @@ def under(partition):
 
 
 def differs(module, x, backend):
-    """Whether torch's own step has other gradients than eager torch."""
+    """Return True if torch's own step has other gradients than eager torch."""
     compiled = torch.compile(module, backend=backend)
     pairs = zip(gradients(module, module, x), gradients(compiled, module, x), strict=True)
     return not all(torch.allclose(one, other, rtol=1e-4) for one, other in pairs)

@@ -1,4 +1,4 @@
-"""What a plan differentiates: the loss of an output, and none of its other tensors."""
+"""Plans differentiate the loss of an output, and none of its other tensors."""
 
 from collections import namedtuple
 
