@@ -16,13 +16,15 @@ EXPECTED = re.compile(r"Build (started|finished)|No issues found|\s*$")
 
 
 def copy_pages() -> None:
-    """Copy Markdown, pictures and results to build/pages, in the folders of the checkout."""
+    """Copy pages, pictures, results and their sources to build/pages, as in the checkout."""
     shutil.rmtree(PAGES, ignore_errors=True)
     code = shutil.ignore_patterns("*.py", "__pycache__")
     for folder in ("docs", "benchmarks/results"):
         shutil.copytree(ROOT / folder, PAGES / folder, ignore=code)
     for page in ROOT.glob("*.md"):
         shutil.copy(page, PAGES)
+    for sources in (ROOT / "benchmarks").glob("*.json"):
+        shutil.copy(sources, PAGES / "benchmarks")
 
 
 def build() -> list[str]:
