@@ -16,7 +16,7 @@ if [ "${1:-}" = --emulated ]; then
   [ -x .venv/bin/python ] && : "${PY:=$PWD/.venv/bin/python}"
 fi
 : "${OUT:=$PWD/build/gpu-day}" "${PY:=python3}" "${LIMIT:=510}" "${INJECT:=}" "${CARRIED:=$PWD/.gpu-day}"
-: "${WORKERS:=12}" "${PARTS:=facts selftest tests memory steps peers sanitizers}"
+: "${WORKERS:=12}" "${PARTS:=facts selftest fit tests memory steps peers planned link sanitizers}"
 HERE=$PWD/benchmarks/gpu_day; WORK=$(mktemp -d); began=$SECONDS
 RESULTS=$OUT; OUT=$OUT/logs # removed once results.tgz has them
 rm -rf "$OUT"; mkdir -p "$OUT" "$WORK/cache"
@@ -52,6 +52,11 @@ if [ -z "$EMULATED" ]; then
 fi
 
 has facts && part 30 facts 40 $PY "$HERE/day.py" facts
+# Peaks of torch's steps, each process with every fifth case, beside the tests.
+workers() { for n in 0 1 2 3 4; do $PY "$HERE/torch_parts.py" fit $n 5 & done; wait; }
+export -f workers; export PY HERE
+[ -z "$EMULATED" ] && has fit && part 40 fit "${FIT:-150}" bash -c workers &
+
 has selftest && part 12 selftest 75 $PY "$HERE/day.py" selftest
 
 # No -x, and warnings are no errors: one failure hides no other.
@@ -61,14 +66,19 @@ $PY -c 'import pytest_timeout' 2>/dev/null && CHECKS="$CHECKS --timeout=${TEST_S
 hanging=; [ "$INJECT" = hang ] && hanging=$HERE/hanging.py
 has tests && part 25 tests "${TESTS:-130}" $PY -m pytest tests/on_gpu $hanging $CHECKS -n "$WORKERS" \
   --dist worksteal --deselect tests/on_gpu/test_memory.py --junitxml "$OUT/tests.xml" ${K:+-k "$K or hangs"}
+wait
 # The driver's bytes are of the whole GPU, so these tests run alone.
 has memory && part 8 memory 45 $PY -m pytest tests/on_gpu/test_memory.py $CHECKS --junitxml "$OUT/memory.xml"
 
-has steps && for net in gpt2 resnet50; do part 3 "steps-$net" 70 $PY "$HERE/day.py" steps $net; done
+has steps && for net in ${NETWORKS:-gpt2 resnet50}; do part 3 "steps-$net" 70 $PY "$HERE/day.py" steps $net; done
 [ -n "$EMULATED" ] && exit 0
 has peers && for how in eager compile; do for net in gpt2 resnet50; do
   part 1 "peer-$net-$how" 110 $PY "$HERE/day.py" peer $net $how
 done; done
+has link && part 20 link 30 $PY "$HERE/torch_parts.py" link
+has planned && for net in ${PLANNED:-gpt2 llama resnet50}; do
+  part 12 "planned-$net" 100 $PY "$HERE/torch_parts.py" planned "$net autocast"
+done
 # Errors of CUDA calls are not reported: libraries probe for functions that a driver may lack.
 SANITIZE="--report-api-errors no --target-processes all --error-exitcode 9"
 has sanitizers && part 5 racecheck 40 compute-sanitizer --tool racecheck $SANITIZE \

@@ -84,6 +84,7 @@ run_with_rng_state = private("torch._prims.rng_prims.run_with_rng_state")
 TracingContext = private("torch._guards.TracingContext")
 keeps_graph = private("torch._C._autograd._get_current_graph_task_keep_graph")
 sequence_number = private("torch._C._autograd._get_sequence_nr")
+_engine_run_backward = private("torch.autograd.graph._engine_run_backward")
 profiler_enabled = private("torch.autograd._profiler_enabled")
 disable_current_modes = private("torch.utils._python_dispatch._disable_current_modes")
 current_dispatch_mode = private("torch.utils._python_dispatch._get_current_dispatch_mode")
@@ -94,6 +95,17 @@ effect_of = private(f"{_EFFECTS}._get_effect", None) or private(f"{_EFFECTS}.SID
 """Return the registered side effect of an op, or None. Versions below 2.10 have a table."""
 EffectType = private(f"{_EFFECTS}._EffectType")
 register_effectful_op = private(f"{_EFFECTS}._register_effectful_op")
+
+
+def run_backward(loss: torch.Tensor) -> None:
+    """Accumulate the gradients of a loss under the active modes of torch's functions.
+
+    `torch.autograd.backward` is a function itself, so it disables these modes while it runs.
+    """
+    ones = torch.ones_like(loss)
+    _engine_run_backward(
+        (loss,), (ones,), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 @contextmanager

@@ -27,8 +27,10 @@ from graphc.ir.device import NATIVE_CPU, Device
 from graphc.torch.budget.without_data import Call, without_data
 from graphc.torch.fit import gpu_workspaces
 from graphc.torch.fit.gpu_rules import GpuRules
+from graphc.torch.fit.known_values import known_values
 from graphc.torch.fit.roofline import seconds_of
 from graphc.torch.fit.workspaces import LOSSES_PER_ELEMENT, workspace_bytes
+from graphc.torch.private import run_backward
 
 aten = torch.ops.aten
 
@@ -93,7 +95,7 @@ def eager_peak(
         for group in made.param_groups if made is not None else ():
             group["foreach"] = True
     precision = torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None)
-    with mode, rules, recorder, recorder.watching(module), _as_torch_error(module):
+    with mode, known_values(), rules, recorder, recorder.watching(module), _as_torch_error(module):
         for _ in range(1 + is_accumulating):
             recorder.phase = "activations"
             with precision:
@@ -101,7 +103,7 @@ def eager_peak(
                 loss = loss_fn(found, args[-1]) if loss_fn else found
             loss, found = _scalar(loss), None
             recorder.phase = "backward of logits and loss"
-            torch.autograd.backward(loss)  # unlike loss.backward(), recomputes under the rules
+            run_backward(loss)  # which may recompute activations, under the rules
             del loss
         recorder.rename("gradients", (each.grad for each in parameters))
         recorder.phase, update = "workspace", len(recorder.trace)
