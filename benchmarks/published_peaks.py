@@ -26,7 +26,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from graphc.ir.device import find_device
-from graphc.torch.fit.allocator import AllocatorPeaks, blas_workspaces, replay
+from graphc.torch.fit.allocator import AllocatorPeaks, replay
 from graphc.torch.fit.eager import eager_peak
 
 TABLES = Path(__file__).with_suffix(".json")
@@ -126,12 +126,12 @@ def predict(table: dict[str, Any], column: str, batch: int, length: int) -> Allo
         found = eager_peak(
             call,
             OPTIMIZERS[table["optimizer"]],
-            device=find_device("t4"),  # of GPUs, only rates of arithmetic differ
+            # Of GPUs, only rates of arithmetic and cuBLAS's workspaces differ.
+            device=replace(find_device("t4"), architecture=table["architecture"]),
             is_accumulating=table.get("keeps_gradients", False),
         )
     kept.clear()
-    workspaces = blas_workspaces(table["architecture"]) if table["architecture"] else ()
-    return replay([*((-1 - at, size) for at, size in enumerate(workspaces)), *found.trace])
+    return replay(found.trace)
 
 
 def rows_of(table: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from torch_cases.allocation_traces import case
 
 from graphc.errors import OptionError
-from graphc.torch.fit.allocator import MIB, CachingAllocator, blas_workspaces, replay
+from graphc.ir.device import find_device
+from graphc.torch.fit.allocator import MIB, CachingAllocator, replay
+from graphc.torch.fit.gpu_workspaces import cublas_bytes
 
 RECORDED = Path(__file__).parent.parent / "golden" / "torch_allocator.txt"
 
@@ -100,7 +102,7 @@ def test_a_published_snapshot():
     discuss.pytorch.org/t/178671 lists the blocks of `torch.cuda.memory_snapshot`.
     """
     allocator = CachingAllocator()
-    workspace, _ = blas_workspaces(80)
+    workspace = cublas_bytes(find_device("a100"))
     for key, size in enumerate((40_000, 40, 4_000, workspace, 40, 40)):
         allocator.allocate(key, size)
     allocator.free(4)  # X @ W

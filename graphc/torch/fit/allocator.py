@@ -36,17 +36,6 @@ _ADDRESS_SPACE = _LARGE_SEGMENT << 50
 """Bytes of an expandable segment. torch takes 9/8 of the device, which no trace exceeds."""
 
 
-def blas_workspaces(architecture: int) -> tuple[int, int]:
-    """Return the bytes that torch reserves for cuBLAS: in the main thread, and in autograd's.
-
-    They are allocated at the first product of a thread and stay. `architecture` is ten times the
-    compute capability. torch's note on CUDA lists them as ``CUBLAS_WORKSPACE_CONFIG``: 32 MiB from
-    9.0 on, else ``:4096:2:16:8``.
-    """
-    size = 32 * MIB if architecture >= HOPPER else (2 * 4096 + 8 * 16) * 1024
-    return size, size
-
-
 @dataclass(frozen=True)
 class AllocatorPeaks:
     """Peaks of torch's statistics while a trace is replayed.

@@ -50,11 +50,13 @@ Workspace is everything else that the backward pass and the optimizer create.
 
 @dataclass(frozen=True)
 class EagerPeak:
-    """The peak of an eager training step, and the allocations that lead to it.
+    """The peak of two eager training steps, and the allocations that lead to it.
 
-    `trace` lists allocations as (key, bytes) and releases as (key, -bytes), in order of time.
-    `by_kind_bytes` are the bytes live at the peak, in the order of `KINDS`. `update_bytes` is the
-    peak while the optimizer runs.
+    `trace` lists allocations as (key, bytes) and releases as (key, -bytes), in order of time. The
+    first step creates the optimizer's states; between the steps, gradients are freed. The second
+    step finds the memory that an allocator has cached, which later steps reuse. `by_kind_bytes` are
+    the bytes live at the peak, in the order of `KINDS`. `update_bytes` is the peak while the
+    optimizer of the second step runs.
     """
 
     peak_bytes: int
@@ -72,7 +74,7 @@ def eager_peak(
     autocast: torch.dtype | None = None,
     is_accumulating: bool = False,
 ) -> EagerPeak:
-    """Return the peak of a training step after the first one, when optimizer states exist.
+    """Return the peak of two training steps; in the second one, optimizer states exist.
 
     A call is a module, a loss or None, positional and keyword arguments, as in
     `graphc.torch.plan`. Without a loss, the module returns it, or an output with the attribute
@@ -87,6 +89,7 @@ def eager_peak(
     resident["inputs"] = tree_leaves((args, kwargs))
     for kind, tensors in resident.items():
         recorder.resident(kind, tensors)
+    begin = len(recorder.trace)
     with mode:
         made = optimizer(module) if optimizer is not None and parameters else None
     rules: AbstractContextManager[object] = contextlib.nullcontext()
@@ -110,7 +113,7 @@ def eager_peak(
         if made is not None:
             made.step()
             recorder.rename("optimizer states", tree_leaves([*made.state.values()]))
-    return recorder.peak(update)
+    return recorder.peak(begin, update)
 
 
 def _scalar(found: Any) -> torch.Tensor:
@@ -139,6 +142,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Key, bytes and storage, by the address of the storage."""
         self._head = 0
         """The first key of logits and loss."""
+        self._reserved: set[tuple[str, str]] = set()
+        self._workspaces: set[int] = set()
+        """Keys of workspaces that stay, and the libraries and threads that have one."""
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -154,6 +160,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         for each in tree_leaves(result):
             self._note(each, _bytes_of_loss(function, args))
         if self.device.kind == "cuda":
+            self._reserve_for_product(function)
             needed = gpu_workspaces.workspace_bytes(function, args)
         else:
             needed = workspace_bytes(function, args, result)
@@ -199,21 +206,37 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         for hook in hooks:
             hook.remove()
 
-    def peak(self, update: int) -> EagerPeak:
-        """Return the peak of the trace; the optimizer runs from position `update` on.
+    def peak(self, begin: int, update: int) -> EagerPeak:
+        """Return the peak of the recorded step and of one after it.
 
-        Optimizer states count from the beginning, because a second step finds them.
+        The step is the trace from position `begin` on; its optimizer runs from `update` on.
         """
-        states = {key for key, kind in enumerate(self.kinds) if kind == "optimizer states"}
-        first = [change for change in self.trace if change[0] in states and change[1] > 0]
-        trace = first + [change for change in self.trace if change not in set(first)]
-        update += len(first)
+        stays = self._workspaces.copy()
+        stays |= {key for key, kind in enumerate(self.kinds) if kind == "optimizer states"}
+        held: Counter[int] = Counter()
+        for key, size in self.trace[begin:]:
+            held[key] += size
+        freed = [(key, -size) for key, size in held.items() if size > 0 and key not in stays]
+        count = len(self.kinds)
+        second = [(key + count, size) for key, size in self.trace[begin:] if key not in stays]
+        updating = sum(key not in stays for key, _ in self.trace[update:])
+        trace = self.trace + freed + second
         live = list(accumulate(size for _, size in trace))
         at = max(range(len(live)), key=live.__getitem__)
         kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         for key, size in trace[: at + 1]:
-            kinds[self.kinds[key]] += size
-        return EagerPeak(live[at], dict(kinds), max(live[update:], default=0), self.seconds, trace)
+            kinds[self.kinds[key % count]] += size
+        last = max(live[len(live) - updating :], default=0)
+        return EagerPeak(live[at], dict(kinds), last, self.seconds, trace)
+
+    def _reserve_for_product(self, function: Any) -> None:
+        """Record what a thread keeps for products on a GPU; autograd has a thread of its own."""
+        thread = "forward" if self.phase == "activations" else "backward"
+        for name, size in gpu_workspaces.kept_bytes(function, self.device).items():
+            place = name, thread if name == gpu_workspaces.CUBLAS else ""
+            if place not in self._reserved:
+                self._reserved.add(place)
+                self._workspaces.add(self._allocate(size, "workspace"))
 
     def _note(self, each: Any, least_bytes: int = 0) -> None:
         if not self._is_counted(each):
@@ -227,8 +250,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _is_counted(self, each: Any) -> bool:
         return isinstance(each, FakeTensor)
 
-    def _allocate(self, size: int) -> int:
-        self.kinds.append(self.phase)
+    def _allocate(self, size: int, kind: str = "") -> int:
+        self.kinds.append(kind or self.phase)
         self.trace.append((len(self.kinds) - 1, size))
         return len(self.kinds) - 1
 

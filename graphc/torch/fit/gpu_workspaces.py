@@ -1,4 +1,8 @@
-"""Bytes that ops allocate on a GPU beside their results, by formula: copies of operands."""
+"""Bytes that products allocate on a GPU beside their results, by formula.
+
+Libraries keep workspaces: cuBLAS one for each thread that computes products, and cuBLASLt one for
+products with a bias. Copies of operands are freed after the product.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,35 @@ from typing import Any
 
 import torch
 
+from graphc.ir.device import HOPPER, Device
+
 aten = torch.ops.aten
 
 PRODUCTS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
+
+CUBLAS, CUBLASLT = "cuBLAS", "cuBLASLt"
+
+KIB, MIB = 2**10, 2**20
+
+
+def cublas_bytes(device: Device) -> int:
+    """Return the default of ``CUBLAS_WORKSPACE_CONFIG``, as in torch's note on CUDA semantics.
+
+    It is 32 MiB from Hopper on, else ``:4096:2:16:8``.
+    """
+    return 32 * MIB if device.architecture >= HOPPER else (2 * 4096 + 8 * 16) * KIB
+
+
+def kept_bytes(function: Any, device: Device) -> dict[str, int]:
+    """Return the workspace that each library keeps from the first call of an op on, in bytes.
+
+    That of cuBLASLt is torch's default of 1 MiB (``CUBLASLT_WORKSPACE_SIZE``). Versions of torch
+    before these defaults, for which a device has the architecture 0, keep nothing.
+    """
+    if function not in PRODUCTS or device.architecture == 0:
+        return {}
+    kept = {CUBLAS: cublas_bytes(device)}
+    return {**kept, CUBLASLT: MIB} if function is aten.addmm.default else kept
 
 
 def workspace_bytes(function: Any, args: Any) -> int:

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 MASKS = "transformers.masking_utils"
 PACKED = "find_packed_sequence_indices"
+BELOW = (torch.Tensor.lt, torch.Tensor.__lt__, torch.lt)
 
 
 @contextmanager
@@ -43,7 +44,7 @@ class _KnownDraws(TorchFunctionMode):  # type: ignore[misc]
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run a function of torch."""
-        if function is torch.Tensor.__lt__ and any(args[0] is each for each in self._draws):
+        if function in BELOW and any(args[0] is each for each in self._draws):
             return False
         result = function(*args, **(kwargs or {}))
         if function is torch.rand and result.dim() == 0:

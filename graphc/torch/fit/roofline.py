@@ -25,14 +25,30 @@ def seconds_of(device: Device, function: Any, args: Any, kwargs: Any, result: An
     return device.seconds(_flops(function, args, kwargs, result), moved, rate)
 
 
+FORWARD = {
+    aten._scaled_dot_product_flash_attention,
+    aten._scaled_dot_product_flash_attention_for_cpu,
+}
+BACKWARD = {
+    aten._scaled_dot_product_flash_attention_backward,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward,
+}
+
+
 def _flops(function: Any, args: Any, kwargs: Any, result: Any) -> int:
     packet = function.overloadpacket
-    if packet is aten._scaled_dot_product_flash_attention_for_cpu:
-        return int(sdpa_flop_count(*(each.shape for each in args[:3])))
-    if packet is aten._scaled_dot_product_flash_attention_for_cpu_backward:
-        return int(sdpa_backward_flop_count(*(each.shape for each in args[:4])))
+    if packet in FORWARD:
+        return int(sdpa_flop_count(*_of_all_heads(*args[:3])))
+    if packet in BACKWARD:
+        return int(sdpa_backward_flop_count(args[0].shape, *_of_all_heads(*args[1:4])))
     formula = flop_registry.get(packet)
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
+
+
+def _of_all_heads(query: torch.Tensor, *others: torch.Tensor) -> list[torch.Size]:
+    """Return the shapes of query, key and value with as many heads of keys as of queries."""
+    heads = query.shape[1]
+    return [query.shape, *(torch.Size((e.shape[0], heads, *e.shape[2:])) for e in others)]
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -82,7 +82,6 @@ def predict(request: Request) -> Prediction:
         kinds["optimizer states"] = rank.state_bytes
         kinds[BUFFERS] = rank.buffer_bytes
     if request.device.kind == "cuda":
-        kinds["workspace"] += request.device.blas_workspace_bytes
         beside = sum(kinds.values()) - found.peak_bytes
         kinds[ALLOCATOR] = _reserved(request, found.trace, beside) - found.peak_bytes
     # The trace of an accumulating step has two micro-batches.
