@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_tables import gpu_status, gpu_steps
+from gpu_tables import fit_on_gpu, gpu_link, gpu_status, gpu_steps, planned_on_gpu
 from report import RESULTS, table
 
 ROOT = Path(__file__).parents[1]
@@ -378,7 +378,22 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "H100 status": ("gpu_day_h100.json", gpu_status),
     "H200 steps": ("gpu_day_h200.json", gpu_steps),
     "H100 steps": ("gpu_day_h100.json", gpu_steps),
+    "H200 later status": ("gpu_day_h200_torch.json", gpu_status),
+    "H200 later steps": ("gpu_day_h200_torch.json", gpu_steps),
+    "H200 link": ("gpu_day_h200_torch.json", gpu_link),
+    "torch on the H200": ("gpu_day_h200_torch.json", planned_on_gpu),
+    "fit on the H200": ("fit_on_gpu.json", fit_on_gpu),
+    "fit accuracy": ("fit_accuracy.json", fit_accuracy),
 }
+
+
+def fit_accuracy(content: dict[str, Any]) -> str:
+    """Absolute errors of predicted peaks, by predictor."""
+    lines = [("predictor", "steps", "median error", "worst error")]
+    for name, errors in content["summary"].items():
+        shown = (f"{100 * errors[key]:.3g} %" for key in ("median", "worst"))
+        lines.append((name.replace("_", "-"), str(errors["rows"]), *shown))
+    return table(*lines)
 
 
 def circumstances_line(content: dict[str, Any], link: str) -> str:

@@ -20,6 +20,56 @@ def gpu_status(content: dict[str, Any]) -> str:
     return table(*rows)
 
 
+def fit_on_gpu(content: dict[str, Any]) -> str:
+    """Return the measured and predicted peaks of torch's training steps."""
+    rows = [(f"{content['gpu']}: step", "allocated MiB", "predicted", "reserved MiB", "predicted")]
+    for row in content["rows"]:
+        cells = []
+        for kind in ("allocated", "reserved"):
+            measured, error = row[f"{kind}_bytes"], row[f"{kind}_error"]
+            known = measured is not None
+            cells.append(f"{measured / 2**20:,.0f}" if known else "-")
+            cells.append(f"{100 * error:+.2f} %" if known else "-")
+        rows.append((row["case"], *cells))
+    return table(*rows)
+
+
+def planned_on_gpu(content: dict[str, Any]) -> str:
+    """Return bytes and times of torch's steps: eager, checkpointed, and planned by graphc."""
+    rows = [
+        (f"{content['gpu']}: forward and backward pass", "planned MiB", "measured MiB", "ms",
+         "times eager"),
+    ]  # fmt: skip
+    for name, steps in content["planned"].items():
+        for label, step in steps.items():
+            planned = step.get("planned_bytes")
+            cells = ["-" if planned is None else f"{planned / 2**20:,.0f}"]
+            if "milliseconds" in step:
+                times = step["milliseconds"] / steps["eager"]["milliseconds"]
+                measured = f"{step['peak_bytes'] / 2**20:,.0f}"
+                cells += [measured, f"{step['milliseconds']:.1f}", f"{times:.2f}"]
+            else:
+                cells += ["failed", "-", "-"]
+            rows.append((f"{name}, {label}", *cells))
+    return table(*rows)
+
+
+def gpu_link(content: dict[str, Any]) -> str:
+    """Return the rates of copies between pinned host memory and the GPU."""
+    rows = [("bytes of a copy", "to the GPU, GB/s", "to the host, GB/s", "both at once, GB/s")]
+    for size, seconds in content["link"].items():
+        if size.isdecimal():
+            ways = ("to_device_seconds", 1), ("to_host_seconds", 1), ("both_seconds", 2)
+            rates = (f"{n * int(size) / seconds[way] / 1e9:.1f}" for way, n in ways)
+            rows.append((f"{int(size):,}", *rates))
+    products = content["link"]["products"]
+    slower = products["beside_copies_seconds"] / products["alone_seconds"] - 1
+    return (
+        f"{table(*rows)}\n\nMatrix products take {100 * slower:.0f} % longer beside copies of the "
+        "last size in both directions."
+    )
+
+
 def gpu_steps(content: dict[str, Any]) -> str:
     """Milliseconds of steps on a GPU, measured and modelled, and of peers in the same run."""
     rows = [(f"{content['gpu']}, bf16", "ms a step", "modeled", "times torch.compile",

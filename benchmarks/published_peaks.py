@@ -16,6 +16,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def predict(table: dict[str, Any], column: str, batch: int, length: int) -> Allo
             call,
             OPTIMIZERS[table["optimizer"]],
             # Of GPUs, only rates of arithmetic and cuBLAS's workspaces differ.
-            device=replace(find_device("t4"), architecture=table["architecture"]),
+            device=replace(find_device("t4"), architecture=table["architecture"] or 0),
             is_accumulating=table.get("keeps_gradients", False),
         )
     kept.clear()

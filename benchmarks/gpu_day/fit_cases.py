@@ -106,6 +106,7 @@ CASES: dict[str, FitCase] = {
     "vgg16": _images("torchvision:vgg16", 32, {}, optimizer="sgd"),
     "timm deit": _images("timm:deit_small_patch16_224", 128, HALF),
     "timm regnet": _images("timm:regnety_032", 32, {}, optimizer="adam"),
+    "timm mixer": _images("timm:mixer_b16_224", 64, {}, optimizer="adam"),
 }  # fmt: skip
 
 OPTIMIZERS = {

@@ -141,6 +141,18 @@ def content_of(files: Mapping[str, bytes], date: str) -> dict[str, Any]:
             for name, each in loaded.items()
             if name.startswith("steps-")
         },
+        "fit": {
+            case: figures
+            for name, each in loaded.items()
+            if re.fullmatch(r"fit-\d+\.json", name)
+            for case, figures in each.items()
+        },
+        "planned": {
+            name.removeprefix("planned-").removesuffix(".json"): each
+            for name, each in loaded.items()
+            if name.startswith("planned-")
+        },
+        "link": loaded.get("link.json", {}),
         "peers": {
             name.removeprefix("peer-").removesuffix(".json"): each
             for name, each in loaded.items()
@@ -185,12 +197,15 @@ def problems(content: Mapping[str, Any]) -> list[str]:
     found += [f"file {name} is not complete" for name in content["broken_files"]]
     found += [f"library: {text}" for text in content["libraries"] if "cannot be used" in text]
     found += [f"test: {name}" for name in content["tests"]["failures"]]
-    for network, variants in content["steps"].items():
-        found += [
-            f"steps: {network} {name}: {figures['problem']}"
-            for name, figures in variants.items()
-            if "problem" in figures
-        ]
+    for part in ("steps", "planned"):
+        for network, variants in content[part].items():
+            found += [
+                f"{part}: {network} {name}: {figures['problem']}"
+                for name, figures in variants.items()
+                if "problem" in figures
+            ]
+    for case, figures in content["fit"].items():
+        found += [f"fit: {case}: {figures['problem']}"] if "problem" in figures else []
     return found
 
 

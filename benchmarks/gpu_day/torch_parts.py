@@ -22,34 +22,38 @@ from typing import Any
 
 OUT = Path(os.environ.get("OUT", "."))
 MIB = 2**20
-STEPS = 10
+WARM_STEPS, STEPS = 3, 10
 
 
 def fit(worker: str, workers: str) -> None:
     """Measure each case of a worker; a case that fails hides no other."""
     from fit_cases import CASES
 
-    found, traces = {}, {}
+    found, events = {}, {}
     for name in list(CASES)[int(worker) :: int(workers)]:
         try:
-            found[name], traces[name] = measured(name)
+            found[name], events[name] = measured(name)
         except Exception as error:
             traceback.print_exc()
-            found[name] = {"problem": f"{type(error).__name__}: {error}"[:400]}
+            found[name] = problem(error)
         print(name, found[name], flush=True)
         (OUT / f"fit-{worker}.json").write_text(json.dumps(found, indent=1))
         gc.collect()
-    packed = gzip.compress(json.dumps(traces).encode())
-    (OUT / f"fit-traces-{worker}.gz").write_bytes(packed)
+    packed = gzip.compress(json.dumps(events).encode())
+    (OUT / f"fit-events-{worker}.gz").write_bytes(packed)
 
 
-def measured(name: str) -> tuple[dict[str, Any], list[tuple[str, int]]]:
-    """Return the peaks of a third step, and its events: action and bytes, by address."""
+def measured(name: str) -> tuple[dict[str, Any], list[tuple[str, int, int]]]:
+    """Return the peaks of three steps, and the allocator's events of the third.
+
+    An event is an action, an address and bytes.
+    """
     import torch
     from fit_cases import CASES, loss_of, on_gpu, optimizer_of
 
+    torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
-    left = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
     call, request = on_gpu(CASES[name])
     optimizer = optimizer_of(request, call[0])
 
@@ -59,124 +63,108 @@ def measured(name: str) -> tuple[dict[str, Any], list[tuple[str, int]]]:
         optimizer.step()
         optimizer.zero_grad()
 
-    began = time.monotonic()
-    resident = torch.cuda.memory_allocated() - left
     for _ in range(2):
         step()
-    torch.cuda.synchronize()
-    kept = torch.cuda.memory_allocated() - left
-    reserved = torch.cuda.max_memory_reserved()
-    torch.cuda.reset_peak_memory_stats()
     torch.cuda.memory._record_memory_history("all", context=None, max_entries=200_000)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
     step()
-    end.record()
     torch.cuda.synchronize()
     events = torch.cuda.memory._snapshot()["device_traces"][0]
     torch.cuda.memory._record_memory_history(None)
-    stats = torch.cuda.memory_stats()
     figures = {
-        "allocated_bytes": stats["allocated_bytes.all.peak"] - left,
-        "requested_bytes": stats["requested_bytes.all.peak"],
-        "reserved_bytes": max(reserved, stats["reserved_bytes.all.peak"]),
-        "resident_bytes": resident,
-        "kept_bytes": kept,
-        "left_bytes": left,
-        "milliseconds": start.elapsed_time(end),
-        "seconds_of_first_steps": time.monotonic() - began,
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
     }
     return figures, [(each["action"], each["addr"], each["size"]) for each in events]
 
 
 def planned(name: str) -> None:
-    """Compare a planned step with eager and checkpointed ones: bytes, milliseconds and bits."""
-    import torch
+    """Compare planned steps with eager and checkpointed ones: bytes, milliseconds and bits."""
     from fit_cases import CASES, loss_of, on_gpu
-
-    import graphc
 
     found: dict[str, Any] = {}
     path = OUT / f"planned-{name.replace(' ', '-')}.json"
 
-    def keep(**figures: Any) -> None:
-        found.update(figures)
+    def keep(label: str, figures: dict[str, Any]) -> None:
+        found[label] = {**found.get(label, {}), **figures}
         path.write_text(json.dumps(found, indent=1))
-        print(name, figures, flush=True)
+        print(name, label, found[label], flush=True)
 
     call, request = on_gpu(CASES[name])
-    module, loss_fn, args, kwargs = call
-    half = request.autocast
-    precision = torch.autocast("cuda", half or torch.bfloat16, enabled=half is not None)
+    module = call[0]
 
-    def run(called: Callable[..., Any]) -> None:
-        with precision:
-            output = called(*args, **kwargs)
-            output = output if isinstance(output, torch.Tensor) else output.loss
-        output.backward()
+    def eager() -> None:
+        loss_of(call, request).backward()
 
-    def timed(step: Callable[[], None]) -> dict[str, Any]:
-        for _ in range(3):
-            module.zero_grad()
-            step()
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        times = []
-        for _ in range(STEPS):
-            module.zero_grad()
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            step()
-            torch.cuda.synchronize()
-            times.append(1e3 * (time.perf_counter() - began))
-        return {"peak_bytes": torch.cuda.max_memory_allocated(),
-                "milliseconds": statistics.median(times)}  # fmt: skip
-
-    keep(eager=timed(lambda: loss_of(call, request).backward()))
-    least: dict[str, Any] = {"max_extra_time": 0.0}
+    keep("eager", timed(module, eager))
+    goals: dict[str, dict[str, Any]] = {"no recompute": {"max_extra_time": 0.0}, "knee": {}}
     if hasattr(module, "gradient_checkpointing_enable"):
         module.gradient_checkpointing_enable({"use_reentrant": False})
-        keep(checkpointing=timed(lambda: loss_of(call, request).backward()))
+        keep("checkpointing", timed(module, eager))
         module.gradient_checkpointing_disable()
-    options: dict[str, Any] = {"kwargs": kwargs, "autocast": half}
-    options |= {"loss_fn": loss_fn} if loss_fn is not None else {"return_outputs": False}
-    goals: dict[str, Any] = {"no recompute": least, "knee": {}}
-    if "checkpointing" in found:
-        goals["bytes of checkpointing"] = {"budget": None}
+        goals["bytes of checkpointing"] = {"budget": found["checkpointing"]["peak_bytes"]}
     for label, goal in goals.items():
-        began = time.monotonic()
         try:
-            if "budget" in goal:
-                most = found["checkpointing"]["peak_bytes"]
-                goal = {"budget": max(most, found["knee"].get("least_bytes", 0))}
-            module.zero_grad()
-            gc.collect()
-            step = graphc.torch.plan(module, args, **options, **goal)
-            report = step.report
-            figures = {
-                "planning_seconds": time.monotonic() - began,
-                "planned_bytes": report.peak_bytes,
-                "least_bytes": report.least_bytes,
-                "bound_bytes": report.bound_bytes,
-                "plain_bytes": report.plain_bytes,
-                "extra_time": report.extra_time,
-            }
-            keep(**{label: figures})
-            verified = step.verify()
-            figures["verified"] = str(verified)[:600]
-            figures.update(timed(lambda step=step: run(step)))  # type: ignore[misc]
-            keep(**{label: figures})
+            plan(call, request, goal, lambda figures, label=label: keep(label, figures))
         except Exception as error:
             traceback.print_exc()
-            keep(
-                **{
-                    label: {
-                        **found.get(label, {}),
-                        "problem": f"{type(error).__name__}: {error}"[:900],
-                    }
-                }
-            )
-        step = None
+            keep(label, problem(error))
+
+
+def plan(call: Any, request: Any, goal: dict[str, Any], keep: Callable[..., None]) -> None:
+    """Plan, verify and time the steps of a call."""
+    import graphc
+
+    module, loss_fn, args, kwargs = call
+    module.zero_grad()
+    gc.collect()
+    options = {"loss_fn": loss_fn} if loss_fn is not None else {"return_outputs": False}
+    began = time.monotonic()
+    step = graphc.torch.plan(
+        module, args, kwargs=kwargs, autocast=request.autocast, **options, **goal
+    )
+    report = step.report
+    keep(
+        {
+            "planning_seconds": time.monotonic() - began,
+            "planned_bytes": report.peak_bytes,
+            "least_bytes": report.least_bytes,
+            "bound_bytes": report.bound_bytes,
+            "plain_bytes": report.plain_bytes,
+            "extra_time": report.extra_time,
+        }
+    )
+    keep({"verified": str(step.verify())})
+
+    def run() -> None:
+        output = step(*args, **kwargs)
+        getattr(output, "loss", output).backward()
+
+    keep(timed(module, run))
+
+
+def timed(module: Any, step: Callable[[], None]) -> dict[str, Any]:
+    """Return the median milliseconds and the peak bytes of forward and backward passes."""
+    import torch
+
+    times = []
+    for number in range(WARM_STEPS + STEPS):
+        if number == WARM_STEPS:
+            torch.cuda.reset_peak_memory_stats()
+        module.zero_grad()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        times.append(1e3 * (time.perf_counter() - began))
+    return {
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+        "milliseconds": statistics.median(times[WARM_STEPS:]),
+    }
+
+
+def problem(error: Exception) -> dict[str, str]:
+    """Return the figures of a part that failed."""
+    return {"problem": f"{type(error).__name__}: {error}"[:900]}
 
 
 def link() -> None:
@@ -219,7 +207,11 @@ def link() -> None:
             "both_seconds": seconds(both),
         }
     a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
-    products = lambda: [a @ a for _ in range(8)]  # noqa: E731
+
+    def products() -> None:
+        for _ in range(8):
+            a @ a
+
     alone = seconds(products)
 
     def beside() -> None:

@@ -164,20 +164,28 @@ def _classifier(library: str, name: str, sizes: Sizes) -> Call:
     _only_sdpa(sizes, name)
     side = sizes.image
     with _building(name):
+        try:
+            module = _image_model(library, name, side)
+        except NotImplementedError:  # a constructor computes with tensors
+            with torch.device("cpu"):
+                module = _image_model(library, name, side).to("meta")
         if library == "timm":
-            create = _library("timm").create_model
-            try:
-                module = create(name, **({"img_size": side} if side else {}))
-            except TypeError:  # the model takes images of any size
-                module = create(name)
             side = side or module.default_cfg["input_size"][-1]
-        else:
-            from torchvision.models import get_model
-
-            module = get_model(name, weights=None)
         x = torch.empty(sizes.batch, 3, side or 224, side or 224, dtype=sizes.dtype)
         labels = torch.empty(sizes.batch, dtype=torch.long)
     return module.to(sizes.dtype).train(), functional.cross_entropy, (x, labels), {}
+
+
+def _image_model(library: str, name: str, side: int | None) -> nn.Module:
+    if library == "timm":
+        create = _library("timm").create_model
+        try:
+            return create(name, **({"img_size": side} if side else {}))
+        except TypeError:  # the model takes images of any size
+            return create(name)
+    from torchvision.models import get_model
+
+    return get_model(name, weights=None)
 
 
 def _denoiser(config: Mapping[str, Any]) -> Source:
