@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_tables import fit_on_gpu, gpu_link, gpu_status, gpu_steps, planned_on_gpu
+from model_tables import fit_accuracy
 from report import RESULTS, table
 
 ROOT = Path(__file__).parents[1]
@@ -385,15 +386,6 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "fit on the H200": ("fit_on_gpu.json", fit_on_gpu),
     "fit accuracy": ("fit_accuracy.json", fit_accuracy),
 }
-
-
-def fit_accuracy(content: dict[str, Any]) -> str:
-    """Absolute errors of predicted peaks, by predictor."""
-    lines = [("predictor", "steps", "median error", "worst error")]
-    for name, errors in content["summary"].items():
-        shown = (f"{100 * errors[key]:.3g} %" for key in ("median", "worst"))
-        lines.append((name.replace("_", "-"), str(errors["rows"]), *shown))
-    return table(*lines)
 
 
 def circumstances_line(content: dict[str, Any], link: str) -> str:

@@ -56,3 +56,12 @@ def checkpointing(content: dict[str, Any]) -> str:
 
 def mebibytes(count: int) -> str:
     return f"{count / 2**20:.1f}"
+
+
+def fit_accuracy(content: dict[str, Any]) -> str:
+    """Absolute errors of predicted peaks, by predictor."""
+    lines = [("predictor", "steps", "median error", "worst error")]
+    for name, errors in content["summary"].items():
+        shown = (f"{100 * errors[key]:.3g} %" for key in ("median", "worst"))
+        lines.append((name.replace("_", "-"), str(errors["rows"]), *shown))
+    return table(*lines)

@@ -47,18 +47,35 @@ def test_whether_it_fits_is_what_plan_prints(capsys):
     assert last in lines
 
 
-def test_gpu_figures_are_those_of_the_result_file():
-    found = json.loads((ROOT / "benchmarks" / "results" / "gpu_day_h200.json").read_text())
-    passed = sum(part["passed"] for part in found["by_part"].values())
-    assert not any(part["failures"] for part in found["by_part"].values())
-    step = found["steps"]["gpt2"]["default"]["milliseconds"]
+def result(name):
+    return json.loads((ROOT / "benchmarks" / "results" / name).read_text())
+
+
+def test_gpu_figures_are_those_of_the_result_files():
+    text = " ".join(README.split())
+    tested, timed = (result(f"gpu_day_h200{each}.json") for each in ("_torch", ""))
+    passed = sum(part["passed"] for part in tested["by_part"].values())
+    assert not any(part["failures"] for part in tested["by_part"].values())
+    assert f"All {passed} GPU tests passed on an NVIDIA H200 (commit {tested['commit']})" in text
+    step = timed["steps"]["gpt2"]["default"]["milliseconds"]
     eager, compiled = (
-        f"{step / found['peers'][f'gpt2-{how}']['milliseconds']:.2f}"
+        f"{step / timed['peers'][f'gpt2-{how}']['milliseconds']:.2f}"
         for how in ("eager", "compile")
     )
-    text = " ".join(README.split())
-    assert f"All {passed} GPU tests passed on an NVIDIA H200 (commit {found['commit'][:7]})" in text
-    assert f"takes {eager} of torch eager's time and {compiled} of `torch.compile`'s" in text
+    assert (
+        f"takes {eager} of torch eager's time and {compiled} of `torch.compile`'s "
+        f"(commit {timed['commit'][:7]})" in text
+    )
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/fit.md"])
+def test_the_accuracy_of_fit_is_that_of_the_result_file(document):
+    errors = result("fit_on_gpu.json")["summary"]["allocated"]
+    text = " ".join((ROOT / document).read_text().split())
+    assert (
+        f"in {errors['rows']} steps differ from the predicted ones by {100 * errors['median']:.2f} "
+        f"% (median) and {100 * errors['worst']:.1f} % (worst)" in text
+    )
 
 
 def test_the_error_without_a_gpu(capsys, monkeypatch):
