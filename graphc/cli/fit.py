@@ -7,10 +7,11 @@ import json
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from graphc.cli.arguments import add_options
+from graphc.cli.arguments import add_options, check_writable
 from graphc.cli.models import find_model
 from graphc.cli.terminal import say
 from graphc.errors import OptionError
+from graphc.files import write_atomically
 from graphc.ir.device import DEFAULT_GPU, find_device, profile_with_memory
 from graphc.keywords import declared
 from graphc.models import MODELS
@@ -53,12 +54,20 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--no-plans", action="store_true", help="leave out the peaks of aot_eager and of a plan"
     )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE.html",
+        help="write a page: torch's allocator over the ops of a step",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print whether the step fits; networks of graphc are planned by ``graphc plan``."""
+    if options.output is not None:
+        if not options.output.endswith(".html"):
+            raise OptionError(f"--output {options.output} must end in .html")
+        check_writable(options.output)
     if options.model in MODELS or options.model.endswith(".onnx"):
         return _planned(options)
     require_torch()
@@ -86,6 +95,10 @@ def run(options: argparse.Namespace) -> int:
     else:
         for line in found.lines():
             say(line)
+    if options.output is not None:
+        write_atomically(options.output, found.page().encode("utf-8"), OptionError)
+        if not options.json:
+            say(f"written to {options.output}")
     return 0
 
 
@@ -94,5 +107,9 @@ def _planned(options: argparse.Namespace) -> int:
 
     sizes = {"batch": options.batch, "seq": options.seq, "image": options.image}
     settings = [f"{name}={size}" for name, size in sizes.items() if size not in (None, 1)]
+    if options.output is not None:
+        raise OptionError(
+            f"--output shows steps of torch; for {options.model}, run graphc view {options.model}"
+        )
     given = ["--optimizer", options.optimizer, "--device", options.device]
     return main(["plan", options.model, *settings, *given, *["--json"] * options.json])

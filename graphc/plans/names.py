@@ -12,7 +12,7 @@ from typing import NamedTuple
 from graphc.ir.graph import Node, Value
 from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan, kind_of
 
-LABELS = {"mirror": "recomputed", "repeated": "recomputed"}
+LABELS = {"mirror": "recomputed", "repeated": "recomputed", "logits": "logits and loss"}
 """Labels of the kinds whose name in views differs from that in plans and torch steps."""
 
 

@@ -83,6 +83,7 @@ run_with_rng_state = private("torch._prims.rng_prims.run_with_rng_state")
 
 TracingContext = private("torch._guards.TracingContext")
 keeps_graph = private("torch._C._autograd._get_current_graph_task_keep_graph")
+current_autograd_node = private("torch._C._current_autograd_node")
 sequence_number = private("torch._C._autograd._get_sequence_nr")
 _engine_run_backward = private("torch.autograd.graph._engine_run_backward")
 profiler_enabled = private("torch.autograd._profiler_enabled")

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from view.reading import content
 
 from graphc.cli import main
 from graphc.ir.device import find_device
@@ -129,3 +130,30 @@ def test_wrong_requests_give_one_line(capsys, file, model, options, message):
     assert out == ""
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_the_page_shows_the_allocator_in_the_second_step(capsys, file, tmp_path):
+    page = tmp_path / "fit.html"
+    code, out, _ = run(
+        capsys, f"{file}:build", "--device", "t4", "--no-plans", "--json", "-o", page
+    )
+    found = json.loads(out)
+    (model,) = content(page.read_text())["plans"]
+    assert code == 0
+    assert model["arena_bytes"] == found["needed_bytes"]
+    assert model["live_bytes"] >= found["eager_bytes"]
+    buffers = model["buffers"]
+    ends = [a + b for a, b in zip(buffers["offset"], buffers["bytes"], strict=True)]
+    assert max(ends) <= model["arena_bytes"]
+    rows = list(zip(buffers["offset"], ends, buffers["first"], buffers["last"], strict=True))
+    for at, (begin, end, first, last) in enumerate(rows):
+        for low, high, start, stop in rows[at + 1 :]:
+            is_apart = end <= low or high <= begin or last <= start or stop <= first
+            # A block that is freed may be used again within the same op.
+            assert is_apart or last - 1 == start or stop - 1 == first
+
+
+def test_a_page_is_html(capsys, file):
+    code, _, error = run(capsys, f"{file}:build", "-o", "fit.png")
+    assert code == 2
+    assert "--output fit.png must end in .html" in error

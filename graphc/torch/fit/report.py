@@ -9,6 +9,7 @@ from typing import Any
 from graphc.ir.device_memory import DeviceMemory
 from graphc.ir.types import format_bytes
 from graphc.torch.fit.changes import Change
+from graphc.torch.fit.page import fit_page
 from graphc.torch.fit.plans import PlannedPeaks
 from graphc.torch.fit.step import ALLOCATOR, Prediction
 
@@ -71,6 +72,13 @@ class FitReport:
                 for each in self.changes
             ],
         }
+
+    def page(self) -> str:
+        """Return an HTML page: torch's allocator over the ops of a step."""
+        rows = [*self.found.by_kind_bytes.items(), ("total", self.found.needed_bytes)]
+        summary = [(kind, format_bytes(size)) for kind, size in rows if size]
+        verdict = next(self.lines())
+        return fit_page(f"{self.model}: {verdict}", self.found.eager, self.memory, summary)
 
     @property
     def _allocated_bytes(self) -> int:

@@ -20,7 +20,7 @@ from graphc.ir.device_memory import DeviceMemory
 from graphc.torch.budget.without_data import Call
 from graphc.torch.fit.adapters import add_lora, quantize_base
 from graphc.torch.fit.allocator import replay
-from graphc.torch.fit.eager import eager_peak
+from graphc.torch.fit.eager import EagerPeak, eager_peak
 from graphc.torch.fit.models import Sizes, Source
 from graphc.torch.fit.optimizers import optimizer_of
 from graphc.torch.fit.options import FitOptions
@@ -52,10 +52,15 @@ class Prediction:
 
     by_kind_bytes: Mapping[str, int]
     seconds: float
-    trace: Sequence[tuple[int, int]]
-    """Allocations and releases, as in `EagerPeak`."""
+    eager: EagerPeak
+    """The recorded step."""
     state_bytes: int
     """The bytes of the optimizer's state on one rank."""
+
+    @property
+    def trace(self) -> Sequence[tuple[int, int]]:
+        """Allocations and releases of two steps, as in `EagerPeak`."""
+        return self.eager.trace
 
     @property
     def needed_bytes(self) -> int:
@@ -86,7 +91,7 @@ def predict(request: Request) -> Prediction:
         kinds[ALLOCATOR] = _reserved(request, found.trace, beside) - found.peak_bytes
     # The trace of an accumulating step has two micro-batches.
     seconds = found.seconds * (options.accumulate / 2 if options.accumulate > 1 else 1)
-    return Prediction(kinds, seconds, found.trace, kinds["optimizer states"])
+    return Prediction(kinds, seconds, found, kinds["optimizer states"])
 
 
 def needed_for(request: Request, found: Prediction, trace: Sequence[tuple[int, int]]) -> int:

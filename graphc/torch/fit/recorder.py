@@ -1,0 +1,207 @@
+"""A record of the allocations of a training step that runs on tensors without data."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from graphc.ir.device import Device
+from graphc.torch.fit import gpu_workspaces
+from graphc.torch.fit.roofline import seconds_of
+from graphc.torch.fit.workspaces import LOSSES_PER_ELEMENT, workspace_bytes
+from graphc.torch.private import current_autograd_node, sequence_number
+
+aten = torch.ops.aten
+
+ACTIVATIONS, HEAD, STATES = "activations", "logits and loss", "optimizer states"
+
+KINDS = (
+    "parameters", "buffers", "inputs", "gradients", STATES, ACTIVATIONS, HEAD, "workspace",
+)  # fmt: skip
+"""Kinds of bytes.
+
+Logits and loss are all bytes created from the last module with parameters on, and their gradients.
+Workspace is everything else that the backward pass and the optimizer create.
+"""
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op of a step: the path of its module, its name, phase and roofline time.
+
+    Phases are ``forward``, ``gradient``, ``mirror`` (recomputed activations) and ``update``.
+    """
+
+    scope: str
+    name: str
+    phase: str
+    seconds: float
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """A record of the storages of one kind of device.
+
+    `trace` lists allocations as (key, bytes) and releases as (key, -bytes), in order of time.
+    `op_of` has the number of the op of each entry, `kinds` and `types` those of each key.
+    """
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+        self.trace: list[tuple[int, int]] = []
+        self.op_of: list[int] = []
+        self.ops: list[Op] = []
+        self.kinds: list[str] = []
+        self.types: list[str] = []
+        self.names: list[str] = []
+        """Names of the first keys, which exist before the step."""
+        self.workspaces: set[int] = set()
+        """Keys of workspaces that libraries keep."""
+        self._kind = self._phase = ""
+        """The kind of new allocations, and the phase of the step."""
+        self._known: dict[int, tuple[int, int, weakref.ref[Any]]] = {}
+        """Key, bytes and storage, by the address of the storage."""
+        self._head = 0
+        """The first key of logits and loss."""
+        self._reserved: set[tuple[str, str]] = set()
+        """Libraries, and threads, that keep a workspace."""
+        self._scopes: list[str] = []
+        """Paths of the modules whose forward pass runs, the innermost last."""
+        self._scope_of: dict[int, str] = {}
+        """The path of the module of a node of autograd, by its sequence number."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an op, and record its workspace and its new results."""
+        if function is aten._grouped_mm.default and args[0].dtype == torch.float32:
+            # The formula of shapes refuses float32, which the kernel of a CPU accepts.
+            narrow = (each.bfloat16() for each in args[:2])
+            result = function(*narrow, *args[2:], **(kwargs or {})).float()
+        else:
+            result = function(*args, **(kwargs or {}))
+        self._add_op(function, seconds_of(self.device, function, args, kwargs or {}, result))
+        for each in tree_leaves(result):
+            self._note(each, _bytes_of_loss(function, args))
+        if self.device.kind == "cuda":
+            self._reserve_for_product(function)
+            needed = gpu_workspaces.workspace_bytes(function, args)
+        else:
+            needed = workspace_bytes(function, args, result)
+        if needed:
+            self._add(self._allocate(needed, "workspace"), -needed)
+        return result
+
+    def resident(self, kind: str, tensors: Iterable[tuple[str, Any]]) -> None:
+        """Record named tensors that exist before the step."""
+        self._kind = kind
+        for name, each in tensors:
+            self._note(each)
+            self.names += [name] * (len(self.kinds) - len(self.names))
+
+    def forward(self) -> None:
+        """Begin a forward pass."""
+        self._kind, self._phase = ACTIVATIONS, "forward"
+
+    def backward(self) -> None:
+        """Begin a backward pass; until the first gradient of a parameter, it is of the loss."""
+        self._kind, self._phase = HEAD, "gradient"
+
+    def update(self) -> None:
+        """Begin the optimizer's update."""
+        self._kind, self._phase = "workspace", "update"
+
+    def rename(self, kind: str, tensors: Iterable[Any]) -> None:
+        """Change the kind of the storages of tensors that are live."""
+        for each in tensors:
+            if isinstance(each, FakeTensor):
+                self.kinds[self._known[each.untyped_storage()._cdata][0]] = kind
+
+    @contextlib.contextmanager
+    def watching(self, module: nn.Module) -> Iterator[None]:
+        """Follow the modules whose forward passes run, and the first gradient of a parameter."""
+
+        def enters(name: str, is_leaf: bool) -> Any:
+            def hook(*_: Any) -> None:
+                self._scopes.append(name)
+                if is_leaf and self._kind == ACTIVATIONS:
+                    self._head = len(self.kinds)
+
+            return hook
+
+        def leaves(*_: Any) -> None:
+            self._scopes.pop()
+
+        def learned(_: Any) -> None:
+            if self._kind == HEAD:
+                self._kind = "workspace"
+                last = len(self.kinds)
+                self.kinds[self._head : last] = [HEAD] * (last - self._head)
+
+        hooks = []
+        for name, each in module.named_modules():
+            is_leaf = any(True for _ in each.parameters(recurse=False))
+            hooks.append(each.register_forward_pre_hook(enters(name, is_leaf)))
+            hooks.append(each.register_forward_hook(leaves))
+        for each in module.parameters():
+            if each.requires_grad:
+                hooks.append(each.register_post_accumulate_grad_hook(learned))
+        yield
+        for hook in hooks:
+            hook.remove()
+
+    def _add_op(self, function: Any, seconds: float) -> None:
+        scope, phase, node = "", self._phase, current_autograd_node()
+        if self._scopes:
+            scope = self._scopes[-1]
+            phase = "mirror" if phase == "gradient" else phase
+            self._scope_of.setdefault(sequence_number() - 1, scope)
+        elif node is not None:
+            scope = self._scope_of.get(node._sequence_nr(), "")
+        self.ops.append(Op(scope, function.overloadpacket.__name__, phase, seconds))
+
+    def _reserve_for_product(self, function: Any) -> None:
+        """Record what a thread keeps for products on a GPU; autograd has a thread of its own."""
+        thread = "forward" if self._phase == "forward" else "backward"
+        for name, size in gpu_workspaces.kept_bytes(function, self.device).items():
+            place = name, thread if name == gpu_workspaces.CUBLAS else ""
+            if place not in self._reserved:
+                self._reserved.add(place)
+                self.workspaces.add(self._allocate(size, "workspace", name))
+
+    def _note(self, each: Any, least_bytes: int = 0) -> None:
+        if not isinstance(each, FakeTensor):
+            return
+        storage = each.untyped_storage()
+        address, size = storage._cdata, max(storage.nbytes(), least_bytes)
+        if address not in self._known and size:
+            described = f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}"
+            key = self._allocate(size, described=described)
+            self._known[address] = key, size, weakref.ref(storage, lambda _: self._free(address))
+
+    def _allocate(self, size: int, kind: str = "", described: str = "") -> int:
+        self.kinds.append(kind or self._kind)
+        self.types.append(described)
+        self._add(len(self.kinds) - 1, size)
+        return len(self.kinds) - 1
+
+    def _free(self, address: int) -> None:
+        key, size, _ = self._known.pop(address)
+        self._add(key, -size)
+
+    def _add(self, key: int, size: int) -> None:
+        self.trace.append((key, size))
+        self.op_of.append(len(self.ops) - 1)
+
+
+def _bytes_of_loss(function: Any, args: Any) -> int:
+    return int(args[0].nbytes) if function in LOSSES_PER_ELEMENT else 0
