@@ -8,9 +8,26 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
+from torch._functorch._aot_autograd.descriptors import (  # noqa: E402
+    GradAOTOutput,
+    PlainAOTInput,
+    PlainAOTOutput,
+    TangentAOTInput,
+)
 from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
+import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402
+
+aten = torch.ops.aten
+ON_GPU = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU"),
+    ],
+)
 
 
 def on(device):
@@ -66,3 +83,83 @@ def test_a_second_gpu_is_refused_by_the_names_of_what_is_there():
     refuse_tensors(step, ((on("cuda:1"), on("cuda:1"), torch.ones(3)), {}))
     with pytest.raises(TorchError, match=r"\[0\] on cuda:0 and .*'scale'.* on cuda:1"):
         refuse_tensors(step, ((on("cuda:0"),), {"scale": on("cuda:1")}))
+
+
+def random_joint():
+    """A joint graph on a GPU of three random ops, as torch traces it: attention is fused."""
+
+    def joint(primals, tangents):
+        x = aten.mul.Tensor(primals, 2.0)
+        dropped, mask = aten.native_dropout.default(x, 0.1, True)
+        noise = aten.rand_like.default(x)
+        q = aten.mul.Tensor(dropped, noise)
+        attended = aten._scaled_dot_product_flash_attention.default(q, q, q, 0.1, False)
+        out, sums, *_ = attended
+        g = aten.mul.Tensor(aten.expand.default(tangents, x.shape), x)
+        given = (g, q, q, q, out, sums, None, None, 64, 64, 0.1, False, *attended[6:8])
+        (g, *_) = aten._scaled_dot_product_flash_attention_backward.default(*given)
+        g = aten.mul.Tensor(aten.mul.Tensor(g, noise), mask)
+        return aten.sum.default(aten.mul.Tensor(out, x)), g
+
+    with FakeTensorMode():
+        x = torch.empty(2, 4, 64, 32, dtype=torch.float16, device="cuda")
+        traced = make_fx(joint)(x, torch.empty((), dtype=torch.float16, device="cuda"))
+    given, tangent = traced.graph.find_nodes(op="placeholder")
+    (output,) = traced.graph.find_nodes(op="output")
+    given.meta["desc"] = PlainAOTInput(0)
+    tangent.meta["desc"] = TangentAOTInput(PlainAOTOutput(0))
+    output.meta["desc"] = [PlainAOTOutput(0), GradAOTOutput(PlainAOTInput(0))]
+    return traced
+
+
+def test_a_saved_state_on_the_cpu_belongs_to_the_generator_of_the_gpu(monkeypatch):
+    """A generator of a GPU returns its state on the CPU, and the numbers on the GPU."""
+    from graphc.torch.budget import steps
+    from graphc.torch.budget.joint import Joint
+    from graphc.torch.budget.planned import checked, prepared
+    from graphc.torch.private import run_and_save_rng_state, run_with_rng_state
+
+    monkeypatch.setattr(steps, "random_state", lambda _: torch.empty(16, dtype=torch.uint8))
+    joint = Joint(random_joint(), 1)
+    costs = {
+        step.node: steps.Measured(1e-6, 0, tuple(joint.bytes[value] for value in step.makes))
+        for step in joint.steps
+    }
+    torch_steps, planner = prepared(joint, 0, costs)
+    forward, backward, replay = checked(torch_steps, planner.least)
+    assert replay.peak.bytes == planner.least.peak_bytes
+    saving = forward.graph.find_nodes(op="call_function", target=run_and_save_rng_state)
+    again = backward.graph.find_nodes(op="call_function", target=run_with_rng_state)
+    assert {node.args[0] for node in saving} == {node.args[1] for node in again}
+    assert {str(node.meta["val"][0].device) for node in saving} == {"cpu"}
+    assert {node.args[0] for node in saving} == {
+        aten.native_dropout.default,
+        aten.rand_like.default,
+    }
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+def test_random_ops_are_recomputed_with_the_numbers_of_their_first_run(device):
+    """Attention with dropout is fused on a GPU."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+            self.drop = nn.Dropout(0.2)
+
+        def forward(self, x):
+            for part in self.parts:
+                q = torch.tanh(self.drop(part(x))).unflatten(-1, (4, 16)).transpose(1, 2)
+                y = nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
+                x = x + self.drop(y.transpose(1, 2).flatten(2)).exp()
+            return x.square().mean()
+
+    x = torch.randn(4, 64, 64, device=device)
+    with torch.autocast(device, torch.bfloat16):
+        step = graphc.torch.plan(Block().to(device), (x,), max_extra_time=10.0)
+    backward = step.plans[-1].backward.graph
+    assert any("run_with_rng_state" in str(node.target) for node in backward.nodes)
+    found = step.verify()
+    assert not (found.different["outputs"] or found.different["random_state"]), str(found)
+    assert device == "cuda" or found.same_bits
