@@ -97,6 +97,11 @@ EffectType = private(f"{_EFFECTS}._EffectType")
 register_effectful_op = private(f"{_EFFECTS}._register_effectful_op")
 
 
+cublas_workspace_size = private("torch._C._cuda_getCublasWorkspaceSize", lambda: None)
+cublaslt_workspace_size = private("torch._C._cuda_getCublasLtWorkspaceSize", lambda: None)
+"""Return the bytes of a workspace; None below torch 2.14 and without CUDA."""
+
+
 def run_backward(loss: torch.Tensor) -> None:
     """Accumulate the gradients of a loss under the active modes of torch's functions.
 

@@ -29,6 +29,7 @@ from graphc.torch.budget.example import Given, gone, results_in, weakly
 from graphc.torch.budget.held import held_by
 from graphc.torch.budget.in_place import not_overwriting
 from graphc.torch.budget.joint import Joint
+from graphc.torch.budget.libraries import library_workspaces
 from graphc.torch.budget.losses import Loss
 from graphc.torch.budget.measure import memory_ranges
 from graphc.torch.budget.planned import Goal, Planned
@@ -329,7 +330,8 @@ def _partition(
     refuse_tensors(step, given)
     joint = Joint(module, forward_outputs, results_in(given), returned)
     sources = sources_of(joint, step, given, names)
-    held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
+    kept = library_workspaces(joint, step._device)
+    held = held_by(step, given, sources.values(), step.reserve, step.accumulate, kept)
     plan = step.goal.planned(joint, held, sources, rest, step.plans, step._device)
     if isinstance(plan.report, Report):
         plan = replace(plan, report=replace(plan.report, settled=step.settled))

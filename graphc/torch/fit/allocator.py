@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from graphc.errors import OptionError, truth, whole_number
-from graphc.ir.device import HOPPER
 from graphc.ir.types import align
 
 MIB = 1 << 20
