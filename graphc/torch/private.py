@@ -49,6 +49,7 @@ IGNORED_FUNCTIONS = (
     else "ignore_logger_methods"
 )
 """The setting of Dynamo with functions that it leaves out; older versions name it otherwise."""
+dynamo_utils = private("torch._dynamo.utils")
 _VARIABLES = "torch._dynamo.variables"
 ConstantVariable = private(f"{_VARIABLES}.ConstantVariable")
 TensorVariable = private(f"{_VARIABLES}.TensorVariable")
