@@ -241,7 +241,8 @@ class PlannedStep(Transparent):
     def verify(self, *args: Any, **kwargs: Any) -> Verified:
         """Run one step of the plan and one with ``backend="aot_eager"``, and compare them.
 
-        The result also names tensors in which ``aot_eager`` itself differs from eager torch.
+        The result also names tensors in which ``aot_eager`` itself differs from eager torch, and
+        tensors in which two of its runs differ.
 
         Without arguments, it uses those of the last `plan` or `verify`. Parameters, buffers,
         attributes of the modules, ``.grad`` and the random state are restored afterwards.

@@ -49,6 +49,13 @@ ROUNDING = 16
 The difference is relative to the largest value of a tensor.
 """
 
+MOST_RUNS = 8
+"""Maximum number of runs of ``aot_eager``.
+
+It runs again while a tensor differs from the plan's and all its runs agree on that tensor. On a
+GPU, atomic additions change rounded values in some runs only.
+"""
+
 SHOWN = 6
 """Maximum number of names in a printed list."""
 
@@ -77,7 +84,8 @@ class Verified:
     """Measured peak of one planned step, and a bitwise comparison with ``backend="aot_eager"``.
 
     `different` lists the names of differing tensors by kind: ``outputs``, ``gradients``,
-    ``buffers``, ``random_state``. A kind without differences maps to an empty tuple.
+    ``buffers``, ``random_state``. A kind without differences maps to an empty tuple. Tensors that
+    runs of ``aot_eager`` do not agree on are in `not_repeatable` instead.
     """
 
     planned_peak_bytes: int
@@ -91,6 +99,12 @@ class Verified:
     """
     eager_error: str = ""
     """The error that the module raises in eager torch, though ``aot_eager`` runs it."""
+    not_repeatable: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names, by kind, of tensors in which two runs of ``aot_eager`` differ from each other.
+
+    Some kernels of torch for GPUs are not deterministic. ``aot_eager`` runs again only if the plan
+    has other bits, so other tensors may vary, too. A kind without such tensors is missing.
+    """
 
     @property
     def ratio(self) -> float:
@@ -99,7 +113,10 @@ class Verified:
 
     @property
     def same_bits(self) -> bool:
-        """True if outputs, gradients, buffers and random state are bitwise equal."""
+        """True if outputs, gradients, buffers and random state are bitwise equal.
+
+        Tensors that are not repeatable do not count.
+        """
         return not any(self.different.values())
 
     @property
@@ -114,7 +131,11 @@ class Verified:
         return {**asdict(self), "ratio": self.ratio, "same_bits": self.same_bits, "held": self.held}
 
     def __str__(self) -> str:
-        same = [kind.replace("_", " ") for kind, names in self.different.items() if not names]
+        same = [
+            kind.replace("_", " ")
+            for kind, names in self.different.items()
+            if not names and not self.not_repeatable.get(kind)
+        ]
         lines = [
             f"measured peak  {exact_bytes(self.measured_peak_bytes)}, {self.ratio:.3f} of planned",
             f"planned peak   {exact_bytes(self.planned_peak_bytes)}",
@@ -122,9 +143,10 @@ class Verified:
         ]
         for kind, names in self.different.items():
             if names:
-                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-                listed = f"{', '.join(names[:SHOWN])}{more}"
-                lines.append(f"other bits     {kind.replace('_', ' ')}: {listed}")
+                lines.append(f"other bits     {_listed(kind, names)}")
+        for kind, names in self.not_repeatable.items():
+            listed = f"{_listed(kind, names)} (two runs of aot_eager differ)"
+            lines.append(f"not repeatable {listed}")
         for name, difference in list(self.unlike_eager.items())[:SHOWN]:
             lines.append(
                 f"aot_eager      {name} differs from eager by {difference:.2g} of its values"
@@ -133,6 +155,12 @@ class Verified:
             lines.append(f"aot_eager      runs, and eager torch fails: {self.eager_error}")
         worst = "every node allocates as planned" if self.worst is None else str(self.worst)
         return "\n".join([*lines, f"worst node     {worst}"])
+
+
+def _listed(kind: str, names: Sequence[str]) -> str:
+    """Return a kind with the first names of its tensors, and the number of the others."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{kind.replace('_', ' ')}: {', '.join(names[:SHOWN])}{more}"
 
 
 def verified(step: PlannedStep, given: Given) -> Verified:
@@ -164,9 +192,13 @@ def compared(step: PlannedStep, given: Given) -> Verified:
 
     outcomes = step.assumptions.current
     compiled = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
-    with as_before(step, given) as again, torch.enable_grad():
+
+    def reference_bits() -> Bits:
         with traced_as_here(), assuming(Tracing(outcomes)):
-            wanted = _bits(step, given, _run(eager, given))
+            return _bits(step, given, _run(eager, given))
+
+    with as_before(step, given) as again, torch.enable_grad():
+        wanted = reference_bits()
         again()
         plain, eager_error = _eager(step, given)
         again()
@@ -176,6 +208,12 @@ def compared(step: PlannedStep, given: Given) -> Verified:
         gc.collect()  # so that no garbage is freed during the measurement
         peak, allocated, outputs = _measured(step, given, again)
         found = _bits(step, given, outputs)
+
+        def repeated() -> Bits:
+            again()
+            return reference_bits()
+
+        different, varying = _apart(found, wanted, repeated)
     planned, graph_given = step.ran
     there += graph_given + _ranges_of_constants(planned)
     # The warm-up has allocated the workspaces that libraries keep.
@@ -183,10 +221,11 @@ def compared(step: PlannedStep, given: Given) -> Verified:
     return Verified(
         planned.replay.peak.bytes,
         bytes_of_ranges(there) + kept + peak,
-        _different(found, wanted),
+        different,
         _worst(planned, allocated),
         {} if eager_error else _unlike(wanted, plain),
         eager_error,
+        varying,
     )
 
 
@@ -338,6 +377,28 @@ def _different(found: Bits, wanted: Bits) -> dict[str, tuple[str, ...]]:
         )
         for kind in wanted
     }
+
+
+def _apart(
+    found: Bits, wanted: Bits, repeated: Callable[[], Bits]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """Return the names of tensors with other bits, and of those that are not repeatable.
+
+    `repeated` returns the bits of another run that had those of `wanted`.
+    """
+    different = _different(found, wanted)
+    varying: dict[str, tuple[str, ...]] = {}
+    for _ in range(MOST_RUNS - 1):
+        if not any(different.values()):
+            break
+        for kind, names in _different(repeated(), wanted).items():
+            if names:
+                varying[kind] = tuple(dict.fromkeys((*varying.get(kind, ()), *names)))
+        different = {
+            kind: tuple(name for name in names if name not in varying.get(kind, ()))
+            for kind, names in different.items()
+        }
+    return different, varying
 
 
 def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
