@@ -52,7 +52,7 @@ def _cublas_bytes() -> int | None:
 
     Versions of torch below 2.14 do not tell it, so the variable that sets it is read as they do.
     """
-    told = cublas_workspace_size()
+    told: int | None = cublas_workspace_size()
     if told is not None:
         return told
     parts = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))

@@ -247,7 +247,8 @@ class PlannedStep(Transparent):
         Without arguments, it uses those of the last `plan` or `verify`. Parameters, buffers,
         attributes of the modules, ``.grad`` and the random state are restored afterwards.
         Raises `OptionError` if these arguments no longer exist, and `TorchError` if the measured
-        peak differs from the planned one by more than 1 % and 1 MiB.
+        peak differs from the planned one by more than 1 % and 1 MiB, without the remainders that
+        torch's allocator for GPUs adds to blocks.
         """
         from graphc.torch.budget.verify import verified
 
