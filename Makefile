@@ -52,7 +52,7 @@ mutants: $(VENV)/.installed-$(EXTRAS)
 gpu: $(VENV)/.installed-$(EXTRAS),gpu
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check cuda-bindings nvidia-cudnn-cu13
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nvidia-cudnn-frontend
-	$(BIN)/python -m pytest tests/on_gpu -m gpu
+	$(BIN)/python -m pytest tests/on_gpu tests/pytorch/test_gpu.py -m gpu
 
 # On a bare machine without a network, with what benchmarks/gpu_day/prepare.sh has collected elsewhere.
 gpu-offline:

@@ -49,6 +49,7 @@ IGNORED_FUNCTIONS = (
     else "ignore_logger_methods"
 )
 """The setting of Dynamo with functions that it leaves out; older versions name it otherwise."""
+dynamo_utils = private("torch._dynamo.utils")
 _VARIABLES = "torch._dynamo.variables"
 ConstantVariable = private(f"{_VARIABLES}.ConstantVariable")
 TensorVariable = private(f"{_VARIABLES}.TensorVariable")
@@ -96,6 +97,11 @@ effect_of = private(f"{_EFFECTS}._get_effect", None) or private(f"{_EFFECTS}.SID
 """Return the registered side effect of an op, or None. Versions below 2.10 have a table."""
 EffectType = private(f"{_EFFECTS}._EffectType")
 register_effectful_op = private(f"{_EFFECTS}._register_effectful_op")
+
+
+cublas_workspace_size = private("torch._C._cuda_getCublasWorkspaceSize", lambda: None)
+cublaslt_workspace_size = private("torch._C._cuda_getCublasLtWorkspaceSize", lambda: None)
+"""Return the bytes of a workspace; None below torch 2.14 and without CUDA."""
 
 
 def run_backward(loss: torch.Tensor) -> None:

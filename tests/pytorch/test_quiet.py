@@ -27,6 +27,22 @@ class Module(nn.Module):
 graphc.torch.plan(Module(), (x,))
 """
 
+LOGGING = """
+import logging, warnings
+logging.getLogger().addHandler(logging.NullHandler())
+
+class Module(nn.Linear):
+    def forward(self, x):
+        logging.info("a message")
+        print(x)
+        return super().forward(x).square().mean()
+
+step = graphc.torch.plan(Module(8, 8), (x,))
+step(x).backward()
+step(torch.randn(5, 8)).backward()
+assert torch._dynamo.utils.get_compilation_metrics()
+"""
+
 LOADED = """
 graphc.torch.load(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), (x,))
 """
@@ -58,7 +74,9 @@ def _run(program, **variables):
     return found
 
 
-@pytest.mark.parametrize("program", [PLANNED, LOADED], ids=["planned", "loaded"])
+@pytest.mark.parametrize(
+    "program", [PLANNED, LOGGING, LOADED], ids=["planned", "logging", "loaded"]
+)
 def test_nothing_is_printed(run, program):
     found = run(program)
     assert (found.stdout, found.stderr) == ("", "")

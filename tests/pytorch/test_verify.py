@@ -1,5 +1,6 @@
 """A verified step: what is measured, what is compared, and that it leaves no trace."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -97,6 +98,72 @@ def test_what_differs_is_named(monkeypatch):
     assert not found.different["buffers"] + found.different["outputs"]
     assert "other bits     gradients: parts.0.linear.weight" in str(found)
     assert "same bits      outputs, buffers, random state" in str(found)
+
+
+CALLS = itertools.count(1)
+
+
+@torch.library.custom_op("graphc_tests::varying", mutates_args=())
+def varying(x: torch.Tensor) -> torch.Tensor:
+    """Add a number that every call increases, as a kernel with atomic additions might."""
+    return x + 2.0**-20 * next(CALLS)
+
+
+@torch.library.custom_op("graphc_tests::passed", mutates_args=())
+def passed(x: torch.Tensor) -> torch.Tensor:
+    """Return a copy, whose gradient is not deterministic."""
+    return x.clone()
+
+
+varying.register_fake(torch.empty_like)
+passed.register_fake(torch.empty_like)
+passed.register_autograd(lambda _, gradient: varying(gradient))
+
+
+class Varying(nn.Module):
+    """Two parts, of which an op that is not deterministic changes the gradients of one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.last(passed(self.first(x))).square().mean()
+
+
+def test_tensors_that_aot_eager_does_not_repeat_do_not_count():
+    x = torch.randn(4, 8)
+    found = graphc.torch.plan(Varying(), (x,)).verify()
+    assert found.same_bits
+    assert found.not_repeatable == {"gradients": ("first.weight", "first.bias")}
+    assert found.json["not_repeatable"] == found.not_repeatable
+    row = "not repeatable gradients: first.weight, first.bias (two runs of aot_eager differ)"
+    assert row in str(found)
+    assert "same bits      outputs, buffers, random state" in str(found)
+
+
+def test_aot_eager_runs_again_only_for_other_bits():
+    from graphc.torch.budget.verify import MOST_RUNS, _apart
+
+    def bits(**tensors):
+        found = {name: torch.tensor(value) for name, value in tensors.items()}
+        return {"outputs": {}, "gradients": found}
+
+    runs = []
+
+    def repeated(found):
+        return lambda: (runs.append(0), found[min(len(runs), len(found)) - 1])[1]
+
+    wanted, other = bits(a=1.0, b=1.0, c=1.0), bits(a=1.0, b=2.0, c=1.0)
+    assert _apart(wanted, wanted, repeated([other])) == ({"outputs": (), "gradients": ()}, {})
+    assert not runs
+    # A rare difference is found by a later run.
+    told = _apart(other, wanted, repeated([wanted, bits(a=3.0, b=3.0, c=1.0)]))
+    assert told == ({"outputs": (), "gradients": ()}, {"gradients": ("a", "b")})
+    assert len(runs) == 2
+    told = _apart(bits(a=1.0, b=2.0, c=2.0), wanted, repeated([other]))
+    assert told == ({"outputs": (), "gradients": ("c",)}, {"gradients": ("b",)})
+    assert len(runs) == 2 + MOST_RUNS - 1
 
 
 def test_the_worst_node_is_that_whose_workspace_is_wrong(monkeypatch):

@@ -191,6 +191,9 @@ class Walk:
         elif target is run_with_rng_state:
             given, target, *args = args
             state = self.seen(given)
+        value = node.meta.get("val")
+        if saves:
+            kept, value = value  # the saved state of any generator is on the CPU
         named = [item for item in sorted(kwargs.items()) if item[0] not in _results_given(target)]
         given = [*self._given(target, tuple(args)), *map(self._described, named)]
         if _plain_name(target) in COMMUTE and len(given) == 2:
@@ -198,11 +201,10 @@ class Walk:
         number = plain = self.numbers.of(_plain_name(target), *given)
         is_random = _draws(target, tuple(args), kwargs)
         if is_random:
-            number = self._drawn(plain, _device_of(node), state)
+            number = self._drawn(plain, _device_of(value), state)
         done = Done(node, number, plain if is_random else None, overwritten=self._overwritten(node))
-        results = self._results(node, target, number, tuple(args), done)
+        results = self._results(node, value, target, number, tuple(args), done)
         if saves:
-            kept = node.meta["val"][0]
             done.state = Storage(storage_bytes(kept), node.name, kept)
             results = (Tensor(self._drawn_from, done.state, 0), results)
         self.env[node] = results
@@ -246,12 +248,15 @@ class Walk:
         return None
 
     def _results(
-        self, node: fx.Node, target: Any, number: int, args: tuple[Any, ...], done: Done
+        self,
+        node: fx.Node,
+        value: Any,
+        target: Any,
+        number: int,
+        args: tuple[Any, ...],
+        done: Done,
     ) -> Tree:
         """Return the results of a node, in storages of its operands or in new storages."""
-        value = node.meta.get("val")
-        if node.target is run_and_save_rng_state:
-            value = value[1]
         returns = getattr(getattr(target, "_schema", None), "returns", ())
         if isinstance(value, tuple) and 1 < len(returns) < len(value):
             value = value[: len(returns)]
@@ -391,5 +396,5 @@ def _key(fake: torch.Tensor) -> int:
     return int(fake.untyped_storage()._cdata)
 
 
-def _device_of(node: fx.Node) -> str:
-    return next((str(fake.device) for fake in fakes_in(node.meta.get("val"))), "cpu")
+def _device_of(value: Any) -> str:
+    return next((str(fake.device) for fake in fakes_in(value)), "cpu")

@@ -30,7 +30,8 @@ from graphc.torch.budget.eager import EAGER, EAGER_BACKWARD, measured
 from graphc.torch.budget.joint import Joint, Step, has_effects, is_random, tensors_of
 from graphc.torch.budget.measure import (
     allocated_bytes,
-    measured_peak,
+    in_blocks,
+    peak_on_gpu,
     peaks,
     seconds_of,
     until_complete,
@@ -101,6 +102,8 @@ class Store:
         """Return the store of a device in the user's cache (XDG base directories)."""
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         named = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+        if device.type == "cuda":
+            named += " requested bytes"  # earlier versions of graphc measured allocated bytes
         settings = f"{torch.__version__} {named} {torch.get_num_threads()} {_settings()}"
         known_by = hashlib.sha256(settings.encode()).hexdigest()[:16]
         path = Path(home) / "graphc" / "torch" / f"{known_by}.json"
@@ -205,11 +208,11 @@ def _run(keys: list[str], nodes: list[fx.Node]) -> dict[str, Measured]:
     return {
         key: Measured(
             each.seconds,
-            max(peak - sum(each.result_bytes), 0),
+            in_blocks(max(peak - sum(each.result_bytes), 0), device_of(node)),
             each.result_bytes,
             is_estimated=each.fill is None,
         )
-        for key, each, peak in zip(keys, timed, most, strict=True)
+        for key, node, each, peak in zip(keys, nodes, timed, most, strict=True)
     }
 
 
@@ -247,13 +250,16 @@ def _seconds_of_moving(count: int, device: torch.device) -> float:
 
 
 def _peaks(nodes: list[fx.Node], fills: list[int | None]) -> list[int]:
-    """Return the peak bytes that each node allocates; its operands exist only while it runs."""
+    """Return the peak bytes that each node allocates; its operands exist only while it runs.
+
+    On a GPU, these are the requested bytes. Remainders of blocks would not be those of a step.
+    """
     calls = list(zip(nodes, fills, strict=True))
     on_gpu = {node for node in nodes if device_of(node).type == "cuda"}
     on_cpu = (_call(node, fill) for node, fill in calls if node not in on_gpu)
     found = iter(peaks(on_cpu) if len(on_gpu) < len(nodes) else ())
     return [
-        measured_peak(_call(node, fill), device=device_of(node)) if node in on_gpu else next(found)
+        peak_on_gpu(_call(node, fill), device_of(node)).requested if node in on_gpu else next(found)
         for node, fill in calls
     ]
 

@@ -24,7 +24,7 @@ class Held:
     """Resident bytes by kind; a shared storage counts once, in the first kind that has it.
 
     `constants` are all other tensors: plain attributes of modules, tensors of the program, and
-    literals in its code.
+    literals in its code. `library_workspaces` are those that cuBLAS keeps on a GPU.
     """
 
     parameters: int
@@ -33,6 +33,7 @@ class Held:
     gradients: int
     reserve: int
     constants: int
+    library_workspaces: int = 0
 
     @property
     def bytes(self) -> int:
@@ -41,7 +42,12 @@ class Held:
 
 
 def held_by(
-    step: nn.Module, given: Any, sources: Iterable[Source], reserve: int, accumulate: bool
+    step: nn.Module,
+    given: Any,
+    sources: Iterable[Source],
+    reserve: int,
+    accumulate: bool,
+    library_workspaces: int = 0,
 ) -> Held:
     """Return the resident bytes of a step, of a call's arguments, and of other graph sources.
 
@@ -62,6 +68,7 @@ def held_by(
         gradients=_gradient_bytes([*step.parameters(), *tensors]) if accumulate else 0,
         reserve=reserve,
         constants=size["constant"],
+        library_workspaces=library_workspaces,
     )
 
 

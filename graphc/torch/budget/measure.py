@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -33,7 +34,7 @@ def measured_peak(
     """
     before = storage_bytes(held) + reserve_bytes
     if device is not None and device.type == "cuda":
-        return before + _peak_on_gpu(run, device)
+        return before + peak_on_gpu(run, device).allocated
     return before + peaks([run])[0]
 
 
@@ -164,13 +165,44 @@ def _quiet_profiler() -> Iterator[None]:
         os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
-def _peak_on_gpu(run: Callable[[], object], device: torch.device) -> int:
+@dataclass(frozen=True)
+class GpuPeak:
+    """Peak bytes that a call adds on a GPU, by two statistics of torch's caching allocator.
+
+    `allocated` counts whole blocks, as ``torch.cuda.max_memory_allocated`` does. `requested` counts
+    the sizes that were requested. A block of more than 1 MiB may have up to 1 MiB more than its
+    request: the allocator splits off larger remainders only. So `allocated` depends on the blocks
+    that happen to be free, and `requested` does not.
+    """
+
+    allocated: int
+    requested: int
+
+
+def peak_on_gpu(run: Callable[[], object], device: torch.device) -> GpuPeak:
+    """Return the peak bytes that a call adds on a GPU."""
     torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
+    peak = since_now(device)
     run()
     torch.cuda.synchronize(device)
-    return int(torch.cuda.max_memory_allocated(device) - before)
+    return peak()
+
+
+def since_now(device: torch.device) -> Callable[[], GpuPeak]:
+    """Reset the peaks of a GPU's statistics, and return a function that returns them."""
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_stats(device)
+
+    def peak() -> GpuPeak:
+        now = torch.cuda.memory_stats(device)
+        allocated, requested = (
+            int(now.get(f"{kind}.all.peak", 0) - before.get(f"{kind}.all.current", 0))
+            for kind in ("allocated_bytes", "requested_bytes")
+        )
+        # The allocator cudaMallocAsync does not count requests.
+        return GpuPeak(allocated, requested if now.get("requested_bytes.all.peak") else allocated)
+
+    return peak
 
 
 GPU_BLOCK = 512

@@ -12,11 +12,17 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import torch
+
 from graphc.torch.private import (
+    IGNORED_FUNCTIONS,
     ConstantVariable,
     IgnoredFunctionVariable,
     LoggingLoggerVariable,
+    dynamo_config,
+    dynamo_utils,
 )
+from graphc.torch.versions import is_before
 
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
 """Functions of ``logging`` that log to the root logger."""
@@ -27,6 +33,9 @@ PRINTING = {
     *(getattr(logging, name) for name in LEVELS),
 }
 """Functions that only print; Dynamo ignores them."""
+
+LEAVES_FUNCTIONS_OUT = (2, 13)
+"""The first tested release of torch whose logged config has no ignored functions."""
 
 
 def print_while_tracing(is_on: Callable[[], bool]) -> None:
@@ -42,6 +51,8 @@ def print_while_tracing(is_on: Callable[[], bool]) -> None:
     LoggingLoggerVariable.call_method = call_method
     if IgnoredFunctionVariable is not None:
         _print_ignored(is_on)
+        if is_before(torch.__version__, LEAVES_FUNCTIONS_OUT):
+            _log_no_functions()
 
 
 def _print_ignored(is_on: Callable[[], bool]) -> None:
@@ -54,6 +65,21 @@ def _print_ignored(is_on: Callable[[], bool]) -> None:
         return ignored(self, translator, args, kwargs)
 
     IgnoredFunctionVariable.call_function = call_function
+
+
+def _log_no_functions() -> None:
+    """Let Dynamo's metrics have no config while it ignores functions.
+
+    torch 2.11 sorts the functions and writes them as JSON. Both raise, so that it prints an error
+    for each graph, and drops the metrics.
+    """
+    called = dynamo_utils._get_dynamo_config_for_logging
+
+    @wraps(called)
+    def config_for_logging() -> str | None:
+        return None if getattr(dynamo_config, IGNORED_FUNCTIONS) else called()
+
+    dynamo_utils._get_dynamo_config_for_logging = config_for_logging
 
 
 def _call(called: Callable[..., Any], args: Any, kwargs: Any) -> Any:

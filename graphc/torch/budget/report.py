@@ -165,7 +165,8 @@ class Report:
          "extra_time_fraction": float,   recomputation time as a fraction of `step_seconds`
          "extra_time_bound": float,      lower bound on it for every plan within this peak
          "held_bytes": {kind: int},      resident before the step: parameters, buffers, inputs,
-                                         gradients of earlier steps, reserve, constants
+                                         gradients of earlier steps, reserve, constants,
+                                         library workspaces
          "constants": [{"name": str, "bytes": int}],  plain attributes of modules and other
                                          tensors of the program, largest first
          "peak_node": str,
@@ -215,7 +216,11 @@ class Report:
         return written
 
     def _summary(self) -> list[tuple[str, str]]:
-        held = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in asdict(self.held).items() if n)
+        held = ", ".join(
+            f"{kind.replace('_', ' ')} {format_bytes(size)}"
+            for kind, size in asdict(self.held).items()
+            if size
+        )
         extra = f"{self.extra_time:.1%} of a step, lower bound {self.bound_time:.1%}"
         return [
             ("planned peak", f"{exact_bytes(self.peak_bytes)}, at {self.at_peak}"),

@@ -29,6 +29,7 @@ from graphc.torch.budget.example import Given, gone, results_in, weakly
 from graphc.torch.budget.held import held_by
 from graphc.torch.budget.in_place import not_overwriting
 from graphc.torch.budget.joint import Joint
+from graphc.torch.budget.libraries import library_workspaces
 from graphc.torch.budget.losses import Loss
 from graphc.torch.budget.measure import memory_ranges
 from graphc.torch.budget.planned import Goal, Planned
@@ -240,12 +241,14 @@ class PlannedStep(Transparent):
     def verify(self, *args: Any, **kwargs: Any) -> Verified:
         """Run one step of the plan and one with ``backend="aot_eager"``, and compare them.
 
-        The result also names tensors in which ``aot_eager`` itself differs from eager torch.
+        The result also names tensors in which ``aot_eager`` itself differs from eager torch, and
+        tensors in which two of its runs differ.
 
         Without arguments, it uses those of the last `plan` or `verify`. Parameters, buffers,
         attributes of the modules, ``.grad`` and the random state are restored afterwards.
         Raises `OptionError` if these arguments no longer exist, and `TorchError` if the measured
-        peak differs from the planned one by more than 1 % and 1 MiB.
+        peak differs from the planned one by more than 1 % and 1 MiB, without the remainders that
+        torch's allocator for GPUs adds to blocks.
         """
         from graphc.torch.budget.verify import verified
 
@@ -329,7 +332,8 @@ def _partition(
     refuse_tensors(step, given)
     joint = Joint(module, forward_outputs, results_in(given), returned)
     sources = sources_of(joint, step, given, names)
-    held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
+    kept = library_workspaces(joint, step._device)
+    held = held_by(step, given, sources.values(), step.reserve, step.accumulate, kept)
     plan = step.goal.planned(joint, held, sources, rest, step.plans, step._device)
     if isinstance(plan.report, Report):
         plan = replace(plan, report=replace(plan.report, settled=step.settled))

@@ -1,0 +1,59 @@
+"""Workspaces that libraries allocate on a GPU at their first call and keep.
+
+PyTorch gives cuBLAS one workspace for each thread that computes a product, and cuBLASLt one for
+products with a bias. Autograd runs a backward pass on a GPU in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+
+import torch
+
+from graphc.ir.device import DEFAULT_GPU, Device, find_device
+from graphc.torch.budget.joint import Joint
+from graphc.torch.budget.steps import device_of
+from graphc.torch.fit.gpu_workspaces import CUBLAS, CUBLASLT, KIB, PRODUCTS, kept_bytes
+from graphc.torch.private import cublas_workspace_size, cublaslt_workspace_size
+
+
+def library_workspaces(joint: Joint, profile: Device | None) -> int:
+    """Return the workspace bytes that libraries keep after the first step of a joint graph.
+
+    The forward thread has a workspace if the forward pass has a product. The backward thread has
+    one if either pass has a product, since a plan may recompute any. On a CPU, the result is 0.
+    """
+    nodes = [step.node for step in joint.steps]
+    sizes: dict[str, int] = {}
+    if profile is not None:
+        for node in nodes:
+            sizes.update(kept_bytes(node.target, profile))
+    else:
+        for node in nodes:
+            if node.target in PRODUCTS and (device := device_of(node)).type == "cuda":
+                sizes.update(_kept_on(node.target, device))
+    is_in_forward = any(node.target in PRODUCTS for node in nodes[: joint.turn])
+    threads = 2 if is_in_forward else 1
+    return threads * sizes.get(CUBLAS, 0) + sizes.get(CUBLASLT, 0)
+
+
+def _kept_on(function: object, device: torch.device) -> dict[str, int]:
+    """Return the sizes of the workspaces of an op on this machine's GPU."""
+    major, minor = torch.cuda.get_device_capability(device)
+    kept = kept_bytes(function, replace(find_device(DEFAULT_GPU), architecture=10 * major + minor))
+    chosen = {CUBLAS: _cublas_bytes(), CUBLASLT: cublaslt_workspace_size()}
+    return {name: size if chosen[name] is None else chosen[name] for name, size in kept.items()}
+
+
+def _cublas_bytes() -> int | None:
+    """Return the size that torch uses; None for the default of the GPU.
+
+    Versions of torch below 2.14 do not tell it, so the variable that sets it is read as they do.
+    """
+    told: int | None = cublas_workspace_size()
+    if told is not None:
+        return told
+    parts = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    return sum(int(size) * int(count) for size, count in parts) * KIB if parts else None
