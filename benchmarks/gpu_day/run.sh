@@ -64,7 +64,8 @@ CHECKS="-q -p no:cacheprovider -W default"
 $PY -c 'import pytest_timeout' 2>/dev/null && CHECKS="$CHECKS --timeout=${TEST_SECONDS:-100}"
 [ -n "$EMULATED" ] && CHECKS="$CHECKS --emulated-gpu" && : "${K:=test_op_equals or mlp or gpt2}"
 hanging=; [ "$INJECT" = hang ] && hanging=$HERE/hanging.py
-has tests && part 25 tests "${TESTS:-130}" $PY -m pytest tests/on_gpu $hanging $CHECKS -n "$WORKERS" \
+torch=; [ -z "$EMULATED" ] && torch=tests/pytorch/test_gpu.py
+has tests && part 25 tests "${TESTS:-130}" $PY -m pytest tests/on_gpu $torch $hanging $CHECKS -n "$WORKERS" \
   --dist worksteal --deselect tests/on_gpu/test_memory.py --junitxml "$OUT/tests.xml" ${K:+-k "$K or hangs"}
 wait
 # The driver's bytes are of the whole GPU, so these tests run alone.
