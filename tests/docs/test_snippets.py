@@ -119,6 +119,11 @@ def prepare_files():
     """What the commands of the pages read and no earlier one has written."""
     network = first("tutorial.md", "python")
     Path("net.py").write_text(network.replace("batch=64, image", "batch=64, width=512, image"))
+    Path("module.py").write_text(
+        "import torch\n\n\ndef build():\n"
+        "    layers = torch.nn.Linear(4, 4), torch.nn.Tanh()\n"
+        "    return torch.nn.Sequential(*layers), (torch.ones(8, 4),)\n"
+    )
     write_model("model.onnx")
     write_arrays("arrays.npz")
     images = np.zeros((200, 3, 32, 32), np.float32)

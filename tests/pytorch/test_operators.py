@@ -20,6 +20,18 @@ def test_it_is_what_torch_computes(family, name):
     agrees(module, *args)
 
 
+def test_extremes_beside_nan_are_the_numbers():
+    """Values alone, since versions of torch differ in the gradients at ties and beside NaN."""
+
+    class Extremes(torch.nn.Module):
+        def forward(self, x, y):
+            return torch.fmax(x, y).detach(), torch.fmin(x, y).detach()
+
+    x = torch.tensor([1.0, torch.nan, 2, torch.nan, 3])
+    y = torch.tensor([2, 1.0, torch.nan, torch.nan, 3])
+    agrees(Extremes(), x, y)
+
+
 def test_a_rule_is_for_an_operator_that_there_is():
     assert all(
         name in dir(torch.ops.aten) or hasattr(torch.ops.aten, name) for name in RULES.operators

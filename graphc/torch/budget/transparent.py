@@ -58,6 +58,13 @@ class Transparent(nn.Module):  # type: ignore[misc]
         """The class of the module."""
         return type(self.__dict__.get("module", self))
 
+    @__class__.setter
+    def __class__(self, value: type) -> None:
+        """Add the bases of a class that the module's class has not, as FSDP2 adds its own."""
+        added = (base for base in value.__bases__ if not issubclass(type(self.module), base))
+        made = type(value.__name__, (*added, type(self)), {**vars(value)})
+        object.__dict__["__class__"].__set__(self, made)
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
