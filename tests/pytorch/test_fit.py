@@ -157,3 +157,20 @@ def test_a_page_is_html(capsys, file):
     code, _, error = run(capsys, f"{file}:build", "-o", "fit.png")
     assert code == 2
     assert "--output fit.png must end in .html" in error
+
+
+def test_ranks_update_their_share_of_the_states():
+    asked = request(300, batch=2)
+    alone = predict(asked)
+    ranks = [
+        predict(replace(asked, options=replace(asked.options, shard="zero3", ranks=count)))
+        for count in (2, 8)
+    ]
+    for count, each in zip((2, 8), ranks, strict=True):
+        for kind in ("parameters", "optimizer states"):
+            share = alone.by_kind_bytes[kind] / count
+            assert each.by_kind_bytes[kind] == pytest.approx(share, rel=0.1, abs=2**16)
+        assert each.by_kind_bytes["gradients"] <= alone.by_kind_bytes["gradients"] / count * 1.1
+    # The update of a large module on a small batch is its peak, and needs the most workspace.
+    assert alone.by_kind_bytes["workspace"] > alone.by_kind_bytes["parameters"] / 2
+    assert ranks[1].by_kind_bytes["workspace"] < alone.by_kind_bytes["workspace"]

@@ -53,7 +53,7 @@ class Transparent(nn.Module):  # type: ignore[misc]
             called.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
             self.__dict__["forward"] = called
 
-    @property  # type: ignore[misc]
+    @property
     def __class__(self) -> type:
         """The class of the module."""
         return type(self.__dict__.get("module", self))

@@ -8,6 +8,7 @@ workspaces that no dispatch mode sees; `workspaces` and `gpu_workspaces` have fo
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -97,17 +98,16 @@ def eager_peak(
             del loss
         recorder.rename("gradients", (each.grad for each in parameters))
         recorder.update()
-        update = len(recorder.trace)
         if made is not None:
             made.step()
             recorder.rename(STATES, tree_leaves([*made.state.values()]))
-    return _two_steps(recorder, begin, update)
+    return _two_steps(recorder, begin)
 
 
-def _two_steps(recorder: Recorder, begin: int, update: int) -> EagerPeak:
+def _two_steps(recorder: Recorder, begin: int) -> EagerPeak:
     """Return the peak of the recorded step and of one after it.
 
-    The step is the trace from position `begin` on; its optimizer runs from `update` on.
+    The step is the trace from position `begin` on.
     """
     kinds, count = recorder.kinds, len(recorder.kinds)
     before, step = recorder.trace[:begin], _in_order(recorder.trace[begin:])
@@ -117,24 +117,49 @@ def _two_steps(recorder: Recorder, begin: int, update: int) -> EagerPeak:
         held[key] += size
     freed = [(key, -size) for key, size in held.items() if size > 0 and key not in stays]
     again = [(key + count, size) for key, size in step if key not in stays]
-    trace = [*before, *step, *freed, *again]
+    entries = zip(step, recorder.op_of[begin:], strict=True)
+    ops = [op for (key, _), op in entries if key not in stays]
+    return _peak_of([*before, *step, *freed, *again], ops, recorder)
+
+
+def _peak_of(trace: Sequence[tuple[int, int]], ops: Sequence[int], recorder: Recorder) -> EagerPeak:
     live = list(accumulate(size for _, size in trace))
     at = max(range(len(live)), key=live.__getitem__)
     by_kind: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     for key, size in trace[: at + 1]:
-        by_kind[kinds[key % count]] += size
-    updating = sum(key not in stays for key, _ in step[update - begin :])
-    entries = zip(step, recorder.op_of[begin:], strict=True)
+        by_kind[recorder.kinds[key % len(recorder.kinds)]] += size
+    second = len(trace) - len(ops)
+    updates = (live[second + n] for n, op in enumerate(ops) if recorder.ops[op].phase == "update")
     return EagerPeak(
         live[at],
         dict(by_kind),
-        max(live[len(live) - updating :], default=0),
+        max(updates, default=0),
         sum(op.seconds for op in recorder.ops),
         trace,
-        len(trace) - len(again),
-        [op for (key, _), op in entries if key not in stays],
+        second,
+        ops,
         recorder,
     )
+
+
+def scaled(found: EagerPeak, share: Callable[[str, str], float]) -> EagerPeak:
+    """Return the peak of the same steps if tensors had other sizes.
+
+    `share` returns the factor for a kind and for the phase of the op that creates a tensor, which
+    is empty for tensors before the step.
+    """
+    recorder, factors = found.recorder, [1.0] * len(found.recorder.kinds)
+    for (key, size), op in zip(recorder.trace, recorder.op_of, strict=True):
+        if size > 0:
+            phase = recorder.ops[op].phase if op >= 0 else ""
+            factors[key] = share(recorder.kinds[key], phase)
+
+    def resized(key: int, size: int) -> int:
+        count = math.ceil(abs(size) * factors[key % len(factors)])
+        return count if size > 0 else -count
+
+    trace = [(key, resized(key, size)) for key, size in found.trace]
+    return _peak_of(trace, found.ops, recorder)
 
 
 def _in_order(trace: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,12 +21,13 @@ from graphc.ir.device_memory import DeviceMemory
 from graphc.torch.budget.without_data import Call
 from graphc.torch.fit.adapters import add_lora, quantize_base
 from graphc.torch.fit.allocator import replay
-from graphc.torch.fit.eager import EagerPeak, eager_peak
+from graphc.torch.fit.eager import EagerPeak, eager_peak, scaled
 from graphc.torch.fit.models import Sizes, Source
 from graphc.torch.fit.optimizers import optimizer_of
 from graphc.torch.fit.options import FitOptions
 from graphc.torch.fit.parameters import blocks_of, groups_of, output_layer
-from graphc.torch.fit.sharding import bytes_per_rank
+from graphc.torch.fit.recorder import STATES
+from graphc.torch.fit.sharding import RankBytes, bytes_per_rank
 
 ALLOCATOR = "allocator rounding"
 BUFFERS = "communication buffers"
@@ -79,19 +81,40 @@ def predict(request: Request) -> Prediction:
         autocast=request.autocast,
         is_accumulating=options.accumulate > 1,
     )
-    kinds = dict(found.by_kind_bytes)
+    buffers = {}
     if options.shard is not None:
         rank = bytes_per_rank(options.shard, options.ranks, groups_of(call[0]), options.optimizer)
-        kinds["parameters"] = rank.parameter_bytes
-        kinds["gradients"] = rank.gradient_bytes
-        kinds["optimizer states"] = rank.state_bytes
-        kinds[BUFFERS] = rank.buffer_bytes
+        found = _on_rank(found, rank, options)
+        buffers[BUFFERS] = rank.buffer_bytes
+    kinds = {**found.by_kind_bytes, **buffers}
     if request.device.kind == "cuda":
         beside = sum(kinds.values()) - found.peak_bytes
         kinds[ALLOCATOR] = _reserved(request, found.trace, beside) - found.peak_bytes
     # The trace of an accumulating step has two micro-batches.
     seconds = found.seconds * (options.accumulate / 2 if options.accumulate > 1 else 1)
     return Prediction(kinds, seconds, found, kinds["optimizer states"])
+
+
+def _on_rank(found: EagerPeak, rank: RankBytes, options: FitOptions) -> EagerPeak:
+    """Return the peak of a rank, with its shares of parameters, gradients and states.
+
+    The update of a rank that owns a share of the states computes on that share.
+    """
+    whole: Counter[str] = Counter()
+    for key, size in found.recorder.trace:
+        whole[found.recorder.kinds[key]] += max(0, size)
+    of_rank = {
+        "parameters": rank.parameter_bytes,
+        "gradients": rank.gradient_bytes,
+        STATES: rank.state_bytes,
+    }
+    shares = {kind: size / whole[kind] for kind, size in of_rank.items() if whole[kind]}
+    updated = shares.get(STATES, 1 if options.shard == "ddp" else 1 / options.ranks)
+
+    def share(kind: str, phase: str) -> float:
+        return updated if (kind, phase) == ("workspace", "update") else shares.get(kind, 1.0)
+
+    return scaled(found, share)
 
 
 def needed_for(request: Request, found: Prediction, trace: Sequence[tuple[int, int]]) -> int:
