@@ -73,13 +73,13 @@ has memory && part 8 memory 45 $PY -m pytest tests/on_gpu/test_memory.py $CHECKS
 
 has steps && for net in ${NETWORKS:-gpt2 resnet50}; do part 3 "steps-$net" 70 $PY "$HERE/day.py" steps $net; done
 [ -n "$EMULATED" ] && exit 0
-has peers && for how in eager compile; do for net in gpt2 resnet50; do
-  part 1 "peer-$net-$how" 110 $PY "$HERE/day.py" peer $net $how
-done; done
 has link && part 20 link 30 $PY "$HERE/torch_parts.py" link
 has planned && for net in ${PLANNED:-gpt2 llama resnet50}; do
   part 12 "planned-$net" 100 $PY "$HERE/torch_parts.py" planned "$net autocast"
 done
+has peers && for how in eager compile; do for net in gpt2 resnet50; do
+  part 1 "peer-$net-$how" 110 $PY "$HERE/day.py" peer $net $how
+done; done
 # Errors of CUDA calls are not reported: libraries probe for functions that a driver may lack.
 SANITIZE="--report-api-errors no --target-processes all --error-exitcode 9"
 has sanitizers && part 5 racecheck 40 compute-sanitizer --tool racecheck $SANITIZE \
