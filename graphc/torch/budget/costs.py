@@ -293,12 +293,13 @@ def _numbers(node: fx.Node, fill: int) -> Any:
 
     Floats are between 0.25 and 0.75, so that they are valid probabilities; integers are `fill`.
     Auxiliary byte outputs of an op (such as a reserve for its backward pass) are opaque, and the
-    graph may not know their size. They are obtained by running the op.
+    graph may not know their size. Seeds of attention with dropout may be on the host, where the
+    graph has them on a GPU, and a kernel crashes on others. Both are obtained by running the op.
     """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return value
-    if node.target is operator.getitem and value.dtype == torch.uint8:
+    if node.target is operator.getitem and (value.dtype == torch.uint8 or _is_seed(node)):
         whole, index = node.args
         return _call(whole, fill)()[index]
     extents = zip(value.shape, value.stride(), strict=True)
@@ -307,6 +308,13 @@ def _numbers(node: fx.Node, fill: int) -> Any:
     if value.dtype.is_floating_point:
         flat.uniform_(0.25, 0.75)
     return flat.as_strided(tuple(value.shape), tuple(value.stride()))
+
+
+def _is_seed(node: fx.Node) -> bool:
+    """Return True for the seed, or the offset, of the random numbers of an attention op."""
+    whole, value = node.args[0], node.meta["val"]
+    is_integer = not (value.dtype.is_floating_point or value.dtype.is_complex)
+    return is_integer and "attention" in str(getattr(whole, "target", ""))
 
 
 def _result_bytes(result: Any) -> tuple[int, ...]:
