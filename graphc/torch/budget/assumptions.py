@@ -24,6 +24,7 @@ from graphc.torch.budget.eager import ChangedError, Functions
 from graphc.torch.budget.example import Given
 from graphc.torch.budget.refusals import innermost_of, is_of_compiling
 from graphc.torch.budget.restored import random_states, set_random_states, without_effects
+from graphc.torch.budget.settled import install_hooks
 from graphc.torch.budget.tracing import traced_as_here
 from graphc.torch.private import dynamo_errors
 
@@ -65,6 +66,8 @@ class Assumptions:
             except OtherOutcomeError as found:
                 other: tuple[Branch, Value] | None = found.branch, found.value
             except Exception as error:
+                if install_hooks(step.module, error):
+                    continue
                 step._call.failed_in = tracing.failed_in
                 is_new = tracing.is_incomplete and is_of_compiling(error) and not tried
                 may_differ = is_new or self._may_run_eagerly(tracing, error)

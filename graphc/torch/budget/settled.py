@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +45,29 @@ def settle(
                 config.problem_type = _problem_type(config.num_labels, labels)
                 found.append(Settled(f"{name}.problem_type", config.problem_type))
     return tuple(found)
+
+
+CAPTURING, INSTALLS = "transformers.utils.output_capturing", "maybe_install_capturing_hooks"
+"""A function that the first step of some models calls, and that takes a lock."""
+
+
+def install_hooks(module: nn.Module, error: Exception) -> bool:
+    """Install the hooks of transformers that capture outputs, if a trace failed at that function.
+
+    Return False if it failed elsewhere, or if all hooks are installed.
+    """
+    install = getattr(sys.modules.get(CAPTURING), INSTALLS, None)
+    if install is None or INSTALLS not in str(error):
+        return False
+    found = [
+        each
+        for each in module.modules()
+        if getattr(each, "_can_record_outputs", None)
+        and not getattr(each, "_output_capturing_hooks_installed", False)
+    ]
+    for each in found:
+        install(each)
+    return bool(found)
 
 
 def _labels(

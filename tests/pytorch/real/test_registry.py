@@ -26,7 +26,8 @@ PLANNED = [name for name in registry.CLASSES if name not in registry.REFUSED]
 def check(run, budget, wanted):
     """A step has the bits of a reference, one plan, and the planned peak within the budget."""
     found = run.bits()
-    assert [] in [steps.different(found, each) for each in wanted]
+    has_same_bits = [] in [steps.different(found, each) for each in wanted]
+    assert has_same_bits or run.step.verify().same_bits  # whose aot_eager has one graph
     planned, measured = run.report.peak_bytes, run.peak()
     assert planned <= budget
     assert measured <= budget
