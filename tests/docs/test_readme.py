@@ -47,13 +47,16 @@ def test_whether_it_fits_is_what_plan_prints(capsys):
     assert last in lines
 
 
+TIME = "milliseconds"
+
+
 def result(name):
     return json.loads((ROOT / "benchmarks" / "results" / name).read_text())
 
 
 def test_gpu_figures_are_those_of_the_result_files():
     text = " ".join(README.split())
-    tested, timed = (result(f"gpu_day_h200{each}.json") for each in ("_torch", ""))
+    tested, timed = (result(f"gpu_day_h200_{each}.json") for each in ("tests", "torch"))
     passed = sum(part["passed"] for part in tested["by_part"].values())
     assert not any(part["failures"] for part in tested["by_part"].values())
     assert f"All {passed} GPU tests passed on an NVIDIA H200 (commit {tested['commit']})" in text
@@ -66,6 +69,16 @@ def test_gpu_figures_are_those_of_the_result_files():
         f"takes {eager} of torch eager's time and {compiled} of `torch.compile`'s "
         f"(commit {timed['commit'][:7]})" in text
     )
+
+
+def test_times_over_checkpointing_are_those_of_the_result_file():
+    planned = result("gpu_day_h200_torch.json")["planned"]
+    llama, gpt2 = (
+        format(steps["bytes of checkpointing"][TIME] / steps["checkpointing"][TIME], ".2f")
+        for steps in (planned["llama-autocast"], planned["gpt2-autocast"])
+    )
+    text = " ".join(README.split())
+    assert f"take {llama} of its time for a Llama of 16 layers, and {gpt2} for GPT-2" in text
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/fit.md"])
