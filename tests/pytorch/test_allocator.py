@@ -10,8 +10,7 @@ from torch_cases.allocation_traces import case
 
 from graphc.errors import OptionError
 from graphc.ir.device import find_device
-from graphc.torch.fit.allocator import MIB, CachingAllocator, replay
-from graphc.torch.fit.gpu_workspaces import cublas_bytes
+from graphc.torch.fit.allocator import MIB, CachingAllocator, cublas_bytes, replay
 
 RECORDED = Path(__file__).parent.parent / "golden" / "torch_allocator.txt"
 

@@ -30,7 +30,7 @@ def test_the_commands_run(capsys, tmp_path, monkeypatch):
 
 def test_pictures_are_there_and_all_are_shown():
     shown = set()
-    for document in (TEXT, (DOCS / "pictures.md").read_text()):
+    for document in (TEXT, *((DOCS / name).read_text() for name in ("pictures.md", "fit.md"))):
         shown |= set(re.findall(r"!\[.*?\]\((.*?)\)", document))
     assert len(shown) > 2
     for name in shown:

@@ -15,7 +15,8 @@ import torch
 from graphc.ir.device import DEFAULT_GPU, Device, find_device
 from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.steps import device_of
-from graphc.torch.fit.gpu_workspaces import CUBLAS, CUBLASLT, KIB, PRODUCTS, kept_bytes
+from graphc.torch.fit.allocator import KIB
+from graphc.torch.fit.gpu_workspaces import CUBLAS, CUBLASLT, PRODUCTS, kept_bytes
 from graphc.torch.private import cublas_workspace_size, cublaslt_workspace_size
 
 

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from graphc.errors import OptionError, truth, whole_number
+from graphc.ir.device import HOPPER, Device
 from graphc.ir.types import align
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 
 BLOCK_BYTES = 512
 """Sizes are rounded up to multiples of this."""
@@ -33,6 +34,14 @@ _OWN_SEGMENT, _OWN_ROUNDING = 10 * MIB, 2 * MIB
 
 _ADDRESS_SPACE = _LARGE_SEGMENT << 50
 """Bytes of an expandable segment. torch takes 9/8 of the device, which no trace exceeds."""
+
+
+def cublas_bytes(device: Device) -> int:
+    """Return the default of ``CUBLAS_WORKSPACE_CONFIG``, as in torch's note on CUDA semantics.
+
+    It is 32 MiB from Hopper on, else ``:4096:2:16:8``.
+    """
+    return 32 * MIB if device.architecture >= HOPPER else (2 * 4096 + 8 * 16) * KIB
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,14 @@ from typing import Any
 
 import torch
 
-from graphc.ir.device import HOPPER, Device
+from graphc.ir.device import Device
+from graphc.torch.fit.allocator import MIB, cublas_bytes
 
 aten = torch.ops.aten
 
 PRODUCTS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
 
 CUBLAS, CUBLASLT = "cuBLAS", "cuBLASLt"
-
-KIB, MIB = 2**10, 2**20
-
-
-def cublas_bytes(device: Device) -> int:
-    """Return the default of ``CUBLAS_WORKSPACE_CONFIG``, as in torch's note on CUDA semantics.
-
-    It is 32 MiB from Hopper on, else ``:4096:2:16:8``.
-    """
-    return 32 * MIB if device.architecture >= HOPPER else (2 * 4096 + 8 * 16) * KIB
 
 
 def kept_bytes(function: Any, device: Device) -> dict[str, int]:
