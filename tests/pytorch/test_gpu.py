@@ -302,7 +302,7 @@ def test_bytes_of_an_op_are_those_it_requests(monkeypatch, counts_requests):
 
 
 def test_remainders_of_blocks_are_no_fault_of_a_plan():
-    from graphc.torch.budget.verify import Verified
+    from graphc.torch.budget.verified import Verified
 
     mib = 2**20
     found = Verified(1000 * mib, 1015 * mib, {"gradients": ()}, None, remainder_bytes=12 * mib)

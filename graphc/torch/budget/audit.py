@@ -33,7 +33,7 @@ from graphc.torch.budget.report import Repeated, table
 from graphc.torch.budget.sources import Source
 from graphc.torch.budget.step import PlannedStep
 from graphc.torch.budget.traced import Traced
-from graphc.torch.budget.verify import Verified
+from graphc.torch.budget.verified import Verified
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ from graphc.torch.budget.transparent import SHARED, Transparent
 from graphc.torch.budget.without_data import refuse_without_data
 
 if TYPE_CHECKING:
-    from graphc.torch.budget.verify import Verified
+    from graphc.torch.budget.verified import Verified
 
 WatchOfPart = Callable[[str, str], AbstractContextManager[object]]
 """Returns a context for a node, given its graph (``forward`` or ``backward``) and its name."""
