@@ -10,6 +10,7 @@ pytestmark = pytest.mark.peers
 from torch import nn  # noqa: E402
 
 import graphc  # noqa: E402
+from graphc.errors import TorchError  # noqa: E402
 
 X = torch.randn(4, 8)
 
@@ -66,6 +67,21 @@ def set_to(name, value):
 )
 def test_the_guard_and_its_values(change, told):
     assert f"because {told}" in replanned(change).replace("a guard failed: ", "")
+
+
+@pytest.mark.filterwarnings("ignore:this step has been planned again")
+def test_a_parameter_that_requires_a_gradient_again_gets_one_or_is_refused():
+    module = Reads()
+    module.weight.requires_grad_(False)
+    step = graphc.torch.plan(module, (X,))
+    step(X).sum().backward()
+    module.weight.requires_grad_(True)
+    if torch.__version__ < (2, 13):
+        with pytest.raises(TorchError, match=r"'weight' requires a gradient, .*torch\.plan again"):
+            step(X)
+    else:
+        step(X).sum().backward()
+        assert module.weight.grad is not None
 
 
 def test_the_guard_is_not_the_shape_of_another_plan():

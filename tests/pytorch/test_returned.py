@@ -3,12 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = [
-    pytest.mark.peers,
-    pytest.mark.skipif(
-        torch.__version__ < (2, 13), reason="older versions copy gradients of duplicates and views"
-    ),
-]
+pytestmark = pytest.mark.peers
 
 from torch_cases.returning import (  # noqa: E402
     ALIASES,

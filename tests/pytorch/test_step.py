@@ -238,9 +238,6 @@ def test_objects_without_tensors_stay_arguments():
         step.verify()
 
 
-@pytest.mark.skipif(
-    torch.__version__ < (2, 11), reason="Dynamo's metrics of torch 2.9 allow no other thread"
-)
 def test_a_step_may_be_called_while_another_thread_plans_or_watches_it(monkeypatch):
     own, others, watched = planned_layer(), [], []
     wanted, y = own.module(X), torch.randn(5, 8)

@@ -1,16 +1,19 @@
-"""Settings of Hugging Face models that would change after planning, and cause a second plan."""
+"""Settings of modules that must not change after planning, such as Hugging Face's caches."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+
+from graphc.errors import TorchError
+from graphc.torch.versions import is_before
 
 HEADS = tuple(f"For{kind}Classification" for kind in ("Sequence", "Image", "Video", "Audio"))
 """Ends of the names of classes that set ``problem_type``."""
@@ -45,6 +48,25 @@ def settle(
                 config.problem_type = _problem_type(config.num_labels, labels)
                 found.append(Settled(f"{name}.problem_type", config.problem_type))
     return tuple(found)
+
+
+class Frozen:
+    """Parameters without gradients at the first plan, where torch does not look at them again."""
+
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]] = ()) -> None:
+        self._parameters: list[tuple[str, nn.Parameter]] = []
+        if is_before(torch.__version__, (2, 13)):
+            self._parameters = [(name, each) for name, each in named if not each.requires_grad]
+
+    def refuse_thawed(self) -> None:
+        """Raise `TorchError` if a parameter requires a gradient now, which its plan lacks."""
+        for name, each in self._parameters:
+            if each.requires_grad:
+                raise TorchError(
+                    f"the parameter {name!r} requires a gradient, but did not when the step was "
+                    f"planned, and torch {torch.__version__} does not trace it again; call "
+                    "graphc.torch.plan again, or install torch 2.13 or newer"
+                )
 
 
 CAPTURING, INSTALLS = "transformers.utils.output_capturing", "maybe_install_capturing_hooks"

@@ -42,7 +42,7 @@ from graphc.torch.budget.replans import Replans, warn_of_replan
 from graphc.torch.budget.report import Report
 from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed, runner
-from graphc.torch.budget.settled import Settled, settle
+from graphc.torch.budget.settled import Frozen, Settled, settle
 from graphc.torch.budget.sources import sources_of
 from graphc.torch.budget.tracing import (
     CALLED_BESIDE,
@@ -102,6 +102,7 @@ class PlannedStep(Transparent):
     """Plans in the order in which they were made."""
     settled: tuple[Settled, ...]
     """Settings that were changed before the first plan."""
+    _frozen: Frozen
     _call: _Call
     _example: Callable[[], Given]
 
@@ -127,7 +128,7 @@ class PlannedStep(Transparent):
     def _begin(self) -> None:
         """Reset the plans and compile the step anew."""
         self.__dict__.update(plans=[], settled=(), _call=_Call(), _example=gone)
-        self.__dict__["_replans"] = Replans()
+        self.__dict__.update(_replans=Replans(), _frozen=Frozen())
         self.__dict__["_compiled"] = Compiled(self._compile)
 
     def _compile(self, dynamic: bool | None) -> Callable[..., Any]:
@@ -177,6 +178,8 @@ class PlannedStep(Transparent):
         call.failures, call.guard = self._replans.failures, ""
         if not self.plans and torch.is_grad_enabled():
             self.settled = settle(self.module, args, kwargs)
+            self._frozen = Frozen(self.named_parameters())
+        self._frozen.refuse_thawed()
         try:
             found = self.assumptions.call(self, self._compiled, (args, kwargs))
         except _PlannedOnlyError:
@@ -293,7 +296,17 @@ class PlannedStep(Transparent):
 
 
 _BEGUN = frozenset(
-    (*SHARED, "forward", "plans", "settled", "_call", "_replans", "_example", "_compiled")
+    (
+        *SHARED,
+        "forward",
+        "plans",
+        "settled",
+        "_call",
+        "_replans",
+        "_frozen",
+        "_example",
+        "_compiled",
+    )
 )
 """Attributes that a copy of a step does not share."""
 

@@ -18,9 +18,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from graphc.errors import TorchError
+from graphc.errors import DependencyError, TorchError
 from graphc.ir.device import DEFAULT_GPU, Device, find_device, profile_with_memory
 from graphc.torch.budget.restored import reached
+from graphc.torch.versions import is_before
+
+TRACES_FAKES = (2, 11)
+"""The first tested version whose Dynamo traces tensors of a `FakeTensorMode`."""
 
 Call = tuple[nn.Module, Any, tuple[Any, ...], dict[str, Any]]
 """A module, a loss or None, and the arguments of a call."""
@@ -30,13 +34,21 @@ def on_profile(device: str | None, call: Call) -> tuple[Device | None, Call]:
     """Return the device profile of a plan, and the call to trace.
 
     If `device` is None and all tensors of the module have data, returns None and `call` itself. For
-    a module without tensors, its arguments decide. Raises `OptionError` for an unknown profile.
+    a module without tensors, its arguments decide. Raises `OptionError` for an unknown profile, and
+    `DependencyError` if torch cannot trace tensors without data.
     """
     deciding = [*call[0].parameters(), *call[0].buffers()] or _tensors(call)
     if device is None and not any(e.is_meta or isinstance(e, FakeTensor) for e in deciding):
         return None, call
     name = profile_with_memory(device) if isinstance(device, str) else device
-    return find_device(DEFAULT_GPU if name is None else name), without_data(call)[1]
+    profile = find_device(DEFAULT_GPU if name is None else name)
+    if is_before(torch.__version__, TRACES_FAKES):
+        raise DependencyError(
+            "planning for a device profile, or tensors without data, needs torch 2.11, got torch "
+            f"{torch.__version__}; install a newer one, or plan the module and its arguments on "
+            "their device"
+        )
+    return profile, without_data(call)[1]
 
 
 def refuse_without_data(device: Device | None) -> None:

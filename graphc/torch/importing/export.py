@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._decomp import decompositions
 from torch.export import ExportedProgram, _trace
 
 from graphc.errors import OptionError, TorchError, quoted
 from graphc.torch.importing.calls import RULES, operator_of
+from graphc.torch.versions import is_before
 
 ROUNDS = 8
 """Maximum number of decomposition rounds; no known operator needs more."""
@@ -28,7 +30,7 @@ def exported(
     kwargs: Mapping[str, Any] | None,
 ) -> ExportedProgram:
     """Return the functional program of a module, an exported program or a file."""
-    with _quiet():
+    with _quiet(), _final_states_of_lstm():
         program = _program(module, args, kwargs)
         with _told("torch.export failed to functionalize the module"):
             program = program.run_decompositions({})
@@ -119,6 +121,25 @@ def _told(what: str) -> Iterator[None]:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         first = lines[0] if lines else ""
         raise TorchError(f"{what}: {type(error).__name__}: {first}") from error
+
+
+@contextlib.contextmanager
+def _final_states_of_lstm() -> Iterator[None]:
+    """Correct the shapes of the final states of LSTMs; below torch 2.13 they have another axis."""
+    if not is_before(torch.__version__, (2, 13)):
+        yield
+        return
+    layer = decompositions.one_layer_lstm
+
+    def corrected(*args: Any, **kwargs: Any) -> Any:
+        found, states = layer(*args, **kwargs)
+        return found, tuple(state.reshape(state.shape[-2:]) for state in states)
+
+    decompositions.one_layer_lstm = corrected
+    try:
+        yield
+    finally:
+        decompositions.one_layer_lstm = layer
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(
         not (LIBRARIES[0] / "libc10_cuda.so").exists()
         or not (HEADERS / "cuda.h").exists()
+        or "define CUDA_VERSION 13" not in (HEADERS / "cuda.h").read_text()
         or shutil.which("g++") is None,
         reason="needs torch built for CUDA 13, its headers and g++",
     ),
