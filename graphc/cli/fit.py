@@ -67,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         if not options.output.endswith(".html"):
             raise OptionError(f"--output {options.output} must end in .html")
+        if options.checkpoint == "graphc":
+            raise OptionError("--output shows eager steps; omit --checkpoint graphc")
         check_writable(options.output)
     if options.model in MODELS or options.model.endswith(".onnx"):
         return _planned(options)

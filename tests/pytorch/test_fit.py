@@ -16,7 +16,7 @@ from graphc.ir.device_memory import DeviceMemory  # noqa: E402
 from graphc.torch.fit.answer import answer, request_of  # noqa: E402
 from graphc.torch.fit.models import from_function  # noqa: E402
 from graphc.torch.fit.options import FitOptions  # noqa: E402
-from graphc.torch.fit.step import predict  # noqa: E402
+from graphc.torch.fit.step import predict, with_options  # noqa: E402
 
 MODEL = """
 import torch
@@ -76,6 +76,30 @@ def test_changes_fit_and_have_the_bytes_of_their_options():
         assert change.prediction.needed_bytes <= asked.memory.usable_bytes
 
 
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"optimizer": "sgd"}], ids=str)
+def test_a_plan_of_graphc_is_a_change_that_fits(options):
+    """Its peak is that of the plan itself; the update of the optimizer and the allocator add."""
+    asked = with_options(request(110, batch=128), **options)
+    assert predict(asked).needed_bytes > asked.memory.usable_bytes
+    changes = {each.flags: each for each in answer("m", asked, plans=True).changes}
+    found = answer("m", with_options(asked, checkpoint="graphc"), plans=False)
+    assert 0 <= found.spare_bytes < found.found.needed_bytes
+    assert found.found.needed_bytes >= found.planned.planned_bytes
+    assert found.found.allocated_bytes == pytest.approx(found.planned.planned_bytes, rel=0.02)
+    plan = changes["--checkpoint graphc"].prediction
+    assert plan.by_kind_bytes == found.found.by_kind_bytes
+    assert "largest batch" not in "".join(found.lines())
+
+
+def test_a_plan_cannot_shrink_the_update():
+    """AdamW on a GPU needs the bytes of all parameters again, which no plan avoids."""
+    asked = with_options(request(9, batch=1), checkpoint="graphc")
+    found = answer("m", asked, plans=False)
+    assert found.spare_bytes < 0
+    assert found.found.allocated_bytes > found.planned.planned_bytes
+    assert found.planned.extra_time == 0
+
+
 def test_recomputing_blocks_saves_activations_and_takes_time():
     asked = request(80, batch=64)
     blocks = replace(asked, options=replace(asked.options, checkpoint="blocks"))
@@ -121,6 +145,12 @@ def test_json_has_the_kinds_and_three_peaks(capsys, file):
         ("{file}:build", ("--optimizer", "adamm"), "did you mean adam"),
         ("{file}:build", ("--dtype", "bfloat16", "--autocast", "bfloat16"), "has no effect"),
         ("{file}:build", ("--chunked-loss",), "not a causal language model"),
+        (
+            "{file}:build",
+            ("--checkpoint", "graphc", "--shard", "ddp", "--ranks", 2),
+            "omit --shard ddp",
+        ),
+        ("{file}:build", ("--checkpoint", "graphc", "-o", "page.html"), "omit --checkpoint graphc"),
         ("nowhere/config.json", (), "is not a configuration"),
     ],
 )

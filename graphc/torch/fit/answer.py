@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from graphc.torch.fit.models import Sizes, Source, from_config, from_name
 from graphc.torch.fit.options import FitOptions
 from graphc.torch.fit.plans import planned_peaks
 from graphc.torch.fit.report import FitReport
-from graphc.torch.fit.step import Request, predict
+from graphc.torch.fit.step import Request, predict, with_options
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -61,13 +60,12 @@ def request_of(
 
 def answer(model: str, request: Request, *, plans: bool) -> FitReport:
     """Return the report of a request; with `plans`, also the peaks of aot_eager and of a plan."""
-    is_planned = request.options.checkpoint == "graphc"
-    if is_planned:
-        request = replace(request, options=replace(request.options, checkpoint="none"))
+    if request.options.checkpoint == "graphc":
+        return _answer_of_plan(model, with_options(request, checkpoint="none"))
     found, capacity = predict(request), request.memory.usable_bytes
     may_fit = least_bytes(request) <= capacity
     planned, error = None, ""
-    if plans or is_planned:
+    if plans:
         try:
             planned = planned_peaks(request, found, capacity)
         except GraphcError as raised:
@@ -78,7 +76,20 @@ def answer(model: str, request: Request, *, plans: bool) -> FitReport:
         found,
         largest_batch(request, found) if may_fit else 0,
         largest_seq(request, found) if may_fit else 0,
+        found.allocated_bytes,
         planned,
         error,
-        [] if found.needed_bytes <= capacity else cheapest(request, found),
+        [] if found.needed_bytes <= capacity else cheapest(request, found, planned),
+    )
+
+
+def _answer_of_plan(model: str, request: Request) -> FitReport:
+    """Return the report of the step as graphc plans it within the memory."""
+    eager = predict(request)
+    planned = planned_peaks(request, eager, request.memory.usable_bytes)
+    found = planned.prediction
+    fits = found.needed_bytes <= request.memory.usable_bytes
+    changes = [] if fits else cheapest(request, eager, None)
+    return FitReport(
+        model, request.memory, found, None, None, eager.allocated_bytes, planned, "", changes
     )

@@ -13,6 +13,7 @@ from graphc.errors import GraphcError
 from graphc.torch.fit.optimizers import state_sizes
 from graphc.torch.fit.options import Lora
 from graphc.torch.fit.parameters import parameters_of
+from graphc.torch.fit.plans import PlannedPeaks
 from graphc.torch.fit.step import Prediction, Request, call_of, predict, with_options
 
 MOST = 3
@@ -21,6 +22,7 @@ MOST = 3
 TRIES = 8
 """The number of pairs of changes that are tried."""
 
+PLAN = "--checkpoint graphc"
 RANKS = (2, 4, 8)
 ADAPTER = Lora(16)
 
@@ -34,9 +36,12 @@ class Change:
     extra_time: float
 
 
-def cheapest(request: Request, found: Prediction) -> list[Change]:
+def cheapest(
+    request: Request, found: Prediction, planned: PlannedPeaks | None = None
+) -> list[Change]:
     """Return the fastest changes that fit by modeled time, at most `MOST`.
 
+    One of them is graphc's plan if it is given and fits.
     If no single change fits, pairs of different kinds are tried, those with the largest savings
     first. Changes that train the same parameters come before those that train adapters, and these
     before several ranks.
@@ -48,6 +53,8 @@ def cheapest(request: Request, found: Prediction) -> list[Change]:
         for flags, changed in group
         if (step := _predicted(changed)) is not None
     ]
+    if planned is not None:
+        tried.append((0, Change(PLAN, planned.prediction, planned.extra_time)))
     capacity = request.memory.usable_bytes
     fitting = [each for _, each in tried if each.prediction.needed_bytes <= capacity]
     if not fitting:
@@ -75,7 +82,8 @@ def _pairs(
     def needed(pair: tuple[tuple[int, Change], ...]) -> int:
         return sum(change.prediction.needed_bytes for _, change in pair)
 
-    pairs = (pair for pair in combinations(tried, 2) if pair[0][0] != pair[1][0])
+    alone = [each for each in tried if each[1].flags != PLAN]
+    pairs = (pair for pair in combinations(alone, 2) if pair[0][0] != pair[1][0])
     for (first, one), (second, other) in sorted(pairs, key=needed)[:TRIES]:
         changed = dict(list(_groups(request))[first])[one.flags]
         both = dict(list(_groups(changed))[second]).get(other.flags)

@@ -92,7 +92,7 @@ def eager_peak(
             with precision:
                 found = module(*(args[:-1] if loss_fn else args), **kwargs)
                 loss = loss_fn(found, args[-1]) if loss_fn else found
-            loss, found = _scalar(loss), None
+            loss, found = scalar_of(loss), None
             recorder.backward()
             run_backward(loss)  # which may recompute activations, under the rules
             del loss
@@ -171,7 +171,7 @@ def _in_order(trace: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return [entry for is_free, run in runs for entry in (sorted(run) if is_free else run)]
 
 
-def _scalar(found: Any) -> torch.Tensor:
+def scalar_of(found: Any) -> torch.Tensor:
     """Return the loss of an output: its attribute ``loss``, itself, or a mean of its tensors."""
     loss = getattr(found, "loss", None)
     if loss is None:

@@ -139,5 +139,9 @@ class FitOptions(Options):
             raise OptionError(
                 f"--ranks {self.ranks} has no effect without --shard; add --shard ddp"
             )
+        if self.shard is not None and self.checkpoint == "graphc":
+            raise OptionError(
+                f"--checkpoint graphc plans one rank with all parameters; omit --shard {self.shard}"
+            )
         if self.shard is not None and self.ranks == 1:
             raise OptionError(f"--shard {self.shard} needs --ranks of at least 2, got 1")

@@ -11,7 +11,7 @@ from graphc.ir.types import format_bytes
 from graphc.torch.fit.changes import Change
 from graphc.torch.fit.page import fit_page
 from graphc.torch.fit.plans import PlannedPeaks
-from graphc.torch.fit.step import ALLOCATOR, Prediction
+from graphc.torch.fit.step import Prediction
 
 CONTEXT = "CUDA context and driver"
 
@@ -20,8 +20,9 @@ CONTEXT = "CUDA context and driver"
 class FitReport:
     """A prediction for a device; parts that were not computed are None or empty.
 
-    `batch` and `seq` are the largest that fit, 0 if none does. `plan_error` is the reason why
-    graphc cannot plan the step.
+    `batch` and `seq` are the largest that fit, 0 if none does. `eager_bytes` is the peak of the
+    step without a plan, without allocator rounding. `plan_error` is the reason why graphc cannot
+    plan the step.
     """
 
     model: str
@@ -29,6 +30,7 @@ class FitReport:
     found: Prediction
     batch: int | None
     seq: int | None
+    eager_bytes: int
     planned: PlannedPeaks | None
     plan_error: str
     changes: Sequence[Change]
@@ -58,7 +60,7 @@ class FitReport:
             "step_seconds": self.found.seconds,
             "largest_batch": self.batch,
             "largest_seq": self.seq,
-            "eager_bytes": self._allocated_bytes,
+            "eager_bytes": self.eager_bytes,
             "aot_eager_bytes": self.planned and self.planned.aot_eager_bytes,
             "planned_bytes": self.planned and self.planned.planned_bytes,
             "planned_extra_time_fraction": self.planned and self.planned.extra_time,
@@ -80,10 +82,6 @@ class FitReport:
         verdict = next(self.lines())
         return fit_page(f"{self.model}: {verdict}", self.found.eager, self.memory, summary)
 
-    @property
-    def _allocated_bytes(self) -> int:
-        return self.found.needed_bytes - self.found.by_kind_bytes.get(ALLOCATOR, 0)
-
     def lines(self) -> Iterator[str]:
         """Yield the lines of the report, the verdict first."""
         needed, spare = format_bytes(self.found.needed_bytes), format_bytes(abs(self.spare_bytes))
@@ -99,8 +97,9 @@ class FitReport:
                 yield _row(kind, size)
         yield _row("total", self.found.needed_bytes)
         yield _row(CONTEXT, self.context_bytes) + ", beside the total"
-        yield ""
-        yield f"largest batch that fits: {_count(self.batch)}"
+        if self.planned is None or self.found is not self.planned.prediction:
+            yield ""
+            yield f"largest batch that fits: {_count(self.batch)}"
         if self.seq is not None:
             yield f"longest sequence that fits: {_count(self.seq)}"
         yield from self._peaks()
@@ -121,7 +120,7 @@ class FitReport:
         extra = f", {self.planned.extra_time:+.1%} time"
         yield ""
         yield "Peak of a step, without allocator rounding:"
-        yield _row("eager torch", self._allocated_bytes)
+        yield _row("eager torch", self.eager_bytes)
         yield _row("torch.compile with aot_eager", self.planned.aot_eager_bytes)
         yield _row("graphc's plan", self.planned.planned_bytes) + extra
 

@@ -69,6 +69,11 @@ class Prediction:
         """The bytes that the process takes from the device, without the CUDA context."""
         return sum(self.by_kind_bytes.values())
 
+    @property
+    def allocated_bytes(self) -> int:
+        """The needed bytes without the rounding of the allocator."""
+        return self.needed_bytes - self.by_kind_bytes.get(ALLOCATOR, 0)
+
 
 def predict(request: Request) -> Prediction:
     """Return the bytes and the time of a training step; raises `TorchError` and `OptionError`."""
@@ -89,7 +94,7 @@ def predict(request: Request) -> Prediction:
     kinds = {**found.by_kind_bytes, **buffers}
     if request.device.kind == "cuda":
         beside = sum(kinds.values()) - found.peak_bytes
-        kinds[ALLOCATOR] = _reserved(request, found.trace, beside) - found.peak_bytes
+        kinds[ALLOCATOR] = reserved_bytes(request, found.trace, beside) - found.peak_bytes
     # The trace of an accumulating step has two micro-batches.
     seconds = found.seconds * (options.accumulate / 2 if options.accumulate > 1 else 1)
     return Prediction(kinds, seconds, found, kinds["optimizer states"])
@@ -120,13 +125,13 @@ def _on_rank(found: EagerPeak, rank: RankBytes, options: FitOptions) -> EagerPea
 def needed_for(request: Request, found: Prediction, trace: Sequence[tuple[int, int]]) -> int:
     """Return the needed bytes if the step had another trace, such as that of a larger batch."""
     peak = max(accumulate(size for _, size in found.trace))
-    beside = found.needed_bytes - found.by_kind_bytes.get(ALLOCATOR, 0) - peak
+    beside = found.allocated_bytes - peak
     if request.device.kind == "cuda":
-        return _reserved(request, trace, beside) + beside
+        return reserved_bytes(request, trace, beside) + beside
     return max(accumulate(size for _, size in trace)) + beside
 
 
-def _reserved(request: Request, trace: Sequence[tuple[int, int]], beside: int) -> int:
+def reserved_bytes(request: Request, trace: Sequence[tuple[int, int]], beside: int = 0) -> int:
     """Return the bytes that torch's allocator reserves, with `beside` bytes outside the trace.
 
     At the capacity it frees cached segments; the bytes reserved without a limit count only if the
