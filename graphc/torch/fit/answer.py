@@ -49,6 +49,10 @@ def request_of(
             f"--autocast {autocast} has no effect on --dtype {dtype}; autocast computes a float32 "
             "module in bfloat16 or float16"
         )
+    if options.attention == "flash" and dtype == "float32" and autocast is None:
+        raise OptionError(
+            "--attention flash computes in 16 bits; add --dtype bfloat16 or --autocast bfloat16"
+        )
     for flag, size in (("--batch", batch), ("--seq", seq), ("--image", image)):
         if size is not None and size < 1:
             raise OptionError(f"{flag} must be at least 1, got {size}")

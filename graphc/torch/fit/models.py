@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from graphc.errors import DependencyError, GraphcError, OptionError, did_you_mean, or_all, quoted
 from graphc.torch.budget.without_data import Call
+from graphc.torch.fit.flash import NAME, register_flash
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,15 @@ def from_config(path: Path, task: str) -> Source:
         raise OptionError(f"unknown task {quoted(task)}; {or_all(task, TASKS)}")
     auto, inputs = TASKS[task]
     made = transformers.AutoConfig.for_model(**config)
+    if getattr(made, "is_encoder_decoder", False):
+        # Configurations of newer versions keep it elsewhere. Its value changes no bytes.
+        made.decoder_start_token_id = getattr(made, "decoder_start_token_id", None) or 0
 
     def source(sizes: Sizes) -> Call:
-        attention = "eager" if sizes.attention == "eager" else "sdpa"
+        # By default, transformers selects sdpa, or eager for models without it.
+        attention = {"sdpa": None, "flash": NAME}.get(sizes.attention, sizes.attention)
+        if attention == NAME:
+            register_flash()
         with _building(file.name):
             from transformers.initialization import no_init_weights
 
@@ -117,6 +124,10 @@ def from_config(path: Path, task: str) -> Source:
                     made, dtype=sizes.dtype, attn_implementation=attention
                 )
                 module.tie_weights()  # as skipped initialization would
+            if sizes.attention == "flash" and not module._supports_flash_attn:
+                raise OptionError(
+                    f"{type(module).__name__} has no flash attention; omit --attention flash"
+                )
             if task == "causal-lm" and getattr(module, "loss_type", "") is None:
                 module.loss_type = "ForCausalLM"  # the default, of which it would warn
             return module.train(), None, (), inputs(made, sizes)
@@ -281,10 +292,10 @@ TASKS: dict[str, tuple[str, Callable[[Any, Sizes], dict[str, Any]]]] = {
 
 
 def _only_sdpa(sizes: Sizes, name: str) -> None:
-    if sizes.attention == "eager":
+    if sizes.attention != "sdpa":
         raise OptionError(
-            f"--attention eager has no effect on {name}; it selects the implementation of models "
-            "of transformers"
+            f"--attention {sizes.attention} has no effect on {name}; it selects the implementation "
+            "of models of transformers"
         )
 
 
