@@ -13,6 +13,9 @@ from graphc.errors import did_you_mean, given_twice, quoted
 MEMORY = ("--memory", "--gpu-memory", "--vram")
 """Option names that users try for the memory of a device, such as a graphics card."""
 
+OTHER_NAMES = {"--plot": "--curve", "--png": "--curve", "--out": "--output", "--gpu": "--device"}
+"""Option names that users try, and those here, which are not similar to them."""
+
 
 class Parser(argparse.ArgumentParser):
     """argparse's parser with other messages; parsers of commands have this class, too."""
@@ -74,8 +77,9 @@ class Parser(argparse.ArgumentParser):
         for entry in rest:
             if entry.startswith("-") and entry != "-":
                 name = entry.partition("=")[0]
+                meant = OTHER_NAMES.get(name, name)
                 near = self._card(entry) or did_you_mean(
-                    name, self._option_string_actions, before="; "
+                    meant, self._option_string_actions, before="; "
                 )
                 key = name[2:]
                 if not near and "settings" in found and key.isidentifier() and len(key) < 50:
