@@ -55,7 +55,7 @@ def complaint(capsys, *arguments, expected=2):
         (("plan", "mlp", "--device", "17GB"), "no GPU is sold with 17GB; choose one of: 8GB"),
         (("plan", "mlp", "--memory", "16GB"), "unknown option '--memory'.*such as --device 16GB"),
         (("batch", "mlp", "--vram=24GB"), "unknown option '--vram'.*such as --device 24GB"),
-        (("train", "n.py:f", "--plot", "a.png"), "unknown option .--plot.; did you mean --curve"),
+        (("train", "n.py:f", "--data", "a.npz", "--plot", "a.png"), "did you mean --curve"),
         ((), "required: COMMAND"),
         (("plan", "mlp", "3"), "'3' is not of the form key=value"),
         (("plan", "mlp", "--steps", "many"), "--steps: invalid int value: 'many'"),
