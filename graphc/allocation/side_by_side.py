@@ -167,7 +167,7 @@ class Launches:
         return Schedule(slots, schedule.seconds, before)
 
     def in_order(self, order: Sequence[int]) -> list[int]:
-        """Expand an order of the first nodes of groups and views to all nodes."""
+        """Return an order of all nodes: groups and views follow their first node, in its order."""
         behind: dict[int, list[int]] = {}
         for number, head in enumerate(self.heads):
             behind.setdefault(head, []).append(number)

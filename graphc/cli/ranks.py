@@ -60,7 +60,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Plan a rank of 1, 2, 4, ... and --ranks, and print a row for each."""
+    """Plan one rank for each number of ranks (1, 2, 4, ... up to --ranks), and print a row each."""
     if options.dump is not None:
         raise OptionError("--dump applies to one plan; leave it out, or use graphc plan")
     rows = list(_rows(options))

@@ -20,7 +20,8 @@ Kind = Literal["parameter", "constant", "statistic"]
 class Reported:
     """The report on one tensor of a model.
 
-    If it became a state, `state` is the name of the state in graphc. `reason` explains the kind.
+    `kind` is what it became, such as a parameter, and `reason` says why. For a state, `state` is
+    its name in graphc.
     `is_trained` is True if optimizers update it.
     """
 

@@ -31,7 +31,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number from `least` to `most`, which is smaller if kernels count in 32 bits."""
+    """A whole number from `least` to `most`; `most` must fit 32 bits if kernels count in them."""
 
     least: int = 0
     most: int = 2**62

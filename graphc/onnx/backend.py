@@ -33,7 +33,7 @@ class _Bound:
     baked: Mapping[str, Array]
 
     def takes(self, arrays: Mapping[str, Array]) -> bool:
-        """Return True if `arrays` have the types and the fixed values of the program."""
+        """Return True if the program is compiled for these dtypes, shapes and constant inputs."""
         return self.types == _types(arrays) and all(
             np.array_equal(array, arrays[name]) for name, array in self.baked.items()
         )

@@ -193,7 +193,7 @@ def _fused(
 
 
 def _mask_of_four(mask: Value, scores: tuple[int, ...]) -> Value:
-    """Reshape a mask, which broadcasts to shape `scores`, to the four axes of fused attention."""
+    """Reshape a mask to four axes: batch, heads, queries, keys. It must broadcast to `scores`."""
     if broadcast_shapes("attention: mask", mask.shape, scores) != scores:
         raise ShapeError(f"attention: mask {mask.type} does not broadcast to {list(scores)}")
     shape = (*(1,) * (len(scores) - mask.type.rank), *mask.shape)

@@ -69,9 +69,9 @@ class _Layer(NamedTuple):
         where, axes = self.where, self.axes
         groups = whole_number(f"{where}: groups", self.groups)
         if as_value(where, x).type.rank != axes + 2 or x.shape[1] % groups:
+            divided = f" with channels divisible by the {groups} groups" if groups > 1 else ""
             raise ShapeError(
-                f"{where}: x must be (batch, channels, {EXTENTS[axes]}), where channels is a "
-                f"multiple of {groups} groups, got {x.type}"
+                f"{where}: x must be (batch, channels, {EXTENTS[axes]}){divided}, got {x.type}"
             )
         return windows_of(axes, self.stride, self.padding, self.dilation)
 
@@ -106,7 +106,7 @@ class _Layer(NamedTuple):
         groups, channels = self.groups, x.shape[1]
         if filters % groups:
             raise ShapeError(
-                f"{self.where}: filters must be a multiple of {groups} groups, got {filters}"
+                f"{self.where}: filters must be divisible by the {groups} groups, got {filters}"
             )
         ends = (channels, filters // groups) if transposed else (filters, channels // groups)
         fan_in = channels // groups * math.prod(size)

@@ -175,8 +175,8 @@ class GroupNorm(Norm):
         groups = attributes.groups
         if len(shape) < 2 or shape[1] % groups:
             raise ShapeError(
-                f"x must be (batch, channels, ...), where channels is a multiple of {groups} "
-                f"groups, got {list(shape)}"
+                f"x must be (batch, channels, ...) with channels divisible by the {groups} groups, "
+                f"got {list(shape)}"
             )
         return groups_frame(shape, groups)
 

@@ -129,7 +129,8 @@ class MaxPooling(Pooling):
         """Raise `ShapeError` unless `place` has one byte per window, that is, per element of y."""
         if place != y.with_dtype(uint8):
             raise ShapeError(
-                f"place must have one byte per window, {y.with_dtype(uint8)}, got {place}"
+                f"the operand `place` must be {y.with_dtype(uint8)}, one byte per window, "
+                f"got {place}"
             )
 
 

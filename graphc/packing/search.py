@@ -86,8 +86,10 @@ def _settle(offset: int, size: int, pins: Table, start: int, stop: int) -> int:
 def _lift(
     buffer: int, offset: int, is_solid: bool, buffers: Table, pins: Table, lifted: Table, lifts: int
 ) -> int:
-    """Raise `least` of a buffer and record the old values on the trail; return the trail's
-    length."""
+    """Increase the least offset of a buffer, and save its old value on the trail `lifted`.
+
+    Returns the new length of the trail.
+    """
     start, stop = buffers[buffer, PINS], buffers[buffer + 1, PINS]
     offset = _settle(offset, buffers[buffer, SIZE], pins, start, stop)
     # The trail is undone from its end, so a buffer lifted twice gets its oldest values back.

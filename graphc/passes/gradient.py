@@ -172,8 +172,9 @@ class _Differentiation:
             return True
         if rule.method(node.op, node) is not None:
             raise GradientError(
-                f"the gradient of {node.label} by {name!r} reads no gradient and is not None; add "
-                f"{' or '.join(f'd{output}' for output in node.op.outputs)} to its parameters"
+                f"the gradient of {node.label} with respect to {name!r} depends on no gradient of "
+                f"an output; add {' or '.join(f'd{output}' for output in node.op.outputs)} to the "
+                "parameters of its function, or return None"
             )
         return False
 

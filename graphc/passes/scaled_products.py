@@ -1,4 +1,4 @@
-"""Factors of products as part of the product: alpha of a BLAS.
+"""Multiply a matrix product by a number within the product, as alpha of a BLAS does.
 
 Attention divides the scores of all pairs of positions by the square root of a head's width. A
 separate node reads and writes all scores once more, and so does its gradient. CPU kernels take no

@@ -269,8 +269,10 @@ class BudgetPlanner:
         return self.evaluations.best(graph, maps_only)
 
     def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
-        """Return the recompute cost of a policy, and a lower bound on its peak bytes in the given
-        order."""
+        """Return the recompute cost of the policy `name`, and a lower bound on its peak bytes.
+
+        The bound is for the current order of nodes.
+        """
         training = self._search(maps_only, by_flops).training
         sequence = training.without_views(self._policies.of(name))
         return training.steps.extra_cost(sequence), training.bounding_steps.peak(sequence)

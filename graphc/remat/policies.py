@@ -181,8 +181,12 @@ def recursive(graph: Graph, per_level: int = 1) -> Counts:
 def _nested(
     graph: Graph, forward_pass: ForwardPass, places: Sequence[Cut], per_level: int
 ) -> dict[Node, int]:
-    """Return the counts of one forward pass, divided recursively. Part p is before cut p; values
-    that cross a cut have the level of the recursion that saves them."""
+    """Return the number of recomputations of each node, for a recursive division at the cuts.
+
+    Each level divides a part of the forward pass into at most ``per_level + 1`` parts, and saves
+    the values that cross the cuts between them. Part p ends at cut p. A saved value is recomputed
+    once per level above the one that saves it, other nodes once per level.
+    """
     kept: dict[Node, int] = {}
     level_of_part = [0] * (len(places) + 1)
     pending = [(0, len(places) + 1, 0)]

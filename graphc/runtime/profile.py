@@ -96,7 +96,7 @@ def step_times(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> StepTim
 
 
 def _timed(calls: Sequence[Call]) -> tuple[int, int]:
-    """Run the calls, and return the start and the end of each in nanoseconds."""
+    """Run the calls; return the start of the first and the end of the last in nanoseconds."""
     started = time.perf_counter_ns()
     if not calls:
         return started, started

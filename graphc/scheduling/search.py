@@ -140,8 +140,10 @@ class _Search:
             self.offer(first + [step for step in self.order if step not in cut.before])
 
     def list(self) -> None:
-        """Bisect for the least limit, in bytes, that a list schedule meets; forwards, then
-        backwards."""
+        """Find the least limit in bytes that a list schedule meets, by bisection.
+
+        This is done for schedules from the first node on, then for those from the last node back.
+        """
         # Both directions rank by the same order. The result of the first only lowers the limit.
         given = self.order
         for backwards in (False, True):

@@ -161,7 +161,7 @@ MAP, ROW = g.input("x", (2, 4, 6, 6)), g.input("x", (3, 4))
          "x's channels is 4, but the weight, .*, has 3"),
         (lambda: g.conv_transpose2d(MAP, 7, weight=weight(4, 5, 2, 2)), ShapeError, "filters is 7"),
         (lambda: g.conv_transpose2d(MAP, 5, 2, groups=2), ShapeError,
-         "a multiple of 2 groups, got 5"),
+         "divisible by the 2 groups, got 5"),
         (lambda: g.conv_transpose2d(MAP), OptionError, "filters and window not given"),
         (lambda: g.linear(ROW), OptionError, "outputs not given"),
         (lambda: g.linear(ROW, 7, weight=weight(5, 4)), ShapeError, "outputs is 7, .* has 5"),

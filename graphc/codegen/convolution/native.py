@@ -70,7 +70,7 @@ def copied_strides(type: TensorType, strides: tuple[int, ...]) -> tuple[int, ...
 
 
 def copied_images(copied: Sequence[Value]) -> int:
-    """Return how many images of the maps in `copied` are copied at a time."""
+    """Return the number of images of a batch that are copied at once, for these feature maps."""
     image = sum(value.type.bytes // value.shape[0] for value in copied)
     return max(1, min(copied[0].shape[0], COPIED_BYTES // image))
 

@@ -142,8 +142,7 @@ class _Writer:
         ]
 
     def line_access(self, operand: Operand) -> Access:
-        """Return the access to the element of a thread's line in an operand with one element per
-        line."""
+        """Return the access to an operand with one element per line: that of the thread's line."""
         at = offset(self.line_indices, self.kept_strides[operand.name])
         return Access(operand.on((0,)), starting_at(operand, at), 1)
 

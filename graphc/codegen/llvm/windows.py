@@ -353,8 +353,10 @@ class _Writer:
         return b.icmp_unsigned("<", columns, splat(b, self.across.extent))
 
     def every_other(self, source: _Maps, column: IrValue, is_masked: bool) -> IrValue:
-        """Load every second of contiguous elements. The second of two loads starts one element
-        early, so that it ends at the last element needed."""
+        """Load elements 0, 2, 4, ... from `column` on, by two contiguous loads.
+
+        The later load starts one element early, so that it reads nothing behind the last of them.
+        """
         b, halves = self.builder, []
         for first in (column, b.add(column, index(LANES - 1))):
             mask = self.existing(first, 1) if is_masked else None

@@ -200,12 +200,12 @@ def decompose(item: str, shape: Sequence[int], prefix: str) -> tuple[list[str], 
 
 
 def offset(indices: Sequence[str], strides: Sequence[int]) -> str:
-    """Return C++ for the sum of index times stride: unsigned, or 64-bit and signed with a negative
-    stride.
+    """Return a C++ expression for the sum of index times stride.
 
-    Unsigned sums must not wrap. NVRTC moves a constant out of a 32-bit sum into the 64-bit address.
-    If the sum wraps without the constant, the address is 4 GiB too high (seen with NVRTC 13.0 on an
-    H100, in the kernel of `reverse`).
+    It is unsigned and has 32 bits, or is signed and has 64 if a stride is negative. No part of an
+    unsigned sum may wrap: NVRTC moves a constant term out of the 32-bit sum and adds it to the
+    64-bit address. If the other terms wrap, the address is 4 GiB too high (seen with NVRTC 13.0 on
+    an H100, in the kernel of `reverse`).
     """
     terms = [
         index if stride == 1 else f"{index} * {_factor(stride)}"

@@ -66,7 +66,7 @@ def _over_taps(program: Windowed, body: Sequence[str]) -> str:
 
 
 def _place(program: Windowed, axis: int) -> list[str]:
-    """Return statements for the position that a tap reads along an axis, which skip padding."""
+    """Return statements for the position that a tap reads along an axis; they skip the padding."""
     windows, extent = program.windows, program.read[2 + axis]
     counter, own, far = LOOPS[axis]
     tap = counter if windows.dilation[axis] == 1 else f"{counter} * {windows.dilation[axis]}"

@@ -241,7 +241,10 @@ class GpuBackend:
             self.is_torn = False
 
     def _captured(self) -> Callable[[], None]:
-        """Capture the step as a graph. Nothing runs, so states are not torn if this fails."""
+        """Capture the step as a CUDA graph, and return a function that launches it.
+
+        No kernel runs meanwhile, so states are intact if this fails.
+        """
         try:
             return self._accelerator.capture(self.stream, self._enqueue)
         except BaseException:

@@ -1,10 +1,10 @@
 """cuDNN through NVIDIA's frontend package: convolutions and attention on raw device addresses.
 
 The frontend lists engines for a request in its heuristic order. The first one is chosen that is
-deterministic, has the requested precision, fits into the workspace, and can be created from a
-record. The choice is made for the
-request with contiguous operands, so that operands inside larger tensors give the same bits. The
-chosen engine and its knobs are recorded; a later run with the record makes the same plans.
+deterministic, has the requested precision, fits into the workspace, and can be built again from
+its recorded number and knobs; a later run with the record makes the same plans. The choice is
+always made for contiguous operands. An operand inside a larger tensor has the same engine, and so
+the same bits.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ class Cudnn:
     def build(self, request: Request, workspace_bytes: int, in_parts: bool = False) -> Plan | None:
         """Build a plan that needs at most `workspace_bytes`; None if cuDNN has none.
 
-        With `in_parts`, the engine must also support operands that are parts of larger tensors. The
-        same engine then serves the node under every strategy, although strategies differ in the
-        operands that are parts of a concatenation. Raises `CudnnError` if a recorded engine is not
+        With `in_parts`, the engine must also support operands that are parts of larger tensors.
+        Allocation strategies differ in the operands that are part of a concatenation, and the node
+        must have one engine under all of them. Raises `CudnnError` if a recorded engine is not
         available.
         """
         key = self._key(request, workspace_bytes, in_parts)

@@ -162,7 +162,7 @@ class Arrivals:
         self._landed = feed
 
     def _upload(self, feed: Feed, after: Event) -> None:
-        """Enqueue the copies of feeds to slots or inputs, after an event if there is one."""
+        """Enqueue the copy of a feed to the device, after `after` is complete."""
         if self._owners[feed.half] is not feed:
             self._write(feed)
         if after is not None:

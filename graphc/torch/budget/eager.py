@@ -157,7 +157,7 @@ class Section:
         return run
 
     def called(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the tensors in the result of a call with these tensors."""
+        """Call the function with `tensors`, and return the tensors in its result."""
         leaves, spec = tree_flatten(self.given)
         others = iter(tensors)
         leaves = [next(others) if isinstance(each, torch.Tensor) else each for each in leaves]

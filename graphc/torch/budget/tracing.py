@@ -50,7 +50,7 @@ CALLED_BESIDE = (
 
 
 def traced_as_here() -> AbstractContextManager[object]:
-    """Return a context with the settings of torch.compile under which steps are traced."""
+    """Return a context manager that applies the settings of torch.compile for tracing steps."""
     ignored = {IGNORED_FUNCTIONS: PRINTING | getattr(dynamo_config, IGNORED_FUNCTIONS)}
     patched: AbstractContextManager[object] = dynamo_config.patch({**TRACING, **ignored})
     return patched

@@ -157,7 +157,7 @@ class _Form:
     def _chunks(self) -> Iterator[tuple[int, int]]:
         """Yield (first image, number of images) of each call.
 
-        There is one call for all images, unless maps are copied.
+        One call covers all images. If feature maps are copied first, each covers those that fit.
         """
         count = self.geometry.x[0]
         images = copied_images(self._copied) if self._copied else count

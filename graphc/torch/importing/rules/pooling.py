@@ -129,9 +129,9 @@ def adaptive_largest(call: TorchCall) -> Sequence[Value | None]:
 
 
 def _largest_of_parts(x: Value, extents: tuple[int, ...]) -> tuple[Value, Value]:
-    """Return the first maxima of parts of different extents, and their indices in the map.
+    """Return the maxima of adaptive pooling, and the flat index of the first of each in its map.
 
-    Shorter parts repeat their last elements.
+    Windows have different extents; those that are smaller are padded with their last element.
     """
     places = np.zeros((1, 1), np.int64)
     for n, m in zip(x.shape[2:], extents, strict=True):
