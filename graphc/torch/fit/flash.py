@@ -1,9 +1,9 @@
 """Flash attention for models of transformers, on tensors without data.
 
-transformers selects attention by a name. The package flash-attn, which its own name requires, runs
-on a GPU only; here the name stands for torch's flash attention, whose bytes are the same: the
-output and a float32 number per row are saved, no mask is created, and heads of keys are not
-repeated.
+transformers selects an implementation of attention by name. Its own names for flash attention need
+the package flash-attn, which runs on a GPU only. `NAME` selects torch's flash attention instead,
+which needs the same bytes: the output and a float32 number per row are saved, no mask is created,
+and heads of keys are not repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from graphc.errors import DependencyError
 from graphc.torch.fit.gpu_attention import HALVES
 
 NAME = "graphc_attention"
-"""Of names with ``flash``, transformers requires a package for a GPU."""
+"""The registered name; transformers checks for packages if a name contains ``flash``."""
 
 
 def register_flash() -> None:
