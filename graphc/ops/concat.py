@@ -161,8 +161,6 @@ def split(x: Value, parts: int | Sequence[int], axis: int = 0) -> tuple[Value, .
         if parts > MOST_PARTS:
             raise ShapeError(f"split: at most {MOST_PARTS} parts are supported, got {parts}")
         if parts < 1 or x.shape[axis] % parts:
-            raise ShapeError(
-                f"split: the extent must be divisible by {parts}, got {x.shape[axis]}"
-            )
+            raise ShapeError(f"split: the extent must be divisible by {parts}, got {x.shape[axis]}")
         parts = [x.shape[axis] // parts] * parts
     return apply(Split, x, attributes=SplitAttributes(as_shape("split", parts), axis)).outputs

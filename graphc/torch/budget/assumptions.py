@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,7 @@ from graphc.torch.budget.branches import (
 )
 from graphc.torch.budget.eager import ChangedError, Functions
 from graphc.torch.budget.example import Given
+from graphc.torch.budget.masks import masks_as_in_eager
 from graphc.torch.budget.refusals import innermost_of, is_of_compiling
 from graphc.torch.budget.restored import random_states, set_random_states, without_effects
 from graphc.torch.budget.settled import install_hooks
@@ -61,7 +63,7 @@ class Assumptions:
             tracing, failure = Tracing(outcomes), None
             states = _states() if outcomes.values else {}
             try:
-                with traced_as_here(), assuming(tracing), context_of(step.autocast):
+                with self.traces(step, tracing), context_of(step.autocast):
                     return with_first_derivatives(compiled, (tracing.outcomes.label, *args), kwargs)
             except OtherOutcomeError as found:
                 other: tuple[Branch, Value] | None = found.branch, found.value
@@ -89,6 +91,17 @@ class Assumptions:
                     "module"
                 )
             self.current = outcomes
+
+    @contextmanager
+    def traces(self, step: PlannedStep, tracing: Tracing) -> Iterator[None]:
+        """Trace the step with the outcomes of `tracing`, where torch.compile traces it anew."""
+        may_look = self.assume == "replan" and step._device is None
+        with (
+            traced_as_here(),
+            assuming(tracing),
+            masks_as_in_eager() if may_look else nullcontext(),
+        ):
+            yield
 
     def renew(self, step: PlannedStep, given: Given) -> None:
         """Assume the outcomes of a call that will only be planned, so that no check runs."""

@@ -194,6 +194,10 @@ class Tracing:
             return function
         return UserFunctionVariable(sections.pop(0).traced)
 
+    def succeed(self) -> None:
+        """Forget an error that the traced program has caught."""
+        self._failure = self.breaking = None
+
     def fail(self, translator: Any, error: BaseException) -> None:
         """Note where an error was raised; callers see the error later."""
         if error is not self._failure:
@@ -275,11 +279,14 @@ def _extend_dynamo() -> None:
 
     @wraps(run)
     def noting(self: Any) -> None:
+        tracing = _CURRENT.tracing
         try:
             run(self)
+            if tracing is not None:
+                tracing.succeed()
         except Exception as error:
-            if _CURRENT.tracing is not None:
-                _CURRENT.tracing.fail(self, error)
+            if tracing is not None:
+                tracing.fail(self, error)
             raise
 
     @wraps(plain)
