@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +23,7 @@ from graphc.torch.budget.branches import (
 )
 from graphc.torch.budget.eager import ChangedError, Functions
 from graphc.torch.budget.example import Given
-from graphc.torch.budget.masks import masks_as_in_eager
+from graphc.torch.budget.masks import HIDES_NOTHING, LOOKS, hides_nothing, replaced
 from graphc.torch.budget.refusals import innermost_of, is_of_compiling
 from graphc.torch.budget.restored import random_states, set_random_states, without_effects
 from graphc.torch.budget.settled import install_hooks
@@ -95,12 +95,10 @@ class Assumptions:
     @contextmanager
     def traces(self, step: PlannedStep, tracing: Tracing) -> Iterator[None]:
         """Trace the step with the outcomes of `tracing`, where torch.compile traces it anew."""
-        may_look = self.assume == "replan" and step._device is None
-        with (
-            traced_as_here(),
-            assuming(tracing),
-            masks_as_in_eager() if may_look else nullcontext(),
-        ):
+        functions = LOOKS if self.assume == "replan" else {}
+        if step._device is not None:
+            functions = HIDES_NOTHING if hides_nothing(step._call.given) else {}
+        with traced_as_here(), assuming(tracing), replaced(functions):
             yield
 
     def renew(self, step: PlannedStep, given: Given) -> None:

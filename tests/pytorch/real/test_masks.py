@@ -71,3 +71,12 @@ def test_transformers_is_left_as_it_was(model):
     with pytest.raises(ValueError, match="target batch_size"):
         graphc.torch.plan(model, (), kwargs={**example(), "labels": torch.ones(3, 5)})
     assert masking.is_tracing is before
+
+
+@pytest.mark.parametrize("hidden", [{}, {"attention_mask": torch.ones(BATCH, LENGTH)}], ids=len)
+def test_without_data_only_a_given_mask_stays(model, hidden):
+    tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+    given = {"input_ids": tokens, "labels": tokens, **hidden}
+    step = graphc.torch.plan(model, (), kwargs=given, max_extra_time=0.0, device="h100")
+    assert (None in masks_of(step)) is (not hidden)
+    assert not step.report.assumed
