@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,7 +63,12 @@ class Assumptions:
             tracing, failure = Tracing(outcomes), None
             states = _states() if outcomes.values else {}
             try:
-                with self.traces(step, tracing), context_of(step.autocast):
+                with (
+                    traced_as_here(),
+                    assuming(tracing),
+                    self.masks(step),
+                    context_of(step.autocast),
+                ):
                     return with_first_derivatives(compiled, (tracing.outcomes.label, *args), kwargs)
             except OtherOutcomeError as found:
                 other: tuple[Branch, Value] | None = found.branch, found.value
@@ -92,14 +97,12 @@ class Assumptions:
                 )
             self.current = outcomes
 
-    @contextmanager
-    def traces(self, step: PlannedStep, tracing: Tracing) -> Iterator[None]:
-        """Trace the step with the outcomes of `tracing`, where torch.compile traces it anew."""
+    def masks(self, step: PlannedStep) -> AbstractContextManager[object]:
+        """Return a context in which transformers decides about masks for a step."""
         functions = LOOKS if self.assume == "replan" else {}
         if step._device is not None:
             functions = HIDES_NOTHING if hides_nothing(step._call.given) else {}
-        with traced_as_here(), assuming(tracing), replaced(functions):
-            yield
+        return replaced(functions)
 
     def renew(self, step: PlannedStep, given: Given) -> None:
         """Assume the outcomes of a call that will only be planned, so that no check runs."""

@@ -279,14 +279,14 @@ def _extend_dynamo() -> None:
 
     @wraps(run)
     def noting(self: Any) -> None:
-        tracing = _CURRENT.tracing
+        # A local variable for the trace would form a cycle with the error that it notes.
         try:
             run(self)
-            if tracing is not None:
-                tracing.succeed()
+            if _CURRENT.tracing is not None:
+                _CURRENT.tracing.succeed()
         except Exception as error:
-            if tracing is not None:
-                tracing.fail(self, error)
+            if _CURRENT.tracing is not None:
+                _CURRENT.tracing.fail(self, error)
             raise
 
     @wraps(plain)

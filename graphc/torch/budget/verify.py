@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
 from graphc.torch.budget.autocast import context_of
-from graphc.torch.budget.branches import Tracing
+from graphc.torch.budget.branches import Tracing, assuming
 from graphc.torch.budget.example import Given
 from graphc.torch.budget.held import arrays_in
 from graphc.torch.budget.libraries import library_workspaces
@@ -30,6 +30,7 @@ from graphc.torch.budget.measure import (
 from graphc.torch.budget.names import arguments_of, module_path
 from graphc.torch.budget.restored import as_before, random_states
 from graphc.torch.budget.steps import device_of
+from graphc.torch.budget.tracing import traced_as_here
 from graphc.torch.budget.verified import Verified, WorstNode
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def compared(step: PlannedStep, given: Given) -> Verified:
     compiled = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
 
     def reference_bits() -> Bits:
-        with step.assumptions.traces(step, Tracing(outcomes)):
+        with traced_as_here(), assuming(Tracing(outcomes)), step.assumptions.masks(step):
             return _bits(step, given, _run(eager, given))
 
     with as_before(step, given) as again, torch.enable_grad():
