@@ -13,7 +13,8 @@ cd "$(dirname "$0")/../.."
 EMULATED=
 if [ "${1:-}" = --emulated ]; then
   EMULATED=1
-  : "${WORKERS:=$(nproc)}" "${LIMIT:=4500}" "${SLOWER:=10}"
+  : "${WORKERS:=$(nproc)}" "${SLOWER:=4}"
+  : "${LIMIT:=$((450 * SLOWER))}"
   [ -x .venv/bin/python ] && : "${PY:=$PWD/.venv/bin/python}"
 fi
 : "${OUT:=$PWD/build/gpu-day}" "${PY:=python3}" "${LIMIT:=510}" "${INJECT:=}" "${CARRIED:=$PWD/.gpu-day}" "${SLOWER:=1}"
@@ -62,7 +63,7 @@ has selftest && part 12 selftest 75 $PY "$HERE/day.py" selftest
 
 # No -x, and warnings are no errors: one failure hides no other.
 CHECKS="-q -p no:cacheprovider -W default"
-$PY -c 'import pytest_timeout' 2>/dev/null && CHECKS="$CHECKS --timeout=${TEST_SECONDS:-100}"
+$PY -c 'import pytest_timeout' 2>/dev/null && CHECKS="$CHECKS --timeout=$((${TEST_SECONDS:-100} * SLOWER))"
 [ -n "$EMULATED" ] && CHECKS="$CHECKS --emulated-gpu" && : "${K:=test_op_equals or mlp or gpt2}"
 hanging=; [ "$INJECT" = hang ] && hanging=$HERE/hanging.py
 torch=; [ -z "$EMULATED" ] && torch=tests/pytorch/test_gpu.py

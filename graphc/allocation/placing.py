@@ -1,11 +1,10 @@
 """Allocation strategies: offsets of storages and workspaces, by live ranges and sizes only.
 
-``none`` and ``inplace`` give each storage its own bytes; they differ in the storages, not in their
-offsets. ``sharing`` recycles blocks (Chen et al.,
-2016, Fig. 2), ``coloring`` finds such blocks by the interference graph, and ``packed`` chooses an
-offset for each storage. Workspaces share one block after the values, as in the system of Chen et
-al. (2016). ``packed`` instead gives each workspace its own offset for its one step. If ``sharing``
-has the smaller arena, ``packed`` uses its layout.
+``none`` and ``inplace`` give each storage its own bytes; they differ in which values share one.
+``sharing`` recycles blocks (Chen et al., 2016, Fig. 2), ``coloring`` finds such blocks by the
+interference graph, and ``packed`` chooses an offset for each storage. Workspaces share one block
+after the values, as in the system of Chen et al. (2016). ``packed`` instead gives each workspace
+its own offset for its one step. If ``sharing`` has the smaller arena, ``packed`` uses its layout.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class Launches:
         return Schedule(slots, schedule.seconds, before)
 
     def in_order(self, order: Sequence[int]) -> list[int]:
-        """Return an order of all nodes: groups and views follow their first node, in its order."""
+        """Expand an order of heads to all nodes: the nodes of a group follow its head."""
         behind: dict[int, list[int]] = {}
         for number, head in enumerate(self.heads):
             behind.setdefault(head, []).append(number)

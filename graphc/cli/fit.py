@@ -72,6 +72,8 @@ def run(options: argparse.Namespace) -> int:
         check_writable(options.output)
     if options.model in MODELS or options.model.endswith(".onnx"):
         return _planned(options)
+    if options.no_plans and options.checkpoint == "graphc":
+        raise OptionError("--no-plans leaves out the plan that --checkpoint graphc asks for")
     require_torch()
     from graphc.torch.fit.answer import answer, request_of, source_of
     from graphc.torch.fit.models import from_function

@@ -13,7 +13,7 @@ from graphc.errors import did_you_mean, given_twice, quoted
 MEMORY = ("--memory", "--gpu-memory", "--vram")
 """Option names that users try for the memory of a device, such as a graphics card."""
 
-OTHER_NAMES = {"--plot": "--curve", "--png": "--curve", "--out": "--output", "--gpu": "--device"}
+OTHER_NAMES = {"--plot": "--curve", "--gpu": "--device"}
 """Option names that users try, and those here, which are not similar to them."""
 
 
@@ -78,6 +78,7 @@ class Parser(argparse.ArgumentParser):
             if entry.startswith("-") and entry != "-":
                 name = entry.partition("=")[0]
                 meant = OTHER_NAMES.get(name, name)
+                meant = meant if meant in self._option_string_actions else name
                 near = self._card(entry) or did_you_mean(
                     meant, self._option_string_actions, before="; "
                 )

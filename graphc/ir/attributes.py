@@ -31,7 +31,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number from `least` to `most`; `most` must fit 32 bits if kernels count in them."""
+    """A whole number from `least` to `most`, by default without a limit."""
 
     least: int = 0
     most: int = 2**62

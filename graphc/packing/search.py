@@ -86,9 +86,9 @@ def _settle(offset: int, size: int, pins: Table, start: int, stop: int) -> int:
 def _lift(
     buffer: int, offset: int, is_solid: bool, buffers: Table, pins: Table, lifted: Table, lifts: int
 ) -> int:
-    """Increase the least offset of a buffer, and save its old value on the trail `lifted`.
+    """Raise the least offset of a buffer to `offset`, or past the pins there.
 
-    Returns the new length of the trail.
+    The old values of `least` and `solid` are saved on the trail `lifted`. Returns its new length.
     """
     start, stop = buffers[buffer, PINS], buffers[buffer + 1, PINS]
     offset = _settle(offset, buffers[buffer, SIZE], pins, start, stop)

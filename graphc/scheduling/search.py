@@ -140,7 +140,7 @@ class _Search:
             self.offer(first + [step for step in self.order if step not in cut.before])
 
     def list(self) -> None:
-        """Find the least limit in bytes that a list schedule meets, by bisection.
+        """Offer list schedules under decreasing limits of bytes, chosen by bisection.
 
         This is done for schedules from the first node on, then for those from the last node back.
         """

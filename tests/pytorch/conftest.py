@@ -1,9 +1,11 @@
-"""Tests measure ops into a cache of their own, start with nothing compiled, and know old torch."""
+"""Tests measure ops into a cache of their own, start with nothing compiled, and skip old torch."""
 
 import importlib.util
 import os
 
 import pytest
+
+from graphc.torch.versions import is_before
 
 OLDER = {
     ((2, 13), "copies the gradients of duplicates and views"): [
@@ -51,7 +53,7 @@ OLDER = {
         "test_step.py::test_a_step_may_be_called_while_another_thread"
     ],
 }
-"""What torch below a release does, and the tests that cannot pass there, by their first letters."""
+"""Tests that cannot pass with torch below a release: (release, what torch does) to prefixes."""
 
 
 def pytest_collection_modifyitems(items):
@@ -60,11 +62,16 @@ def pytest_collection_modifyitems(items):
         return
     import torch
 
-    older = {where: key for key, named in OLDER.items() for where in named}
+    skipped = {
+        prefix: reason
+        for (release, reason), prefixes in OLDER.items()
+        for prefix in prefixes
+        if is_before(torch.__version__, release)
+    }
     for item in items:
-        for where, (release, does) in older.items():
-            if f"tests/pytorch/{where}" in item.nodeid and torch.__version__ < release:
-                item.add_marker(pytest.mark.skip(reason=f"this version of torch {does}"))
+        for prefix, reason in skipped.items():
+            if f"tests/pytorch/{prefix}" in item.nodeid:
+                item.add_marker(pytest.mark.skip(reason=f"this version of torch {reason}"))
 
 
 @pytest.fixture(scope="session", autouse=True)

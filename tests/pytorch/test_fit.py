@@ -97,7 +97,21 @@ def test_a_plan_cannot_shrink_the_update():
     found = answer("m", asked, plans=False)
     assert found.spare_bytes < 0
     assert found.found.allocated_bytes > found.planned.planned_bytes
-    assert found.planned.extra_time == 0
+
+
+def test_micro_batches_add_no_gradients_to_the_update():
+    """Those of the last micro-batch are added to the others, and freed, before the update."""
+    asked = with_options(request(64, batch=1), checkpoint="graphc", accumulate=2)
+    found = answer("m", asked, plans=False)
+    most = max(found.found.eager.update_bytes, found.planned.planned_bytes)
+    assert found.found.allocated_bytes == pytest.approx(most, rel=0.02)
+
+
+def test_a_plan_instead_of_recomputed_blocks_is_not_slowed_by_both():
+    asked = with_options(request(110, batch=128), checkpoint="blocks")
+    plain = with_options(asked, checkpoint="none")
+    blocks, none = (answer("m", each, plans=True).planned for each in (asked, plain))
+    assert blocks.prediction.seconds == none.prediction.seconds
 
 
 def test_recomputing_blocks_saves_activations_and_takes_time():
@@ -151,6 +165,8 @@ def test_json_has_the_kinds_and_three_peaks(capsys, file):
             "omit --shard ddp",
         ),
         ("{file}:build", ("--checkpoint", "graphc", "-o", "page.html"), "omit --checkpoint graphc"),
+        ("{file}:build", ("--checkpoint", "graphc", "--no-plans"), "leaves out the plan"),
+        ("{file}:build", ("--attention", "sdpa"), "no effect on"),
         ("nowhere/config.json", (), "is not a configuration"),
     ],
 )

@@ -23,7 +23,7 @@ from graphc.torch.budget.branches import (
 )
 from graphc.torch.budget.eager import ChangedError, Functions
 from graphc.torch.budget.example import Given
-from graphc.torch.budget.masks import HIDES_NOTHING, LOOKS, hides_nothing, replaced
+from graphc.torch.budget.masks import WITH_DATA, WITHOUT_DATA, passes_positions, replaced
 from graphc.torch.budget.refusals import innermost_of, is_of_compiling
 from graphc.torch.budget.restored import random_states, set_random_states, without_effects
 from graphc.torch.budget.settled import install_hooks
@@ -99,10 +99,11 @@ class Assumptions:
 
     def masks(self, step: PlannedStep) -> AbstractContextManager[object]:
         """Return a context in which transformers decides about masks for a step."""
-        functions = LOOKS if self.assume == "replan" else {}
-        if step._device is not None:
-            functions = HIDES_NOTHING if hides_nothing(step._call.given) else {}
-        return replaced(functions)
+        if self.assume != "replan":
+            return replaced({})
+        if step._device is None:
+            return replaced(WITH_DATA)
+        return replaced({} if passes_positions(step._call.given) else WITHOUT_DATA)
 
     def renew(self, step: PlannedStep, given: Given) -> None:
         """Assume the outcomes of a call that will only be planned, so that no check runs."""

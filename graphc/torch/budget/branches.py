@@ -194,9 +194,15 @@ class Tracing:
             return function
         return UserFunctionVariable(sections.pop(0).traced)
 
-    def succeed(self) -> None:
-        """Forget an error that the traced program has caught."""
-        self._failure = self.breaking = None
+    @property
+    def failure(self) -> int:
+        """A number of the error that was noted last."""
+        return id(self._failure)
+
+    def succeed(self, before: int) -> None:
+        """Forget an error noted since `failure` was `before`: the traced program has caught it."""
+        if self.failure != before:
+            self._failure, self.breaking, self.failed_in = None, None, ""
 
     def fail(self, translator: Any, error: BaseException) -> None:
         """Note where an error was raised; callers see the error later."""
@@ -280,10 +286,11 @@ def _extend_dynamo() -> None:
     @wraps(run)
     def noting(self: Any) -> None:
         # A local variable for the trace would form a cycle with the error that it notes.
+        before = 0 if _CURRENT.tracing is None else _CURRENT.tracing.failure
         try:
             run(self)
             if _CURRENT.tracing is not None:
-                _CURRENT.tracing.succeed()
+                _CURRENT.tracing.succeed(before)
         except Exception as error:
             if _CURRENT.tracing is not None:
                 _CURRENT.tracing.fail(self, error)

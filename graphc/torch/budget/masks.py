@@ -3,8 +3,8 @@
 In eager mode, transformers looks at a mask. If it hides nothing, the model gets none, and attention
 is a causal kernel that needs neither its bytes nor its time. Under torch.compile it does not look,
 since that would break the graph. A plan assumes what control flow on data finds, and checks it in
-each step (`graphc.torch.budget.assumptions`), so a planned step may look. Without data, a call that
-passes neither a mask nor positions has nothing to look at: no token is hidden.
+each step (`graphc.torch.budget.assumptions`), so a planned step may look. Without data it may not;
+but if a call passes no positions, each row is one sequence.
 """
 
 from __future__ import annotations
@@ -13,47 +13,52 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
+
+import torch
 
 from graphc.torch.budget.example import Given
 
 MASKS = "transformers.masking_utils"
 
+Results = Mapping[str, Callable[..., Any]]
+"""Functions of `MASKS`, and what returns their results while Dynamo traces a step."""
 
-def _may_look(tensor: object = None) -> bool:
-    """Replace ``is_tracing``: no data is out of reach."""
-    return False
-
-
-def _is_one_sequence(position_ids: object) -> None:
-    """Replace ``find_packed_sequence_indices``: each row has one sequence."""
-    return
-
-
-LOOKS: Mapping[str, Callable[..., Any]] = {"is_tracing": _may_look}
-HIDES_NOTHING = {**LOOKS, "find_packed_sequence_indices": _is_one_sequence}
+WITH_DATA: Results = {
+    "is_tracing": lambda tensor=None: False,
+    "is_torchdynamo_exporting": lambda: False,
+}
+WITHOUT_DATA: Results = {
+    "is_tracing": lambda tensor=None: tensor is not None,
+    "is_torchdynamo_exporting": lambda: False,
+    "find_packed_sequence_indices": lambda position_ids: None,
+}
 
 _LOCK = threading.Lock()
 _OPEN: dict[str, list[Any]] = {}
 """The functions of transformers, each once for each context that replaces it in any thread."""
 
 
-def hides_nothing(given: Given) -> bool:
-    """Return whether a call passes neither a mask nor positions by name."""
+def passes_positions(given: Given) -> bool:
+    """Return whether a call may pass the positions of tokens, the third argument of a model."""
     args, kwargs = given
-    return len(args) <= 1 and not {"attention_mask", "position_ids"} & kwargs.keys()
+    return len(args) > 2 or kwargs.get("position_ids") is not None
 
 
 @contextmanager
-def replaced(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Replace functions of transformers while steps are traced and called."""
+def replaced(results: Results) -> Iterator[None]:
+    """Replace functions of transformers while Dynamo traces steps; others call the original.
+
+    The contexts of several threads may overlap.
+    """
     module = sys.modules.get(MASKS)
-    names = [name for name in functions if hasattr(module, name)]
+    names = [name for name in results if hasattr(module, name)]
     with _LOCK:
         for name in names:
-            stack = _OPEN.setdefault(name, [])
-            stack.append(stack[0] if stack else getattr(module, name))
-            setattr(module, name, functions[name])
+            originals = _OPEN.setdefault(name, [])
+            originals.append(originals[0] if originals else getattr(module, name))
+            setattr(module, name, _replacing(originals[0], results[name]))
     try:
         yield
     finally:
@@ -62,3 +67,13 @@ def replaced(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
                 original = _OPEN[name].pop()
                 if not _OPEN[name]:
                     setattr(module, name, original)
+
+
+@cache  # Dynamo guards on the identity of functions
+def _replacing(original: Callable[..., Any], result: Callable[..., Any]) -> Callable[..., Any]:
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return result(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return replacement

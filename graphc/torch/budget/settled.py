@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,14 +55,16 @@ class Frozen:
     """Parameters without gradients at the first plan, where torch does not look at them again."""
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]] = ()) -> None:
-        self._parameters: list[tuple[str, nn.Parameter]] = []
+        self._parameters: list[tuple[str, weakref.ref[nn.Parameter]]] = []
         if is_before(torch.__version__, (2, 13)):
-            self._parameters = [(name, each) for name, each in named if not each.requires_grad]
+            frozen = ((name, each) for name, each in named if not each.requires_grad)
+            self._parameters = [(name, weakref.ref(each)) for name, each in frozen]
 
     def refuse_thawed(self) -> None:
         """Raise `TorchError` if a parameter requires a gradient now, which its plan lacks."""
-        for name, each in self._parameters:
-            if each.requires_grad:
+        for name, reference in self._parameters:
+            each = reference()
+            if each is not None and each.requires_grad:
                 raise TorchError(
                     f"the parameter {name!r} requires a gradient, but did not when the step was "
                     f"planned, and torch {torch.__version__} does not trace it again; call "

@@ -179,7 +179,8 @@ class PlannedStep(Transparent):
         if not self.plans and torch.is_grad_enabled():
             self.settled = settle(self.module, args, kwargs)
             self._frozen = Frozen(self.named_parameters())
-        self._frozen.refuse_thawed()
+        if torch.is_grad_enabled():
+            self._frozen.refuse_thawed()
         try:
             found = self.assumptions.call(self, self._compiled, (args, kwargs))
         except _PlannedOnlyError:

@@ -172,7 +172,7 @@ class CachingAllocator:
         return self._peaks
 
     def free_blocks(self) -> Iterator[Block]:
-        """Yield the free blocks of all segments that are not returned to the device."""
+        """Yield the free blocks that are mapped to memory of the device."""
         for pool in (self._small, self._large):
             yield from (block for _, _, block in pool.free)
 

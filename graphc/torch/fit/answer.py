@@ -63,15 +63,19 @@ def request_of(
 
 
 def answer(model: str, request: Request, *, plans: bool) -> FitReport:
-    """Return the report of a request; with `plans`, also the peaks of aot_eager and of a plan."""
+    """Return the report of a request; with `plans`, also the peaks of aot_eager and of a plan.
+
+    Steps on several ranks have no plan.
+    """
+    plain = with_options(request, checkpoint="none")
     if request.options.checkpoint == "graphc":
-        return _answer_of_plan(model, with_options(request, checkpoint="none"))
+        return _answer_of_plan(model, plain)
     found, capacity = predict(request), request.memory.usable_bytes
     may_fit = least_bytes(request) <= capacity
     planned, error = None, ""
-    if plans:
+    if plans and request.options.shard is None:
         try:
-            planned = planned_peaks(request, found, capacity)
+            planned = planned_peaks(plain, found if plain == request else predict(plain))
         except GraphcError as raised:
             error = str(raised)
     return FitReport(
@@ -88,9 +92,12 @@ def answer(model: str, request: Request, *, plans: bool) -> FitReport:
 
 
 def _answer_of_plan(model: str, request: Request) -> FitReport:
-    """Return the report of the step as graphc plans it within the memory."""
+    """Return the report of the step as graphc plans it within the memory.
+
+    Changes are those of the step without a plan.
+    """
     eager = predict(request)
-    planned = planned_peaks(request, eager, request.memory.usable_bytes)
+    planned = planned_peaks(request, eager)
     found = planned.prediction
     fits = found.needed_bytes <= request.memory.usable_bytes
     changes = [] if fits else cheapest(request, eager, None)

@@ -41,7 +41,7 @@ def cheapest(
 ) -> list[Change]:
     """Return the fastest changes that fit by modeled time, at most `MOST`.
 
-    One of them is graphc's plan if it is given and fits.
+    One of them may be graphc's plan, if it is given.
     If no single change fits, pairs of different kinds are tried, those with the largest savings
     first. Changes that train the same parameters come before those that train adapters, and these
     before several ranks.
@@ -54,7 +54,8 @@ def cheapest(
         if (step := _predicted(changed)) is not None
     ]
     if planned is not None:
-        tried.append((0, Change(PLAN, planned.prediction, planned.extra_time)))
+        extra_time = planned.prediction.seconds / found.seconds - 1
+        tried.append((0, Change(PLAN, planned.prediction, extra_time)))
     capacity = request.memory.usable_bytes
     fitting = [each for _, each in tried if each.prediction.needed_bytes <= capacity]
     if not fitting:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from graphc.errors import DependencyError
 from graphc.torch.fit.gpu_attention import HALVES
@@ -49,14 +50,23 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     """Return attention of operands of shape [batch, heads, length, width], with heads as axis 2."""
     if query.dtype not in HALVES:  # after a norm in float32, or under autocast
-        is_autocast = torch.is_autocast_enabled("cpu")
-        half = next(each.dtype for each in module.parameters())
-        half = torch.get_autocast_dtype("cpu") if is_autocast else half
+        half = _half_of(module)
         query, key, value = (each.to(half) for each in (query, key, value))
     causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
+    width, lacking = value.shape[-1], query.shape[-1] - value.shape[-1]
+    if lacking > 0:
+        value = functional.pad(value, [0, lacking])
     flash = torch.ops.aten._scaled_dot_product_flash_attention
     found = flash(query, key, value, dropout, bool(causal), scale=scaling)[0]
-    return found.transpose(1, 2), None
+    return found[..., :width].transpose(1, 2), None
+
+
+def _half_of(module: nn.Module) -> torch.dtype:
+    """Return the 16-bit dtype of autocast or of the model."""
+    if torch.is_autocast_enabled("cpu"):
+        return torch.get_autocast_dtype("cpu")
+    dtype = getattr(getattr(module, "config", None), "dtype", None)
+    return dtype if dtype in HALVES else torch.bfloat16
 
 
 def _no_mask(*_: Any, **__: Any) -> None:

@@ -31,7 +31,7 @@ class Sizes:
     seq: int | None = None
     image: int | None = None
     dtype: torch.dtype = torch.float32
-    attention: str = "sdpa"
+    attention: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def from_function(function: Callable[..., Any], name: str) -> Source:
     known = inspect.signature(function).parameters
 
     def source(sizes: Sizes) -> Call:
-        _only_sdpa(sizes, name)
+        _refuse_attention(sizes, name)
         given = {"batch": sizes.batch, "seq": sizes.seq, "image": sizes.image}
         for key, value in given.items():
             if value not in (None, 1) and key not in known:
@@ -113,7 +113,7 @@ def from_config(path: Path, task: str) -> Source:
 
     def source(sizes: Sizes) -> Call:
         # By default, transformers selects sdpa, or eager for models without it.
-        attention = {"sdpa": None, "flash": NAME}.get(sizes.attention, sizes.attention)
+        attention = {"auto": None, "flash": NAME}.get(sizes.attention, sizes.attention)
         if attention == NAME:
             register_flash()
         with _building(file.name):
@@ -172,7 +172,7 @@ def _names(library: str) -> list[str]:
 
 
 def _classifier(library: str, name: str, sizes: Sizes) -> Call:
-    _only_sdpa(sizes, name)
+    _refuse_attention(sizes, name)
     side = sizes.image
     with _building(name):
         try:
@@ -209,7 +209,7 @@ def _denoiser(config: Mapping[str, Any]) -> Source:
         )
 
     def source(sizes: Sizes) -> Call:
-        _only_sdpa(sizes, name)
+        _refuse_attention(sizes, name)
         diffusers = _library("diffusers")
         kind = {"dtype": sizes.dtype}
         with _building(name):
@@ -291,8 +291,8 @@ TASKS: dict[str, tuple[str, Callable[[Any, Sizes], dict[str, Any]]]] = {
 """The class of transformers for each task, and a function that returns its arguments."""
 
 
-def _only_sdpa(sizes: Sizes, name: str) -> None:
-    if sizes.attention != "sdpa":
+def _refuse_attention(sizes: Sizes, name: str) -> None:
+    if sizes.attention != "auto":
         raise OptionError(
             f"--attention {sizes.attention} has no effect on {name}; it selects the implementation "
             "of models of transformers"

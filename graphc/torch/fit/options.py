@@ -115,9 +115,9 @@ class FitOptions(Options):
         ),
     )
     attention: str = option(
-        "sdpa",
-        "The implementation of attention: one of {choices}.",
-        choices=("eager", "sdpa", "flash"),
+        "auto",
+        "The implementation of attention: one of {choices}. ``auto`` is that of transformers.",
+        choices=("auto", "eager", "sdpa", "flash"),
         flag=Flag("implementation of attention: {choices} (default: {default})", metavar="A"),
     )
     checkpoint: str = option(

@@ -7,17 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from graphc.errors import BudgetError, OptionError
+from graphc.errors import BudgetError
 from graphc.torch.budget.lives import Replay
 from graphc.torch.budget.make_step import planned
 from graphc.torch.budget.step import PlannedStep
 from graphc.torch.fit.eager import EagerPeak, scalar_of
-from graphc.torch.fit.recorder import ACTIVATIONS, KINDS, STATES
+from graphc.torch.fit.recorder import ACTIVATIONS, GRADIENTS, KINDS, STATES
 from graphc.torch.fit.step import ALLOCATOR, Prediction, Request, call_of, reserved_bytes
 
-GRADIENTS = "gradients"
-
-TRIES = 4
+MOST_PLANS = 4
 """The number of plans that are tried, since the allocator needs bytes beside those of a plan."""
 
 RESIDENT = ("parameters", "buffers", "inputs", STATES)
@@ -41,35 +39,37 @@ class PlannedPeaks:
     prediction: Prediction
 
 
-def planned_peaks(request: Request, found: Prediction, capacity_bytes: int) -> PlannedPeaks:
+def planned_peaks(request: Request, plain: Prediction) -> PlannedPeaks:
     """Return the peaks of a request's step under torch.compile's graph.
 
-    `found` is the step without recomputation. The plan is the fastest within the capacity; if none
-    fits, the one with the fewest bytes. Raises `TorchError` for a module that cannot be planned,
-    and `OptionError` for a step that is sharded.
+    `plain` is the prediction of the request, which must have no recomputation by torch. The plan is
+    the fastest of those that fit the memory; if none fits, of the tried ones that with the fewest
+    bytes. Raises `TorchError` for a module that cannot be planned.
     """
-    if request.options.shard is not None:
-        raise OptionError("a plan is for one rank with all parameters; omit --shard")
-    budget, tried = capacity_bytes, list[PlannedPeaks]()
-    for _ in range(TRIES):
+    capacity = request.memory.usable_bytes
+    budget, tried, needed = capacity, list[PlannedPeaks](), list[int]()
+    for _ in range(MOST_PLANS):
         try:
-            step, is_least = _planned(request, found, budget), False
+            step, is_least = _planned(request, plain, budget), False
         except BudgetError as error:
-            step, is_least = _planned(request, found, error.least_bytes), True
-        peaks = _peaks_of(request, found, step)
-        tried.append(peaks)
-        excess = peaks.prediction.needed_bytes - capacity_bytes
-        if excess <= 0 or is_least:
+            step, is_least = _planned(request, plain, error.least_bytes), True
+        tried.append(_peaks_of(request, plain, step))
+        needed.append(tried[-1].prediction.needed_bytes)
+        excess = needed[-1] - capacity
+        if excess <= 0 or is_least or (len(needed) > 1 and needed[-1] >= needed[-2]):
             break
-        budget = max(1, peaks.planned_bytes - excess)
-    return min(tried, key=lambda each: each.prediction.needed_bytes)
+        budget = max(1, tried[-1].planned_bytes - excess)
+    return tried[needed.index(min(needed))]
 
 
 def _peaks_of(request: Request, found: Prediction, step: PlannedStep) -> PlannedPeaks:
     report = step.report
-    resident = (*RESIDENT, GRADIENTS) if request.options.accumulate > 1 else RESIDENT
-    before = _before(found.eager, resident)
-    entries = [*before, *_of_plan(step.plans[-1].replay), *_update(found.eager)]
+    is_accumulating = request.options.accumulate > 1
+    before = _before(found.eager, (*RESIDENT, GRADIENTS) if is_accumulating else RESIDENT)
+    planned = list(_of_plan(step.plans[-1].replay))
+    if is_accumulating:  # what is new is added to the gradients of earlier micro-batches, and freed
+        planned += _freed(planned)
+    entries = [*before, *planned, *_update(found.eager)]
     prediction = replace(
         found,
         by_kind_bytes=_by_kind(request, entries),
@@ -141,6 +141,15 @@ def _of_plan(plan: Replay) -> Iterator[Entry]:
             yield "workspace", -1 - len(plan.lives) - now, -moment.workspace
     for number in ended.get(len(plan.moments), ()):
         yield kinds[number], -1 - number, -plan.lives[number].bytes
+
+
+def _freed(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Yield releases of the gradients that are live after the entries."""
+    held: Counter[int] = Counter()
+    for kind, key, size in entries:
+        if kind == GRADIENTS:
+            held[key] += size
+    return ((GRADIENTS, key, -size) for key, size in held.items() if size)
 
 
 def _update(eager: EagerPeak) -> Iterator[Entry]:

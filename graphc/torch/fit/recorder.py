@@ -22,10 +22,11 @@ from graphc.torch.private import current_autograd_node, sequence_number
 
 aten = torch.ops.aten
 
-ACTIVATIONS, HEAD, STATES = "activations", "logits and loss", "optimizer states"
+ACTIVATIONS, GRADIENTS = "activations", "gradients"
+HEAD, STATES = "logits and loss", "optimizer states"
 
 KINDS = (
-    "parameters", "buffers", "inputs", "gradients", STATES, ACTIVATIONS, HEAD, "workspace",
+    "parameters", "buffers", "inputs", GRADIENTS, STATES, ACTIVATIONS, HEAD, "workspace",
 )  # fmt: skip
 """Kinds of bytes.
 

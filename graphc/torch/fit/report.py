@@ -36,6 +36,11 @@ class FitReport:
     changes: Sequence[Change]
 
     @property
+    def is_of_plan(self) -> bool:
+        """True if the prediction is that of graphc's plan."""
+        return self.planned is not None and self.found is self.planned.prediction
+
+    @property
     def spare_bytes(self) -> int:
         """The bytes left on the device; if negative, the missing ones."""
         return self.memory.spare_bytes(self.found.needed_bytes)
@@ -97,7 +102,7 @@ class FitReport:
                 yield _row(kind, size)
         yield _row("total", self.found.needed_bytes)
         yield _row(CONTEXT, self.context_bytes) + ", beside the total"
-        if self.planned is None or self.found is not self.planned.prediction:
+        if not self.is_of_plan:
             yield ""
             yield f"largest batch that fits: {_count(self.batch)}"
         if self.seq is not None:
@@ -105,7 +110,8 @@ class FitReport:
         yield from self._peaks()
         if self.changes:
             yield ""
-            yield "To fit, with the time of a step by a roofline:"
+            instead = " without a plan" if self.is_of_plan else ""
+            yield f"To fit{instead}, with the time of a step by a roofline:"
         for each in self.changes:
             yield (
                 f"  {format_bytes(each.prediction.needed_bytes):>11}  {each.extra_time:>+7.1%}  "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -123,12 +124,20 @@ def _told(what: str) -> Iterator[None]:
         raise TorchError(f"{what}: {type(error).__name__}: {first}") from error
 
 
+_LSTM_LOCK = threading.RLock()
+
+
 @contextlib.contextmanager
 def _final_states_of_lstm() -> Iterator[None]:
-    """Correct the shapes of the final states of LSTMs; below torch 2.13 they have another axis."""
+    """Correct the shapes of final states of LSTMs, which below torch 2.13 keep an axis of 1."""
     if not is_before(torch.__version__, (2, 13)):
         yield
         return
+    with _LSTM_LOCK:
+        yield from _corrected_lstm()
+
+
+def _corrected_lstm() -> Iterator[None]:
     layer = decompositions.one_layer_lstm
 
     def corrected(*args: Any, **kwargs: Any) -> Any:
