@@ -27,6 +27,5 @@ class Refusal(NamedTuple):
 REFUSED = {
     "torchvision FasterRCNN": Refusal("submodule rpn", "the number of boxes depends on data"),
     "HubertForCTC": Refusal("size that is unknown", "random masks select rows"),
-    "LlavaForConditionalGeneration": Refusal("output_capturing", "a lock is taken in the call"),
 }
 """Classes that cannot be planned; a test fails if one can."""
