@@ -113,7 +113,7 @@ def test_shards_train_alike_and_are_saved_as_one_file(tmp_path):
 
 
 def microseconds_beside(path):
-    """How long exchanges and ops of the backward pass run at the same time, in a measured step."""
+    """The time in which exchanges and ops of the backward pass overlap in a measured step."""
     found = run(
         2, "-m", "graphc", "view", "mlp", "layers=8", "hidden=512", "batch=64", "--optimizer",
         "sgd", "--ranks", "2", "--measure", "5", "-o", str(path),
