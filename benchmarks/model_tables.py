@@ -1,4 +1,4 @@
-"""Tables of the documents on real classes, from the result file of benchmarks/real_models.py."""
+"""Tables of the documents on plans and predictions for modules of torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 from report import table
 
 Row = dict[str, Any]
+
+SHORT = "ResNet-50", "GPT", "U-Net"
+"""Modules in the README's table."""
 
 
 def real_models(content: dict[str, Any]) -> str:
@@ -65,3 +68,78 @@ def fit_accuracy(content: dict[str, Any]) -> str:
         shown = (f"{100 * errors[key]:.3g} %" for key in ("median", "worst"))
         lines.append((name.replace("_", "-"), str(errors["rows"]), *shown))
     return table(*lines)
+
+
+def torch_budgets(content: dict[str, Any]) -> str:
+    """One row per module; if checkpoint takes less than graphc's minimum, that plan is compared."""
+    sizes = "eager MiB", "minimum", "measured / planned", "same bits"
+    times = "`aot_eager`", "budget 0.9", "0.5", "0.1"
+    head = ("module", *sizes, *times, "`checkpoint` MiB", "its time", "graphc in the same bytes")
+    rows = content["rows"]
+    ratios = [row["over_checkpoint"] for row in rows]
+    plans = [plan for row in rows for plan in (*row["budgets"], row["at_equal_bytes"])]
+    measured = max(plan["measured_over_planned"] for plan in plans)
+    return (
+        "Times are step times over torch eager's. A budget of 0.5 is halfway between the minimum "
+        "found and the peak\nwithout recomputation:\n\n"
+        f"{table(head, *map(torch_budgets_row, rows))}\n\n"
+        f"Of {len(plans)} plans, {sum(map(has_same_bits, plans))} match `aot_eager` bit for bit. "
+        f"No measured peak exceeds {measured:.3f} of its plan. In the\nbytes of `checkpoint`, a "
+        f"step takes {statistics.median(ratios):.2f} of its time (median; {min(ratios):.2f} to "
+        f"{max(ratios):.2f})."
+    )
+
+
+def torch_in_short(content: dict[str, Any]) -> str:
+    head = "peak MiB, eager", "`checkpoint`", "graphc", "step time, `checkpoint`", "graphc"
+    lines = [("module", *head)]
+    for row in content["rows"]:
+        if row["module"] in SHORT:
+            plan = row["at_equal_bytes"]
+            sizes = row["eager_bytes"], row["checkpoint_bytes"], plan["measured_bytes"]
+            times = row["checkpoint_over_eager"], plan["time_over_eager"]
+            cells = (*(f"{size / 2**20:.0f}" for size in sizes), *(f"{t:.2f}" for t in times))
+            lines.append((row["module"], *cells))
+    return table(*lines)
+
+
+def has_same_bits(plan: dict[str, Any]) -> bool:
+    return all(plan[f"{what}_equal"] for what in ("gradients", "buffers", "random_state"))
+
+
+def torch_budgets_row(row: dict[str, Any]) -> tuple[str, ...]:
+    plans = [*row["budgets"], row["at_equal_bytes"]]
+    same = sum(map(has_same_bits, plans))
+    sizes = row["eager_bytes"], row["least_bytes"], row["checkpoint_bytes"]
+    eager, least, checkpoint = (f"{size / 2**20:.0f}" for size in sizes)
+    measured = max(plan["measured_over_planned"] for plan in plans)
+    before = [row["aot_eager_over_eager"]]
+    before += [row["budgets"][at]["time_over_eager"] for at in (0, 2, -1)]
+    after = row["checkpoint_over_eager"], row["at_equal_bytes"]["time_over_eager"]
+    return (
+        *(row["module"], eager, least, f"{measured:.3f}", f"{same} of {len(plans)}"),
+        *(f"{time:.2f}" for time in before),
+        checkpoint,
+        *(f"{time:.2f}" for time in after),
+    )
+
+
+def torch_planning_times(content: dict[str, Any]) -> str:
+    """One row per network: seconds before and now; the figures before have no second size."""
+    head = ("network", "nodes", "before: warm", "new size", "now: cold", "warm", "second size")
+    lines = [(*head, "third size", "warm, per 100 nodes")]
+    before = {(row["network"], row["case"]): row["total"] for row in content["before"]}
+    now: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in content["rows"]:
+        now.setdefault(row["network"], {})[row["case"]] = row
+    for name, cases in now.items():
+        old = (before[name, case] for case in ("warm", "new shape"))
+        times = (cases[case]["total"] for case in ("cold", "warm", "second size", "third size"))
+        cells = [f"{time:.1f}" for time in (*old, *times)]
+        warm = cases["warm"]
+        lines.append((name, f"{warm['nodes']:,}", *cells, f"{warm['per_100_nodes']:.2f}"))
+    return (
+        "CPU seconds of a plan. Cold has no measurements in the cache, warm has all. The second "
+        "size is traced with symbols,\nthe third needs no trace; both measure ops anew:\n\n"
+        f"{table(*lines)}"
+    )

@@ -117,10 +117,7 @@ def timed_parts() -> Counter[str]:
 
     planned.measure = timed("measuring", planned.measure)
     planned.checked = timed("emitting", planned.checked)
-    planned.plan_for = timed("all", planned.plan_for)
-    from graphc.torch.budget import step
-
-    step.plan_for = planned.plan_for
+    planned.Goal.planned = timed("all", planned.Goal.planned)
     return seconds
 
 
