@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import torch
@@ -113,6 +114,17 @@ def run_backward(loss: torch.Tensor) -> None:
     _engine_run_backward(
         (loss,), (ones,), False, False, (), allow_unreachable=True, accumulate_grad=True
     )
+
+
+def is_engine_of_autograd(caller: FrameType | None) -> bool:
+    """Return True if autograd's engine called an op from its own code, by the caller's frame."""
+    while caller is not None and caller.f_globals["__name__"] in _AROUND_MODES:
+        caller = caller.f_back
+    return caller is not None and caller.f_code is _engine_run_backward.__code__
+
+
+_AROUND_MODES = "torch._compile", "torch._dynamo.eval_frame"
+"""Modules whose functions call dispatch modes."""
 
 
 @contextmanager

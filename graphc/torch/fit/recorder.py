@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from graphc.ir.device import Device
 from graphc.torch.fit import gpu_workspaces
 from graphc.torch.fit.roofline import seconds_of
 from graphc.torch.fit.workspaces import LOSSES_PER_ELEMENT, workspace_bytes
-from graphc.torch.private import current_autograd_node, sequence_number
+from graphc.torch.private import current_autograd_node, is_engine_of_autograd, sequence_number
 
 aten = torch.ops.aten
 
@@ -75,6 +77,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """The first key of logits and loss."""
         self._reserved: set[tuple[str, str]] = set()
         """Libraries, and threads, that keep a workspace."""
+        self._sum: tuple[int, int] | None = None
+        """Storages of the first operand and the result, if the last op adds gradients in place."""
         self._scopes: list[str] = []
         """Paths of the modules whose forward pass runs, the innermost last."""
         self._scope_of: dict[int, str] = {}
@@ -93,6 +97,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._add_op(function, seconds_of(self.device, function, args, kwargs or {}, result))
         for each in tree_leaves(result):
             self._note(each, _bytes_of_loss(function, args))
+        self._sum = None
+        if _is_sum_in_place(function, args, sys._getframe(1)):
+            self._sum = args[0].untyped_storage()._cdata, result.untyped_storage()._cdata
         if self.device.kind == "cuda":
             self._reserve_for_product(function)
             needed = gpu_workspaces.workspace_bytes(function, args)
@@ -197,11 +204,34 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _free(self, address: int) -> None:
         key, size, _ = self._known.pop(address)
+        if self._sum is not None and address == self._sum[0] and self._sum[1] in self._known:
+            new, new_size, storage = self._known[self._sum[1]]
+            if new == len(self.kinds) - 1 and new_size == size:
+                self._forget(new)
+                self._known[self._sum[1]] = key, size, storage
+                return
         self._add(key, -size)
+
+    def _forget(self, new: int) -> None:
+        """Remove the last key."""
+        at = len(self.trace) - 1
+        while self.trace[at][0] != new:
+            at -= 1
+        del self.trace[at], self.op_of[at], self.kinds[new], self.types[new]
 
     def _add(self, key: int, size: int) -> None:
         self.trace.append((key, size))
         self.op_of.append(len(self.ops) - 1)
+
+
+def _is_sum_in_place(function: Any, args: Any, caller: FrameType) -> bool:
+    """Return True if autograd may add a gradient in place to one that only its buffer holds.
+
+    Under a dispatch mode, it adds out of place and then frees the operand. A view shares its
+    storage with its base, so no gradient is added to it in place.
+    """
+    is_sum = function is aten.add.Tensor and is_engine_of_autograd(caller)
+    return is_sum and not args[0]._is_view()
 
 
 def _bytes_of_loss(function: Any, args: Any) -> int:

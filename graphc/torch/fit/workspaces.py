@@ -1,22 +1,26 @@
-"""Bytes that kernels of a CPU allocate beside their results, by formula.
+"""Bytes that kernels of a CPU allocate beside their results.
 
-The formulas follow the layouts that torch and oneDNN convert operands to. Sizes of oneDNN's
-scratchpads, which depend on the instruction set, are approximations.
+Those of convolutions and 16-bit products depend on oneDNN's algorithms and on the CPU, so each
+distinct one is measured once, on operands of zeros. Formulas for other ops follow torch's kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from graphc.torch.budget.measure import peaks, storage_bytes, until_complete
+from graphc.torch.private import disable_current_modes
+
 aten = torch.ops.aten
 
-BLOCK = 16
-"""Channels in a block of oneDNN's layouts; convolutions of fewer input channels read them plain."""
-
+CONVOLUTIONS = aten.convolution.default, aten.convolution_backward.default
+PRODUCTS = aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default
 
 LOSSES_PER_ELEMENT = (
     aten.mse_loss.default,
@@ -28,11 +32,40 @@ LOSSES_PER_ELEMENT = (
 
 def workspace_bytes(function: Any, args: Any, result: Any) -> int:
     """Return the workspace of an op on a CPU in bytes; 0 without a formula."""
+    if function in CONVOLUTIONS or (function in PRODUCTS and result.element_size() == 2):
+        return _measured(function, tuple(map(_described, args)))
     if function in _FORMULAS:
         return _FORMULAS[function](*args)
     if torch.Tag.pointwise in function.tags:
         return _promoted(args, result)
     return 0
+
+
+@dataclass(frozen=True)
+class _Like:
+    """The properties of an operand on which the algorithm depends."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def zeros(self) -> torch.Tensor:
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype).zero_()
+
+
+def _described(argument: Any) -> Any:
+    if isinstance(argument, torch.Tensor):
+        return _Like(tuple(argument.shape), argument.stride(), argument.dtype)
+    return tuple(argument) if isinstance(argument, list) else argument
+
+
+@cache
+def _measured(function: Any, described: tuple[Any, ...]) -> int:
+    """Return the most bytes that an op allocates beside its results; it runs on zeros."""
+    with disable_current_modes():
+        args = [each.zeros() if isinstance(each, _Like) else each for each in described]
+        (most,) = until_complete(lambda: peaks([lambda: function(*args)]))
+        return most - storage_bytes(e for e in tree_leaves(function(*args)) if e is not None)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -63,72 +96,12 @@ def _batch_norm_backward(gradient: torch.Tensor, x: torch.Tensor, *_: Any) -> in
     return _bytes(x) if gradient.is_contiguous() and x.is_contiguous() else 0
 
 
-def _product(x: torch.Tensor, other: torch.Tensor) -> int:
-    """Return the bytes of a transposed 16-bit operand and of the result, which oneDNN copies."""
-    if x.element_size() != 2 or x.stride(-1) == 1:
-        return 0
-    return _bytes(x) + int(x.shape[0] * other.shape[1] * 2)
-
-
 def _loss_per_element(x: torch.Tensor, *_: Any) -> int:
     return _bytes(x)
 
 
-def _convolution(x: torch.Tensor, weight: torch.Tensor, _: Any, stride: Any, *rest: Any) -> int:
-    if _is_product(x, weight, stride):
-        return 0
-    groups, weights = rest[-1], _bytes(weight)
-    if _is_channels_last(x):
-        return weights if groups == x.shape[1] else 2 * weights
-    return max(_blocked(x) + weights, _output_bytes(x, weight, stride, rest[0], rest[1]))
-
-
-def _convolution_backward(
-    gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, _: Any, stride: Any, *rest: Any
-) -> int:
-    if _is_product(x, weight, stride):
-        return 0
-    groups, weights = rest[-2], _bytes(weight)
-    if groups == x.shape[1] and max(weight.shape[2:]) > 5:  # kernels for groups pad to blocks
-        area = weight[0, 0].numel()
-        return int(groups * BLOCK * BLOCK * area * (4 if x.element_size() == 4 else 6)) + weights
-    copies = 2 if groups == x.shape[1] else 3 if x.element_size() == 4 else 5
-    if _is_channels_last(x):
-        return copies * weights
-    maps = _blocked(x) + _bytes(gradient)
-    return max(maps, weights) if x.element_size() == 4 else maps + 2 * weights
-
-
-def _is_product(x: torch.Tensor, weight: torch.Tensor, stride: Any) -> bool:
-    """Return True for a convolution that is a matrix product of unconverted operands."""
-    return bool(x.element_size() == 4) and set(weight.shape[2:]) == {1} and set(stride) == {1}
-
-
-def _is_channels_last(x: torch.Tensor) -> bool:
-    return bool(x.dim() == 4 and x.stride(1) == 1 and x.shape[1] > 1)
-
-
-def _blocked(x: torch.Tensor) -> int:
-    """Return the bytes of the operand in blocks of channels."""
-    channels = x.shape[1]
-    return 0 if channels < BLOCK else _bytes(x) // channels * (-(-channels // BLOCK) * BLOCK)
-
-
-def _output_bytes(
-    x: torch.Tensor, weight: torch.Tensor, stride: Any, padding: Any, dilation: Any
-) -> int:
-    sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=False)
-    count = x.shape[0] * (-(-weight.shape[0] // BLOCK) * BLOCK) * x.element_size()
-    for size, kernel, step, pad, spread in sizes:
-        count *= (size + 2 * pad - spread * (kernel - 1) - 1) // step + 1
-    return int(count)
-
-
 _FORMULAS: dict[object, Callable[..., int]] = {
-    aten.convolution.default: _convolution,
-    aten.convolution_backward.default: _convolution_backward,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
-    aten.mm.default: _product,
     aten.mse_loss.default: _loss_per_element,
     aten.smooth_l1_loss.default: _loss_per_element,
     aten.huber_loss.default: _loss_per_element,
