@@ -58,8 +58,8 @@ def attention(
       nothing is 0 and has no gradient.
     - `drop` is the dropout rate of the weights in training; both forms drop the same elements.
     - The `form` "fused" never stores the weights. Its memory grows linearly with the number of
-      positions (Dao et al., 2022). It needs equal leading axes, except for the heads. Gradients of
-      masks and second derivatives need "composed".
+      positions (Dao et al., 2022). It needs equal leading axes, except for the heads. Only gradients of
+      masks and second derivatives store matrices (rows x columns).
 
     Raises `ShapeError` if the operands do not fit, `DTypeError` for a mask of another dtype, and
     `OptionError` for another form or an invalid rate.
