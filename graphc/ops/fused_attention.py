@@ -123,10 +123,12 @@ class BackwardAttention(TiledAttention):
     """
 
     def _second(self, node: Node, name: str, *gradients: Value | None) -> Value | None:
-        named = node.named_inputs()
-        counters = (named["seed"], named["step"]) if "seed" in named else ()
-        parts = composed(node, self.operands(node), named["mask"], counters)
-        return parts.second_gradients(named["dy"], *gradients).get(name)
+        counters = node.inputs[6 : self.inputs.index("*mask")]
+        parts = composed(node, self.operands(node), self._masks(node), counters)
+        return parts.second_gradients(node.inputs[0], *gradients).get(name)
+
+    def _masks(self, node: Node) -> tuple[Value, ...]:
+        return node.inputs[self.inputs.index("*mask") :]
 
     def gradient_dy(self, node: Node, ddq: Value, ddk: Value, ddv: Value) -> Value | None:
         return self._second(node, "dy", ddq, ddk, ddv)
@@ -144,7 +146,7 @@ class BackwardAttention(TiledAttention):
         self, node: Node, ddq: Value, ddk: Value, ddv: Value
     ) -> tuple[Value | None, ...]:
         slopes = self._second(node, "scores", ddq, ddk, ddv)
-        return mask_gradient(slopes, node.named_inputs()["mask"])
+        return mask_gradient(slopes, self._masks(node))
 
     def gradient_y(self, node: Node) -> None:
         return None
