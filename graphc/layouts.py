@@ -30,7 +30,7 @@ from graphc.ir.types import (
 )
 from graphc.ops.choice import Cast
 from graphc.ops.elementwise import Elementwise
-from graphc.ops.fused_attention import TiledAttention
+from graphc.ops.tiled_attention import TiledAttention
 from graphc.target import Target
 
 Strides = tuple[int, ...]

@@ -11,23 +11,18 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-import ml_dtypes
-import numpy as np
-
-from graphc.errors import DTypeError, OptionError, ShapeError, choose, truth, whole_number
-from graphc.ir.builder import apply, as_value, constant
+from graphc.errors import OptionError, ShapeError, choose, truth, whole_number
+from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Value
-from graphc.ir.types import bool_, broadcast_shapes
-from graphc.ops.choice import less_equal, where
+from graphc.ir.types import broadcast_shapes
+from graphc.ops.composed_attention import ComposedAttention
 from graphc.ops.concat import split
 from graphc.ops.dropped_attention import dropped_attention
 from graphc.ops.elementwise import add
-from graphc.ops.elementwise import scale as scaled
-from graphc.ops.fused_attention import Attention, AttentionAttributes
-from graphc.ops.matmul import matmul
-from graphc.ops.random import dropout, dropout_rate
+from graphc.ops.fused_attention import Attention
+from graphc.ops.random import DropoutAttributes, dropout_rate, next_stream
 from graphc.ops.shape import broadcast_to, reshape, transpose
-from graphc.ops.softmax import causal_softmax, masked_softmax, softmax
+from graphc.ops.tiled_attention import AttentionAttributes
 
 ATTENTION_FORMS = ("composed", "fused")
 
@@ -63,8 +58,8 @@ def attention(
       nothing is 0 and has no gradient.
     - `drop` is the dropout rate of the weights in training; both forms drop the same elements.
     - The `form` "fused" never stores the weights. Its memory grows linearly with the number of
-      positions (Dao et al., 2022). It needs equal leading axes, except for the heads. Gradients of
-      masks and second derivatives need "composed".
+      positions (Dao et al., 2022). It needs equal leading axes, except for the heads. Only gradients of
+      masks and second derivatives store matrices (rows x columns).
 
     Raises `ShapeError` if the operands do not fit, `DTypeError` for a mask of another dtype, and
     `OptionError` for another form or an invalid rate.
@@ -80,14 +75,10 @@ def attention(
     if choose("attention: form", form, ATTENTION_FORMS) == "fused":
         attributes = AttentionAttributes(factor, bool(causal), from_first)
         return _fused(q, k, v, given, attributes, dropout_rate("attention", drop))
+    rate = dropout_rate("attention", drop)
+    drawn = DropoutAttributes(rate, next_stream()) if rate else None
     shared = _heads_that_share(q, k, v)
-    heads = q.shape[:-1]
-    scores = scaled(matmul(_folded(q, shared), k, transpose_b=True), factor)
-    if shared > 1:
-        scores = reshape(scores, (*heads, k.shape[-2]))
-    weights = dropout(_weights(scores, bool(causal), from_first, given), drop)
-    y = matmul(_folded(weights, shared), v)
-    return reshape(y, (*heads, v.shape[-1])) if shared > 1 else y
+    return ComposedAttention(q, k, v, given, factor, bool(causal), from_first, shared, drawn).y
 
 
 def _factor(given: object) -> float:
@@ -118,55 +109,6 @@ def _heads_that_share(q: Value, k: Value, v: Value) -> int:
             f"heads of q a multiple of those; got {q.type}, {k.type} and {v.type}"
         )
     return q.shape[-3] // k.shape[-3]
-
-
-def _folded(x: Value, shared: int) -> Value:
-    """Merge the rows of each `shared` consecutive heads into rows of one head."""
-    if shared == 1:
-        return x
-    *outer, heads, rows, width = x.shape
-    return reshape(x, (*outer, heads // shared, shared * rows, width))
-
-
-def _weights(scores: Value, causal: bool, from_first: bool, masks: tuple[Value, ...]) -> Value:
-    """Return the softmax of scores (..., rows, columns) over the columns that each row attends
-    to."""
-    rows, columns = scores.shape[-2:]
-    if causal and not from_first and rows > columns:
-        raise ShapeError(
-            "attention: causal attention needs at least as many columns as rows, got "
-            f'{scores.type}; use causal="first" for more rows'
-        )
-    if not masks and not causal:
-        return softmax(scores)
-    if not masks and (not from_first or rows == columns):
-        return causal_softmax(scores)
-    seen = None
-    for mask in masks:
-        if broadcast_shapes("attention: mask", mask.shape, scores.shape) != scores.shape:
-            raise ShapeError(f"attention: mask {mask.type} does not broadcast to {scores.type}")
-        seen = mask
-        if mask.type.dtype != bool_:
-            if mask.type.dtype != scores.type.dtype:
-                raise DTypeError(
-                    f"attention: a mask must be bool or {scores.type.dtype}, the dtype of q, got "
-                    f"{mask.type}; convert it with graphc.cast"
-                )
-            # Exclude -inf from the scores: softmax of a row with only -inf would be NaN.
-            lowest = -float(ml_dtypes.finfo(mask.type.dtype.numpy).max)  # type: ignore[no-untyped-call]
-            seen = less_equal(lowest, mask)
-            scores = add(scores, where(seen, mask, 0.0))
-    if causal:
-        earlier = _earlier(rows, columns, 0 if from_first else columns - rows)
-        seen = earlier if seen is None else where(earlier, seen, False)
-    assert seen is not None
-    return masked_softmax(scores, seen)
-
-
-def _earlier(rows: int, columns: int, shift: int) -> Value:
-    """Return the causal mask (rows, columns): true in each row at the columns up to row + shift."""
-    row = constant(np.arange(rows, dtype=np.int32)[:, np.newaxis] + shift)
-    return less_equal(constant(np.arange(columns, dtype=np.int32)), row)
 
 
 def _fused(

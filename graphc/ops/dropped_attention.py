@@ -28,9 +28,10 @@ from graphc.ir.types import TensorType, bool_, int64
 from graphc.ops.cpu.attention_tiles import Dropping, tile_shape
 from graphc.ops.fused_attention import (
     Attention,
-    AttentionAttributes,
     AttentionGradient,
-    TiledAttention,
+    BackwardAttention,
+    composed,
+    mask_gradient,
 )
 from graphc.ops.random import (
     LOW,
@@ -41,6 +42,7 @@ from graphc.ops.random import (
     draw_stays,
     next_stream,
 )
+from graphc.ops.tiled_attention import AttentionAttributes, TiledAttention
 
 LANES = 4
 """The number of elements whose masks one block of random words determines."""
@@ -107,7 +109,6 @@ class DroppedAttention(DroppingAttention):
     inputs = ("q", "k", "v", "seed", "step", "*mask")
     precision = "narrow"
     strided_axes = Attention.strided_axes
-    instead_of_gradient = Attention.instead_of_gradient
     products = Attention.products
 
     def operands(self, node: Node) -> tuple[Value, Value, Value]:
@@ -145,6 +146,12 @@ class DroppedAttention(DroppingAttention):
     ) -> Value:  # fmt: skip
         return _gradient(node, dy, q, k, v, y, stats, seed, step, *mask).outputs[2]
 
+    def gradient_mask(
+        self, node: Node, dy: Value, q: Value, k: Value, v: Value, seed: Value, step: Value,
+        mask: tuple[Value, ...],
+    ) -> tuple[Value | None, ...]:  # fmt: skip
+        return mask_gradient(composed(node, (q, k, v), mask, (seed, step)).slopes(dy), mask)
+
     def inference(self, node: Node) -> Value:
         q, k, v, _, _, *mask = node.inputs
         a = node.attributes
@@ -180,13 +187,12 @@ def _gradient(node: Node, *operands: Value) -> Node:
     return apply(DroppedAttentionGradient, *operands, attributes=node.attributes)
 
 
-class DroppedAttentionGradient(DroppingAttention):
+class DroppedAttentionGradient(DroppingAttention, BackwardAttention):
     """dq, dk and dv of attention with dropout; the weights are recomputed from stats."""
 
     name, outputs = "dropped_attention_gradient", ("dq", "dk", "dv")
     inputs = ("dy", "q", "k", "v", "y", "stats", "seed", "step", "*mask")
     strided_axes = AttentionGradient.strided_axes
-    instead_of_gradient = AttentionGradient.instead_of_gradient
     products = AttentionGradient.products
 
     def operands(self, node: Node) -> tuple[Value, Value, Value]:

@@ -7,7 +7,8 @@ from graphc.ops.dropped_attention import (
     DroppedAttentionGradient,
     DroppedAttributes,
 )
-from graphc.ops.fused_attention import Attention, AttentionAttributes, AttentionGradient
+from graphc.ops.fused_attention import Attention, AttentionGradient
+from graphc.ops.tiled_attention import AttentionAttributes
 
 FLOAT = "float64"
 FLAT = AttentionAttributes(0.05, False)

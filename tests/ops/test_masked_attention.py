@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.errors import DTypeError, GradientError, OptionError, ShapeError
+from graphc.errors import DTypeError, OptionError, ShapeError
 
 RNG = np.random.default_rng(2)
 
@@ -42,7 +42,7 @@ def formula(q, k, v, weight, mask=None, causal=False):
 
 
 def run(form, feeds, causal=False, dtype="float64"):
-    """What `formula` gives, by graphc; the mask's gradient where it has one."""
+    """What `formula` gives, by graphc; the mask's gradient if it is float."""
     values = {
         name: g.input(name, array.shape, "bool" if array.dtype == bool else dtype)
         for name, array in feeds.items()
@@ -51,7 +51,7 @@ def run(form, feeds, causal=False, dtype="float64"):
     mask = values.get("mask")
     y = g.attention(q, k, v, causal, form=form, mask=mask)
     wrt = [q, k, v]
-    if form == "composed" and mask is not None and mask.type.dtype.name == dtype:
+    if mask is not None and mask.type.dtype.name == dtype:
         wrt.append(mask)
     slopes = g.gradient(g.sum(y * weight), wrt)
     named = {"y": y} | {x.name: dx for x, dx in zip(wrt, slopes, strict=True)}
@@ -273,16 +273,53 @@ def test_operands_that_do_not_fit_are_refused(build, error, match):
         build()
 
 
-def test_a_fused_mask_has_no_gradient():
-    bias = g.parameter("bias", (3, 3))
-    loss = g.sum(g.attention(X, X, X, mask=bias, form="fused"))
-    with pytest.raises(GradientError, match=r"input 'mask', .*form=\"composed\""):
-        g.gradient(loss, [bias])
-    (slopes,) = g.gradient(g.sum(g.attention(X, X, X, mask=bias, form="composed")), [bias])
-    assert slopes.type == bias.type
+HEADS = 4
+DERIVED = {
+    "plain": {},
+    "causal": {"causal": True},
+    "causal from the first": {"causal": "first"},
+    "bool mask": {"mask": "bool"},
+    "float mask": {"mask": "float64"},
+    "float mask, causal, dropped": {"mask": "float64", "causal": True, "drop": 0.3},
+    "dropped": {"drop": 0.4},
+    "shared heads": {"key_heads": 2},
+    "one head of keys, masked": {"key_heads": 1, "mask": "float64"},
+}
 
 
-def test_a_gradient_of_the_fused_gradient_is_refused():
-    (slopes,) = g.gradient(g.sum(g.attention(X, X, X, form="fused")), [X])
-    with pytest.raises(GradientError, match=r"attention_gradient .*form=\"composed\""):
-        g.gradient(g.sum(slopes * slopes), [X])
+def derivatives(form, key_heads=HEADS, mask=None, drop=0.0, causal=False):
+    """First, second and third derivatives of a function of attention, in float64."""
+    rng = np.random.default_rng(3)
+    feeds = {
+        "q": rng.standard_normal((2, HEADS, 5, 3)),
+        "k": rng.standard_normal((2, key_heads, 6, 3)),
+        "v": rng.standard_normal((2, key_heads, 6, 4)),
+    }
+    wrt = [g.input(name, array.shape, "float64") for name, array in feeds.items()]
+    q, k, v = wrt
+    shown = None
+    if mask == "bool":
+        shown = g.constant(rng.random((2, 1, 5, 6)) < 0.7)
+    elif mask is not None:
+        feeds["mask"] = rng.standard_normal((HEADS, 5, 6))
+        feeds["mask"][:, 1, 2] = -np.inf
+        shown = g.input("mask", (HEADS, 5, 6), "float64")
+        wrt.append(shown)
+    y = g.attention(q, k, v, causal, drop, form=form, mask=shown)
+    total, outputs = g.sum(y * g.sin(y)), {}
+    for order in (1, 2, 3):
+        slopes = g.gradient(total, wrt)
+        outputs |= {f"{x.name}.{order}": slope for x, slope in zip(wrt, slopes, strict=True)}
+        parts = [g.sum(g.sin(slope)) for slope in slopes]
+        total = sum(parts[1:], parts[0])
+    program = g.compile(outputs=outputs, training=True, check_finite=mask is None)
+    return {name: array.copy() for name, array in program.step(**feeds).items()}
+
+
+@pytest.mark.parametrize("options", DERIVED.values(), ids=DERIVED)
+def test_derivatives_of_every_order_are_those_of_composed_attention(options):
+    composed, fused = (derivatives(form, **options) for form in ("composed", "fused"))
+    assert len(fused) >= 9
+    for name, array in composed.items():
+        assert np.abs(array).max() > 1e-3
+        np.testing.assert_allclose(fused[name], array, rtol=1e-9, atol=1e-10, err_msg=name)

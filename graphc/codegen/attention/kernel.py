@@ -20,8 +20,8 @@ from graphc.codegen.text.operands import Operand, Places, offset, operand, row_m
 from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import DType, bool_, float64
-from graphc.ops.fused_attention import TiledAttention
 from graphc.ops.random import least_that_stays
+from graphc.ops.tiled_attention import TiledAttention
 
 OF_KEYS = ("k", "v", "dk", "dv")
 """Operands with one head per head of keys, rather than per head of queries."""

@@ -21,7 +21,7 @@ from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.device import Device
 from graphc.ir.graph import Node
 from graphc.ir.types import ROW_BYTES, DType
-from graphc.ops.fused_attention import TiledAttention
+from graphc.ops.tiled_attention import TiledAttention
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.bind import (
     BoundExchange,

@@ -15,7 +15,8 @@ from graphc.ops.dropped_attention import (
     DroppedAttentionGradient,
     DroppedAttributes,
 )
-from graphc.ops.fused_attention import Attention, AttentionAttributes, AttentionGradient
+from graphc.ops.fused_attention import Attention, AttentionGradient
+from graphc.ops.tiled_attention import AttentionAttributes
 
 AXIS0, AXIS1 = shape.AxisAttributes(0), shape.AxisAttributes(1)
 
@@ -107,8 +108,9 @@ def attention_samples(
     return [
         Sample(
             name, direct(ops[0], a), (q, k, v, *shapes),
-            attended(scores_of, drops), dict.fromkeys("qkv", reads),
-            dtypes=(*("float64",) * 3, *dtypes), int_limit=1000, second_order=False, joint=True,
+            attended(scores_of, drops),
+            {**dict.fromkeys("qkv", reads), "mask": reads - {"y", "stats"}},
+            dtypes=(*("float64",) * 3, *dtypes), int_limit=1000, joint=True,
             label=label,
         ),
         Sample(
