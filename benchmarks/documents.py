@@ -293,6 +293,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "a long LSTM": ("budgets_lstm_256.json", wide_budgets),
     "a small LSTM": ("small_lstm.json", small_lstm),
     "step times": ("step_time.json", step_times),
+    "step times on Intel": ("step_time_intel.json", step_times),
     "planned times": ("planned_time.json", planned_times),
     "rank times": ("rank_time.json", rank_times),
     "planning times": ("planning_time.json", planning_times),
