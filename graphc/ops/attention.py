@@ -57,9 +57,10 @@ def attention(
       column. A float mask is added to the scores, and -inf hides a column. A row that attends to
       nothing is 0 and has no gradient.
     - `drop` is the dropout rate of the weights in training; both forms drop the same elements.
-    - The `form` "fused" never stores the weights. Its memory grows linearly with the number of
-      positions (Dao et al., 2022). It needs equal leading axes, except for the heads. Only gradients of
-      masks and second derivatives store matrices (rows x columns).
+    - The `form` "fused" needs equal leading axes, except for the heads. The result and the
+      gradients of q, k and v store no weights, so memory grows linearly with the number of
+      positions (Dao et al., 2022). Gradients of masks and derivatives of higher order store
+      matrices (rows x columns).
 
     Raises `ShapeError` if the operands do not fit, `DTypeError` for a mask of another dtype, and
     `OptionError` for another form or an invalid rate.

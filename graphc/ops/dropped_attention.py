@@ -25,6 +25,7 @@ from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Recorder
 from graphc.ir.types import TensorType, bool_, int64
+from graphc.ops.choice import cast
 from graphc.ops.cpu.attention_tiles import Dropping, tile_shape
 from graphc.ops.fused_attention import (
     Attention,
@@ -150,7 +151,8 @@ class DroppedAttention(DroppingAttention):
         self, node: Node, dy: Value, q: Value, k: Value, v: Value, seed: Value, step: Value,
         mask: tuple[Value, ...],
     ) -> tuple[Value | None, ...]:  # fmt: skip
-        return mask_gradient(composed(node, (q, k, v), mask, (seed, step)).slopes(dy), mask)
+        parts = composed(node, (q, k, v), mask, (seed, step))
+        return mask_gradient(parts.slopes(cast(dy, parts.q.type.dtype)), mask)
 
     def inference(self, node: Node) -> Value:
         q, k, v, _, _, *mask = node.inputs

@@ -8,7 +8,7 @@ from graphc.ir.builder import apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Recorder
-from graphc.ir.types import TensorType, bool_
+from graphc.ir.types import TensorType, bool_, compute_dtype
 from graphc.ops.choice import cast
 from graphc.ops.composed_attention import ComposedAttention
 from graphc.ops.random import DropoutAttributes
@@ -23,10 +23,12 @@ def composed(
 ) -> ComposedAttention:
     """Return a node's attention as separate ops, for derivatives that are composed of them.
 
-    `counters` are the seed and the step of a node with dropout.
+    `counters` are the seed and the step of a node with dropout. 16-bit operands are computed in
+    float32, as the node does.
     """
-    (q, k, v), a = operands, node.attributes
-    masks = [each if each.type.dtype == bool_ else cast(each, q.type.dtype) for each in mask]
+    a, dtype = node.attributes, compute_dtype(operands[0].type.dtype)
+    q, k, v = (cast(each, dtype) for each in operands)
+    masks = [each if each.type.dtype == bool_ else cast(each, dtype) for each in mask]
     return ComposedAttention(
         q, k, v, masks, a.scale, a.causal, a.from_first,
         shared=q.shape[1] // k.shape[1],
@@ -88,7 +90,8 @@ class Attention(TiledAttention):
     def gradient_mask(
         self, node: Node, dy: Value, q: Value, k: Value, v: Value, mask: tuple[Value, ...]
     ) -> tuple[Value | None, ...]:
-        return mask_gradient(composed(node, (q, k, v), mask).slopes(dy), mask)
+        parts = composed(node, (q, k, v), mask)
+        return mask_gradient(parts.slopes(cast(dy, parts.q.type.dtype)), mask)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         return self.forward_scratch(node)
@@ -125,7 +128,12 @@ class BackwardAttention(TiledAttention):
     def _second(self, node: Node, name: str, *gradients: Value | None) -> Value | None:
         counters = node.inputs[6 : self.inputs.index("*mask")]
         parts = composed(node, self.operands(node), self._masks(node), counters)
-        return parts.second_gradients(node.inputs[0], *gradients).get(name)
+        dtype = parts.q.type.dtype
+        wide = (None if each is None else cast(each, dtype) for each in gradients)
+        found = parts.second_gradients(cast(node.inputs[0], dtype), *wide).get(name)
+        if found is None or name == "scores":
+            return found
+        return cast(found, node.inputs[0].type.dtype)
 
     def _masks(self, node: Node) -> tuple[Value, ...]:
         return node.inputs[self.inputs.index("*mask") :]

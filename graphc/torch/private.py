@@ -117,8 +117,8 @@ def run_backward(loss: torch.Tensor) -> None:
 
 
 def is_engine_of_autograd(caller: FrameType | None) -> bool:
-    """Return True if autograd's engine called an op from its own code, by the caller's frame."""
-    while caller is not None and caller.f_globals["__name__"] in _AROUND_MODES:
+    """Return True if autograd's engine or a formula in C++ called an op, by the caller's frame."""
+    while caller is not None and caller.f_globals.get("__name__") in _AROUND_MODES:
         caller = caller.f_back
     return caller is not None and caller.f_code is _engine_run_backward.__code__
 

@@ -64,6 +64,24 @@ class Slices(torch.nn.Module):
         return sum(y[:, k : k + 32] for k in range(0, 512, 32))
 
 
+class Formulas(torch.nn.Module):
+    """Sums of gradients that need new bytes: of one gradient with itself, and in a formula."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(64, 512)
+
+    def forward(self, x):
+        y = self.inner(x)
+        variance, mean = torch.var_mean(y + y, dim=1, keepdim=True)
+        z = y.tanh()
+        return (z * z + variance + mean)[:, :32]
+
+
+def formulas():
+    return Formulas(), (torch.randn(512, 64), torch.randn(512, 32))
+
+
 def slices():
     return Slices(), (torch.randn(512, 64), torch.randn(512, 32))
 
@@ -101,7 +119,7 @@ def measured(module, args, make, autocast, passes=1):
 
 @pytest.mark.parametrize("make", [sgd, adamw])
 @pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("model", [mlp, conv, depthwise, slices])
+@pytest.mark.parametrize("model", [mlp, conv, depthwise, slices, formulas])
 def test_the_peak_is_the_measured_one(model, autocast, make):
     module, args = model()
     found = eager_peak(

@@ -2,7 +2,7 @@
 
 A step itself runs under torch's `FakeTensorMode`: forward pass, loss, backward pass, optimizer. A
 dispatch mode records when each storage is created and freed (`recorder`). Kernels allocate
-workspaces that no dispatch mode sees; `workspaces` and `gpu_workspaces` have formulas for them.
+workspaces that no dispatch mode sees; `workspaces` and `gpu_workspaces` have their bytes.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ def eager_peak(
     A call is a module, a loss or None, positional and keyword arguments, as in
     `graphc.torch.plan`. Without a loss, the module returns it, or an output with the attribute
     ``loss``; other outputs are averaged. With `is_accumulating`, gradients of an earlier
-    micro-batch exist. For the profile of a GPU, the rules of `gpu_rules` apply. Nothing runs and no
-    tensor has data. Raises `TorchError` if the step needs the values of tensors.
+    micro-batch exist. For the profile of a GPU, the rules of `gpu_rules` apply. No tensor has data,
+    and nothing runs except single convolutions and products whose workspaces a CPU needs. Raises
+    `TorchError` if the step needs the values of tensors.
     """
     mode, (module, loss_fn, args, kwargs) = without_data(call)
     parameters = [each for each in module.parameters() if each.requires_grad]

@@ -79,6 +79,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Libraries, and threads, that keep a workspace."""
         self._sum: tuple[int, int] | None = None
         """Storages of the first operand and the result, if the last op adds gradients in place."""
+        self._node: tuple[str, int] | None = None
+        self._first_of_node = 0
+        """The node of autograd that runs, by name and number, and its first key."""
         self._scopes: list[str] = []
         """Paths of the modules whose forward pass runs, the innermost last."""
         self._scope_of: dict[int, str] = {}
@@ -95,10 +98,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         else:
             result = function(*args, **(kwargs or {}))
         self._add_op(function, seconds_of(self.device, function, args, kwargs or {}, result))
+        self._enter_node()
         for each in tree_leaves(result):
             self._note(each, _bytes_of_loss(function, args))
         self._sum = None
-        if _is_sum_in_place(function, args, sys._getframe(1)):
+        if self._is_sum_in_place(function, args, sys._getframe(1)):
             self._sum = args[0].untyped_storage()._cdata, result.untyped_storage()._cdata
         if self.device.kind == "cuda":
             self._reserve_for_product(function)
@@ -177,6 +181,30 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             scope = self._scope_of.get(node._sequence_nr(), "")
         self.ops.append(Op(scope, function.overloadpacket.__name__, phase, seconds))
 
+    def _enter_node(self) -> None:
+        """Note the first key of the node of autograd that runs."""
+        node = current_autograd_node()
+        running = None if node is None else (node.name(), node._sequence_nr())
+        if running != self._node:
+            self._node, self._first_of_node = running, len(self.kinds)
+
+    def _is_sum_in_place(self, function: Any, args: Any, caller: FrameType) -> bool:
+        """Return True if autograd may add a gradient in place to one that only its buffer holds.
+
+        Under a dispatch mode, it adds out of place and then frees the operand. A view shares its
+        storage with its base, so no gradient is added to it in place. A sum in the formula of a
+        node has the same caller, but its first operand is a result of that node. So is the first
+        gradient of a node that returns two gradients of one value.
+        """
+        if function is not aten.add.Tensor or not is_engine_of_autograd(caller):
+            return False
+        storages = [each.untyped_storage()._cdata for each in args[:2]]
+        if torch.is_grad_enabled() or args[0]._is_view() or storages[0] == storages[1]:
+            return False
+        key = self._known[storages[0]][0] if storages[0] in self._known else 0
+        edges = current_autograd_node().next_functions
+        return key < self._first_of_node or len(set(edges)) < len(edges)
+
     def _reserve_for_product(self, function: Any) -> None:
         """Record what a thread keeps for products on a GPU; autograd has a thread of its own."""
         thread = "forward" if self._phase == "forward" else "backward"
@@ -222,16 +250,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _add(self, key: int, size: int) -> None:
         self.trace.append((key, size))
         self.op_of.append(len(self.ops) - 1)
-
-
-def _is_sum_in_place(function: Any, args: Any, caller: FrameType) -> bool:
-    """Return True if autograd may add a gradient in place to one that only its buffer holds.
-
-    Under a dispatch mode, it adds out of place and then frees the operand. A view shares its
-    storage with its base, so no gradient is added to it in place.
-    """
-    is_sum = function is aten.add.Tensor and is_engine_of_autograd(caller)
-    return is_sum and not args[0]._is_view()
 
 
 def _bytes_of_loss(function: Any, args: Any) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from graphc.torch.budget.measure import peaks, storage_bytes, until_complete
+from graphc.torch.budget.measure import peaks, until_complete
 from graphc.torch.private import disable_current_modes
 
 aten = torch.ops.aten
@@ -31,9 +31,11 @@ LOSSES_PER_ELEMENT = (
 
 
 def workspace_bytes(function: Any, args: Any, result: Any) -> int:
-    """Return the workspace of an op on a CPU in bytes; 0 without a formula."""
+    """Return the workspace of an op on a CPU in bytes; 0 if it is unknown."""
     if function in CONVOLUTIONS or (function in PRODUCTS and result.element_size() == 2):
-        return _measured(function, tuple(map(_described, args)))
+        size = sum(_bytes(each) for each in tree_leaves(result) if each is not None)
+        settings = torch.get_num_threads(), torch.backends.mkldnn.enabled
+        return _measured_peak(function, tuple(map(_described, args)), settings) - size
     if function in _FORMULAS:
         return _FORMULAS[function](*args)
     if torch.Tag.pointwise in function.tags:
@@ -50,7 +52,7 @@ class _Like:
     dtype: torch.dtype
 
     def zeros(self) -> torch.Tensor:
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype).zero_()
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="cpu").zero_()
 
 
 def _described(argument: Any) -> Any:
@@ -60,12 +62,14 @@ def _described(argument: Any) -> Any:
 
 
 @cache
-def _measured(function: Any, described: tuple[Any, ...]) -> int:
-    """Return the most bytes that an op allocates beside its results; it runs on zeros."""
+def _measured_peak(function: Any, described: tuple[Any, ...], settings: tuple[Any, ...]) -> int:
+    """Return the most bytes that an op allocates, with its results; it runs on zeros.
+
+    `settings` of torch influence the algorithm, so they are part of the cache's key.
+    """
     with disable_current_modes():
         args = [each.zeros() if isinstance(each, _Like) else each for each in described]
-        (most,) = until_complete(lambda: peaks([lambda: function(*args)]))
-        return most - storage_bytes(e for e in tree_leaves(function(*args)) if e is not None)
+        return until_complete(lambda: peaks([lambda: function(*args)]))[0]
 
 
 def _bytes(tensor: torch.Tensor) -> int:
