@@ -29,7 +29,8 @@ def real_models(content: dict[str, Any]) -> str:
         f"{len(rows)} of {len(content['rows'])} classes can be planned. Of {len(plans)} plans, "
         f"{same} match `aot_eager` or, where its graph breaks, eager torch bit for bit. No\n"
         f"measured peak exceeds {over:.3f} of its plan. Planning takes "
-        f"{statistics.median(per_node):.2f} CPU seconds per 100 nodes (median). Step times are those over torch eager's:\n\n"
+        f"{statistics.median(per_node):.2f} CPU seconds per 100 nodes (median). "
+        "Step times are those over torch eager's:\n\n"
         f"{table(head, *map(real_models_row, rows))}"
         + ("\n\nRefused:\n\n" + "\n".join(refused) if refused else "")
     )
