@@ -32,7 +32,7 @@ CHECKPOINTED = {
 def test_classes_have_sizes_and_times_and_refusals_have_reasons():
     text = model_tables.real_models({"rows": [ROW, {"class": "Refused", "error": "a reason"}]})
     assert text.startswith("1 of 2 classes can be planned. Of 3 plans, 2 match")
-    assert "exceeds 1.000\nof its plan" in text
+    assert "measured peak exceeds 1.000 of its plan" in text
     assert "takes 0.50 CPU seconds per 100 nodes" in text
     assert "| Planned | 1,200 | 6.0 | 9.0 | 4.0 | 3.0 | 2.0 | 1.0 | 1.00 | 1.25 | 1.50 |" in text
     assert text.endswith("Refused:\n\n- Refused: a reason")
