@@ -17,6 +17,7 @@ import contextlib
 import gc
 import io
 import random
+import re
 import sys
 import time
 import warnings
@@ -186,7 +187,7 @@ def main() -> None:
             try:
                 rows.append(row_of(name, optimizer, autocast, factor))
             except TorchError as error:
-                refused[name] = str(error)
+                refused[name] = re.sub(r"/\S*/site-packages/", "", str(error))
                 continue
             except Exception as error:
                 print(f"{name}: the eager step fails: {error}", file=sys.stderr)

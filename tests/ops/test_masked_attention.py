@@ -42,7 +42,7 @@ def formula(q, k, v, weight, mask=None, causal=False):
 
 
 def run(form, feeds, causal=False, dtype="float64"):
-    """What `formula` gives, by graphc; the mask's gradient if it is float."""
+    """Return the results of `formula` by graphc, with the gradient of a float mask."""
     values = {
         name: g.input(name, array.shape, "bool" if array.dtype == bool else dtype)
         for name, array in feeds.items()
