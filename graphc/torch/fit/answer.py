@@ -9,6 +9,7 @@ import torch
 from graphc.errors import GraphcError, OptionError, or_all, quoted
 from graphc.ir.device import Device
 from graphc.ir.device_memory import DeviceMemory
+from graphc.ir.types import format_bytes
 from graphc.torch.fit.changes import cheapest, least_bytes
 from graphc.torch.fit.largest import largest_batch, largest_seq
 from graphc.torch.fit.models import Sizes, Source, from_config, from_name
@@ -65,15 +66,18 @@ def request_of(
 def answer(model: str, request: Request, *, plans: bool) -> FitReport:
     """Return the report of a request; with `plans`, also the peaks of aot_eager and of a plan.
 
-    Steps on several ranks have no plan.
+    Steps on several ranks have no plan, nor have those that no plan can make fit.
     """
     plain = with_options(request, checkpoint="none")
     if request.options.checkpoint == "graphc":
         return _answer_of_plan(model, plain)
     found, capacity = predict(request), request.memory.usable_bytes
-    may_fit = least_bytes(request) <= capacity
+    fits, least = found.needed_bytes <= capacity, least_bytes(request)
+    may_fit = fits or least <= capacity
     planned, error = None, ""
-    if plans and request.options.shard is None:
+    if plans and not may_fit:
+        error = f"parameters, gradients and optimizer states need {format_bytes(least)}"
+    elif plans and request.options.shard is None:
         try:
             planned = planned_peaks(plain, found if plain == request else predict(plain))
         except GraphcError as raised:
@@ -87,7 +91,7 @@ def answer(model: str, request: Request, *, plans: bool) -> FitReport:
         found.allocated_bytes,
         planned,
         error,
-        [] if found.needed_bytes <= capacity else cheapest(request, found, planned),
+        [] if fits else cheapest(request, found, planned),
     )
 
 

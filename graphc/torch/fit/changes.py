@@ -51,7 +51,7 @@ def cheapest(
         (number, Change(flags, step, step.seconds / found.seconds - 1))
         for number, group in enumerate(groups)
         for flags, changed in group
-        if (step := _predicted(changed)) is not None
+        if (step := _predicted(changed, request, found)) is not None
     ]
     if planned is not None:
         extra_time = planned.prediction.seconds / found.seconds - 1
@@ -63,11 +63,16 @@ def cheapest(
     return sorted(fitting, key=lambda each: _rank(each.flags, each.extra_time))[:MOST]
 
 
-def _predicted(request: Request) -> Prediction | None:
-    """Return the prediction of a step; None if it cannot fit, or if its options do not apply."""
+def _predicted(changed: Request, request: Request, found: Prediction) -> Prediction | None:
+    """Return the prediction of a changed request; None if it cannot fit, or cannot be changed so.
+
+    Steps on more ranks are not recorded again.
+    """
+    shard, ranks = changed.options.shard, changed.options.ranks
+    is_known = with_options(request, shard=shard, ranks=ranks) == changed
     with suppress(GraphcError):
-        if least_bytes(request) <= request.memory.usable_bytes:
-            return predict(request)
+        if least_bytes(changed) <= changed.memory.usable_bytes:
+            return predict(changed, found.recorded if is_known else None)
     return None
 
 
@@ -88,7 +93,7 @@ def _pairs(
     for (first, one), (second, other) in sorted(pairs, key=needed)[:TRIES]:
         changed = dict(list(_groups(request))[first])[one.flags]
         both = dict(list(_groups(changed))[second]).get(other.flags)
-        step = None if both is None else _predicted(both)
+        step = None if both is None else _predicted(both, changed, one.prediction)
         if step is not None and step.needed_bytes <= request.memory.usable_bytes:
             extra = step.seconds / found.seconds - 1
             yield Change(f"{one.flags} {other.flags}", step, extra)
@@ -131,9 +136,9 @@ def _groups(request: Request) -> Iterator[list[tuple[str, Request]]]:
 
 
 def least_bytes(request: Request) -> int:
-    """Return a lower bound on the bytes of a step: parameters and optimizer states."""
+    """Return a lower bound on the bytes of a step: parameters, gradients and optimizer states."""
     parameters = parameters_of(call_of(request)[0])
-    whole = sum(each.size_bytes for each in parameters)
+    whole = sum(each.size_bytes * (1 + each.is_trainable) for each in parameters)
     return (whole + sum(state_sizes(request.options.optimizer, parameters))) // (
         request.options.ranks
     )

@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from graphc.errors import BudgetError
 from graphc.torch.budget.lives import Replay
 from graphc.torch.budget.make_step import planned
-from graphc.torch.budget.step import PlannedStep
+from graphc.torch.budget.planned import Planned, checked
 from graphc.torch.fit.eager import EagerPeak, scalar_of
 from graphc.torch.fit.recorder import ACTIVATIONS, GRADIENTS, KINDS, STATES
 from graphc.torch.fit.step import ALLOCATOR, Prediction, Request, call_of, reserved_bytes
+
+UNLIMITED = 1 << 62
+"""A budget in bytes that every plan fits."""
 
 MOST_PLANS = 4
 """The number of plans that are tried, since the allocator needs bytes beside those of a plan."""
@@ -47,44 +49,42 @@ def planned_peaks(request: Request, plain: Prediction) -> PlannedPeaks:
     bytes. Raises `TorchError` for a module that cannot be planned.
     """
     capacity = request.memory.usable_bytes
+    plan = _without_recomputation(request, plain)
+    planner = plan.report.planner
     budget, tried, needed = capacity, list[PlannedPeaks](), list[int]()
     for _ in range(MOST_PLANS):
-        try:
-            step, is_least = _planned(request, plain, budget), False
-        except BudgetError as error:
-            step, is_least = _planned(request, plain, error.least_bytes), True
-        tried.append(_peaks_of(request, plain, step))
+        within = planner.within(budget)
+        schedule = within or planner.least
+        *_, replay = checked(plan.torch_steps, schedule)
+        entries = _step_of(request, plain.eager, replay)
+        tried.append(
+            PlannedPeaks(
+                planner.no_recompute.peak_bytes,
+                schedule.peak_bytes,
+                schedule.extra_cost / planner.seconds,
+                replace(
+                    plain,
+                    by_kind_bytes=_by_kind(request, entries),
+                    seconds=plain.seconds * (1 + schedule.extra_cost / planner.seconds),
+                ),
+            )
+        )
         needed.append(tried[-1].prediction.needed_bytes)
         excess = needed[-1] - capacity
-        if excess <= 0 or is_least or (len(needed) > 1 and needed[-1] >= needed[-2]):
+        if excess <= 0 or within is None or (len(needed) > 1 and needed[-1] >= needed[-2]):
             break
-        budget = max(1, tried[-1].planned_bytes - excess)
+        budget = max(1, schedule.peak_bytes - excess)
     return tried[needed.index(min(needed))]
 
 
-def _peaks_of(request: Request, found: Prediction, step: PlannedStep) -> PlannedPeaks:
-    report = step.report
-    is_accumulating = request.options.accumulate > 1
-    before = _before(found.eager, (*RESIDENT, GRADIENTS) if is_accumulating else RESIDENT)
-    planned = list(_of_plan(step.plans[-1].replay))
-    if is_accumulating:  # what is new is added to the gradients of earlier micro-batches, and freed
-        planned += _freed(planned)
-    entries = [*before, *planned, *_update(found.eager)]
-    prediction = replace(
-        found,
-        by_kind_bytes=_by_kind(request, entries),
-        seconds=found.seconds * (1 + report.extra_time),
-    )
-    return PlannedPeaks(report.plain_bytes, report.peak_bytes, report.extra_time, prediction)
-
-
-def _planned(request: Request, found: Prediction, budget_bytes: int) -> PlannedStep:
+def _without_recomputation(request: Request, found: Prediction) -> Planned:
+    """Return the plan without recomputation; its planner finds those within fewer bytes."""
     module, loss_fn, args, kwargs = call_of(request)
-    return planned(
+    step = planned(
         module,
         args,
         kwargs,
-        budget=budget_bytes,
+        budget=UNLIMITED,
         loss_fn=loss_fn,
         loss=scalar_of,
         return_outputs=False,
@@ -93,6 +93,17 @@ def _planned(request: Request, found: Prediction, budget_bytes: int) -> PlannedS
         autocast=request.autocast,
         device=request.device.name,
     )
+    return step.plans[-1]
+
+
+def _step_of(request: Request, eager: EagerPeak, replay: Replay) -> list[Entry]:
+    """Return the allocations of a step of a plan, from what exists before it to the update."""
+    is_accumulating = request.options.accumulate > 1
+    before = _before(eager, (*RESIDENT, GRADIENTS) if is_accumulating else RESIDENT)
+    entries = list(_of_plan(replay))
+    if is_accumulating:  # what is new is added to the gradients of earlier micro-batches, and freed
+        entries += _freed(entries)
+    return [*before, *entries, *_update(eager)]
 
 
 def _by_kind(request: Request, entries: Sequence[Entry]) -> dict[str, int]:

@@ -55,7 +55,9 @@ class Prediction:
     by_kind_bytes: Mapping[str, int]
     seconds: float
     eager: EagerPeak
-    """The recorded step."""
+    """The recorded step, with the tensors of one rank."""
+    recorded: EagerPeak
+    """The recorded step, with whole tensors."""
     state_bytes: int
     """The bytes of the optimizer's state on one rank."""
 
@@ -75,18 +77,22 @@ class Prediction:
         return self.needed_bytes - self.by_kind_bytes.get(ALLOCATOR, 0)
 
 
-def predict(request: Request) -> Prediction:
-    """Return the bytes and the time of a training step; raises `TorchError` and `OptionError`."""
+def predict(request: Request, recorded: EagerPeak | None = None) -> Prediction:
+    """Return the bytes and the time of a training step; raises `TorchError` and `OptionError`.
+
+    `recorded` is the recorded step of the request or of one with other ranks, if it is known.
+    """
     options = request.options
     call = call_of(request)
-    found = eager_peak(
-        call,
-        partial(optimizer_of, options.optimizer),
-        device=request.device,
-        autocast=request.autocast,
-        is_accumulating=options.accumulate > 1,
-    )
-    buffers = {}
+    if recorded is None:
+        recorded = eager_peak(
+            call,
+            partial(optimizer_of, options.optimizer),
+            device=request.device,
+            autocast=request.autocast,
+            is_accumulating=options.accumulate > 1,
+        )
+    found, buffers = recorded, {}
     if options.shard is not None:
         rank = bytes_per_rank(options.shard, options.ranks, groups_of(call[0]), options.optimizer)
         found = _on_rank(found, rank, options)
@@ -97,7 +103,7 @@ def predict(request: Request) -> Prediction:
         kinds[ALLOCATOR] = reserved_bytes(request, found.trace, beside) - found.peak_bytes
     # The trace of an accumulating step has two micro-batches.
     seconds = found.seconds * (options.accumulate / 2 if options.accumulate > 1 else 1)
-    return Prediction(kinds, seconds, found, kinds["optimizer states"])
+    return Prediction(kinds, seconds, found, recorded, kinds[STATES])
 
 
 def _on_rank(found: EagerPeak, rank: RankBytes, options: FitOptions) -> EagerPeak:
