@@ -30,7 +30,7 @@ def bert(
     masked: int = 76,
     drop: float = 0.1,
     dtype: str = "float32",
-    attention: str = "composed",
+    attention: str = "fused",
 ) -> Value:
     """BERT (Devlin et al., 2018) for masked-token prediction, with a tied output layer.
 

@@ -34,7 +34,7 @@ def gpt2(
     positions: int = 1024,
     drop: float = 0.1,
     dtype: str = "float32",
-    attention: str = "composed",
+    attention: str = "fused",
     loss_chunks: int = 1,
 ) -> Value:
     """GPT-2 (Radford et al., 2019) for next-token prediction, with a tied output layer.
@@ -72,7 +72,7 @@ def gpt2_features(
     positions: int,
     drop: float,
     dtype: str,
-    attention: str = "composed",
+    attention: str = "fused",
 ) -> tuple[Value, Value]:
     """Return the network's features (batch, seq_len, width), and the token table.
 

@@ -64,7 +64,7 @@ class Block:
     drop: float = 0.0
     epsilon: float = 1e-5
     project_deviation: float = DEVIATION
-    attention: str = "composed"
+    attention: str = "fused"
     """The attention implementation: "composed" or "fused"."""
 
     def attend(self, x: Value) -> Value:

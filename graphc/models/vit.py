@@ -26,7 +26,7 @@ def vit(
     batch: int = 32,
     drop: float = 0.0,
     dtype: str = "float32",
-    attention: str = "composed",
+    attention: str = "fused",
 ) -> Value:
     """Vision transformer (Dosovitskiy et al., 2020), by default ViT-B/16.
 
