@@ -41,7 +41,7 @@ def gpt2(
 
     The weight of the output layer is the token table. `size` is small, medium, large or xl;
     `layers`, `width` and `heads` override the values of that size. `positions` is the length of the
-    position table. With `attention="fused"`, memory grows linearly instead of quadratically in
+    position table. With `attention="composed"`, memory grows quadratically instead of linearly in
     `seq_len`. With `loss_chunks` above 1, logits and their gradient take the bytes of one chunk of
     tokens. Inputs: ``tokens`` and ``labels`` (the tokens shifted by one), both (batch, seq_len),
     int32.

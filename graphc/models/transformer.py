@@ -65,7 +65,7 @@ class Block:
     epsilon: float = 1e-5
     project_deviation: float = DEVIATION
     attention: str = "fused"
-    """The attention implementation: "composed" or "fused"."""
+    """The attention implementation: "fused" or "composed"."""
 
     def attend(self, x: Value) -> Value:
         """Apply self-attention and its output projection."""

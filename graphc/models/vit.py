@@ -33,7 +33,7 @@ def vit(
     An encoder over the patches of an image and a class token, which the classifier reads.
 
     `inner` is the hidden width of the feed-forward parts, by default four times `width`.
-    `attention` is "composed" or "fused". Inputs: ``x`` (batch, 3, image, image) and
+    `attention` is "fused" or "composed". Inputs: ``x`` (batch, 3, image, image) and
     ``labels`` (batch,), int32.
     """
     if image % patch:

@@ -115,15 +115,15 @@ def test_options_that_do_not_fit(options, match):
 def test_operands_that_do_not_fit(form):
     attention = functools.partial(g.attention, form=form)
     q, k = g.input("q", (2, 3, 4)), g.input("k", (2, 2, 4))
-    with pytest.raises(ShapeError, match="attention: .*at least as many columns as rows"):
+    with pytest.raises(ShapeError, match=r"attention: .*at least as many columns as rows"):
         attention(q, k, k, causal=True)
     with pytest.raises(ShapeError, match=r"attention: leading axes of q and k.*\[7, 5, 2\]"):
         attention(g.input("r", (7, 5, 2, 3, 4)), g.input("s", (6, 1, 1, 3, 4)), q)
-    with pytest.raises(ShapeError, match="attention: .*heads of q a multiple"):
+    with pytest.raises(ShapeError, match=r"attention: .*heads of q a multiple"):
         attention(g.input("t", (3, 3, 4)), q, q)
-    with pytest.raises(ShapeError, match="attention: .*value width"):
+    with pytest.raises(ShapeError, match=r"attention: .*value width"):
         attention(q, k, g.input("v", (2, 3, 4)))
-    with pytest.raises(ShapeError, match="attention: .*value width"):
+    with pytest.raises(ShapeError, match=r"attention: .*value width"):
         attention(q, g.input("u", (2, 3, 5)), q)
 
 
