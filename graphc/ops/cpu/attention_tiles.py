@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphc.ir.op import Array
+from graphc.ops.cpu.blas import one_blas_thread
 
 TILE_ROWS = 128
 TILE_ELEMENTS = 2**18
@@ -119,6 +120,7 @@ class Sight:
             np.copyto(numbers, 0, where=dropped)
 
 
+@one_blas_thread()
 def attend(
     sight: Sight, q: Array, k: Array, v: Array, y: Array, stats: Array, tile: Array, total: Array
 ) -> None:
@@ -154,6 +156,7 @@ def attend(
             np.add(logarithms, sums, out=logarithms)
 
 
+@one_blas_thread()
 def attend_back(
     sight: Sight,
     dy: Array,
