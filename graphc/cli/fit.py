@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.arguments import add_options, check_writable
-from graphc.cli.models import find_model
+from graphc.cli.models import add_loss, find_model, flag_settings
 from graphc.cli.terminal import say
 from graphc.errors import OptionError
 from graphc.files import write_atomically
@@ -20,6 +21,8 @@ from graphc.torch.versions import require_torch
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
+
+TASK, DTYPE = "causal-lm", "float32"
 
 
 def add(commands: Commands) -> None:
@@ -34,17 +37,16 @@ def add(commands: Commands) -> None:
         "file.onnx",
     )  # fmt: skip
     parser.add_argument(
-        "--task", default="causal-lm", metavar="TASK",
-        help="task of a config.json, such as image-classification (default: causal-lm)",
+        "--task", default=TASK, metavar="TASK",
+        help=f"task of a config.json, such as image-classification (default: {TASK})",
     )  # fmt: skip
     for name, text in (
         ("batch", "examples per step (default: 1)"),
         ("seq", "tokens of an example"),
         ("image", "pixels of the side of an image"),
     ):
-        default = 1 if name == "batch" else None
-        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=text)
-    parser.add_argument("--dtype", default="float32", help="dtype of the parameters")
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
+    parser.add_argument("--dtype", default=DTYPE, help="dtype of the parameters")
     parser.add_argument("--autocast", help="dtype of autocast")
     parser.add_argument(
         "--device", default=DEFAULT_GPU, metavar="D",
@@ -59,6 +61,7 @@ def add(commands: Commands) -> None:
         help="write a page: torch's allocator over the ops of a step",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    add_loss(parser)
     parser.set_defaults(run=run)
 
 
@@ -67,13 +70,10 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         if not options.output.endswith(".html"):
             raise OptionError(f"--output {options.output} must end in .html")
-        if options.checkpoint == "graphc":
-            raise OptionError("--output shows eager steps; omit --checkpoint graphc")
         check_writable(options.output)
     if options.model in MODELS or options.model.endswith(".onnx"):
         return _planned(options)
-    if options.no_plans and options.checkpoint == "graphc":
-        raise OptionError("--no-plans leaves out the plan that --checkpoint graphc asks for")
+    _refuse_combinations(options)
     require_torch()
     from graphc.torch.fit.answer import answer, request_of, source_of
     from graphc.torch.fit.models import from_function
@@ -90,9 +90,10 @@ def run(options: argparse.Namespace) -> int:
         else:
             source = source_of(options.model, options.task)
         sizes: dict[str, Any] = {
-            name: getattr(options, name) for name in ("batch", "seq", "image", "dtype", "autocast")
+            name: getattr(options, name) for name in ("seq", "image", "dtype", "autocast")
         }
-        request = request_of(source, chosen, device, memory, **sizes)
+        batch = 1 if options.batch is None else options.batch
+        request = request_of(source, chosen, device, memory, batch=batch, **sizes)
         found = answer(options.model, request, plans=not options.no_plans)
     if options.json:
         say(json.dumps(found.json))
@@ -106,14 +107,38 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _planned(options: argparse.Namespace) -> int:
-    from graphc.cli import main  # which imports this file
-
-    sizes = {"batch": options.batch, "seq": options.seq, "image": options.image}
-    settings = [f"{name}={size}" for name, size in sizes.items() if size not in (None, 1)]
-    if options.output is not None:
+def _refuse_combinations(options: argparse.Namespace) -> None:
+    """Raise `OptionError` for options that a module of torch has no use for, or not together."""
+    if options.output is not None and options.checkpoint == "graphc":
+        raise OptionError("--output shows eager steps; omit --checkpoint graphc")
+    if options.no_plans and options.checkpoint == "graphc":
+        raise OptionError("--no-plans leaves out the plan that --checkpoint graphc asks for")
+    if flag_settings(options):
         raise OptionError(
-            f"--output shows steps of torch; for {options.model}, run graphc view {options.model}"
+            "--loss and --trainable are for ONNX files; a function returns its loss, or a loss "
+            "function"
         )
+
+
+def _planned(options: argparse.Namespace) -> int:
+    """Run ``graphc plan`` for a network of graphc; raises `OptionError` for options of torch."""
+    from graphc.cli import main  # which imports this file
+    from graphc.torch.fit.options import FitOptions
+
+    model = options.model
+    if options.output is not None:
+        raise OptionError(f"--output shows steps of torch; for {model}, run graphc view {model}")
+    defaults = {**asdict(FitOptions()), "autocast": None, "task": TASK, "no_plans": False}
+    for name, default in defaults.items():
+        if name != "optimizer" and getattr(options, name) != default:
+            raise OptionError(
+                f"--{name.replace('_', '-')} is for modules of torch, and {model} is a network of "
+                "graphc; see graphc plan --help"
+            )
+    sizes = {"batch": options.batch, "seq_len": options.seq, "image": options.image}
+    if options.dtype != DTYPE:
+        sizes["dtype"] = options.dtype
+    settings = [f"{name}={size}" for name, size in sizes.items() if size is not None]
     given = ["--optimizer", options.optimizer, "--device", options.device]
-    return main(["plan", options.model, *settings, *given, *["--json"] * options.json])
+    settings += flag_settings(options)
+    return main(["plan", model, *settings, *given, *["--json"] * options.json])

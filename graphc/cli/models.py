@@ -89,9 +89,13 @@ def add_loss(parser: argparse.ArgumentParser) -> None:
 
 def with_flags(options: argparse.Namespace) -> list[str]:
     """Return the settings, including those from flags of a network from a file."""
+    return [*options.settings, *flag_settings(options)]
+
+
+def flag_settings(options: argparse.Namespace) -> list[str]:
+    """Return the settings from flags of a network from a file."""
     given = {name: getattr(options, name, None) for name in ("loss", "trainable")}
-    told = [f"{name}={value}" for name, value in given.items() if value is not None]
-    return [*options.settings, *told]
+    return [f"{name}={value}" for name, value in given.items() if value is not None]
 
 
 def build(model: str, entries: Sequence[str]) -> Value:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+Treatment = Literal["narrow", "wide", "follow", "lookup"]
+
 Strided = Mapping["Value", tuple[int, ...]]
 """Value → its strides in bytes, for values that are not contiguous and row-major."""
 
@@ -108,7 +110,7 @@ class Op:
     native_16_bit: ClassVar[bool] = False
     """True if the kernel takes 16-bit floats itself; otherwise it runs on float32 copies."""
 
-    precision: ClassVar[Literal["narrow", "wide", "follow", "lookup"]] = "follow"
+    precision: ClassVar[Treatment] = "follow"
     """Treatment of float32 operands in mixed precision, see `graphc.passes.precision`."""
     wide_inputs: ClassVar[tuple[str, ...]] = ()
     """Inputs that stay float32 in mixed precision."""

@@ -10,12 +10,16 @@ computed twice.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from graphc.errors import DTypeError, OptionError, ShapeError, choose, number_between, whole_number
+from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value, keep
+from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
-from graphc.ir.types import TensorType
+from graphc.ir.op import Array, Cost, Recorder
+from graphc.ir.types import TensorType, compute_dtype
 from graphc.ops.batch_total import batch_sum
 from graphc.ops.changed_state import Carrier
 from graphc.ops.choice import cast
@@ -24,8 +28,15 @@ from graphc.ops.cross_entropy import counted, ignored_label
 from graphc.ops.elementwise import Add, Elementwise, add, div, scale
 from graphc.ops.matmul import affine, matmul
 from graphc.ops.reduce import sum
-from graphc.ops.row_cross_entropy import CrossEntropy, CrossEntropyAttributes
-from graphc.ops.shape import full, reshape
+from graphc.ops.row_cross_entropy import (
+    CrossEntropy,
+    CrossEntropyAttributes,
+    CrossEntropyGradient,
+    LabelOp,
+    check_rows,
+    row_scratch,
+)
+from graphc.ops.shape import reshape
 from graphc.ops.stop_gradient import stop_gradient
 
 WHOLE = "use softmax_cross_entropy(affine(...)), which has gradients of every order"
@@ -52,6 +63,71 @@ class CarriedGradient(Elementwise):
     name, inputs = "carried_gradient", ("slope", "dy")
     expression = "slope * dy"
     instead_of_gradient = {"slope": WHOLE, "dy": WHOLE}
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedCrossEntropyAttributes(CrossEntropyAttributes):
+    """The attributes of a cross entropy, and the number of columns after those of the classes.
+
+    The logits there must be so low that the probabilities are 0.
+    """
+
+    padding: Annotated[int, Whole(0)] = 0
+
+
+class CrossEntropyWithSlopes(LabelOp):
+    """The cross entropy of each row of logits with its label, and the gradient of their sum.
+
+    Losses and dlogits are those of `CrossEntropy` and `CrossEntropyGradient` for gradients of 1.
+    Logits of 16 bits have losses in float32, and dlogits of 16 bits. There is no second derivative.
+    """
+
+    name, inputs = "cross_entropy_with_slopes", ("logits", "labels")
+    outputs = ("losses", "dlogits")
+    attributes = PaddedCrossEntropyAttributes
+    precision = "follow"
+    may_overwrite = {"dlogits": ("logits",)}
+    any_strides = True
+    flops_per_element = 0
+    instead_of_gradient = {"logits": WHOLE}
+
+    def infer(
+        self, attributes: PaddedCrossEntropyAttributes, logits: TensorType, labels: TensorType
+    ) -> tuple[TensorType, TensorType]:
+        check_rows(logits, labels, (), attributes)
+        if attributes.padding and attributes.padding >= logits.shape[1]:
+            raise ShapeError(f"padding must leave classes in {logits}, got {attributes.padding}")
+        return labels.with_dtype(compute_dtype(logits.dtype)), logits
+
+    def index_limit(self, node: Node) -> int:
+        classes: int = node.inputs[0].shape[1] - node.attributes.padding
+        return classes
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        return Cost(16 * node.inputs[0].type.elements, moved.bytes_read, moved.bytes_written)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Return the scratch types of both kernels, which share them."""
+        found = row_scratch(node, numbers=4)
+        if not node.attributes.smoothing:
+            return found
+        return (*found, node.inputs[0].type.with_shape((node.inputs[0].shape[1],)))
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        logits: Array,
+        labels: Array,
+        *,
+        losses: Array,
+        dlogits: Array,
+    ) -> None:
+        ones = record.scratch[2][3]
+        CrossEntropy().kernel(record, node, logits, labels, losses=losses, probabilities=dlogits)
+        record(ones.fill, 1)
+        CrossEntropyGradient().kernel(record, node, dlogits, labels, ones, dlogits=dlogits)
 
 
 class WithGradient(Carrier):
@@ -167,10 +243,8 @@ def _chunk(
     The gradients are those of the rows, the weight and, if there is one, the bias.
     """
     logits = affine(rows, weight, bias)
-    node = apply(CrossEntropy, logits, labels, attributes=attributes)
-    losses, probabilities = node.outputs
-    ones = full(losses.shape, 1.0, losses.type.dtype)
-    slope = CrossEntropy.of_losses(attributes, ones, probabilities, labels)
+    given = PaddedCrossEntropyAttributes(attributes.smoothing, attributes.ignored)
+    losses, slope = apply(CrossEntropyWithSlopes, logits, labels, attributes=given).outputs
     gradients = [matmul(slope, weight), matmul(slope, rows, transpose_a=True)]
     if bias is not None:
         gradients.append(sum(slope, 0))

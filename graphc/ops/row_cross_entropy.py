@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
-from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.op import Array, Cost, Op, Recorder, Treatment
 from graphc.ir.types import TensorType, bool_, int64
 from graphc.ops.elementwise import add, float_dtype, mul, scale
 from graphc.ops.embedding import require_integers
@@ -30,11 +30,6 @@ class CrossEntropyAttributes:
 
     smoothing: Annotated[float, Between(0.0, 1.0)] = 0.0
     ignored: Ignored = ()
-    padding: Annotated[int, Whole(0)] = 0
-    """The number of columns after those of the classes.
-
-    The logits there must be so low that the probabilities are 0.
-    """
 
 
 def _check_ignored(ignored: tuple[int, ...]) -> None:
@@ -42,7 +37,7 @@ def _check_ignored(ignored: tuple[int, ...]) -> None:
         raise OptionError(f"at most one label can be ignored, got {ignored}")
 
 
-def _check_rows(
+def check_rows(
     table: TensorType,
     labels: TensorType,
     weights: tuple[TensorType, ...],
@@ -51,8 +46,6 @@ def _check_rows(
     """Raise an error unless labels and class weights fit a table (rows, classes)."""
     require_integers(labels, "labels")
     _check_ignored(attributes.ignored)
-    if attributes.padding and attributes.padding >= table.shape[-1]:
-        raise ShapeError(f"padding must leave classes in {table}, got {attributes.padding}")
     if table.rank != 2 or labels.shape != table.shape[:1]:
         raise ShapeError(f"labels of {table}, (rows, classes), must be (rows,), got {labels}")
     if len(weights) > 1 or any(w.shape != table.shape[1:] for w in weights):
@@ -64,7 +57,7 @@ class LabelOp(Op):
     """Base of ops on labels: integers that number classes, and optionally one ignored label."""
 
     indices = ("labels",)
-    precision = "wide"
+    precision: ClassVar[Treatment] = "wide"
     instead_of_gradient = {"weights": "pass class weights through graphc.stop_gradient"}
 
     def ignored_index(self, node: Node) -> int | None:
@@ -94,12 +87,11 @@ class CrossEntropy(LabelOp):
         labels: TensorType,
         *weights: TensorType,
     ) -> tuple[TensorType, TensorType]:
-        _check_rows(logits, labels, weights, attributes)
+        check_rows(logits, labels, weights, attributes)
         return logits.with_shape(labels.shape), logits
 
     def index_limit(self, node: Node) -> int:
-        classes: int = node.inputs[0].shape[1] - node.attributes.padding
-        return classes
+        return node.inputs[0].shape[1]
 
     def cost(self, node: Node) -> Cost:
         moved = super().cost(node)
@@ -117,24 +109,13 @@ class CrossEntropy(LabelOp):
         """Return the gradient through the losses and, for second derivatives, the probabilities."""
         parts = []
         if dlosses is not None:
-            parts.append(self.of_losses(node.attributes, dlosses, probabilities, labels, weights))
+            given = (probabilities, labels, dlosses, *weights)
+            parts.append(apply(CrossEntropyGradient, *given, attributes=node.attributes).output)
         if dprobabilities is not None:
             rows = AxisAttributes(1)
             operands = (probabilities, dprobabilities)
             parts.append(apply(SoftmaxGradient, *operands, attributes=rows).output)
         return add(*parts) if len(parts) == 2 else parts[0]
-
-    @staticmethod
-    def of_losses(
-        attributes: CrossEntropyAttributes,
-        dlosses: Value,
-        probabilities: Value,
-        labels: Value,
-        weights: tuple[Value, ...] = (),
-    ) -> Value:
-        """Return the gradient of the logits through the losses."""
-        operands = (probabilities, labels, dlosses, *weights)
-        return apply(CrossEntropyGradient, *operands, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """Return the scratch types of the kernel.
@@ -143,7 +124,7 @@ class CrossEntropy(LabelOp):
         row, and the sum of class weights. The four numbers are the maximum (later the logarithm of
         the sum), the label's term, the label's weight, and the sum over all classes.
         """
-        return _row_scratch(node, numbers=4)
+        return row_scratch(node, numbers=4)
 
     def kernel(
         self,
@@ -156,7 +137,7 @@ class CrossEntropy(LabelOp):
         probabilities: Array,
     ) -> None:
         smoothing = node.attributes.smoothing
-        places, skipped, rows, total = record.scratch
+        places, skipped, rows, total, *_ = record.scratch
         row, chosen, factor, spread = (number[:, None] for number in rows)
         _record_skipped(record, labels, node.attributes.ignored, skipped)
         record(_counted_places, labels, logits.shape[1], places, skipped)
@@ -185,7 +166,8 @@ class CrossEntropy(LabelOp):
         record(np.copyto, losses, 0, where=skipped)
 
 
-def _row_scratch(node: Node, numbers: int) -> tuple[TensorType, ...]:
+def row_scratch(node: Node, numbers: int) -> tuple[TensorType, ...]:
+    """Return the scratch types of a cross entropy, with this count of numbers per row."""
     table = node.inputs[0].type
     rows = table.shape[0]
     return (
@@ -254,7 +236,7 @@ class CrossEntropyGradient(LabelOp):
         dlosses: TensorType,
         *weights: TensorType,
     ) -> TensorType:
-        _check_rows(probabilities, labels, weights, attributes)
+        check_rows(probabilities, labels, weights, attributes)
         float_dtype(probabilities, dlosses)
         if dlosses.shape != labels.shape:
             raise ShapeError(
@@ -263,8 +245,7 @@ class CrossEntropyGradient(LabelOp):
         return probabilities
 
     def index_limit(self, node: Node) -> int:
-        classes: int = node.inputs[0].shape[1] - node.attributes.padding
-        return classes
+        return node.inputs[0].shape[1]
 
     def gradient_probabilities(
         self, node: Node, ddlogits: Value, labels: Value, dlosses: Value, weights: tuple[Value, ...]
@@ -300,7 +281,7 @@ class CrossEntropyGradient(LabelOp):
         the label, with a and b as in the class docstring. With smoothing, b follows, one number per
         class.
         """
-        found = _row_scratch(node, numbers=3)
+        found = row_scratch(node, numbers=3)
         if not node.attributes.smoothing:
             return found
         return (*found, node.inputs[0].type.with_shape((node.inputs[0].shape[1],)))
@@ -316,7 +297,7 @@ class CrossEntropyGradient(LabelOp):
         dlogits: Array,
     ) -> None:
         a, classes = node.attributes, dlogits.shape[1]
-        places, skipped, (factor, own, chosen), total, *spread = record.scratch
+        places, skipped, (factor, own, chosen, *_), total, *spread = record.scratch
         flat = dlogits.reshape(-1)
         _record_skipped(record, labels, a.ignored, skipped)
         record(_counted_places, labels, classes, places, skipped)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.rewrite import Rewriter
+from graphc.ops.choice import cast
 from graphc.ops.cross_entropy import SoftmaxCrossEntropy
 from graphc.ops.elementwise import scale
 from graphc.ops.linear_cross_entropy import sum_of_losses
@@ -126,4 +127,5 @@ def _by_parts(loss: _Loss, fresh: Node, rewriter: Rewriter) -> Value:
     is_plain = isinstance(loss.losses.op, SoftmaxCrossEntropy)
     attributes = CrossEntropyAttributes() if is_plain else loss.losses.attributes
     total = sum_of_losses(x, weight, bias[0] if bias else None, labels, attributes, loss.chunks)
+    total = cast(total, loss.total.outputs[0].type.dtype)
     return scale(total, 1 / labels.shape[0]) if loss.is_mean else total

@@ -24,10 +24,9 @@ from graphc.ir.types import DType, bfloat16, float16
 from graphc.ops.choice import Cast
 from graphc.ops.concat import concat
 from graphc.ops.indexing import slice_
-from graphc.ops.linear_cross_entropy import GradientSum
+from graphc.ops.linear_cross_entropy import CrossEntropyWithSlopes, GradientSum
 from graphc.ops.matmul import Linear, Matmul, matmul
 from graphc.ops.reduce import Sum
-from graphc.ops.row_cross_entropy import CrossEntropy, CrossEntropyGradient
 from graphc.ops.shape import full, reshape
 
 MULTIPLE = 8
@@ -50,15 +49,11 @@ def pad_classes(graph: Graph) -> Graph:
 
 
 def _layer(graph: Graph, losses: Node) -> Node | None:
-    """Return the product that computes the logits of a cross entropy, if padding makes it faster.
+    """Return the product that computes the logits of a chunk's losses, if padding makes it faster.
 
-    The cross entropy must have a gradient. Returns None otherwise.
+    Returns None otherwise.
     """
-    if not isinstance(losses.op, CrossEntropy) or len(losses.inputs) > 2:
-        return None
-    readers = [graph.nodes[step] for step in graph.uses[losses.outputs[1]]]
-    chunked = any(isinstance(node.op, CrossEntropyGradient) for node in readers)
-    if losses.attributes.smoothing or not chunked:
+    if not isinstance(losses.op, CrossEntropyWithSlopes) or losses.attributes.smoothing:
         return None
     logits = losses.inputs[0]
     while logits.node is not None and len(graph.uses[logits]) == 1 and logits not in graph.visible:
@@ -149,7 +144,7 @@ class _Padded:
             operands = [each.value for each in given if each is not None]
             return _Wide(self.same(node, operands), 0, first.classes)
         operands = [first.value, *self.cut(node.inputs[1:])]
-        if isinstance(node.op, CrossEntropy | CrossEntropyGradient):
+        if isinstance(node.op, CrossEntropyWithSlopes):
             padding = first.value.shape[1] - first.classes
             return _Wide(self.same(node, operands, padding=padding), 1, first.classes)
         if isinstance(node.op, Cast):

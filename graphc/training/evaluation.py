@@ -11,6 +11,7 @@ from graphc.ir.graph import Node, Value
 from graphc.ops import reduce
 from graphc.ops.choice import cast, equal, where
 from graphc.ops.cross_entropy import SoftmaxCrossEntropy
+from graphc.ops.linear_cross_entropy import CrossEntropyWithSlopes
 from graphc.ops.order import argmax
 from graphc.ops.row_cross_entropy import CrossEntropy
 
@@ -52,7 +53,7 @@ class Evaluation:
 
 
 def _is_classification(node: Node) -> bool:
-    return isinstance(node.op, SoftmaxCrossEntropy | CrossEntropy)
+    return isinstance(node.op, SoftmaxCrossEntropy | CrossEntropy | CrossEntropyWithSlopes)
 
 
 def _counts(node: Node) -> dict[str, Value]:
@@ -62,7 +63,8 @@ def _counts(node: Node) -> dict[str, Value]:
     rows whose label is not ignored.
     """
     logits, labels = node.inputs[0], cast(node.inputs[1], "int64")
-    ignored = node.attributes.ignored if isinstance(node.op, CrossEntropy) else ()
+    is_plain = isinstance(node.op, SoftmaxCrossEntropy)
+    ignored = () if is_plain else node.attributes.ignored
     counted = cast(equal(labels, labels), "float32")
     if ignored:
         counted = where(equal(labels, ignored[0]), 0.0, counted)

@@ -28,6 +28,7 @@ from graphc.ops import (
     choice,
     cross_entropy,
     embedding,
+    linear_cross_entropy,
     norm,
     norm_gradient,
     random,
@@ -244,6 +245,14 @@ LONG = [
     long(
         "cross_entropy_gradient", direct(row_cross_entropy.CrossEntropyGradient, SMOOTH),
         (ROWS, (3,), (3,), (2112,)), (FLOAT, "int64", FLOAT, FLOAT),
+    ),
+    long(
+        "cross_entropy_with_slopes",
+        direct(
+            linear_cross_entropy.CrossEntropyWithSlopes,
+            linear_cross_entropy.PaddedCrossEntropyAttributes(0.1, (1,)),
+        ),
+        (ROWS, (3,)), (FLOAT, "int64"),
     ),
 ]  # fmt: skip
 

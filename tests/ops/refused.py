@@ -100,8 +100,9 @@ REFUSED = {
     "conv2d_weight_gradient": {
         **CONVOLUTION, "window": (*EXTENTS, (7, 7)), "accumulate": (True,),
     },
-    "cross_entropy": {"smoothing": PART, "ignored": LABELS, "padding": PADDING},
-    "cross_entropy_gradient": {"smoothing": PART, "ignored": LABELS, "padding": PADDING},
+    "cross_entropy": {"smoothing": PART, "ignored": LABELS},
+    "cross_entropy_gradient": {"smoothing": PART, "ignored": LABELS},
+    "cross_entropy_with_slopes": {"smoothing": PART, "ignored": LABELS, "padding": PADDING},
     "cumsum": AXIS,
     "dropout": {"rate": RATE, "stream": STREAM},
     "dropped_attention": {**ATTENTION, "rate": RATE, "stream": STREAM},

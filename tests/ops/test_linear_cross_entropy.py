@@ -5,7 +5,9 @@ import pytest
 
 import graphc as g
 from graphc.errors import DTypeError, GradientError, OptionError, ShapeError
+from graphc.ir.builder import apply
 from graphc.models import gpt2
+from graphc.ops.linear_cross_entropy import CrossEntropyWithSlopes, PaddedCrossEntropyAttributes
 from graphc.plans.check_plan import check_plan
 
 ROWS, INPUTS, CLASSES = 12, 5, 7
@@ -58,6 +60,36 @@ def test_it_trains_as_the_two_do(options):
     np.testing.assert_allclose(losses, wanted, rtol=1e-13)
     for name, array in expected.items():
         np.testing.assert_allclose(states[name], array, rtol=1e-12, atol=1e-14, err_msg=name)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_logits_of_16_bits_change_gradients_within_their_rounding(smoothing):
+    """The logits x become x + d with |d| <= e = 2^-9 max |x|, for the 8 bits of bfloat16.
+
+    Each exp(x) then changes by a factor from exp(-e) to exp(e), and so does their sum, so p changes
+    by a factor from exp(-2e) to exp(2e), and by at most p (exp(2e) - 1). The result is rounded by
+    at most 2^-9 of itself. A loss, log(sum) - x[label], changes by at most 2e. Float32 adds less
+    than 1e-5 to either.
+    """
+    rng = np.random.default_rng(1)
+    x = 4 * rng.standard_normal((9, 50), np.float32)
+    labels = rng.integers(0, 50, 9, np.int32)
+    found = {}
+    for dtype in ("bfloat16", "float64"):
+        logits, t = g.input("x", x.shape, dtype), g.input("t", labels.shape, "int32")
+        node = apply(
+            CrossEntropyWithSlopes, logits, t, attributes=PaddedCrossEntropyAttributes(smoothing)
+        )
+        outputs = {"losses": node.outputs[0], "slopes": g.cast(node.outputs[1], "float64")}
+        assert node.outputs[0].type.dtype.name == ("float32" if dtype == "bfloat16" else dtype)
+        given = {"x": x.astype(logits.type.dtype.numpy), "t": labels}
+        found[dtype] = g.compile(outputs=outputs, poison=True).step(given)
+    exact, narrow = found["float64"], found["bfloat16"]
+    e = 2.0**-9 * np.abs(x).max()
+    p = np.exp(x - np.logaddexp.reduce(x, 1, keepdims=True))
+    bound = p * np.expm1(2 * e) + 2.0**-9 * np.abs(exact["slopes"]) + 1e-5
+    assert (np.abs(narrow["slopes"] - exact["slopes"]) <= bound).all()
+    assert (np.abs(narrow["losses"] - exact["losses"]) <= 2 * e + 1e-5).all()
 
 
 def test_micro_batches_are_averaged():

@@ -112,7 +112,7 @@ def trained(loss, **options):
 
 
 def losses_in(graph):
-    return sum(node.op.name == "cross_entropy" for node in graph.nodes)
+    return sum(node.op.name == "cross_entropy_with_slopes" for node in graph.nodes)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

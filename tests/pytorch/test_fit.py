@@ -99,6 +99,22 @@ def test_a_plan_cannot_shrink_the_update():
     assert found.found.allocated_bytes > found.planned.planned_bytes
 
 
+def test_no_plan_is_made_if_the_states_alone_do_not_fit():
+    found = answer("m", request(5), plans=True)
+    assert found.planned is None
+    told = "graphc cannot plan this step: parameters, gradients and optimizer states need 6.02 MiB"
+    assert told in list(found.lines())
+    assert found.batch == 0
+
+
+def test_steps_on_more_ranks_are_not_recorded_again():
+    asked = request(300, batch=8)
+    ranks = with_options(asked, shard="zero3", ranks=4)
+    anew, reused = predict(ranks), predict(ranks, predict(asked).recorded)
+    assert reused.by_kind_bytes == anew.by_kind_bytes
+    assert reused.trace == anew.trace
+
+
 def test_micro_batches_add_no_gradients_to_the_update():
     """Those of the last micro-batch are added to the others, and freed, before the update."""
     asked = with_options(request(64, batch=1), checkpoint="graphc", accumulate=2)

@@ -149,6 +149,41 @@ def _row_gradients(node: Node, places: Places) -> NodeCalls:
     return NodeCalls((Along(node.op.name, program, whole=True),))
 
 
+@programs_of("cross_entropy_with_slopes")
+def _row_losses_and_slopes(node: Node, places: Places) -> NodeCalls:
+    """Return a program with a loss for each row, and the gradients of its elements.
+
+    A label out of range selects no logit, which counts as 0.
+    """
+    logits, labels = node.inputs
+    losses, dlogits = node.outputs
+    a, (rows, classes) = node.attributes, logits.shape
+    sums = {**TOTAL.of, "chosen": "where(place == label, x - peak, 0)"}
+    loss = "(log(total) - chosen) * kept"
+    slope, factor = "exp(x - peak) * factor - where(place == label, kept, 0)", "kept / total"
+    if a.smoothing:
+        sums["spread"] = "x - peak"
+        loss += " + (classes * log(total) - spread) * share"
+        slope, factor = f"{slope} - share", "(kept + classes * share) / total"
+    program = Lines(
+        logits.shape,
+        (1,),
+        (
+            operand("x", logits, places[logits], logits.shape),
+            *_row_operands(logits, labels, (), places),
+        ),
+        (
+            on_frame("losses", losses, places[losses], (rows, 1), logits.shape),
+            operand("dlogits", dlogits, places[dlogits], logits.shape),
+        ),
+        (PEAK, Reduce("Sum", sums), Numbers({"factor": factor})),
+        per_line={"losses": _unless_ignored(a.ignored, loss)},
+        per_element={"dlogits": _unless_ignored(a.ignored, slope)},
+        constants={"kept": 1 - a.smoothing, "share": a.smoothing / classes, "classes": classes},
+    )
+    return NodeCalls((Along(node.op.name, program, whole=True),))
+
+
 @kernels_of("label_weight")
 def _label_weights(node: Node, places: Places) -> NodeCalls:
     """Return a launch that looks up the weight of each label; labels out of range are clamped."""

@@ -44,6 +44,12 @@ def _cross_entropy(
     return [losses, on("Exp", logarithms) if node.outputs[1] in on.read else None]
 
 
+@exports("cross_entropy_with_slopes")
+def _losses(node: Node, on: Emission, logits: str, labels: str) -> list[str | None]:
+    """Return the losses; forward graphs have no use for the gradient."""
+    return [_cross_entropy(node, on, logits, labels)[0], None]
+
+
 def _counted(node: Node, on: Emission, labels: str, numbers: str, dtype: DType) -> str:
     """Set the element of `numbers` to 0 for each label that is ignored."""
     if not node.attributes.ignored:

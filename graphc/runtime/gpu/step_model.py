@@ -52,11 +52,12 @@ multiple of `EXTENT_MULTIPLE`. cuBLASLt computes them without Hopper's matrix in
 their strides. Measured with a vocabulary of 50,257."""
 
 READS: Mapping[str, float] = {
-    "cross_entropy": 3.0, "cross_entropy_gradient": 2.0, "norm_parameter_gradients": 2.6,
+    "cross_entropy": 3.0, "cross_entropy_gradient": 2.0, "cross_entropy_with_slopes": 2.0,
+    "norm_parameter_gradients": 2.6,
 }  # fmt: skip
 """Op → the number of passes over its operands that explains the measured time of its kernel. Cross
-entropy reads its rows three times, one element per load. Sums over columns load 2 bytes at a
-time."""
+entropy reads its rows three times, one element per load; with slopes, which is not measured yet, it
+reads them three times and writes them once. Sums over columns load 2 bytes at a time."""
 
 OWN_PRODUCTS = 7 / 5
 """The ratio of computed to necessary products in graphc's gradient of attention. It computes two of

@@ -211,6 +211,7 @@ def _denoiser(config: Mapping[str, Any]) -> Source:
     def source(sizes: Sizes) -> Call:
         _refuse_attention(sizes, name)
         diffusers = _library("diffusers")
+        diffusers.utils.logging.set_verbosity_error()  # it warns about dtypes of modules
         kind = {"dtype": sizes.dtype}
         with _building(name):
             module = getattr(diffusers, name).from_config(dict(config)).train().to(sizes.dtype)

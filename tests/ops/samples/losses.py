@@ -74,6 +74,22 @@ def entropy_samples(label, smoothing, ignored, weighted):
     ]  # fmt: skip
 
 
+def with_slopes(smoothing, ignored):
+    a = linear_cross_entropy.PaddedCrossEntropyAttributes(
+        smoothing, () if ignored is None else (ignored,)
+    )
+
+    def reference(logits, labels):
+        losses, p = row_entropy(smoothing, ignored)(logits, labels)
+        return losses, row_entropy_back(smoothing, ignored)(p, labels, np.ones(labels.shape))
+
+    return Sample(
+        "cross_entropy_with_slopes", direct(linear_cross_entropy.CrossEntropyWithSlopes, a),
+        (M, (3,)), reference, dtypes=(FLOAT, LABELS), int_limit=4,
+        label=" smooth" if smoothing else "",
+    )  # fmt: skip
+
+
 def weight_sample(label, ignored):
     a = row_cross_entropy.LabelWeightAttributes(() if ignored is None else (ignored,))
     return Sample(
@@ -98,6 +114,8 @@ SAMPLES = [
     *entropy_samples(" plain", 0.0, None, weighted=False),
     *entropy_samples(" smooth", 0.25, 3, weighted=False),
     *entropy_samples(" weighted", 0.0, 3, weighted=True),
+    with_slopes(0.0, None),
+    with_slopes(0.25, 3),
     Sample(
         "binary_cross_entropy",
         direct(loss.BinaryCrossEntropy), (M, M, (4,)), binary_entropy,
