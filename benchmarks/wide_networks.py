@@ -60,13 +60,15 @@ def uvit(
     patches: int = 256,
     channels: int = 12,
     batch: int = 64,
+    attention: str = "composed",
 ) -> graphc.Value:
     """A transformer with long skips, in the form of U-ViT (Bao et al., 2022).
 
     By default as large as U-ViT-S/2 on images of 32 x 32. Of 2 · pairs + 1 blocks the last read
     what the first made, the latest first, side by side with what the block before made, through a
     linear layer. A token of its own carries the time. Other than there, the products for queries,
-    keys and values have biases, and no convolution smooths the patches at the end.
+    keys and values have biases, and no convolution smooths the patches at the end. Attention is
+    composed as in earlier tables: its maps are (rows x columns).
 
     Inputs: ``x`` (batch, patches, channels), ``time`` (batch, 1, width), embedded, and ``noise``,
     like x. The loss is the mean squared error of the noise that is predicted.
@@ -78,7 +80,7 @@ def uvit(
         drawn = graphc.Initial("normal", DEVIATION)
         place = graphc.parameter("position", (1 + patches, width), initial=drawn)
         h = graphc.concat([time, graphc.linear(x, width)], axis=1) + place
-    block = Block(heads, 4 * width)
+    block = Block(heads, 4 * width, attention=attention)
     skips: list[graphc.Value] = []
     for number in range(2 * pairs + 1):
         with graphc.scope(f"layer{number}"):

@@ -38,7 +38,7 @@ if EMULATED:
 
 NETWORKS: dict[str, tuple[Callable[[], Any], Any]] = {
     "gpt2": (
-        lambda: MODELS["gpt2"](**GPT2, drop=0.0, attention="fused"),
+        lambda: MODELS["gpt2"](**GPT2, drop=0.0),
         graphc.optim.Adam(1e-4),
     ),
     "resnet50": (

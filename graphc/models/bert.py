@@ -30,13 +30,13 @@ def bert(
     masked: int = 76,
     drop: float = 0.1,
     dtype: str = "float32",
-    attention: str = "composed",
+    attention: str = "fused",
 ) -> Value:
     """BERT (Devlin et al., 2018) for masked-token prediction, with a tied output layer.
 
     The weight of the output layer is the token table. `size` is base or large; `layers`, `width`
     and `heads` override the values of that size. Sequences are not padded. `attention` is
-    "composed" or "fused". Inputs, all int32: ``tokens`` and ``segments`` (0 or 1), both (batch,
+    "fused" or "composed". Inputs, all int32: ``tokens`` and ``segments`` (0 or 1), both (batch,
     seq_len); ``places`` (batch, masked), the indices of masked tokens among all batch · seq_len;
     ``labels`` (batch, masked), the original tokens.
     """

@@ -34,14 +34,14 @@ def gpt2(
     positions: int = 1024,
     drop: float = 0.1,
     dtype: str = "float32",
-    attention: str = "composed",
+    attention: str = "fused",
     loss_chunks: int = 1,
 ) -> Value:
     """GPT-2 (Radford et al., 2019) for next-token prediction, with a tied output layer.
 
     The weight of the output layer is the token table. `size` is small, medium, large or xl;
     `layers`, `width` and `heads` override the values of that size. `positions` is the length of the
-    position table. With `attention="fused"`, memory grows linearly instead of quadratically in
+    position table. With `attention="composed"`, memory grows quadratically instead of linearly in
     `seq_len`. With `loss_chunks` above 1, logits and their gradient take the bytes of one chunk of
     tokens. Inputs: ``tokens`` and ``labels`` (the tokens shifted by one), both (batch, seq_len),
     int32.
@@ -72,7 +72,7 @@ def gpt2_features(
     positions: int,
     drop: float,
     dtype: str,
-    attention: str = "composed",
+    attention: str = "fused",
 ) -> tuple[Value, Value]:
     """Return the network's features (batch, seq_len, width), and the token table.
 

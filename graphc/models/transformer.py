@@ -64,8 +64,8 @@ class Block:
     drop: float = 0.0
     epsilon: float = 1e-5
     project_deviation: float = DEVIATION
-    attention: str = "composed"
-    """The attention implementation: "composed" or "fused"."""
+    attention: str = "fused"
+    """The attention implementation: "fused" or "composed"."""
 
     def attend(self, x: Value) -> Value:
         """Apply self-attention and its output projection."""

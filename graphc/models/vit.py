@@ -26,14 +26,14 @@ def vit(
     batch: int = 32,
     drop: float = 0.0,
     dtype: str = "float32",
-    attention: str = "composed",
+    attention: str = "fused",
 ) -> Value:
     """Vision transformer (Dosovitskiy et al., 2020), by default ViT-B/16.
 
     An encoder over the patches of an image and a class token, which the classifier reads.
 
     `inner` is the hidden width of the feed-forward parts, by default four times `width`.
-    `attention` is "composed" or "fused". Inputs: ``x`` (batch, 3, image, image) and
+    `attention` is "fused" or "composed". Inputs: ``x`` (batch, 3, image, image) and
     ``labels`` (batch,), int32.
     """
     if image % patch:

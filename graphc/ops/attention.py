@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from graphc.errors import OptionError, ShapeError, choose, truth, whole_number
+from graphc.errors import DTypeError, OptionError, ShapeError, choose, truth, whole_number
 from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Value
-from graphc.ir.types import broadcast_shapes
+from graphc.ir.types import bool_, broadcast_shapes, compute_dtype
 from graphc.ops.composed_attention import ComposedAttention
 from graphc.ops.concat import split
 from graphc.ops.dropped_attention import dropped_attention
@@ -38,7 +38,7 @@ def attention(
     causal: Causal = False,
     drop: float = 0.0,
     scale: float | None = None,
-    form: str = "composed",
+    form: str = "fused",
     *,
     mask: Value | None = None,
 ) -> Value:
@@ -57,10 +57,10 @@ def attention(
       column. A float mask is added to the scores, and -inf hides a column. A row that attends to
       nothing is 0 and has no gradient.
     - `drop` is the dropout rate of the weights in training; both forms drop the same elements.
-    - The `form` "fused" needs equal leading axes, except for the heads. The result and the
-      gradients of q, k and v store no weights, so memory grows linearly with the number of
-      positions (Dao et al., 2022). Gradients of masks and derivatives of higher order store
-      matrices (rows x columns).
+    - With the `form` "fused", the result and the gradients of q, k and v store no weights, so
+      memory grows linearly with the number of positions (Dao et al., 2022). Gradients of masks and
+      derivatives of higher order store matrices (rows x columns). The form "composed" stores the
+      weights for the gradient.
 
     Raises `ShapeError` if the operands do not fit, `DTypeError` for a mask of another dtype, and
     `OptionError` for another form or an invalid rate.
@@ -73,12 +73,29 @@ def attention(
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else _factor(scale)
     from_first = _is_from_first(causal)
     given = () if mask is None else (as_value("attention: mask", mask),)
-    if choose("attention: form", form, ATTENTION_FORMS) == "fused":
-        attributes = AttentionAttributes(factor, bool(causal), from_first)
-        return _fused(q, k, v, given, attributes, dropout_rate("attention", drop))
-    rate = dropout_rate("attention", drop)
-    drawn = DropoutAttributes(rate, next_stream()) if rate else None
+    _check_widths(q, k, v)
     shared = _heads_that_share(q, k, v)
+    if shared == 1:
+        _leading_axes(q, k, v)
+    if causal and not from_first and q.shape[-2] > k.shape[-2]:
+        raise ShapeError(
+            "attention: causal attention needs at least as many columns as rows, got "
+            f'{q.type} and {k.type}; use causal="first" for more rows'
+        )
+    fused = choose("attention: form", form, ATTENTION_FORMS) == "fused"
+    wide = compute_dtype(q.type.dtype) if fused else q.type.dtype
+    for each in given:
+        if each.type.dtype not in (bool_, q.type.dtype, wide):
+            raise DTypeError(
+                f"attention: a mask must be bool or {q.type.dtype}, the dtype of q, got "
+                f"{each.type}; convert it with graphc.cast"
+            )
+    rate = dropout_rate("attention", drop)
+    if fused:
+        if shared == 1:
+            q, k, v = _with_equal_axes(q, k, v)
+        return _fused(q, k, v, given, AttentionAttributes(factor, bool(causal), from_first), rate)
+    drawn = DropoutAttributes(rate, next_stream()) if rate else None
     return ComposedAttention(q, k, v, given, factor, bool(causal), from_first, shared, drawn).y
 
 
@@ -94,6 +111,14 @@ def _is_from_first(causal: Causal) -> bool:
     else:
         truth("attention: causal", causal, ', or "first" or "last"')
     return causal == "first"
+
+
+def _check_widths(q: Value, k: Value, v: Value) -> None:
+    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise ShapeError(
+            "attention: q must be (..., rows, width), k (..., columns, width) and v (..., columns, "
+            f"value width), got {q.type}, {k.type} and {v.type}"
+        )
 
 
 def _heads_that_share(q: Value, k: Value, v: Value) -> int:
@@ -118,12 +143,6 @@ def _fused(
 ) -> Value:  # fmt: skip
     """Compute fused attention; leading axes are added or merged to (batch, heads, rows, width)."""
     leading = q.shape[:-2]
-    ranks = q.type.rank == k.type.rank == v.type.rank
-    if not ranks or not leading[:-1] == k.shape[:-3] == v.shape[:-3]:
-        raise ShapeError(
-            f"fused attention needs equal leading axes except for the heads, got {q.type}, "
-            f"{k.type} and {v.type}"
-        )
     outer = math.prod(leading[:-1])
     scores = (*leading, q.shape[-2], k.shape[-2])
     given = [_mask_of_four(mask, scores) for mask in masks]
@@ -133,6 +152,24 @@ def _fused(
     else:
         y = dropped_attention(q, k, v, given, attributes, rate)
     return reshape(y, (*leading, *y.shape[-2:]))
+
+
+def _leading_axes(q: Value, k: Value, v: Value) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the leading axes to which those of k and v broadcast, and those of all three."""
+    own = broadcast_shapes("attention: leading axes of k and v", k.shape[:-2], v.shape[:-2])
+    return own, broadcast_shapes("attention: leading axes of q and k", q.shape[:-2], own)
+
+
+def _with_equal_axes(q: Value, k: Value, v: Value) -> tuple[Value, Value, Value]:
+    """Broadcast leading axes, except that one head of k and v remains one."""
+    own, leading = _leading_axes(q, k, v)
+    heads = (own[-1] if own else 1,) if leading else ()
+    of_keys = (*leading[:-1], *heads)
+    return (
+        broadcast_to(q, (*leading, *q.shape[-2:])),
+        broadcast_to(k, (*of_keys, *k.shape[-2:])),
+        broadcast_to(v, (*of_keys, *v.shape[-2:])),
+    )
 
 
 def _mask_of_four(mask: Value, scores: tuple[int, ...]) -> Value:
@@ -152,7 +189,7 @@ def multi_head_attention(
     heads: int,
     causal: Causal = False,
     drop: float = 0.0,
-    form: str = "composed",
+    form: str = "fused",
     *,
     keys: Value | None = None,
     values: Value | None = None,

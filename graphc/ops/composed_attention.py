@@ -21,7 +21,7 @@ from functools import cached_property
 import ml_dtypes
 import numpy as np
 
-from graphc.errors import DTypeError, ShapeError
+from graphc.errors import ShapeError
 from graphc.ir.builder import SEED, STEP, apply, constant
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_, broadcast_shapes
@@ -159,11 +159,6 @@ def _softmax(scores: Value, causal: bool, from_first: bool, masks: Sequence[Valu
     """Return the softmax of scores (..., rows, columns) over the columns that each row attends
     to."""
     rows, columns = scores.shape[-2:]
-    if causal and not from_first and rows > columns:
-        raise ShapeError(
-            "attention: causal attention needs at least as many columns as rows, got "
-            f'{scores.type}; use causal="first" for more rows'
-        )
     if not masks and not causal:
         return softmax(scores)
     if not masks and (not from_first or rows == columns):
@@ -174,11 +169,6 @@ def _softmax(scores: Value, causal: bool, from_first: bool, masks: Sequence[Valu
             raise ShapeError(f"attention: mask {mask.type} does not broadcast to {scores.type}")
         seen = mask
         if mask.type.dtype != bool_:
-            if mask.type.dtype != scores.type.dtype:
-                raise DTypeError(
-                    f"attention: a mask must be bool or {scores.type.dtype}, the dtype of q, got "
-                    f"{mask.type}; convert it with graphc.cast"
-                )
             # Exclude -inf from the scores: softmax of a row with only -inf would be NaN.
             lowest = -float(ml_dtypes.finfo(mask.type.dtype.numpy).max)  # type: ignore[no-untyped-call]
             seen = less_equal(lowest, mask)

@@ -12,12 +12,9 @@ attention without dropout (Dao et al., 2022).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
-
-import numpy as np
 
 from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import SEED, STEP, apply
@@ -27,6 +24,7 @@ from graphc.ir.op import Array, Recorder
 from graphc.ir.types import TensorType, bool_, int64
 from graphc.ops.choice import cast
 from graphc.ops.cpu.attention_tiles import Dropping, tile_shape
+from graphc.ops.cpu.dropout_mask import ROUNDS, draw_dropped
 from graphc.ops.fused_attention import (
     Attention,
     AttentionGradient,
@@ -34,19 +32,8 @@ from graphc.ops.fused_attention import (
     composed,
     mask_gradient,
 )
-from graphc.ops.random import (
-    LOW,
-    TILE_BLOCKS,
-    DropoutAttributes,
-    RandomOp,
-    check_counters,
-    draw_stays,
-    next_stream,
-)
+from graphc.ops.random import LOW, RandomOp, check_counters, least_that_stays, next_stream
 from graphc.ops.tiled_attention import AttentionAttributes, TiledAttention
-
-LANES = 4
-"""The number of elements whose masks one block of random words determines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,39 +52,22 @@ class DroppingAttention(RandomOp, TiledAttention):
     flops_per_pair = TiledAttention.flops_per_pair + RandomOp.flops_per_element
 
     def drawing_scratch(self, node: Node) -> tuple[TensorType, ...]:
-        """Return scratch types: counters, products and elements of some blocks, and a tile's
-        mask."""
+        """Return scratch types: the keys of all rounds, and a tile's mask."""
         q, k, _ = self.operands(node)
         rows, columns = tile_shape(q.shape[2], k.shape[2])
-        blocks = min(TILE_BLOCKS, rows * columns // LANES + 2)
-        return (
-            TensorType((4, blocks), int64),
-            TensorType((2, blocks), int64),
-            TensorType((LANES * blocks,), bool_),
-            TensorType((rows * columns,), bool_),
-        )
+        return TensorType((ROUNDS, 2), int64), TensorType((rows * columns,), bool_)
 
     def dropping(self, node: Node, seed: Array, step: Array, scratch: Sequence[Array]) -> Dropping:
         """Return the dropout of the node's weights in the current step."""
         q, k, _ = self.operands(node)
-        rate, (counter, product, stays, workspace) = node.attributes.rate, scratch
-        drawn = DropoutAttributes(rate, node.attributes.stream)
-        draw = functools.partial(_draw, drawn, seed, step, counter, product, stays)
+        keys, workspace = scratch
+        rate, stream = node.attributes.rate, node.attributes.stream
+        given = (stream, seed, step.reshape(1), least_that_stays(rate), keys)
+
+        def draw(first: int, dropped: Array) -> None:
+            draw_dropped(first, *given, dropped)
+
         return Dropping(draw, 1 / (1 - rate), (*q.shape[:3], k.shape[2]), workspace)
-
-
-def _draw(
-    attributes: DropoutAttributes, seed: Array, step: Array,
-    counter: Array, product: Array, stays: Array, first: int, dropped: Array,
-) -> None:  # fmt: skip
-    """Fill `dropped` with the dropout mask of the weights, from weight number `first` on."""
-    done = 0
-    while done < dropped.size:
-        block, skipped = divmod(first + done, LANES)
-        draw_stays(attributes, block, seed, step, counter, product, stays)
-        part = dropped[done : done + stays.size - skipped]
-        np.logical_not(stays[skipped : skipped + part.size], out=part)
-        done += part.size
 
 
 class DroppedAttention(DroppingAttention):
@@ -176,9 +146,9 @@ class DroppedAttention(DroppingAttention):
         y: Array,
         stats: Array,
     ) -> None:
-        dropping = self.dropping(node, seed, step, record.scratch[:4])
+        dropping = self.dropping(node, seed, step, record.scratch[:2])
         operands = (q, k, v, y, stats)
-        self.record_forward(record, node, operands, mask, record.scratch[4:], dropping)
+        self.record_forward(record, node, operands, mask, record.scratch[2:], dropping)
 
 
 def _gradient(node: Node, *operands: Value) -> Node:
@@ -237,9 +207,9 @@ class DroppedAttentionGradient(DroppingAttention, BackwardAttention):
         dk: Array,
         dv: Array,
     ) -> None:
-        dropping = self.dropping(node, seed, step, record.scratch[:4])
+        dropping = self.dropping(node, seed, step, record.scratch[:2])
         operands = (dy, q, k, v, y, stats, dq, dk, dv)
-        self.record_backward(record, node, operands, mask, record.scratch[4:], dropping)
+        self.record_backward(record, node, operands, mask, record.scratch[2:], dropping)
 
 
 def dropped_attention(

@@ -7,11 +7,14 @@ from graphc.allocation.allocate import Allocation
 from graphc.codegen.native import NativeTarget
 from graphc.codegen.target import CudaTarget
 from graphc.layouts import layouts
-from graphc.models import bert, lstm, unet
+from graphc.models import bert, gpt2, lstm, unet
 from graphc.target import CPU_TARGET
 
 NETWORKS = {
     "bert": lambda: bert(layers=1, width=128, heads=4, seq_len=32, batch=2, vocab=512),
+    "gpt2 composed": lambda: gpt2(
+        layers=1, width=128, heads=4, seq_len=32, batch=2, vocab=512, attention="composed"
+    ),
     "lstm": lambda: lstm(seq_len=4, layers=2, hidden=64, batch=4),
     "unet": lambda: unet(batch=2, width=16, depth=3, image=64),
 }

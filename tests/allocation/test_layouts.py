@@ -163,7 +163,9 @@ def test_nothing_changes_on_the_cpu(network):
 @pytest.mark.parametrize(
     "network",
     [
-        lambda: gpt2(layers=2, width=16, heads=2, seq_len=8, batch=2, vocab=11),
+        lambda: gpt2(
+            layers=2, width=16, heads=2, seq_len=8, batch=2, vocab=11, attention="composed"
+        ),
         lambda: mlp(layers=2, hidden=8, inputs=8, classes=4, batch=4),
     ],
 )
@@ -195,12 +197,22 @@ def test_heads_that_lie_outside_of_positions_stay_there():
     assert not plan.strided
 
 
-def test_attention_stays_row_major_beside_a_convolution():
-    """The patches of a vision transformer are maps; its heads are not."""
-    plan = planned(lambda: vit(batch=2, image=16, patch=4, layers=1, width=16, heads=2, classes=3))
+@pytest.mark.parametrize("form", ["composed", "fused"])
+def test_attention_stays_row_major_beside_a_convolution(form):
+    """The patches of a vision transformer are maps; its heads are not.
+
+    Only fused attention has layouts of its own: its rows are parts of the projection's.
+    """
+    sizes = {"batch": 2, "image": 16, "patch": 4, "layers": 1, "width": 16, "heads": 2}
+    plan = planned(lambda: vit(**sizes, classes=3, attention=form))
     chosen = layouts(plan.graph, target_of(H200))
     names = {"state" if v.node is None else v.producer.op.name for v in chosen}
-    assert names == {"state", "conv2d", "conv2d_weight_gradient", "adam_update"}
+    own = {"attention", "attention_gradient"} if form == "fused" else set()
+    assert names == {"state", "conv2d", "conv2d_weight_gradient", "adam_update"} | own
+    for value, strides in chosen.items():
+        if value.node is not None and value.producer.op.name in own:
+            batch, heads, rows, width = strides
+            assert batch > rows > heads > width == value.type.dtype.itemsize
 
 
 def test_the_parts_of_a_concatenation_lie_inside_it():

@@ -70,8 +70,8 @@ def instructions(text):
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_of_the_zoo_keep_to_registers(cuobjdump, name, precision, architecture):
     """None has a stack or spills to local memory, and a block finds registers and shared memory."""
-    fused = {"attention": "fused"} if name in ("gpt2", "bert", "vit") else {}
-    for each in ({}, fused, {**fused, "drop": 0.0}) if fused else ({},):
+    forms = ({}, {"attention": "composed"}, {"drop": 0.0})
+    for each in forms if name in ("gpt2", "bert", "vit") else ({},):
         plan = g.plan(
             MODELS[name](**each), optimizer=g.optim.Adam(1e-3), reorder=False, device="cuda",
             precision=precision,

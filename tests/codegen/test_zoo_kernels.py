@@ -39,9 +39,7 @@ def kernels_of_plan(plan):
     return kernels
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"attention": "fused"}, {"attention": "fused", "drop": 0.0}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"attention": "composed"}, {"drop": 0.0}], ids=str)
 def test_a_network_at_its_real_size(options):
     loss = MODELS["gpt2"](layers=1, batch=1, **options)
     plan = g.plan(loss, optimizer=g.optim.AdamW(1e-3), reorder=False)

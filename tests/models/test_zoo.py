@@ -158,6 +158,7 @@ SMALL = {
         **IMAGE, growth=4, blocks=(2, 2, 2), dtype=dtype
     ),
     "gpt2": lambda dtype="float32": gpt2(**TOKENS, dtype=dtype),
+    "gpt2 composed": lambda dtype="float32": gpt2(**TOKENS, dtype=dtype, attention="composed"),
     "inception_v3": lambda dtype="float32": inception_v3(2, 75, 5, 2, dtype=dtype),
     "lstm": lambda dtype="float32": lstm(
         seq_len=3, batch=2, layers=2, hidden=8, inputs=5, classes=7, dtype=dtype
@@ -181,8 +182,8 @@ SMALL = {
 
 
 DEEP = (
-    "bert", "densenet121", "inception_v3", "mobilenet_v2", "preact_resnet", "resnet",
-    "resnet common", "vgg16", "vit",
+    "bert", "densenet121", "gpt2 composed", "inception_v3", "mobilenet_v2", "preact_resnet",
+    "resnet", "resnet common", "vgg16", "vit",
 )  # fmt: skip
 """Networks of slow tests: beside them, unet is convolutional and gpt2 has attention."""
 

@@ -1,5 +1,7 @@
 """Attention against its formula; no causal mask and no infinity is kept."""
 
+import functools
+
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -109,16 +111,49 @@ def test_options_that_do_not_fit(options, match):
         g.attention(x, x, x, **options)
 
 
-def test_fused_shapes_that_do_not_fit():
+@pytest.mark.parametrize("form", ["composed", "fused"])
+def test_operands_that_do_not_fit(form):
+    attention = functools.partial(g.attention, form=form)
     q, k = g.input("q", (2, 3, 4)), g.input("k", (2, 2, 4))
-    with pytest.raises(ShapeError, match="at least as many columns as rows"):
-        g.attention(q, k, k, causal=True, form="fused")
-    with pytest.raises(ShapeError, match="equal leading axes"):
-        g.attention(g.input("r", (5, 2, 3, 4)), q, q, form="fused")
-    with pytest.raises(ShapeError, match="heads is a multiple of key heads"):
-        g.attention(k[:1], q, q, form="fused")
-    with pytest.raises(ShapeError, match="value width"):
-        g.attention(q, k, g.input("v", (2, 3, 4)), form="fused")
+    with pytest.raises(ShapeError, match=r"attention: .*at least as many columns as rows"):
+        attention(q, k, k, causal=True)
+    with pytest.raises(ShapeError, match=r"attention: leading axes of q and k.*\[7, 5, 2\]"):
+        attention(g.input("r", (7, 5, 2, 3, 4)), g.input("s", (6, 1, 1, 3, 4)), q)
+    with pytest.raises(ShapeError, match=r"attention: .*heads of q a multiple"):
+        attention(g.input("t", (3, 3, 4)), q, q)
+    with pytest.raises(ShapeError, match=r"attention: .*value width"):
+        attention(q, k, g.input("v", (2, 3, 4)))
+    with pytest.raises(ShapeError, match=r"attention: .*value width"):
+        attention(q, g.input("u", (2, 3, 5)), q)
+
+
+BROADCAST = [
+    ((3, 2), (), ()),
+    ((), (3, 2), (2,)),
+    ((2,), (3, 1), (3, 1)),
+    ((3, 1), (3, 1), (3, 2)),
+    ((4, 1, 2), (3, 1), (1, 3, 2)),
+]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("of_q", "of_k", "of_v"), BROADCAST)
+def test_leading_axes_broadcast(of_q, of_k, of_v, masked):
+    """In both forms, with gradients of the shapes before broadcasting."""
+    rng = np.random.default_rng(1)
+    shapes = {"q": (*of_q, 4, 6), "k": (*of_k, 5, 6), "v": (*of_v, 5, 3)}
+    feeds = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    seen = np.arange(5) <= np.arange(4)[:, None]
+    results = []
+    for form in ("composed", "fused"):
+        q, k, v = (g.input(name, shape, "float64") for name, shape in shapes.items())
+        y = g.attention(q, k, v, form=form, mask=g.constant(seen) if masked else None)
+        named = dict(zip("qkv", g.gradient(g.sum(y * y), [q, k, v]), strict=True))
+        results.append(g.compile(outputs={"y": y, **named}, poison=True).step(feeds))
+    if not masked:
+        np.testing.assert_allclose(results[1]["y"], formula(**feeds, causal=False), rtol=1e-10)
+    for name, array in results[0].items():
+        np.testing.assert_allclose(results[1][name], array, rtol=1e-9, atol=1e-11)
 
 
 def test_later_tokens_do_not_change_earlier_ones():
@@ -134,10 +169,12 @@ def test_later_tokens_do_not_change_earlier_ones():
 
 
 def test_no_mask_is_stored():
-    """Scores, and nothing else of their size: the softmax and its gradient run over them."""
+    """Composed attention has scores, and nothing else of their size: the softmax and its gradient
+    run over them."""
     n = 64
     q, k, v = (g.parameter(name, (n, 2), initial=g.Initial("normal", 1.0)) for name in "qkv")
-    plan = g.plan(g.mean(g.attention(q, k, v, causal=True)), optimizer=g.optim.SGD())
+    loss = g.mean(g.attention(q, k, v, causal=True, form="composed"))
+    plan = g.plan(loss, optimizer=g.optim.SGD())
     sizes = [b.bytes for b in plan.buffers if b.kind != "workspace" and b.bytes >= 4 * n * n]
     assert len(sizes) == 2  # the weights, and the gradient that comes back to them
 

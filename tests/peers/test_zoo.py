@@ -351,6 +351,11 @@ CASES = {
     ),
     "unet": (unet, pixel_feeds, {"width": 4, "depth": 2, "channels": 2, **IMAGE}),
     "gpt2": (gpt2, token_feeds, {**TOKENS, "positions": 9, "drop": 0.0}),
+    "gpt2 composed": (
+        gpt2,
+        token_feeds,
+        {**TOKENS, "positions": 9, "drop": 0.0, "attention": "composed"},
+    ),
     "bert": (bert, masked_feeds, {**TOKENS, "positions": 9, "masked": 3, "drop": 0.0}),
     "vit": (
         vit,

@@ -149,6 +149,9 @@ def maps():
 NETWORKS = {
     "maps": maps,
     "gpt2": lambda: gpt2(layers=1, width=64, heads=2, seq_len=64, batch=4, vocab=64),
+    "gpt2 composed": lambda: gpt2(
+        layers=1, width=64, heads=2, seq_len=64, batch=4, vocab=64, attention="composed"
+    ),
     "mobilenet_v2": lambda: mobilenet_v2(batch=2, image=32, classes=5),
     "lstm": lambda: lstm(seq_len=3, batch=16, layers=1, hidden=64, inputs=32, classes=20),
 }
@@ -163,7 +166,7 @@ NETWORKS = {
         pytest.param("fp32", "numpy", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("name", quick_and_slow(NETWORKS, ["mobilenet_v2"]))
+@pytest.mark.parametrize("name", quick_and_slow(NETWORKS, ["mobilenet_v2", "gpt2 composed"]))
 def test_no_kernel_of_a_network_allocates(name, precision, kernels):
     """Attention, embeddings, dropout, convolutions, clipping, schedules, guarded updates."""
     schedule = g.optim.Schedule(0.1, steps=9, warmup=2)

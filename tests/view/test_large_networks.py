@@ -24,7 +24,7 @@ COLOURS = 128
 NETWORKS = {
     "resnet50": ("ResNet-50, batch 32", resnet),
     "lstm64": ("LSTM, 64 steps", lstm),
-    "gpt2": ("GPT-2 small, batch 4", gpt2),
+    "gpt2": ("GPT-2 small, batch 4", functools.partial(gpt2, attention="composed")),
 }
 
 

@@ -15,10 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from graphc.ir.op import Array
+from graphc.ops.cpu.blas import one_blas_thread
 
 TILE_ROWS = 128
 TILE_ELEMENTS = 2**18
 """The most elements of a tile, unless a single row has more."""
+
+LATER = np.triu(np.ones((TILE_ROWS, TILE_ROWS), np.bool_))
+"""True at columns that rows do not attend to, from the first of them on in the first row."""
 
 
 def tile_shape(rows: int, columns: int) -> tuple[int, int]:
@@ -63,9 +67,9 @@ class Dropping:
 class Sight:
     """The columns that each row attends to, the factor `scale` of the scores, and dropout.
 
-    Row i attends to columns up to i + `shift`, or to all if that is None. A bool `mask` (batch,
-    heads, rows, columns) restricts these to columns where it is true. A float mask is added to the
-    scores. `hidden` is scratch for a tile of bools, `met` for one number per row of a tile.
+    Row i attends to columns up to i + `shift`, at least 0, or to all if that is None. A bool `mask`
+    (batch, heads, rows, columns) restricts these to columns where it is true. A float mask is added
+    to the scores. `hidden` is scratch for a tile of bools, `met` for one number per row of a tile.
     `dropping` is None without dropout.
     """
 
@@ -99,8 +103,11 @@ class Sight:
                 np.logical_not(mask, out=hidden)
                 np.copyto(scores, -np.inf, where=hidden)
         if self.shift is not None:
-            for row in range(block.first, block.last):
-                scores[row - block.first, max(0, row + self.shift + 1) :] = -np.inf
+            # The first row of a block attends to no column from `later` on, the next to one more.
+            later = block.first + self.shift + 1
+            if later < block.seen:
+                hidden = LATER[: block.last - block.first, : block.seen - later]
+                np.copyto(scores[:, later:], -np.inf, where=hidden)
 
     def dropped(self, head: tuple[int, ...], block: Block) -> Array | None:
         """Return the dropout mask of a block, or None without dropout."""
@@ -113,6 +120,7 @@ class Sight:
             np.copyto(numbers, 0, where=dropped)
 
 
+@one_blas_thread()
 def attend(
     sight: Sight, q: Array, k: Array, v: Array, y: Array, stats: Array, tile: Array, total: Array
 ) -> None:
@@ -148,6 +156,7 @@ def attend(
             np.add(logarithms, sums, out=logarithms)
 
 
+@one_blas_thread()
 def attend_back(
     sight: Sight,
     dy: Array,
