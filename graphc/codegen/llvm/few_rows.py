@@ -45,7 +45,7 @@ MOST_ROWS = 64
 SUMS = 24
 """Maximum number of vectors of sums of a tile, of the 32 registers that AVX-512 has."""
 
-DEPTH, WIDTH, PANELS = 64, 64, 4
+DEPTH, WIDTH, PANELS = 64, 64, 2
 """Rows and columns of a block of the large matrix, which the first cache holds."""
 
 ACROSS = WIDTH // LANES
@@ -95,7 +95,7 @@ def times_columns(
         "times_columns", structure, lambda builder: _write_columns(builder, structure)
     )
     numbers = columns, line
-    return NativeCall(kernel, tuple(buffers), numbers, -(-columns // LANES), inner * columns)
+    return NativeCall(kernel, tuple(buffers), numbers, -(-columns // LANES), inner * columns, True)
 
 
 def _parts(total: int, most: int) -> list[tuple[int, int]]:

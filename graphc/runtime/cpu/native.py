@@ -136,7 +136,9 @@ def _rows(found: Mapping[Node, list[_Kernel | Execution]], table: StepTable) -> 
             if isinstance(each, _Kernel):
                 call = each.call
                 function = code[call.kernel.name]
-                table.add_kernel(function, each.pointers, call.numbers, call.pieces, call.work)
+                table.add_kernel(
+                    function, each.pointers, call.numbers, call.pieces, call.work, call.is_long
+                )
             else:
                 table.add_primitive(each)
         rows[node] = Rows(table, first, len(table))
