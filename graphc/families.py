@@ -65,9 +65,7 @@ def plan_family(build: Build, sizes: Sizes, **options: Any) -> FamilyPlan:
     """
     chosen = sizes_of(sizes)
     _check_supported(options)
-    planned = [
-        on_this_machine(PlanOptions(**_network(build, size), **options)) for size in chosen
-    ]
+    planned = [on_this_machine(PlanOptions(**_network(build, size), **options)) for size in chosen]
     return _planned(chosen, planned)
 
 
@@ -90,7 +88,9 @@ def sizes_of(sizes: object) -> tuple[Size, ...]:
             f"their values, got {quoted(sizes)}"
         )
     if not found or not all(found):
-        raise OptionError(f"sizes must have at least one size with an argument, got {quoted(sizes)}")
+        raise OptionError(
+            f"sizes must have at least one size with an argument, got {quoted(sizes)}"
+        )
     for one, other in itertools.combinations(found, 2):
         if one == other:
             raise OptionError(f"sizes contains {one} twice; list each size once")
@@ -168,4 +168,3 @@ def _plan(size: Size, options: PlanOptions) -> MemoryPlan:
         raise BudgetError(
             message, error.least_bytes, error.bound_bytes, error.node, error.values
         ) from None
-

@@ -8,6 +8,7 @@ plans that have it, and no plan writes to the states of another one.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,6 @@ def check_family(plans: Sequence[MemoryPlan], arena_bytes: int) -> None:
                 f"{arena_bytes}; {CURE}"
             )
     first = plans[0]
-    spans = _constants(plans)
     for number, plan in enumerate(plans):
         if (plan.device, plan.alignment) != (first.device, first.alignment):
             raise PlanError(
@@ -41,7 +41,9 @@ def check_family(plans: Sequence[MemoryPlan], arena_bytes: int) -> None:
                 f"plan 0 for {first.device.name} with alignment {first.alignment}; {CURE}"
             )
         _check_states(plan, first, number)
-        _check_writes(plan, spans, number)
+    constants = _constants(plans)
+    for number, plan in enumerate(plans):
+        _check_writes(plan, constants, number)
 
 
 def _check_states(plan: MemoryPlan, first: MemoryPlan, number: int) -> None:
@@ -94,7 +96,7 @@ def _constants(plans: Sequence[MemoryPlan]) -> list[Span]:
                 strides = plan.placements[state].strides
                 found.add((buffer.offset, last, f"{state.initial.digest}{strides or ''}"))
     spans = sorted(found)
-    for one, other in zip(spans, spans[1:], strict=False):
+    for one, other in itertools.pairwise(spans):
         if other[0] < one[1]:
             raise PlanError(f"two constants of the family share byte {other[0]}; {CURE}")
     return spans
@@ -118,5 +120,3 @@ def _check_writes(plan: MemoryPlan, spans: Sequence[Span], number: int) -> None:
                 f"{name} of plan {number} would overwrite a constant of another plan; {CURE}",
                 [name],
             )
-
-

@@ -35,9 +35,10 @@ class Family:
         owner: Program,
         pad: Mapping[str, float],
     ) -> None:
-        self.plan, self._owner, self._pad = plan, owner, dict(pad)
+        self.plan, self._owner = plan, owner
         self._programs = tuple(programs)
-        self._rests = {program: program.rests(self._pad) for program in self._programs}
+        self._rests = {program: program.rests(pad) for program in self._programs}
+        self._pad = dict(pad)
         self._by_size = sorted(self._programs, key=_elements)
 
     def __repr__(self) -> str:
@@ -164,4 +165,3 @@ def _elements(program: Program) -> int:
 def _shape(given: Any) -> tuple[int, ...]:
     shape = getattr(given, "shape", None)
     return tuple(np.shape(given) if shape is None else shape)
-

@@ -92,7 +92,7 @@ class Program:
         ranges = IndexRanges(plan.graph)
         self._feeds = Feeds(plan.graph, check_finite, ranges.fed)
         around = None if within is None else within._backend
-        self._backend = backend or CpuBackend(
+        self._backend: Backend = backend or CpuBackend(
             plan, poison, check_finite, ranges.computed, threads, self._lane,
             None if owner is None else owner.lend(plan),
             around if isinstance(around, CpuBackend) else None,

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from graphc.ir.graph import Input, Node, State
+from graphc.ir.graph import Input, Node, State, Value
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.backend import Outputs, Report, Staged
@@ -41,7 +41,7 @@ class CpuBackend:
         within: Self | None = None,
     ) -> None:
         self.plan, self.is_torn = plan, False
-        self._arena = Arena(plan, lent, None if within is None else within._arena.bytes)
+        self._arena: Arena = Arena(plan, lent, None if within is None else within._arena.bytes)
         self._lane = lane
         self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed, threads, lane)
         self._reading, self._updating = calls.reading, calls.updating
@@ -50,11 +50,12 @@ class CpuBackend:
         self._copies: dict[str, Array] = {} if within is None else within._copies
         self._kept = [(self._arrays[state], self._copy_of(state)) for state in replaced]
 
-    def _copy_of(self, state: State) -> Array:
+    def _copy_of(self, state: Value) -> Array:
         """Return memory for a copy of a state, which all programs of one arena share."""
-        if state.name not in self._copies:
-            self._copies[state.name] = np.empty_like(self._arrays[state])
-        return self._copies[state.name]
+        name = self.plan.graph.names[state]
+        if name not in self._copies:
+            self._copies[name] = np.empty_like(self._arrays[state])
+        return self._copies[name]
 
     @property
     def arena_bytes(self) -> int:

@@ -77,7 +77,7 @@ class GpuBackend:
         with accelerator.active():
             self._unallocated = unallocated(plan, lent or {})
             start = accelerator.allocate(self.arena_bytes) if within is None else within._base
-            self._base = start - self._unallocated.bytes
+            self._base: int = start - self._unallocated.bytes
             own = {index: self._base + at for index, at in self._unallocated.offsets.items()}
             self._elsewhere = {**own, **(lent or {})}
             self._places = places_of_plan(plan, self._base, self._elsewhere)
