@@ -63,6 +63,16 @@ class Family:
         return self._owner.kept_bytes
 
     @property
+    def rank(self) -> int:
+        """The rank of this process, 0: a family runs in one process."""
+        return self._owner.rank
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes that run the plans together, 1."""
+        return self._owner.ranks
+
+    @property
     def parameters(self) -> MutableMapping[str, Array]:
         """The parameters by name, as of `Program.parameters`."""
         return self._owner.parameters
