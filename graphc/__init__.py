@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from graphc import onnx, optim, torch
 from graphc.batches import LargestBatch, largest_batch
+from graphc.bucketing import Buckets, buckets
 from graphc.codegen import native as _native  # noqa: F401 - makes native kernels known
 from graphc.codegen import target as _gpus  # noqa: F401 - makes GPUs known as targets
 from graphc.compiler import FrontierPoint, compile, frontier, plan
@@ -163,6 +164,7 @@ from graphc.runtime.program import Program
 __version__ = "0.1.0"
 
 __all__ = [
+    "Buckets",
     "BudgetError",
     "CellParameters",
     "Family",
@@ -212,6 +214,7 @@ __all__ = [
     "bitwise_xor",
     "broadcast",
     "broadcast_to",
+    "buckets",
     "cast",
     "causal_softmax",
     "ceil",
