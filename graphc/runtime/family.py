@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import FeedError, OptionError, quoted
+from graphc.errors import FeedError, OptionError
 from graphc.ir.types import TensorType, format_bytes
 from graphc.plans.family import FamilyPlan, Size
-from graphc.runtime.feeds import fits
-from graphc.runtime.program import Program
+from graphc.runtime.feeds import Rests, fits
+from graphc.runtime.program import Program, run_batches
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -136,21 +136,23 @@ class Family:
         if unnamed or not isinstance(feeds, Mapping | None):
             return self._owner.step(feeds, *unnamed, **named)  # raises the error
         given = {**(feeds or {}), **named}
-        program = self.chosen(given)
-        return program.padded_step(given, self._rests[program])
+        program, rests = self._chosen(given)
+        return program.padded_step(given, rests)
 
     def steps(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
-        """Yield the outputs of one step for each batch of feeds, each with its own size."""
+        """Yield the outputs of one step for each batch of feeds, each with its own size.
+
+        On a GPU, the next batch is fetched and staged while a step runs, as by `Program.steps`.
+        """
         try:
             given = iter(batches)
         except TypeError:
             raise FeedError(f"batches must be an iterable of mappings, got {batches!r}") from None
-        return map(self._checked_step, given)
+        return run_batches(given, self._chosen)
 
-    def _checked_step(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        if not isinstance(feeds, Mapping):
-            raise FeedError(f"feeds must map names to arrays, got {quoted(feeds)}")
-        return self.step(feeds)
+    def _chosen(self, feeds: Mapping[str, Any]) -> tuple[Program, Rests]:
+        program = self.chosen(feeds)
+        return program, self._rests[program]
 
     def reset(self) -> None:
         """Reset all states to their initial values."""

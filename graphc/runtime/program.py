@@ -264,47 +264,25 @@ class Program:
         """
         rests = self.rests({} if pad is None else pad)
         try:
-            return self._run(iter(batches), rests)
+            given = iter(batches)
         except TypeError:
             raise FeedError(f"batches must be an iterable of mappings, got {batches!r}") from None
-
-    def _run(
-        self, batches: Iterator[Mapping[str, Any]], rests: Rests
-    ) -> Iterator[dict[str, Array]]:
-        ready = self._next(batches, rests)
-        begun: deque[_Pending] = deque()
-        while ready is not None or begun:
-            while ready is not None and len(begun) <= self._backend.runs_ahead:
-                try:
-                    begun.append(self._turns.take(self._submit_ready, ready))
-                    ready = self._next(batches, rests)
-                except Exception as error:  # raised after the outputs of earlier steps
-                    begun.append(_Pending(functools.partial(_raise, error)))
-                    ready = None
-            yield self._turns.take(self._finish, begun.popleft())
-
-    def _next(
-        self, batches: Iterator[Mapping[str, Any]], rests: Rests
-    ) -> Callable[[], Staged] | None:
-        """Stage the next batch, and return a function that returns it or raises its error.
-
-        Returns None after the last batch.
-        """
-        try:
-            staged = self._turns.take(self._stage, _mapping(next(batches)), rests)
-        except StopIteration:
-            return None
-        except Exception as error:
-            return functools.partial(_raise, error)
-        return lambda: staged
-
-    def _submit_ready(self, ready: Callable[[], Staged]) -> _Pending:
-        return self._submit(ready())
+        return run_batches(given, lambda feeds: (self, rests), int(self._backend.runs_ahead))
 
     def _finish(self, pending: _Pending) -> dict[str, Array]:
         if pending in self._store.pending:
             self._store.pending.remove(pending)
         return pending()
+
+    def staged(self, feeds: Mapping[str, Any], rests: Rests) -> Submission:
+        """Stage feeds, and return a function that submits their step."""
+        staged = self._turns.take(self._stage, feeds, rests)
+
+        def submit() -> Callable[[], dict[str, Array]]:
+            pending = self._turns.take(self._submit, staged)
+            return functools.partial(self._turns.take, self._finish, pending)
+
+        return submit
 
     def _stage(self, feeds: Mapping[str, Any], rests: Rests) -> Staged:
         return self._backend.stage(self._feeds.checked(feeds, rests))
@@ -345,6 +323,49 @@ class Program:
         held = {name: self._store.held[name] for name in self._names}
         found = load_states(path, {name: each.type for name, each in held.items()})
         self._turns.take(self._store.load, [(held[name], found[name]) for name in found])
+
+
+Chosen = Callable[[Mapping[str, Any]], tuple[Program, Rests]]
+"""A function from feeds to the program that runs them, and the numbers that pad them."""
+
+
+def run_batches(
+    batches: Iterator[Mapping[str, Any]], chosen: Chosen, ahead: int = 0
+) -> Iterator[dict[str, Array]]:
+    """Yield the outputs of a step for each batch; the next one is staged while a step runs.
+
+    Up to `ahead` steps are submitted before their outputs are requested.
+    """
+    ready = _next(batches, chosen)
+    begun: deque[Callable[[], dict[str, Array]]] = deque()
+    while ready is not None or begun:
+        while ready is not None and len(begun) <= ahead:
+            try:
+                begun.append(ready())
+                ready = _next(batches, chosen)
+            except Exception as error:  # raised after the outputs of earlier steps
+                begun.append(functools.partial(_raise, error))
+                ready = None
+        yield begun.popleft()()
+
+
+Submission = Callable[[], Callable[[], dict[str, Array]]]
+"""A function that submits a staged step, and returns a function that fetches its outputs."""
+
+
+def _next(batches: Iterator[Mapping[str, Any]], chosen: Chosen) -> Submission | None:
+    """Stage the next batch, and return its submission, which raises any error.
+
+    Returns None after the last batch.
+    """
+    try:
+        feeds = _mapping(next(batches))
+        program, rests = chosen(feeds)
+        return program.staged(feeds, rests)
+    except StopIteration:
+        return None
+    except Exception as error:
+        return functools.partial(_raise, error)
 
 
 def _raise(error: Exception) -> NoReturn:

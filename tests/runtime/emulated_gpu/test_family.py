@@ -88,3 +88,6 @@ def test_a_padded_step_ignores_the_rest():
         for name, array in given.items():
             padded[name][:rows] = array
         assert family.step(given)["loss"] == other.step(padded)["loss"]
+    batches = [feeds(rows, 1) for rows in (4, 16, 2, 9, 9, 3)]
+    expected = [other.step(batch)["loss"] for batch in batches]
+    assert [outputs["loss"] for outputs in family.steps(batches)] == expected
