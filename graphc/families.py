@@ -25,9 +25,9 @@ Build = Callable[..., Value | Mapping[str, Value]]
 Sizes = Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]]
 """The arguments for each size, or the values of each argument."""
 
-REPLANS = 4
-"""The maximum number of times that a size is planned again, because constants of other sizes take
-bytes of its budget."""
+ROUNDS = 4
+"""The maximum number of rounds in which sizes are planned again, because constants of other sizes
+take bytes of their budgets."""
 
 
 def family(
@@ -136,15 +136,20 @@ def _planned(sizes: tuple[Size, ...], options: Sequence[PlanOptions]) -> FamilyP
     """Return the plans in one arena, planned again where foreign constants exceed the budget."""
     plans = [_plan(size, each) for size, each in zip(sizes, options, strict=True)]
     found = in_one_arena(sizes, plans)
-    for _ in range(REPLANS):
+    for _ in range(ROUNDS):
         over = list(_over_budget(found, plans, options))
         if not over:
-            break
+            check_family(found.plans, found.arena_bytes)
+            return found
         for index, tightened in over:
             plans[index] = _plan(sizes[index], tightened)
         found = in_one_arena(sizes, plans)
-    check_family(found.plans, found.arena_bytes)
-    return found
+    raise BudgetError(
+        f"the constants of all sizes change with their plans, and {found.arena_bytes:,} bytes are "
+        "the smallest arena found; raise the budget, or make constants inputs",
+        found.arena_bytes,
+        found.largest.live_bytes,
+    )
 
 
 def _over_budget(

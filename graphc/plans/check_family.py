@@ -61,7 +61,8 @@ def _check_states(plan: MemoryPlan, first: MemoryPlan, number: int) -> None:
             if given != right:
                 raise PlanError(
                     f"the state {name!r} has the {what} {given} in plan {number}, but {right} in "
-                    "plan 0; the shapes of parameters must not depend on the size",
+                    "plan 0; shapes, initial values and layouts of states must not depend on the "
+                    "size",
                     [name],
                 )
 

@@ -8,6 +8,8 @@ import pytest
 import graphc as g
 from graphc.errors import PlanError
 from graphc.ir.contents import Contents
+from graphc.ir.types import align
+from graphc.models import bert, lstm, mobilenet_v2, unet
 from graphc.plans.check_family import check_family
 from graphc.plans.check_plan import check_plan
 from graphc.plans.family import in_one_arena
@@ -15,7 +17,7 @@ from graphc.plans.family import in_one_arena
 ALIGNMENT = 256
 
 
-def build(rows):
+def build(rows, shared=True):
     """States in another order for an odd size, and a constant that depends on the size."""
     x = g.input("x", (rows, 8))
     names = ["a", "b"] if rows % 2 else ["b", "a"]
@@ -25,8 +27,9 @@ def build(rows):
     h = g.tanh(g.matmul(x, weights[names[0]]))
     h = g.tanh(g.matmul(h, weights[names[1]]))
     table = np.arange(rows * 8, dtype=np.float32).reshape(rows, 8)
-    both = g.constant(np.linspace(0, 1, 8, dtype=np.float32))
-    return g.mean(h * g.constant(table) + both)
+    h = h * g.constant(table)
+    both = np.linspace(0, 1, 8, dtype=np.float32)
+    return g.mean(h + g.constant(both) if shared else h)
 
 
 @pytest.fixture(scope="module")
@@ -96,25 +99,31 @@ def test_a_state_at_another_offset_is_rejected(family):
         assert caught.value.culprits[0] in "ab"
 
 
-def test_a_write_to_a_constant_of_another_plan_is_rejected(family):
+def test_a_write_to_a_constant_of_another_plan_is_rejected():
     """A valid plan whose values overlap bytes that it does not know to be a constant."""
-    smallest = family.plans[1]
-    low = max(
-        smallest.buffers[smallest.placements[state].buffer].offset + ALIGNMENT
-        for state in smallest.graph.states
-        if state.role != "constant"
+
+    family = g.plan_family(
+        lambda rows: build(rows, shared=False), {"rows": (40, 9, 16)}, optimizer=g.optim.Adam()
     )
-    shift = family.state_bytes - low
+
+    def end(plan):
+        states = (plan.buffers[plan.placements[state].buffer] for state in plan.graph.states)
+        return max(buffer.offset + align(buffer.bytes, ALIGNMENT) for buffer in states)
+
+    index = min(range(3), key=lambda number: end(family.plans[number]))
+    plan = family.plans[index]
+    shift = family.state_bytes - end(plan)
+    assert shift > 0, "its constants precede another plan's"
     sunk = replace(
-        smallest,
+        plan,
         buffers=tuple(
-            b if b.kind == "state" else replace(b, offset=b.offset - shift)
-            for b in smallest.buffers
+            b if b.kind == "state" else replace(b, offset=b.offset - shift) for b in plan.buffers
         ),
-        workspaces={n: replace(b, offset=b.offset - shift) for n, b in smallest.workspaces.items()},
+        workspaces={n: replace(b, offset=b.offset - shift) for n, b in plan.workspaces.items()},
     )
-    with pytest.raises(PlanError, match="would overwrite"):
-        check_family(replaced(family, 1, sunk), family.arena_bytes)
+    check_plan(sunk)  # valid on its own
+    with pytest.raises(PlanError, match="would overwrite a constant of another plan"):
+        check_family(replaced(family, index, sunk), family.arena_bytes)
 
 
 def test_constants_that_overlap_are_rejected(family):
@@ -148,6 +157,26 @@ def wider():
     x = g.input("x", (4, 8))
     h = g.matmul(x, g.parameter("b", (8, 8), initial=g.Initial("normal", 0.3)))
     return g.mean(g.matmul(h, g.parameter("a", (8, 8), initial=g.Initial("normal", 0.4))))
+
+
+ZOO = {
+    "unet": (lambda image: unet(batch=1, image=image, width=8, depth=2), {"image": (16, 24, 64)}),
+    "mobilenet_v2": (lambda batch: mobilenet_v2(batch=batch, image=32), {"batch": (1, 7)}),
+    "lstm": (lambda seq_len: lstm(seq_len=seq_len, hidden=16, batch=2), {"seq_len": (1, 4)}),
+    "bert": (
+        lambda seq_len: bert(layers=1, width=32, heads=2, vocab=50, seq_len=seq_len),
+        {"seq_len": (1, 16, 100)},
+    ),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "h100"])
+def test_networks_of_the_zoo_have_the_same_states_for_all_sizes(device):
+    """No layout of a state depends on the size, and the arena is that of the largest plan."""
+    for build, sizes in ZOO.values():
+        family = g.plan_family(build, sizes, optimizer="adamw", device=device)
+        alone = [g.plan(build(**size), optimizer="adamw", device=device) for size in family.sizes]
+        assert family.arena_bytes == max(plan.arena_bytes for plan in alone)
 
 
 def test_the_checks_of_each_plan_apply(family):

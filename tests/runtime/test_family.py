@@ -9,6 +9,7 @@ import pytest
 from runtime.sized_networks import BATCH, BETWEEN, BUILDS, CLASSES, IGNORED, PAD, SIZES, feeds, gpt2
 
 import graphc as g
+from graphc import families
 from graphc.errors import (
     BudgetError,
     FeedError,
@@ -338,7 +339,7 @@ def test_every_size_within_a_budget_recomputes_only_what_it_must():
         g.plan_family(gpt2, sizes, optimizer="sgd", budget=1000)
 
 
-def test_a_budget_includes_the_constants_of_other_sizes():
+def test_a_budget_includes_the_constants_of_other_sizes(monkeypatch):
     def build(rows):
         h = g.input("x", (rows, 64))
         for layer in range(8):
@@ -350,6 +351,9 @@ def test_a_budget_includes_the_constants_of_other_sizes():
     family = g.plan_family(build, {"rows": (64, 60)}, optimizer="sgd", budget=alone.arena_bytes)
     assert family.arena_bytes <= alone.arena_bytes
     assert family.plans[0].recomputation.nodes > 0
+    monkeypatch.setattr(families, "ROUNDS", 1)
+    with pytest.raises(BudgetError, match="the constants of all sizes change with their plans"):
+        g.plan_family(build, {"rows": (64, 60)}, optimizer="sgd", budget=alone.arena_bytes)
 
 
 @pytest.mark.parametrize(
