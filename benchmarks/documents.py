@@ -33,7 +33,7 @@ from model_tables import (
 from report import RESULTS, table
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/gpu-status.md")
+DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/gpu-status.md", "docs/lengths.md")
 BLOCK = re.compile(r"(<!-- figures: ([\w ]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 PACKED = {
     "MiniMalloc A": "A.1048576",
@@ -284,6 +284,32 @@ def light_models(content: dict[str, Any]) -> str:
     )
 
 
+def lengths(content: dict[str, Any]) -> str:
+    head = "lengths", "sizes", "padding", "ms a step", "to one size", "to a plan per length"
+    lines = [(*head, "arena GiB", "as separate programs")]
+    for row in content["rows"]:
+        lines.append(
+            (
+                row["distribution"],
+                f"{row['choice']}: {', '.join(map(str, row['sizes']))}",
+                f"{row['padding']:.1%}",
+                f"{row['step_ms']:.1f}",
+                f"{row['times_one_size']:.2f}",
+                f"{row['times_every_length']:.2f}",
+                f"{row['arena_bytes'] / 2**30:.2f}",
+                f"{row['separate_arenas_bytes'] / 2**30:.2f}",
+            )
+        )
+    names: dict[str, list[str]] = {}
+    for name, source in content["sources"].items():
+        names.setdefault(source, []).append(name)
+    sources = "; ".join(f"{' and '.join(each)}: {source}" for source, each in names.items())
+    return (
+        f"{content['network']}, {content['device']}, modeled at {len(content['points'])} lengths "
+        f"and interpolated:\n\n{table(*lines)}\n\nSources: {sources}."
+    )
+
+
 BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "heights of packings": ("packing.json", heights),
     "large packings": ("packing_families.json", large_packings),
@@ -298,6 +324,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "rank times": ("rank_time.json", rank_times),
     "planning times": ("planning_time.json", planning_times),
     "placing times": ("planning_time.json", placing_times),
+    "lengths": ("lengths.json", lengths),
     "light models": ("light_models.json", light_models),
     "streams modeled": ("streams.json", modeled_streams),
     "streams measured": ("streams.json", measured_streams),

@@ -4,11 +4,13 @@ from typing import TYPE_CHECKING
 
 from graphc import onnx, optim, torch
 from graphc.batches import LargestBatch, largest_batch
+from graphc.bucketing import Buckets, buckets
 from graphc.codegen import native as _native  # noqa: F401 - makes native kernels known
 from graphc.codegen import target as _gpus  # noqa: F401 - makes GPUs known as targets
 from graphc.compiler import FrontierPoint, compile, frontier, plan
 from graphc.errors import BudgetError, GraphcError, ProgramBusy, TornError
 from graphc.errors import no_attribute as _no_attribute
+from graphc.families import family, plan_family
 from graphc.ir.builder import constant, input, keep, mirror, parameter, scope, segment
 from graphc.ir.graph import Graph, Initial, Node, Value
 from graphc.ir.methods import public_functions as _public_functions
@@ -149,19 +151,24 @@ from graphc.ops.trigonometry import (
 from graphc.ops.unpool import max_pool_with_indices, max_unpool
 from graphc.passes.gradient import gradient
 from graphc.plans.costs import MeasuredCosts, read_costs
+from graphc.plans.family import FamilyPlan
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.plan_file import load_plan, save_plan
 from graphc.runtime.backend import Report
 from graphc.runtime.bind import bind
 from graphc.runtime.checkpoint import read_notes
+from graphc.runtime.family import Family
 from graphc.runtime.profile import profile
 from graphc.runtime.program import Program
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Buckets",
     "BudgetError",
     "CellParameters",
+    "Family",
+    "FamilyPlan",
     "FrontierPoint",
     "Graph",
     "GraphcError",
@@ -207,6 +214,7 @@ __all__ = [
     "bitwise_xor",
     "broadcast",
     "broadcast_to",
+    "buckets",
     "cast",
     "causal_softmax",
     "ceil",
@@ -236,6 +244,7 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "family",
     "flatten",
     "floor",
     "floor_divide",
@@ -312,6 +321,7 @@ __all__ = [
     "parameter",
     "parse_graph",
     "plan",
+    "plan_family",
     "power",
     "prelu",
     "prod",

@@ -6,7 +6,7 @@ The pipeline is in `graphc.pipeline`, its options in `graphc.options` and `graph
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from graphc.errors import GpuUnavailable
 from graphc.ir.device import Device, planned_device
@@ -44,6 +44,21 @@ def compile(options: CompileOptions) -> Program:
     the requested GPU is missing, and `ArenaError` if the plan does not fit into the memory of its
     device.
     """
+    planned = planned_to_run(options)
+    return bind(make_plan(planned.plan), planned.device, **planned.running)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedToRun:
+    """The options of a program, for its plan, its device and its execution."""
+
+    plan: PlanOptions
+    device: str
+    running: dict[str, Any]
+
+
+def planned_to_run(options: CompileOptions) -> PlannedToRun:
+    """Return the options of a program on this machine; raises `GpuUnavailable`."""
     gpu = find(options.device)
     planned, running = options.shared(PlanOptions), options.shared(RunOptions)
     if gpu is None and options.device == AUTO:  # these options require a GPU
@@ -52,8 +67,8 @@ def compile(options: CompileOptions) -> Program:
     device = _profile(gpu)
     if isinstance(device, Device) and (options.cudnn is False or not options.deterministic):
         device = replace(device, cudnn_version=0)  # no workspace for scores of all pairs
-    memory_plan = make_plan(PlanOptions(**{**planned, "device": device}))
-    return bind(memory_plan, "cpu" if gpu is None else f"cuda:{gpu.number}", **running)
+    name = "cpu" if gpu is None else f"cuda:{gpu.number}"
+    return PlannedToRun(PlanOptions(**{**planned, "device": device}), name, running)
 
 
 @takes(PlanOptions)
@@ -63,7 +78,7 @@ def plan(options: PlanOptions) -> MemoryPlan:
     No arena is allocated, so a plan of any size can be made. Raises the errors of `compile` except
     `ArenaError`.
     """
-    return make_plan(_on_this_machine(options))
+    return make_plan(on_this_machine(options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +102,7 @@ class FrontierPoint:
 @takes(FrontierOptions)
 def frontier(options: FrontierOptions) -> list[FrontierPoint]:
     """Return the Pareto frontier of bytes against time: plans by increasing arena size."""
-    options = _on_this_machine(options)
+    options = on_this_machine(options)
     with collection_paused():
         compilation = Compilation(options)
         plans = planner(run(traced(options), before("recompute"), compilation), compilation)
@@ -116,7 +131,7 @@ def device_of(device: str | Device, roofline: str | None) -> Device:
     return planned_device(_present(device, roofline), roofline)
 
 
-def _on_this_machine(options: Told) -> Told:
+def on_this_machine(options: Told) -> Told:
     """Return the options with ``auto`` or ``cuda`` replaced by the device of this machine."""
     if options.device != AUTO:
         return replace(options, device=_present(options.device, options.roofline))

@@ -12,6 +12,7 @@ import graphc
 from graphc.cli import (
     audit,
     batch,
+    buckets,
     compare,
     devices,
     explain,
@@ -130,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         plan,
         compare,
         batch,
+        buckets,
         view,
         explain,
         fit,

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +121,26 @@ def build_with_weights(model: str, entries: Sequence[str]) -> tuple[Value, Netwo
                 return _checked_loss(model, made), None
             network = torch_model.read(made, asked.get("trainable"), weights=True)
         return loss_of(model, network, asked.get("loss")), network
+
+
+def sized(model: str, entries: Sequence[str], names: Collection[str]) -> Callable[..., Value]:
+    """Return a function from the arguments `names` of a model to its loss.
+
+    It replaces their settings. Raises `OptionError` if the model has no such argument.
+    """
+    settings = _parsed(model, entries)
+    function = find_model(model, {**settings, **dict.fromkeys(names)})
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name in names:
+        if name not in parameters and not takes_all:
+            near = did_you_mean(name, parameters, before="; ")
+            raise OptionError(
+                f"{model} has no argument {name!r} for its size; it takes "
+                f"{', '.join(parameters)}{near}"
+            )
+    rest = [entry for entry in entries if entry.partition("=")[0] not in names]
+    return lambda **size: build(model, [*rest, *(f"{key}={each}" for key, each in size.items())])
 
 
 def called_module(model: str, entries: Sequence[str]) -> tuple[Any, Any, Any]:

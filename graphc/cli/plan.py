@@ -20,8 +20,9 @@ from graphc.cli.arguments import (
     add_steps,
     add_strategy,
     check_writable,
+    parse_settings,
 )
-from graphc.cli.models import add_model, build
+from graphc.cli.models import add_model, build, sized
 from graphc.cli.parser import Parser
 from graphc.cli.plans import (
     DEFAULT,
@@ -38,6 +39,7 @@ from graphc.cli.plans import (
 from graphc.cli.terminal import WIDTH, Console, say, tell
 from graphc.compiler import FrontierPoint, frontier
 from graphc.errors import OptionError
+from graphc.families import plan_family
 from graphc.files import write_atomically
 from graphc.ir.types import format_bytes
 from graphc.keywords import declared
@@ -71,6 +73,11 @@ def add(commands: Commands) -> None:
         "--frontier", action="store_true", help="plans for all budgets: bytes against extra time"
     )
     parser.add_argument(
+        "--sizes", metavar="NAME=A,B,...", action="append", default=[],
+        help="plans of one family with a common arena, a row for each size, such as "
+        "--sizes seq_len=128,256,512",
+    )  # fmt: skip
+    parser.add_argument(
         "-o", "--output", metavar="FILE",
         help="write the plan as JSON, to run or print it later; with --frontier FILE.png, a chart",
     )  # fmt: skip
@@ -89,6 +96,9 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
     if is_file:
         check_alone(parser, options, SHOWING)
         memory_plan = load_plan(options.model)
+    elif options.sizes:
+        _show_family(options)
+        return
     elif options.frontier:
         _show_frontier(options)
         written(options)
@@ -178,6 +188,29 @@ def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None
         sys.stdout.flush()
     lines = Alternatives(options).lowering(memory_plan).told(MOST)
     tell(["", *lines] if lines else [], below="  ")
+
+
+def _show_family(options: argparse.Namespace) -> None:
+    """Print the plans of several sizes in one arena, as JSON or as a table."""
+    given = ("frontier", "output", "text", "dump")
+    wrong = [f"--{name}" for name in given if getattr(options, name)]
+    if wrong:
+        raise OptionError(f"--sizes prints a table of plans; leave out {', '.join(wrong)}")
+    values = {
+        name: each if isinstance(each, tuple) else (each,)
+        for name, each in parse_settings(options.sizes).items()
+    }
+    build_size = sized(options.model, options.settings, list(values))
+    found = plan_family(build_size, values, **plan_options(options))
+    if options.json:
+        sized_as = [f"{name}={each}" for name, each in found.sizes[0].items()]
+        settings = [each for each in options.settings if each.partition("=")[0] not in values]
+        made_by = identity(argparse.Namespace(**{**vars(options), "settings": settings + sized_as}))
+        for name in values:
+            made_by["arguments"].pop(name, None)
+        say(json.dumps({**made_by, **found.as_json()}, default=str))
+        return
+    say(found)
 
 
 def _show_frontier(options: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from graphc.cli.arguments import (
     parse_settings,
     recipe,
 )
-from graphc.cli.models import add_model, build_with_weights, find_model
+from graphc.cli.models import add_model, build_with_weights, find_model, sized
 from graphc.cli.onnx_model import SUFFIX
 from graphc.cli.plans import PICTURE, check_suffix
 from graphc.cli.terminal import Console, say
@@ -66,6 +66,7 @@ def add(commands: Commands) -> None:
     digits.add_argument_group("data").add_argument(
         "--epochs", metavar="N", type=int, default=20, help="passes over the data (default: 20)"
     )
+    _add_drop_last(digits)
     digits.set_defaults(run=_digits)
 
     text = tasks.add_parser("text", help="a small GPT on the bytes of a text")
@@ -110,10 +111,18 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
         "--steps", metavar="N", type=int,
         help=f"steps of the run, instead of epochs (default for a function: {STEPS})",
     )  # fmt: skip
+    _add_drop_last(group)
     group.add_argument("--curve", metavar="FILE.png", help="draw the losses; needs matplotlib")
     group.add_argument(
         "--export", metavar="FILE.onnx",
         help="write a trained ONNX file or torch module as ONNX, with its outputs",
+    )  # fmt: skip
+
+
+def _add_drop_last(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--no-drop-last", dest="drop_last", action="store_false",
+        help="train on the examples that remain at the end of an epoch, as a smaller batch",
     )  # fmt: skip
 
 
@@ -149,7 +158,11 @@ def _digits(options: argparse.Namespace) -> None:
     _check_count("--epochs", options.epochs)
     settings = parse_settings(options.settings)
     check_settings("digits", DigitsTraining, settings, ("model", "layers", "hidden", "batch"))
-    run = DigitsTraining(recipe(options), options.epochs, dump=options.dump, **settings)
+    chosen = recipe(options)
+    _check_drop_last(options, chosen)
+    run = DigitsTraining(
+        chosen, options.epochs, dump=options.dump, drop_last=options.drop_last, **settings
+    )
     _train(run, options, "digits")
 
 
@@ -186,12 +199,21 @@ def _network(options: argparse.Namespace) -> None:
     chosen, inputs = recipe(options), trace({"loss": loss}).inputs
     fed = [x for x in inputs if x.default is None]
     known = set() if network is None else {x.name for x in network.inputs.values()}
+    _check_drop_last(options, chosen)
+    sized_build = None
+    if not options.drop_last:
+        if network is not None:
+            raise OptionError(
+                "--no-drop-last needs a network of graphc, whose loss is built for each size; "
+                f"{options.model} is imported. Leave it out"
+            )
+        sized_build = sized(options.model, options.settings, ["batch"])
     feeds = _feeds(options, fed, known - {x.name for x in inputs}, chosen)
     imported = "onnx" if options.model.endswith(SUFFIX) else "torch"
     task = "network" if network is None else imported
     run = NetworkTraining(
         chosen, loss, feeds, epochs=options.epochs, steps=options.steps or 0, network=network,
-        dump=options.dump, task=task,
+        dump=options.dump, task=task, build=sized_build,
     )  # fmt: skip
     reports = _train(run, options, options.model if network is None else task)
     if options.export:
@@ -219,7 +241,7 @@ def _feeds(
             options.epochs = EPOCHS if options.epochs is None else options.epochs
         _check_length(options)
         step_batches = chosen.accumulate * chosen.ranks
-        return ArrayFeeds(data, fed, chosen.seed, step_batches, options.held_out)
+        return ArrayFeeds(data, fed, chosen.seed, step_batches, options.held_out, options.drop_last)
     if ":" not in data:
         raise OptionError(f"--data must be FILE.npz or file.py:function, got {data!r}")
     for option in ("epochs", "held_out"):
@@ -228,9 +250,21 @@ def _feeds(
             raise OptionError(
                 f"--{name} needs --data FILE.npz, since the number of feeds of {data} is unknown"
             )
+    if not options.drop_last:
+        raise OptionError(
+            f"--no-drop-last needs --data FILE.npz, since {data} determines its own batches"
+        )
     options.steps = STEPS if options.steps is None else options.steps
     _check_length(options)
     return FunctionFeeds(data, find_model(data, {}), unread)
+
+
+def _check_drop_last(options: argparse.Namespace, chosen: Recipe) -> None:
+    if not options.drop_last and (chosen.ranks > 1 or chosen.accumulate > 1):
+        raise OptionError(
+            "--no-drop-last needs steps of one batch, got "
+            f"--ranks {chosen.ranks} and --accumulate {chosen.accumulate}; leave it out"
+        )
 
 
 def _check_length(options: argparse.Namespace) -> None:
@@ -252,7 +286,7 @@ def _train(run: Run, options: argparse.Namespace, task: str) -> list[Report]:
         run.resume(options.resume)
     reports: list[Report] = []
     console = Console(quiet=options.json or not is_first)
-    for label, figure in (*summary_rows(run.training.plan), *_data_rows(run)):
+    for label, figure in (*summary_rows(run.plan), *_data_rows(run)):
         console.print(f"{label:<20}{figure}", highlight=False, soft_wrap=True)
     hidden = options.json or not console.is_terminal
     with ProgressBar(console=console, transient=True, disable=hidden) as progress:
@@ -268,7 +302,7 @@ def _train(run: Run, options: argparse.Namespace, task: str) -> list[Report]:
                 run.save(options.save)
             sys.stdout.flush()
     if options.json and is_first:
-        say(json.dumps({**run.training.plan.summary(task), **_figures(run), **_reported(reports)}))
+        say(json.dumps({**run.plan.summary(task), **_figures(run), **_reported(reports)}))
     return reports
 
 

@@ -84,12 +84,21 @@ class Arena:
     """The memory of a plan: an array `bytes`, and nothing else.
 
     `lent` maps the indices of state buffers to bytes of another arena, which are used instead.
+    `memory` is the memory of another arena for the whole plan; without it, memory is allocated.
     """
 
-    def __init__(self, plan: MemoryPlan, lent: Mapping[int, Array] | None = None) -> None:
+    def __init__(
+        self,
+        plan: MemoryPlan,
+        lent: Mapping[int, Array] | None = None,
+        memory: Array | None = None,
+    ) -> None:
         self._plan, self._lent = plan, lent or {}
         self._unallocated = unallocated(plan, self._lent)
         size = plan.arena_bytes - self._unallocated.bytes
+        if memory is not None:
+            self.bytes = memory
+            return
         try:
             self.bytes = aligned_bytes(size, plan.alignment)
         except (MemoryError, ValueError):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from graphc.ir.graph import Input, State
+from graphc.runtime.padding import Padded
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -69,7 +70,7 @@ class Backend(Protocol):
         On a CPU it is an array of bytes, on a GPU an address.
         """
 
-    def stage(self, feeds: Mapping[Input, Array]) -> Staged:
+    def stage(self, feeds: Mapping[Input, Array | Padded]) -> Staged:
         """Prepare the feeds of a later step, while an earlier step may still run.
 
         `feeds` has all inputs, already checked.

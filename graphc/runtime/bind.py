@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from graphc.allocation.streams import on_streams
 from graphc.errors import DependencyError, GpuUnavailable, OptionError, whole_number
@@ -13,10 +15,13 @@ from graphc.ir.device import gpu_number
 from graphc.ir.types import bfloat16
 from graphc.keywords import option, required, takes
 from graphc.options import AUTO
+from graphc.plans.check_family import check_family
 from graphc.plans.check_plan import check_plan
 from graphc.plans.cost_model import CostModel
+from graphc.plans.family import FamilyPlan
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.streams import MOST_STREAMS
+from graphc.runtime.family import Family
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.cublaslt import CublasError
 from graphc.runtime.gpu.cuda import CudaDevice
@@ -66,6 +71,26 @@ def bind(options: BindOptions) -> Program:
     `GpuUnavailable` if the plan needs a GPU and there is none; and `ArenaError` if the arena does
     not fit into the memory.
     """
+    return _bound(options)
+
+
+def bind_family(family: FamilyPlan, pad: Mapping[str, float], **options: Any) -> Family:
+    """Bind the plans of several sizes to one arena; `options` are those of `bind`.
+
+    Raises the errors of `bind`, `FeedError` for invalid numbers in `pad`, and `PlanError` if the
+    plans cannot share an arena.
+    """
+    check_family(family.plans, family.arena_bytes)
+    owner = _bound(BindOptions(family.largest, **options))
+    programs = [
+        owner if plan is family.largest else _bound(BindOptions(plan, **options), owner)
+        for plan in family.plans
+    ]
+    return Family(family, programs, owner, pad)
+
+
+def _bound(options: BindOptions, within: Program | None = None) -> Program:
+    """Return the program of a plan, in an arena of its own or `within` that of another program."""
     plan, device, kind = options.plan, options.device, options.plan.device.kind
     if options.streams is not None:
         plan = on_streams(plan, CostModel.of(plan), options.streams)
@@ -82,14 +107,14 @@ def bind(options: BindOptions) -> Program:
     if gpu is not None:
         if options.threads is not None:
             raise OptionError("threads applies only to native kernels on the CPU; omit it on a GPU")
-        return _on_gpu(plan, gpu, options)
+        return _on_gpu(plan, gpu, options, within)
     if options.cudnn or options.tuning is not None:
         raise OptionError("cudnn and tuning apply only to GPUs; omit them on the CPU")
     if options.threads is not None and plan.device.kernels == "numpy":
         raise OptionError("threads applies only to native kernels; omit it with kernels='numpy'")
     return Program(
         plan, seed=options.seed, poison=options.poison, check_finite=options.check_finite,
-        threads=options.threads, lane=_lane(plan, options), owner=options.states,
+        threads=options.threads, lane=_lane(plan, options), owner=options.states, within=within,
     )  # fmt: skip
 
 
@@ -126,7 +151,9 @@ def _lent_on_gpu(plan: MemoryPlan, gpu: Gpu, owner: Program | None) -> dict[int,
     return lent
 
 
-def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
+def _on_gpu(
+    plan: MemoryPlan, gpu: Gpu, options: BindOptions, within: Program | None = None
+) -> Program:
     cudnn, lent = options.cudnn, _lent_on_gpu(plan, gpu, options.states)
     if gpu.architecture < BFLOAT16_ARCHITECTURE and _uses_bfloat16(plan):
         raise OptionError(
@@ -143,7 +170,10 @@ def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
     connect, lane = None, _lane(plan, options)
     if lane is not None:
         connect = partial(connected_gpus, lane_of(plan, options.seed, lane), load_nccl())
+    around = _gpu_backend(within)
     accelerator = CudaDevice(gpu, cache_folder(), chosen, connect)
+    if around is not None and isinstance(around.accelerator, CudaDevice):
+        accelerator = around.accelerator
     library: Cudnn | None = None
     missing: tuple[str, ...] = ()
     if cudnn is not False:
@@ -156,6 +186,7 @@ def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
     backend = GpuBackend(
         plan, accelerator, cuda_graph=options.cuda_graph, poison=options.poison,
         check_finite=options.check_finite, cudnn=library, lent=lent,
+        within=around,
     )  # fmt: skip
     if library is not None and kept is not None:
         write_record(kept, library.record, CudnnError)
@@ -164,8 +195,13 @@ def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
     backend.report = replace(backend.report, declined=(*missing, *backend.report.declined))
     return Program(
         plan, options.seed, options.poison, options.check_finite, backend=backend, lane=lane,
-        owner=options.states,
+        owner=options.states, within=within,
     )  # fmt: skip
+
+
+def _gpu_backend(program: Program | None) -> GpuBackend | None:
+    backend = None if program is None else program.backend
+    return backend if isinstance(backend, GpuBackend) else None
 
 
 def _uses_bfloat16(plan: MemoryPlan) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from operator import le
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,16 @@ from graphc.ir.types import number_of
 from graphc.ops.update import LARGEST
 from graphc.runtime.conversion import as_numpy, converted, is_real
 from graphc.runtime.index_ranges import FedRange, index_limits
+from graphc.runtime.padding import Padded
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+Feed = Array | Padded
+
+Rests = Mapping[Input, Array]
+"""Input → the number that pads smaller feeds, as a scalar array."""
+
+NO_RESTS: Rests = MappingProxyType({})
 
 
 class Feeds:
@@ -35,35 +45,67 @@ class Feeds:
             if source.default is not None
         }
 
-    def checked(self, feeds: Mapping[str, Any]) -> dict[Input, Array]:
+    def checked(self, feeds: Mapping[str, Any], rests: Rests = NO_RESTS) -> dict[Input, Feed]:
         """Return an array of the right type for every input, or its default; raises `FeedError`.
 
-        With `check_finite`, raises `NonFiniteError` for NaN or infinity.
+        An input in `rests` may get a smaller array, which is padded with the number there. With
+        `check_finite`, raises `NonFiniteError` for NaN or infinity.
         """
-        unknown = [name for name in feeds if name not in self._inputs]
+        self._require_known(feeds)
+        return {source: self._checked(source, feeds, rests) for source in self._inputs.values()}
+
+    def _require_known(self, names: Collection[str]) -> None:
+        unknown = [name for name in names if name not in self._inputs]
         if unknown:
-            missing = [name for name in self._inputs if name not in feeds]
+            missing = [name for name in self._inputs if name not in names]
             near = did_you_mean(unknown[0], missing, before="; ")
             raise FeedError(
                 f"the program has no input {', '.join(map(repr, unknown))}; its inputs are "
                 f"{', '.join(map(repr, self._inputs)) or 'none'}{near}"
             )
-        return {source: self._checked(source, feeds) for source in self._inputs.values()}
 
-    def _checked(self, source: Input, feeds: Mapping[str, Any]) -> Array:
+    def rests(self, pad: Mapping[str, float]) -> Rests:
+        """Return the numbers that pad inputs, as scalar arrays of their dtypes.
+
+        Raises `FeedError` for an unknown input, and for a number that its dtype cannot represent or
+        that is not a valid index.
+        """
+        if not isinstance(pad, Mapping):
+            raise FeedError(f"pad must map names of inputs to numbers, got {quoted(pad)}")
+        self._require_known(pad)
+        found = {}
+        for name, number in pad.items():
+            source = self._inputs[name]
+            found[source] = rest = _number(source, number)
+            for allowed in self._ranges.get(source, ()):
+                if allowed.range.broken_by(rest) is not None:
+                    raise FeedError(
+                        f"pad[{name!r}] is {number}, but {allowed.reader.label} uses {name!r} as "
+                        f"indices, which must be in {allowed.range.bounds}; pad with a number in "
+                        "that range, or build the loss with ignore_index"
+                    )
+        return found
+
+    def _checked(self, source: Input, feeds: Mapping[str, Any], rests: Rests) -> Feed:
         if source.name not in feeds and source not in self._defaults:
             raise FeedError(f"input {source.name!r} is missing; feed an array of {source.type}")
         given = feeds[source.name] if source.name in feeds else self._defaults[source]
         if source in self._rates and isinstance(given, int | float):
             _check_rate(source, given)
-        given = _as_array(source, given)
+        array = _as_array(source, given, is_padded=source in rests)
         if source in self._rates:
-            _check_rate(source, given.item())
+            _check_rate(source, array.item())
         if self._check_finite:
-            _require_finite(source, given)
+            _require_finite(source, array)
+        feed = array if array.shape == source.shape else Padded(array, rests[source])
         for allowed in self._ranges.get(source, ()):
-            allowed.check(source, given)
-        return given
+            allowed.check(source, feed)
+        return feed
+
+
+def fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Return True if an array can be padded to the shape `whole`."""
+    return len(shape) == len(whole) and all(map(le, shape, whole))
 
 
 def _learning_rates(graph: Graph) -> frozenset[Input]:
@@ -87,8 +129,8 @@ def _check_rate(source: Input, given: float) -> None:
         )
 
 
-def _as_array(source: Input, given: Any) -> Array:
-    """Return a feed as an array of the input's type.
+def _as_array(source: Input, given: Any, is_padded: bool = False) -> Array:
+    """Return a feed as an array of the input's type; with `is_padded`, it may be smaller.
 
     Another dtype is converted if that changes no number. Raises `FeedError` for other feeds.
     """
@@ -105,7 +147,7 @@ def _as_array(source: Input, given: Any) -> Array:
             f"input {source.name!r} must be {source.type}, got a masked array; replace masked "
             "elements with .filled(number)"
         )
-    if given.shape != source.shape:
+    if given.shape != source.shape and not (is_padded and fits(given.shape, source.shape)):
         raise FeedError(
             f"input {source.name!r} must be {source.type}, got the shape {list(given.shape)}; "
             "shapes are fixed at compile time"

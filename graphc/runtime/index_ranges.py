@@ -17,6 +17,7 @@ from graphc.ir.contents import Contents
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ops.choice import Cast
 from graphc.ops.shape import Copy
+from graphc.runtime.padding import Padded
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -64,7 +65,7 @@ class Range:
         counted: Any = True
         bounds = self.bounds
         if bounds.ignored is not None and self.counted is not None:
-            counted = self.counted.reshape(given.shape)
+            counted = self.counted[: given.size].reshape(given.shape)
             np.not_equal(given, bounds.ignored, out=counted)
         # The initial value 0 is within every range.
         low = int(np.minimum.reduce(given, None, initial=0, where=counted))
@@ -87,11 +88,13 @@ class FedRange:
     positions: Array | None
     chosen: Array | None
 
-    def check(self, source: Input | State, given: Array) -> None:
+    def check(self, source: Input | State, given: Array | Padded) -> None:
         """Raise `FeedError` unless the array of an input or a constant is in the range."""
         if self.positions is not None:
-            flat = given.reshape(-1)
-            given = np.take(flat, self.positions, out=self.chosen, mode="clip")
+            whole = given.whole(source.shape) if isinstance(given, Padded) else given
+            given = np.take(whole.reshape(-1), self.positions, out=self.chosen, mode="clip")
+        elif isinstance(given, Padded):
+            given = given.corner
         broken = self.range.broken_by(given)
         if broken is not None:
             kind = "input" if isinstance(source, Input) else "constant"

@@ -17,8 +17,11 @@ POISON = 0xFF
 def empty_at_start(plan: MemoryPlan) -> list[Range]:
     """Return the byte ranges of the arena that hold no value when a step begins.
 
-    These are all bytes except those of states, slots and inputs.
+    These are all bytes except those of states, slots and inputs. Gaps of a whole alignment unit
+    between states are also excluded: in a family of plans, they hold constants of other plans.
     """
+    end = plan.arena_bytes
+    rest = min((b.offset for b in plan.buffers if b.kind != "state"), default=end)
     kept = sorted(
         (buffer.offset, buffer.offset + buffer.bytes)
         for buffer in plan.buffers
@@ -26,8 +29,8 @@ def empty_at_start(plan: MemoryPlan) -> list[Range]:
     )
     found: list[Range] = []
     start = 0
-    for first, last in [*kept, (plan.arena_bytes, plan.arena_bytes)]:
-        if first > start:
+    for first, last in sorted([*kept, (rest, rest), (end, end)]):
+        if first > start and (start >= rest or first - start < plan.alignment):
             found.append((start, first))
         start = max(start, last)
     return found

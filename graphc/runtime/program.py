@@ -26,7 +26,7 @@ from graphc.runtime.arena import check_outputs
 from graphc.runtime.backend import Backend, Outputs, Report, Staged
 from graphc.runtime.checkpoint import load_states, save_states
 from graphc.runtime.cpu.backend import CpuBackend
-from graphc.runtime.feeds import Feeds
+from graphc.runtime.feeds import NO_RESTS, Feeds, Rests
 from graphc.runtime.index_ranges import IndexRanges
 from graphc.runtime.initial import fill_initial
 from graphc.runtime.ranks.held import held_by_name
@@ -59,6 +59,10 @@ class Program:
     With an `owner`, the states are those of that program: they have no bytes in this arena, and one
     lock serializes the steps of both programs. On a GPU, the caller has passed these states to the
     `backend`.
+
+    With `within`, the program uses the whole arena of another program, which is at least as large
+    and has the same states at the same offsets. On a GPU, the caller has passed it to the
+    `backend`.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Program:
         threads: int | None = None,
         lane: Lane | None = None,
         owner: Program | None = None,
+        within: Program | None = None,
     ) -> None:
         self.plan = plan
         self.graph = plan.graph
@@ -86,20 +91,23 @@ class Program:
         self._lane = lane_of(plan, seed, lane)
         ranges = IndexRanges(plan.graph)
         self._feeds = Feeds(plan.graph, check_finite, ranges.fed)
-        self._backend = backend or CpuBackend(
+        around = None if within is None else within._backend
+        self._backend: Backend = backend or CpuBackend(
             plan, poison, check_finite, ranges.computed, threads, self._lane,
             None if owner is None else owner.lend(plan),
+            around if isinstance(around, CpuBackend) else None,
         )  # fmt: skip
         check_outputs(plan)
-        if owner is None:
+        if (sharing := owner or within) is None:
             self._store = Store(plan, self._backend, self._lane, Turns(on_gpu))
         else:
-            self._store = owner._store
-        self._is_owner, self._turns = owner is None, self._store.turns
+            self._store = sharing._store
+            self._store.join(self._backend)
+        self._is_owner, self._turns = sharing is None, self._store.turns
         self._names = tuple(held_by_name(self.graph))
         self._latest: _Pending | None = None
         self._steps_done = 0
-        if owner is None:
+        if sharing is None:
             self.reset()
         else:
             for state in self.graph.states:
@@ -224,13 +232,27 @@ class Program:
                 f"inputs must be given by name, as in program.step({given}), or as a mapping from "
                 f"names to arrays; got {quoted(feeds)}{' and more' if unnamed else ''}"
             )
-        return self._turns.take(self._step, {**(feeds or {}), **named})
+        return self.padded_step({**(feeds or {}), **named}, NO_RESTS)
 
-    def _step(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        return self._finish(self._submit(self._stage(feeds)))
+    def rests(self, pad: Mapping[str, float]) -> Rests:
+        """Return the numbers that pad inputs, checked, for `padded_step`; raises `FeedError`."""
+        return self._feeds.rests(pad)
 
-    def steps(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
+    def padded_step(self, feeds: Mapping[str, Any], rests: Rests) -> dict[str, Array]:
+        """Run one step on feeds that may be smaller than the inputs in `rests`."""
+        return self._turns.take(self._step, feeds, rests)
+
+    def _step(self, feeds: Mapping[str, Any], rests: Rests) -> dict[str, Array]:
+        return self._finish(self._submit(self._stage(feeds, rests)))
+
+    def steps(
+        self, batches: Iterable[Mapping[str, Any]], pad: Mapping[str, float] | None = None
+    ) -> Iterator[dict[str, Array]]:
         """Yield the outputs of one step for each batch of feeds.
+
+        `pad` maps names of inputs to numbers. A smaller array for such an input, as in the last
+        batch of an epoch, is padded with that number at the end of each axis. A loss that ignores a
+        label then has the same value and gradients for the padded batch; see docs/lengths.md.
 
         On a GPU, the next batch is fetched and staged while a step runs. A plan with
         `overlap_copies` also copies that batch to the GPU. The step on that batch runs when the
@@ -240,47 +262,30 @@ class Program:
         If no state changes, a plan with `overlap_copies` runs the next step ahead of the request.
         Parameters that are assigned in between then affect the output after the next.
         """
+        rests = self.rests({} if pad is None else pad)
         try:
-            return self._run(iter(batches))
+            given = iter(batches)
         except TypeError:
             raise FeedError(f"batches must be an iterable of mappings, got {batches!r}") from None
-
-    def _run(self, batches: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
-        ready = self._next(batches)
-        begun: deque[_Pending] = deque()
-        while ready is not None or begun:
-            while ready is not None and len(begun) <= self._backend.runs_ahead:
-                try:
-                    begun.append(self._turns.take(self._submit_ready, ready))
-                    ready = self._next(batches)
-                except Exception as error:  # raised after the outputs of earlier steps
-                    begun.append(_Pending(functools.partial(_raise, error)))
-                    ready = None
-            yield self._turns.take(self._finish, begun.popleft())
-
-    def _next(self, batches: Iterator[Mapping[str, Any]]) -> Callable[[], Staged] | None:
-        """Stage the next batch, and return a function that returns it or raises its error.
-
-        Returns None after the last batch.
-        """
-        try:
-            staged = self._turns.take(self._stage, _mapping(next(batches)))
-        except StopIteration:
-            return None
-        except Exception as error:
-            return functools.partial(_raise, error)
-        return lambda: staged
-
-    def _submit_ready(self, ready: Callable[[], Staged]) -> _Pending:
-        return self._submit(ready())
+        return run_batches(given, lambda feeds: (self, rests), int(self._backend.runs_ahead))
 
     def _finish(self, pending: _Pending) -> dict[str, Array]:
         if pending in self._store.pending:
             self._store.pending.remove(pending)
         return pending()
 
-    def _stage(self, feeds: Mapping[str, Any]) -> Staged:
-        return self._backend.stage(self._feeds.checked(feeds))
+    def staged(self, feeds: Mapping[str, Any], rests: Rests) -> Submission:
+        """Stage feeds, and return a function that submits their step."""
+        staged = self._turns.take(self._stage, feeds, rests)
+
+        def submit() -> Callable[[], dict[str, Array]]:
+            pending = self._turns.take(self._submit, staged)
+            return functools.partial(self._turns.take, self._finish, pending)
+
+        return submit
+
+    def _stage(self, feeds: Mapping[str, Any], rests: Rests) -> Staged:
+        return self._backend.stage(self._feeds.checked(feeds, rests))
 
     def _submit(self, staged: Staged) -> _Pending:
         """Begin a step, after fetching the pending outputs of earlier steps.
@@ -318,6 +323,49 @@ class Program:
         held = {name: self._store.held[name] for name in self._names}
         found = load_states(path, {name: each.type for name, each in held.items()})
         self._turns.take(self._store.load, [(held[name], found[name]) for name in found])
+
+
+Chosen = Callable[[Mapping[str, Any]], tuple[Program, Rests]]
+"""A function from feeds to the program that runs them, and the numbers that pad them."""
+
+
+def run_batches(
+    batches: Iterator[Mapping[str, Any]], chosen: Chosen, ahead: int = 0
+) -> Iterator[dict[str, Array]]:
+    """Yield the outputs of a step for each batch; the next one is staged while a step runs.
+
+    Up to `ahead` steps are submitted before their outputs are requested.
+    """
+    ready = _next(batches, chosen)
+    begun: deque[Callable[[], dict[str, Array]]] = deque()
+    while ready is not None or begun:
+        while ready is not None and len(begun) <= ahead:
+            try:
+                begun.append(ready())
+                ready = _next(batches, chosen)
+            except Exception as error:  # raised after the outputs of earlier steps
+                begun.append(functools.partial(_raise, error))
+                ready = None
+        yield begun.popleft()()
+
+
+Submission = Callable[[], Callable[[], dict[str, Array]]]
+"""A function that submits a staged step, and returns a function that fetches its outputs."""
+
+
+def _next(batches: Iterator[Mapping[str, Any]], chosen: Chosen) -> Submission | None:
+    """Stage the next batch, and return its submission, which raises any error.
+
+    Returns None after the last batch.
+    """
+    try:
+        feeds = _mapping(next(batches))
+        program, rests = chosen(feeds)
+        return program.staged(feeds, rests)
+    except StopIteration:
+        return None
+    except Exception as error:
+        return functools.partial(_raise, error)
 
 
 def _raise(error: Exception) -> NoReturn:

@@ -38,9 +38,14 @@ class Store:
         """Functions that wait for submitted steps whose outputs have not been fetched."""
         self._constants = {state.name for state in plan.graph.states if state.role == "constant"}
         self._backend, self._lane = backend, lane
+        self._backends = [backend]
         self._gathered: tuple[State, Array] | None = None
         """The row gathered last, until a state changes. Its members are usually read in sequence,
         so caching it saves one collective per member."""
+
+    def join(self, backend: Backend) -> None:
+        """Add the backend of another program, whose steps may replace the states here."""
+        self._backends.append(backend)
 
     def lend(self, plan: MemoryPlan) -> dict[int, Any]:
         """Map the indices of a plan's state buffers to buffers here; raises `OptionError`."""
@@ -101,7 +106,8 @@ class Store:
         self._backend.is_torn = True
         for state, array in states:
             self._put(state, array)
-        self._backend.is_torn = False
+        for backend in self._backends:
+            backend.is_torn = False
 
     def _parts(self, given: Iterable[tuple[Held, Array]]) -> Iterable[tuple[State, Array]]:
         return parts_written(self._lane.wire.rank, given, self._backend.read)
@@ -119,7 +125,7 @@ class Store:
 
     def require_whole(self) -> None:
         """Raise `TornError` if an interruption has left some states new and some old."""
-        if self._backend.is_torn:
+        if any(backend.is_torn for backend in self._backends):
             raise TornError(
                 "a step or a load was interrupted while it replaced states, so some states are "
                 "new and some are old; restore them with program.load(path) or program.reset()"

@@ -10,6 +10,7 @@ import numpy as np
 
 from graphc.compiler import compile
 from graphc.errors import DependencyError, OptionError, choose, to_install
+from graphc.families import family
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
 from graphc.models.heads import classified
@@ -21,6 +22,8 @@ from graphc.ops.matmul import linear
 from graphc.ops.pool_axes import max_pool2d
 from graphc.ops.random import dropout
 from graphc.ops.shape import reshape
+from graphc.runtime.family import Family
+from graphc.runtime.program import Program
 from graphc.training.recipe import Recipe
 from graphc.training.run import Array, TrainingRun
 
@@ -103,9 +106,13 @@ class DigitsTraining(TrainingRun):
         hidden: int = 128,
         batch: int = 64,
         dump: str | None = None,
+        drop_last: bool = True,
     ) -> None:
-        """Load the data and compile both programs; a step takes `recipe.accumulate` batches."""
-        logits = LOGITS[choose("digits: model", model, tuple(LOGITS))](layers, hidden, batch)
+        """Load the data and compile both programs; a step takes `recipe.accumulate` batches.
+
+        Without `drop_last`, the images that remain at the end of an epoch are a smaller batch.
+        """
+        logits_of = LOGITS[choose("digits: model", model, tuple(LOGITS))]
         self.data, self.batch = load_digits(), batch
         self.step_images = batch * recipe.accumulate * recipe.ranks
         if not self.step_images <= len(self.data.train_x):
@@ -114,12 +121,25 @@ class DigitsTraining(TrainingRun):
                 f"images, {len(self.data.train_x)}; got batch={batch}, "
                 f"accumulate={recipe.accumulate}, ranks={recipe.ranks}"
             )
-        self.steps_per_epoch = len(self.data.train_x) // self.step_images
+        whole_steps, rest = divmod(len(self.data.train_x), self.step_images)
+        last = 0 if drop_last else rest
+        self.steps_per_epoch = whole_steps + bool(last)
         steps = epochs * self.steps_per_epoch
-        options = recipe.compile_options(steps)
-        training = compile(classified(logits), dump=dump, **options)
+        options = {"dump": dump, **recipe.compile_options(steps)}
+        logits = logits_of(layers, hidden, batch)
+        training: Program | Family
+        if last:
+            training = family(
+                lambda batch: classified(logits_of(layers, hidden, batch)),
+                {"batch": (batch, last)},
+                **options,
+            )
+        else:
+            training = compile(classified(logits), **options)
         self.inference = compile(outputs={"logits": logits}, **recipe.inference_options())
         sizes = {"layers": layers, "hidden": hidden, "batch": batch * recipe.ranks}
+        if last:
+            sizes["last_batch"] = last
         super().__init__(recipe, training, steps, task="digits", model=model, **sizes)
 
     def run(self) -> Iterator[Epoch | int]:
@@ -131,21 +151,22 @@ class DigitsTraining(TrainingRun):
             epoch, first = divmod(self.done, self.steps_per_epoch)
             order = np.random.default_rng((self.recipe.seed, epoch))
             shuffled = order.permutation(len(self.data.train_x))
-            started, total = time.perf_counter(), 0.0
+            started, total, weight = time.perf_counter(), 0.0, 0.0
             for step in range(first, self.steps_per_epoch):
                 rows = shuffled[step * self.step_images : (step + 1) * self.step_images]
-                total += self.step(self.feeds(rows))
+                part = len(rows) / self.step_images
+                total += self.step(self.feeds(rows)) * part
+                weight += part
                 yield self.done
-            count = self.steps_per_epoch - first
-            speed = count / (time.perf_counter() - started)
-            yield Epoch(epoch + 1, total / count, self.test_accuracy(), speed)
+            speed = (self.steps_per_epoch - first) / (time.perf_counter() - started)
+            yield Epoch(epoch + 1, total / weight, self.test_accuracy(), speed)
 
     def feeds(self, rows: Array) -> dict[str, Array]:
         """Return this rank's images and labels of a step.
 
         With several micro-batches, arrays have an additional first axis for them.
         """
-        rows = self.own(rows, self.batch)
+        rows = self.own(rows, min(self.batch, len(rows)))
         x, labels = self.data.train_x[rows], self.data.train_labels[rows]
         if self.recipe.accumulate == 1:
             return {"x": x, "labels": labels}

@@ -23,7 +23,8 @@ class ArrayFeeds:
 
     An input (batch, ...) gets the next rows of the array (examples, ...) with its name. An epoch
     has `steps_per_epoch` steps, each with `step_batches` batches. The examples that remain are not
-    used in that epoch. `digest` identifies the arrays.
+    used in that epoch or, without `drop_last`, are a smaller last batch of `last_batch` examples.
+    `digest` identifies the arrays.
 
     A fraction `held_out` of the examples, rounded to whole batches, is reserved for evaluation. The
     seed selects these examples.
@@ -36,6 +37,7 @@ class ArrayFeeds:
         seed: int,
         step_batches: int = 1,
         held_out: float = 0.0,
+        drop_last: bool = True,
     ) -> None:
         arrays, self.digest = _read(path)
         self._check(path, arrays, inputs)
@@ -48,8 +50,10 @@ class ArrayFeeds:
         self.held_out_examples = batches * self.batch
         self._held_out, self._trained = np.split(rows, [self.held_out_examples])
         self.step_examples: int = self.batch * step_batches
-        self.steps_per_epoch = len(self._trained) // self.step_examples
-        if not self.steps_per_epoch:
+        whole_steps, rest = divmod(len(self._trained), self.step_examples)
+        self.last_batch = 0 if drop_last else rest
+        self.steps_per_epoch: int = whole_steps + bool(self.last_batch)
+        if not whole_steps:
             beside = f" beside {self.held_out_examples:,} that are held out" if batches else ""
             raise OptionError(
                 f"{path!r} has {self.examples:,} examples, but a step needs "
@@ -58,24 +62,31 @@ class ArrayFeeds:
 
     def __call__(self, first: int) -> Iterator[Feeds]:
         """Yield batches without end, starting at batch number `first`."""
-        batches = self.steps_per_epoch * self.step_examples // self.batch
+        batches = -(-self.epoch_examples // self.batch)
         for epoch in itertools.count(first // batches):
             order = np.random.default_rng((self.seed, epoch)).permutation(self._trained)
             start = first % batches if epoch == first // batches else 0
-            yield from itertools.islice(self._batches(order), start, batches)
+            used = order[: self.epoch_examples]
+            yield from itertools.islice(self._batches(used), start, batches)
 
     def held_out_batches(self) -> Iterator[Feeds]:
         """Yield the held-out examples in batches."""
         return self._batches(self._held_out)
 
     def _batches(self, rows: Array) -> Iterator[Feeds]:
-        for start in range(0, len(rows) - self.batch + 1, self.batch):
+        for start in range(0, len(rows), self.batch):
             chosen = rows[start : start + self.batch]
             yield {name: array[chosen] for name, array in self.arrays.items()}
 
+    @property
+    def epoch_examples(self) -> int:
+        """The number of examples of an epoch."""
+        whole_steps = self.steps_per_epoch - bool(self.last_batch)
+        return whole_steps * self.step_examples + self.last_batch
+
     def figures(self) -> dict[str, int]:
         """Return the numbers of examples that are trained on, held out and not used."""
-        trained = self.steps_per_epoch * self.step_examples
+        trained = self.epoch_examples
         return {
             "examples": self.examples,
             "held_out_examples": self.held_out_examples,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import time
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from graphc.compiler import compile
+from graphc.families import family
 from graphc.importing.names import Names
 from graphc.importing.network import Network
 from graphc.ir import builder
@@ -20,6 +22,8 @@ from graphc.ir.graph import Value
 from graphc.ir.text import format_graph
 from graphc.onnx import save
 from graphc.passes.modes import number_streams
+from graphc.runtime.family import Family
+from graphc.runtime.program import Program
 from graphc.training.evaluation import Evaluation
 from graphc.training.feeds import ArrayFeeds, Feeds, FunctionFeeds
 from graphc.training.recipe import Recipe
@@ -63,21 +67,34 @@ class NetworkTraining(TrainingRun):
         network: Network | None = None,
         dump: str | None = None,
         task: str = "network",
+        build: Callable[..., Value] | None = None,
     ) -> None:
-        """Compile the programs. `epochs` need `ArrayFeeds`, and replace `steps`."""
+        """Compile the programs. `epochs` need `ArrayFeeds`, and replace `steps`.
+
+        If the last batch of an epoch is smaller, `build(batch=...)` returns the loss for its size.
+        """
         if isinstance(feeds, ArrayFeeds) and epochs is not None:
             steps = epochs * feeds.steps_per_epoch
-        training = compile(loss, dump=dump, **recipe.compile_options(steps))
-        if network is not None:
+        last = feeds.last_batch if isinstance(feeds, ArrayFeeds) else 0
+        options = {"dump": dump, **recipe.compile_options(steps)}
+        training: Program | Family
+        if last and isinstance(feeds, ArrayFeeds):
+            assert build is not None, "a smaller last batch needs the loss for its size"
+            training = family(build, {"batch": (feeds.batch, last)}, **options)
+        else:
+            training = compile(loss, **options)
+        if network is not None and isinstance(training, Program):
             network.initialize(training)
         text = format_graph(number_streams(builder.trace({"loss": loss})))
         digest = hashlib.sha256(text.encode()).hexdigest()
         sizes = {"task": task, "network": digest, "data": feeds.digest}
         self.evaluation: Evaluation | None = None
         if isinstance(feeds, ArrayFeeds) and feeds.held_out_examples:
-            options = recipe.inference_options()
-            self.evaluation = Evaluation(loss, feeds.held_out_batches, options)
+            evaluated = recipe.inference_options()
+            self.evaluation = Evaluation(loss, feeds.held_out_batches, evaluated)
             sizes["held_out"] = str(feeds.held_out_examples)
+        if last:
+            sizes["last_batch"] = str(last)
         super().__init__(recipe, training, steps, **sizes)
         self.feeds, self.network, self.epochs = feeds, network, epochs
 
@@ -89,30 +106,40 @@ class NetworkTraining(TrainingRun):
         ranks, own = self.training.ranks, self.training.rank
         count = self.recipe.accumulate * ranks
         batches = self.feeds(self.done * count)
-        started, losses = time.perf_counter(), list[float]()
+        started, losses, sizes = time.perf_counter(), list[float](), list[int]()
         every = math.ceil(self.steps / (self.epochs or REPORTS))
         while self.done < self.steps:
             fed = [next(batches) for _ in range(count)]  # interleaved by rank
             losses.append(self.step(_joined(fed[own::ranks])))
+            sizes.append(self._examples(fed))
             yield self.done
             if self.done % every == 0 or self.done == self.steps:
-                yield self._report(losses, time.perf_counter() - started)
-                started, losses = time.perf_counter(), []
+                yield self._report(losses, sizes, time.perf_counter() - started)
+                started, losses, sizes = time.perf_counter(), [], []
 
-    def _report(self, losses: list[float], seconds: float) -> MeanLoss:
+    def _examples(self, fed: list[Feeds]) -> int:
+        """Return the number of examples of a step; 0 if it is unknown."""
+        if self.feeds.step_examples is None:
+            return 0
+        return sum(len(next(iter(each.values()))) for each in fed)
+
+    def _report(self, losses: list[float], sizes: list[int], seconds: float) -> MeanLoss:
+        """Return the mean loss of steps, each weighted by its examples if their numbers differ."""
         speed, scores = len(losses) / seconds, None
+        weights = [1] * len(losses) if len({*sizes}) == 1 else sizes
+        mean = sum(map(operator.mul, losses, weights)) / sum(weights)
         if self.evaluation is not None:
             self.copy_states(self.evaluation.program)
             scores = self.evaluation.scores()
-        examples = self.feeds.step_examples
+        examples = sum(sizes)
         return MeanLoss(
             step=self.done,
             epoch=None if self.epochs is None else self.done * self.epochs // self.steps,
-            loss=sum(losses) / len(losses),
+            loss=mean,
             held_out_loss=None if scores is None else scores.loss,
             held_out_accuracy=None if scores is None else scores.accuracy,
             steps_per_second=speed,
-            examples_per_second=None if examples is None else speed * examples,
+            examples_per_second=examples / seconds if examples else None,
         )
 
     def export(self, path: str) -> None:

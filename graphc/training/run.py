@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from graphc.errors import CheckpointError, NonFiniteError, OptionError
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.checkpoint import read_notes
+from graphc.runtime.family import Family
 from graphc.runtime.program import Program
 from graphc.training.recipe import Recipe
 
@@ -20,17 +22,25 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class TrainingRun:
     """A training program, its recipe, and the sizes that identify its network and data.
 
-    Subclasses implement `run`, which yields the number of completed steps after each step, and
-    reports.
+    The program is a family if the last batch of an epoch is smaller than the others. Subclasses
+    implement `run`, which yields the number of completed steps after each step, and reports.
     """
 
-    def __init__(self, recipe: Recipe, training: Program, steps: int, **sizes: Any) -> None:
+    def __init__(
+        self, recipe: Recipe, training: Program | Family, steps: int, **sizes: Any
+    ) -> None:
         self.recipe, self.training, self.steps, self.sizes = recipe, training, steps, sizes
         self.done = 0
 
     def run(self) -> Iterator[Any]:
         """Train from step `done` to step `steps`, yielding reports."""
         raise NotImplementedError
+
+    @property
+    def plan(self) -> MemoryPlan:
+        """The plan of a training step with a whole batch."""
+        training = self.training
+        return training.plan.largest if isinstance(training, Family) else training.plan
 
     def own(self, rows: Array, batch: int) -> Array:
         """Return this rank's rows of a step, with all of its micro-batches concatenated.

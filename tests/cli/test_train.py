@@ -182,3 +182,16 @@ def test_a_run_may_be_resumed_with_check_finite(capsys, tmp_path):
     assert run(capsys, *options, "--steps", "1", "--save", saved)[0] == 0
     code, *told = run(capsys, *options, "--steps", "2", "--resume", saved, "--check-finite")
     assert code == 0, told
+
+
+def test_digits_train_on_all_images_without_drop_last(capsys, tmp_path):
+    """1,437 images: 14 batches of 100 and one of 37."""
+    pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
+    options = ("batch=100", "model=conv", "layers=1", "hidden=8", "--epochs", "1", "--json")
+    for flags, steps in (((), 14), (("--no-drop-last",), 15)):
+        save = str(tmp_path / f"{steps}.safetensors")
+        code, out, err = run(capsys, "train", "digits", *options, *flags, "--save", save)
+        assert code == 0, err
+        (epoch,) = json.loads(out)["epochs"]
+        assert 1.0 < epoch["loss"] < 2.5
+        assert g.read_notes(save)["steps_done"] == str(steps)

@@ -216,3 +216,63 @@ def test_mistakes_about_dtypes(capsys):
 )
 def test_mistakes_about_options(capsys, arguments, told):
     assert told in run(capsys, *arguments, code=2)
+
+
+WHOLE = ("--no-drop-last", "--optimizer", "sgd", "--learning-rate", 0.1)
+
+
+def test_without_drop_last_the_rest_of_an_epoch_is_a_smaller_batch(capsys):
+    """An epoch of 80 examples in batches of 12: six whole ones, and one of 8, in one arena."""
+    options = ("net.py:build", "batch=12", *DATA, "--held-out", 0.2, "--epochs", 2, *WHOLE)
+    told = run(capsys, *options, "--save", "run")
+    assert "100; 76 per epoch in 7 steps, 24 held out, 0 left over" in told
+    programs = {n: g.compile(build("net.py:build", [f"batch={n}"]), optimizer=g.optim.SGD(0.1))
+                for n in (12, 4)}  # fmt: skip
+    assert f"arena {programs[12].arena_bytes:,} bytes" in told
+    rows = np.random.default_rng(0).permutation(100)[24:]
+    states, losses = programs[12].states, []
+    with np.load("arrays.npz") as arrays:
+        for epoch in range(2):
+            order, found = np.random.default_rng((0, epoch)).permutation(rows), 0.0
+            for start in range(0, 76, 12):
+                chosen = order[start : start + 12]
+                program = programs[len(chosen)]
+                program.states.update(dict(states))
+                labels = arrays["labels"][chosen].astype(np.int32)
+                loss = program.step(x=arrays["x"][chosen], labels=labels)["loss"]
+                found, states = found + float(loss) * len(chosen), program.states
+            losses.append(found / 76)
+    saved = safetensors.numpy.load_file("run")
+    assert all(saved[name].tobytes() == array.tobytes() for name, array in states.items())
+    reports = json.loads(run(capsys, *options, "--json"))["reports"]
+    assert [report["loss"] for report in reports] == pytest.approx(losses, rel=1e-12)
+
+
+def test_a_run_with_a_smaller_last_batch_resumes_bit_for_bit(capsys):
+    options = ("net.py:build", "batch=24", *DATA, *WHOLE, "--seed", 2)
+    run(capsys, *options, "--steps", 12, "--save", "whole")
+    run(capsys, *options, "--steps", 7, "--save", "half")
+    run(capsys, *options, "--steps", 12, "--resume", "half", "--save", "rest")
+    a, b = (safetensors.numpy.load_file(name) for name in ("whole", "rest"))
+    assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+    dropped = [each for each in options if each != "--no-drop-last"]
+    assert "last_batch" in run(capsys, *dropped, "--steps", 12, "--resume", "half", code=2)
+
+
+def test_where_a_smaller_last_batch_is_refused(capsys, tmp_path):
+    (tmp_path / "fixed.py").write_text(
+        NETWORK.replace("def build(batch=8):", "def build(rows=8):\n    batch = rows")
+    )
+    for options, message in (
+        ((*DATA, "--accumulate", 2), "needs steps of one batch, got --ranks 1 and --accumulate 2"),
+        (("--data", "net.py:feeds"), "determines its own batches"),
+    ):
+        assert message in run(capsys, "net.py:build", *options, "--no-drop-last", code=2)
+    error = run(capsys, "fixed.py:build", *DATA, "--no-drop-last", code=2)
+    assert "has no argument 'batch' for its size; it takes rows" in error
+
+
+def test_batches_that_divide_the_examples_need_no_family(capsys):
+    one = run(capsys, "net.py:build", "batch=10", *DATA, "--epochs", 1, "--json")
+    other = run(capsys, "net.py:build", "batch=10", *DATA, "--epochs", 1, "--json", *WHOLE[:1])
+    assert json.loads(one)["reports"] == json.loads(other)["reports"]

@@ -130,6 +130,7 @@ def prepare_files():
     np.savez("images.npz", images=images, labels=np.zeros(200, np.int32))
     Path("book.txt").write_text("It is a truth universally acknowledged. " * 200)
     Path("graph.json").write_text(first("recomputation.md", "json"))
+    Path("lengths.txt").write_text("96 30\n160 5\n")
     Path("buffers.csv").write_text(first("packing.md", "csv"))
     for name, recompute in (("a.json", "none"), ("b.json", "cheap")):
         assert main(["plan", "mlp", "layers=3", "--recompute", recompute, "-o", name]) == 0
@@ -142,6 +143,7 @@ LONG = {
     "docs/concepts.md",
     "docs/costs.md",
     "docs/gpu.md",
+    "docs/lengths.md",
     "docs/parallel.md",
     "docs/reading-a-plan.md",
     "docs/recomputation.md",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from graphc.ir.graph import Input, Node, State
+from graphc.ir.graph import Input, Node, State, Value
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.backend import Outputs, Report, Staged
@@ -15,6 +15,7 @@ from graphc.runtime.cpu.bind import bind, numpy_settings
 from graphc.runtime.cpu.native import Rows
 from graphc.runtime.cpu.side_by_side import SideBySide
 from graphc.runtime.index_ranges import ComputedRange
+from graphc.runtime.padding import Padded, write
 from graphc.runtime.ranks.lane import ALONE, Lane
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -25,7 +26,7 @@ class CpuBackend:
 
     If a check follows the first update of a state, the states are copied before that update, and
     restored if the step fails. `lent` maps the indices of state buffers to bytes of another
-    program's arena.
+    program's arena. `within` is a program whose whole arena this one uses.
     """
 
     def __init__(
@@ -37,15 +38,24 @@ class CpuBackend:
         threads: int | None = None,
         lane: Lane = ALONE,
         lent: Mapping[int, Array] | None = None,
+        within: Self | None = None,
     ) -> None:
         self.plan, self.is_torn = plan, False
-        self._arena = Arena(plan, lent)
+        self._arena: Arena = Arena(plan, lent, None if within is None else within._arena.bytes)
         self._lane = lane
         self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed, threads, lane)
         self._reading, self._updating = calls.reading, calls.updating
         effects = plan.graph.effects if calls.checks_late else ()
-        replaced = (self._arrays[state] for node in effects for state in node.replaced.values())
-        self._kept = [(array, np.empty_like(array)) for array in replaced]
+        replaced = (state for node in effects for state in node.replaced.values())
+        self._copies: dict[str, Array] = {} if within is None else within._copies
+        self._kept = [(self._arrays[state], self._copy_of(state)) for state in replaced]
+
+    def _copy_of(self, state: Value) -> Array:
+        """Return memory for a copy of a state, which all programs of one arena share."""
+        name = self.plan.graph.names[state]
+        if name not in self._copies:
+            self._copies[name] = np.empty_like(self._arrays[state])
+        return self._copies[name]
 
     @property
     def arena_bytes(self) -> int:
@@ -57,7 +67,7 @@ class CpuBackend:
 
     @property
     def kept_bytes(self) -> int:
-        return sum(copy.nbytes for _, copy in self._kept)
+        return sum(copy.nbytes for copy in self._copies.values())
 
     @property
     def report(self) -> Report:
@@ -78,12 +88,12 @@ class CpuBackend:
     def buffer(self, state: State) -> Any:
         return self._arena.buffer(self.plan.placements[state].buffer)
 
-    def stage(self, feeds: Mapping[Input, Array]) -> Staged:
+    def stage(self, feeds: Mapping[Input, Array | Padded]) -> Staged:
         return feeds
 
     def submit(self, staged: Staged) -> Outputs:
         for source, given in staged.items():
-            np.copyto(self._arrays[source], given)
+            write(self._arrays[source], given)
         visible = self.plan.graph.outputs
         outputs = {n: np.empty_like(self._arrays[v], order="C") for n, v in visible.items()}
         try:

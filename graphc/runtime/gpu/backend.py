@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from graphc.runtime.gpu.cudnn import shown as cudnn_shown
 from graphc.runtime.gpu.places import places_of_plan, slots_of_plan
 from graphc.runtime.gpu.products import shown
 from graphc.runtime.gpu.staging import Arrivals, Departures, Fetched, arranged
+from graphc.runtime.padding import Padded
 from graphc.runtime.poison import POISON, empty_at_start, freed_after
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -52,8 +53,9 @@ class GpuBackend:
     With `cudnn`, cuDNN computes the convolutions and attention that it supports. A warning lists
     products that cuBLASLt does not support; `report` lists all requests that libraries decline.
 
-    `lent` maps the indices of state buffers to addresses in the arena of another program. Raises
-    `ArenaError` if the arena does not fit.
+    `lent` maps the indices of state buffers to addresses in the arena of another program. `within`
+    is a program whose whole arena this one uses. Each captures its own CUDA graph, which allocates
+    nothing. Raises `ArenaError` if the arena does not fit.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class GpuBackend:
         check_finite: bool = False,
         cudnn: Cudnn | None = None,
         lent: Mapping[int, int] | None = None,
+        within: Self | None = None,
     ) -> None:
         self.plan, self._accelerator = plan, accelerator
         self._poison, self._check_finite = poison, check_finite
@@ -73,7 +76,8 @@ class GpuBackend:
         self._captures = cuda_graph and not debugging
         with accelerator.active():
             self._unallocated = unallocated(plan, lent or {})
-            self._base = accelerator.allocate(self.arena_bytes) - self._unallocated.bytes
+            start = accelerator.allocate(self.arena_bytes) if within is None else within._base
+            self._base: int = start - self._unallocated.bytes
             own = {index: self._base + at for index, at in self._unallocated.offsets.items()}
             self._elsewhere = {**own, **(lent or {})}
             self._places = places_of_plan(plan, self._base, self._elsewhere)
@@ -91,6 +95,8 @@ class GpuBackend:
         self._awaited = {other for slot in self._slots for other in slot.waits}
         self._first_update = _first_update(self._works)
         self.is_torn, self._is_settled = False, True
+        self._together: list[Self] = [] if within is None else within._together
+        self._together.append(self)
         self._replay: Callable[[], None] | None = None
         self._is_warm = False
 
@@ -185,7 +191,7 @@ class GpuBackend:
     def buffer(self, state: State) -> Any:
         return self._places[state].address - self.plan.placements[state].offset
 
-    def stage(self, feeds: Mapping[Input, Array]) -> Staged:
+    def stage(self, feeds: Mapping[Input, Array | Padded]) -> Staged:
         with self._accelerator.active():
             return self._arrivals.stage(feeds)
 
@@ -212,12 +218,13 @@ class GpuBackend:
             self._is_settled = True
 
     def _settle(self) -> None:
-        """Wait for all streams if a step was aborted before its streams were joined."""
-        if not self._is_settled:
-            copying = (self._arrivals.stream, self._departures.stream)
-            for stream in (*self._streams, *filter(None, copying)):
-                self._accelerator.synchronize(self._accelerator.record(stream))
-            self._is_settled = True
+        """Wait for all streams if a step in this arena was aborted before its streams joined."""
+        for backend in self._together:
+            if not backend._is_settled:
+                copying = (backend._arrivals.stream, backend._departures.stream)
+                for stream in (*backend._streams, *filter(None, copying)):
+                    self._accelerator.synchronize(self._accelerator.record(stream))
+                backend._is_settled = True
 
     def _outputs(self, fetched: Fetched) -> dict[str, Array]:
         try:

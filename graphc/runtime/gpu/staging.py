@@ -17,6 +17,7 @@ from graphc.ir.graph import Input, Value
 from graphc.ir.types import Layout, align, span_bytes
 from graphc.runtime.gpu.accelerator import Accelerator, Bytes, Event, Stream
 from graphc.runtime.gpu.places import ARENA_ALIGNMENT
+from graphc.runtime.padding import Padded, write
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -67,7 +68,7 @@ class Feed:
     """
 
     half: int
-    feeds: Mapping[Input, Array]
+    feeds: Mapping[Input, Array | Padded]
 
 
 class _Moves:
@@ -122,7 +123,7 @@ class Arrivals:
         self._taken: Event = None
         """The event after which the slots may be written again."""
 
-    def stage(self, feeds: Mapping[Input, Array]) -> Feed:
+    def stage(self, feeds: Mapping[Input, Array | Padded]) -> Feed:
         """Write feeds to the half that was not used last, once its copies are done.
 
         They are also copied to the slots, unless the slots have feeds that are not used yet.
@@ -139,7 +140,7 @@ class Arrivals:
             self._accelerator.synchronize(self._uploads[feed.half])
         self._owners[feed.half] = None  # until all is written
         for source, given in feed.feeds.items():
-            self._halves[feed.half].array(source)[...] = given
+            write(self._halves[feed.half].array(source), given)
         self._owners[feed.half] = feed
 
     def feed(self, feed: Feed, stream: Stream) -> None:
