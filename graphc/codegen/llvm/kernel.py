@@ -46,8 +46,6 @@ class NativeCall:
     pieces: int
     work: int
     """Approximate number of elements accessed, which decides the number of threads."""
-    is_long: bool = False
-    """True if a call takes milliseconds on one thread."""
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> NativeCall:
         """Return this call with buffers replaced according to the mapping; buffers that it lacks

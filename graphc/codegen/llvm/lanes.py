@@ -208,13 +208,10 @@ def store(
     builder.call(function, [stored, address, ir.Constant(WORD, size), mask])
 
 
-def prefetch(builder: Builder, address: IrValue, locality: int = 3) -> None:
-    """Prefetch the cache line at an address, which may be invalid.
-
-    `locality` is LLVM's: 3 is the first cache, 2 the second.
-    """
+def prefetch(builder: Builder, address: IrValue) -> None:
+    """Prefetch the cache line at an address, which may be invalid."""
     function = declared(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, WORD, WORD, WORD])
-    to_read, keep, of_data = (ir.Constant(WORD, number) for number in (0, locality, 1))
+    to_read, keep, of_data = (ir.Constant(WORD, number) for number in (0, 3, 1))
     builder.call(function, [address, to_read, keep, of_data])
 
 

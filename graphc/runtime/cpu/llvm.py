@@ -45,12 +45,6 @@ def addresses(kernels: Iterable[NativeKernel], folder: Path | None) -> dict[str,
 
 
 @functools.cache
-def has_wide_registers() -> bool:
-    """Return true if this processor has the 32 registers of AVX-512."""
-    return bool(llvm.get_host_cpu_features().get("avx512f", False))
-
-
-@functools.cache
 def _compiler() -> tuple[str, ...]:
     """Return the versions and the processor on which machine code depends, besides the text."""
     _machine()

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from graphc.codegen.llvm.kernel import NativeCall
 from graphc.codegen.native import NativeTarget, is_native, native_calls, straightening
 from graphc.codegen.node_calls import Buffer, Scratch
-from graphc.codegen.products.few_rows import few_rows_calls
-from graphc.codegen.products.ops import PRODUCTS
 from graphc.codegen.text.operands import Place
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import align, contiguous_strides
@@ -91,9 +89,6 @@ def _calls(
         own[value] = piece
         start += align(value.type.bytes, plan.alignment)
     if not is_native(node):
-        products = _few_rows(node, plan, own, start, end)
-        if products is not None:
-            return [*calls, *products]
         enough = max(1, node.op.cost(node).flops // FLOPS_A_THREAD)
         assert isinstance(plan.target, NativeTarget)
         size = min(end - start, plan.target.library_bytes(node, plan.strided))
@@ -105,21 +100,6 @@ def _calls(
         addresses[Scratch(number)] = start
         start += align(type.bytes, plan.alignment)
     return [*calls, *(_with_addresses(call, addresses) for call in kernels.calls)]
-
-
-def _few_rows(
-    node: Node, plan: MemoryPlan, places: dict[Value, Place], start: int, end: int
-) -> list[_Kernel] | None:
-    """Return the calls of a product with few rows by generated kernels, or None."""
-    if node.op.name not in PRODUCTS or not llvm.has_wide_registers():
-        return None
-    assert isinstance(plan.target, NativeTarget)
-    size = min(end - start, plan.target.library_bytes(node, plan.strided))
-    found = few_rows_calls(node, places, size)
-    if found is None:
-        return None
-    addresses: dict[Buffer, int] = {value: place.address for value, place in places.items()}
-    return [_with_addresses(call, addresses | {Scratch(0): start}) for call in found]
 
 
 def _with_addresses(call: NativeCall, addresses: Mapping[Buffer, int]) -> _Kernel:
@@ -136,9 +116,7 @@ def _rows(found: Mapping[Node, list[_Kernel | Execution]], table: StepTable) -> 
             if isinstance(each, _Kernel):
                 call = each.call
                 function = code[call.kernel.name]
-                table.add_kernel(
-                    function, each.pointers, call.numbers, call.pieces, call.work, call.is_long
-                )
+                table.add_kernel(function, each.pointers, call.numbers, call.pieces, call.work)
             else:
                 table.add_primitive(each)
         rows[node] = Rows(table, first, len(table))

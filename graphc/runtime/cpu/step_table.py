@@ -35,10 +35,7 @@ ROW = np.dtype(
         ("second", np.uint64),  # the kernel's numbers, or the stream
         ("pieces", np.int64),  # the number of pieces, or of a primitive's arguments
         ("threads", np.int64),  # the useful number, or that a primitive was created for
-        (
-            "arguments",
-            np.uint64,
-        ),  # of a primitive, or that a kernel runs on all threads after a wait
+        ("arguments", np.uint64),  # of a primitive
         ("next", np.int64),  # the first piece that no thread has taken yet
         ("share", np.int64),  # the number of pieces that a thread takes at a time
         ("ended", np.uint64),  # when the first thread found no piece left
@@ -159,12 +156,6 @@ kernel:
   br i1 %small, label %here, label %ask
 
 ask:
-  %always.at = getelementptr %row, ptr %row, i32 0, i32 5
-  %always = load ptr, ptr %always.at
-  %is.always = icmp ne ptr %always, null
-  br i1 %is.always, label %shared, label %polite
-
-polite:
   %alone.at = getelementptr %pool, ptr %pool, i32 0, i32 4
   %alone = load i64, ptr %alone.at
   %is.alone = icmp sgt i64 %alone, 0
@@ -189,11 +180,7 @@ shared:
   %now = call i64 @llvm.readcyclecounter()
   %ended = load i64, ptr %ended.at
   %waited = sub i64 %now, %ended
-  %is.long.wait = icmp sgt i64 %waited, {LONG_WAIT}
-  %may.wait.at = getelementptr %row, ptr %row, i32 0, i32 5
-  %may.wait = load ptr, ptr %may.wait.at
-  %may.be.alone = icmp eq ptr %may.wait, null
-  %is.long = and i1 %is.long.wait, %may.be.alone
+  %is.long = icmp sgt i64 %waited, {LONG_WAIT}
   %turns.at = getelementptr %pool, ptr %pool, i32 0, i32 5
   %turns = load i64, ptr %turns.at
   %twice = shl i64 %turns, 1
@@ -205,8 +192,7 @@ shared:
   br i1 %is.long, label %go.alone, label %next
 
 go.alone:
-  %set.alone.at = getelementptr %pool, ptr %pool, i32 0, i32 4
-  store i64 %kept.turns, ptr %set.alone.at
+  store i64 %kept.turns, ptr %alone.at
   br label %next
 
 next:
@@ -313,24 +299,15 @@ class StepTable:
         return len(self._rows)
 
     def add_kernel(
-        self,
-        function: int,
-        pointers: Sequence[int],
-        numbers: Sequence[int],
-        pieces: int,
-        work: int,
-        is_long: bool = False,
+        self, function: int, pointers: Sequence[int], numbers: Sequence[int], pieces: int, work: int
     ) -> None:
-        """Add a kernel with its arguments as a row; the kernel accesses about `work` elements.
-
-        One that `is_long` takes longer than a wait, so it runs on all threads after a wait, too.
-        """
+        """Add a kernel with its arguments as a row; the kernel accesses about `work` elements."""
         given = np.array(pointers, np.uint64), np.array(numbers, np.int64)
         self._kept += given
         threads = max(1, min(self.pool.threads, pieces, work // WORK_A_THREAD))
         share = max(1, pieces // (threads * SHARES))
         first, second = (array.ctypes.data for array in given)
-        self._rows.append((function, first, second, pieces, threads, int(is_long), 0, share, 0))
+        self._rows.append((function, first, second, pieces, threads, 0, 0, share, 0))
 
     def add_primitive(self, call: Execution) -> None:
         """Add a call of a oneDNN primitive, with its arguments, as a row."""

@@ -95,20 +95,6 @@ def test_threads_follow_from_the_work_and_are_no_more_than_the_pool(scaled, work
     assert 1 <= row["share"] * wanted <= PIECES
 
 
-def test_a_long_kernel_runs_on_all_threads_after_a_wait(scaled):
-    """Other kernels run on one thread, as many as the pool counts; a long one is not counted."""
-    if openmp() is None:
-        pytest.skip("libgomp is missing")
-    y = np.ones(PIECES)
-    table = StepTable(pool_of(2))
-    for is_long in (False, True):
-        table.add_kernel(scaled, [y.ctypes.data], [2], PIECES, 2**40, is_long)
-    table.pool.alone = 3
-    table.run(0, 2)
-    assert table.pool.alone == 2
-    np.testing.assert_array_equal(y, (2.0 + np.arange(PIECES)) * 2 + np.arange(PIECES))
-
-
 def test_the_pool_is_as_it_was_after_a_run(scaled):
     library = openmp()
     if library is None:
