@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _refuse_combinations(options: argparse.Namespace) -> None:
-    """Raise `OptionError` for options that a module of torch has no use for, or not together."""
+    """Raise `OptionError` for options of other models, and for options that contradict others."""
     if options.output is not None and options.checkpoint == "graphc":
         raise OptionError("--output shows eager steps; omit --checkpoint graphc")
     if options.no_plans and options.checkpoint == "graphc":
@@ -135,7 +135,8 @@ def _planned(options: argparse.Namespace) -> int:
                 f"--{name.replace('_', '-')} is for modules of torch, and {model} is a network of "
                 "graphc; see graphc plan --help"
             )
-    sizes = {"batch": options.batch, "seq_len": options.seq, "image": options.image}
+    length = "seq_len" if model in MODELS else "seq"
+    sizes = {"batch": options.batch, length: options.seq, "image": options.image}
     if options.dtype != DTYPE:
         sizes["dtype"] = options.dtype
     settings = [f"{name}={size}" for name, size in sizes.items() if size is not None]

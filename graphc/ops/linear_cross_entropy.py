@@ -97,6 +97,8 @@ class CrossEntropyWithSlopes(LabelOp):
         check_rows(logits, labels, (), attributes)
         if attributes.padding and attributes.padding >= logits.shape[1]:
             raise ShapeError(f"padding must leave classes in {logits}, got {attributes.padding}")
+        if attributes.padding and attributes.smoothing:
+            raise OptionError("smoothing would count the padding as classes; omit one of them")
         return labels.with_dtype(compute_dtype(logits.dtype)), logits
 
     def index_limit(self, node: Node) -> int:

@@ -127,5 +127,6 @@ def _by_parts(loss: _Loss, fresh: Node, rewriter: Rewriter) -> Value:
     is_plain = isinstance(loss.losses.op, SoftmaxCrossEntropy)
     attributes = CrossEntropyAttributes() if is_plain else loss.losses.attributes
     total = sum_of_losses(x, weight, bias[0] if bias else None, labels, attributes, loss.chunks)
-    total = cast(total, loss.total.outputs[0].type.dtype)
-    return scale(total, 1 / labels.shape[0]) if loss.is_mean else total
+    if loss.is_mean:
+        total = scale(total, 1 / labels.shape[0])
+    return cast(total, loss.total.outputs[0].type.dtype)

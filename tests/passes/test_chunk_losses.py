@@ -224,3 +224,13 @@ def test_chunks_are_for_training():
     with pytest.raises(OptionError, match="True or False"):
         g.plan(plain(), optimizer=g.optim.SGD(), chunk_losses=8)
     assert losses_in(g.plan(plain(), device="h200").graph) == 0
+
+
+def test_the_mean_of_losses_in_float16_does_not_overflow():
+    """The sum of 16,384 losses of about log(256) exceeds the largest float16, 65504."""
+    x, t = g.input("x", (16384, 8), "float16"), g.input("t", (16384,), "int32")
+    loss = g.softmax_cross_entropy(g.affine(x, g.parameter("w", (256, 8), "float16")), t)
+    program = g.compile(loss, optimizer=g.optim.SGD(0.1), chunk_losses=True)
+    assert losses_in(program.graph) > 0
+    found = program.step(x=np.ones((16384, 8), np.float16), t=np.zeros(16384, np.int32))["loss"]
+    assert found == pytest.approx(np.log(256), rel=0.1)

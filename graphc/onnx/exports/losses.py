@@ -47,7 +47,9 @@ def _cross_entropy(
 @exports("cross_entropy_with_slopes")
 def _losses(node: Node, on: Emission, logits: str, labels: str) -> list[str | None]:
     """Return the losses; forward graphs have no use for the gradient."""
-    return [_cross_entropy(node, on, logits, labels)[0], None]
+    losses = _cross_entropy(node, on, logits, labels)[0]
+    assert losses is not None, "losses are always exported"
+    return [on.cast(losses, node.inputs[0].type.dtype, node.outputs[0].type.dtype), None]
 
 
 def _counted(node: Node, on: Emission, labels: str, numbers: str, dtype: DType) -> str:

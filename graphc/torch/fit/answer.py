@@ -66,18 +66,22 @@ def request_of(
 def answer(model: str, request: Request, *, plans: bool) -> FitReport:
     """Return the report of a request; with `plans`, also the peaks of aot_eager and of a plan.
 
-    Steps on several ranks have no plan, nor have those that no plan can make fit.
+    Steps on several ranks are not planned, nor are steps that no plan can make fit.
     """
     plain = with_options(request, checkpoint="none")
     if request.options.checkpoint == "graphc":
         return _answer_of_plan(model, plain)
     found, capacity = predict(request), request.memory.usable_bytes
-    fits, least = found.needed_bytes <= capacity, least_bytes(request)
+    fits, least = found.needed_bytes <= capacity, least_bytes(request, found)
     may_fit = fits or least <= capacity
     planned, error = None, ""
-    if plans and not may_fit:
-        error = f"parameters, gradients and optimizer states need {format_bytes(least)}"
-    elif plans and request.options.shard is None:
+    is_planned = plans and request.options.shard is None
+    if is_planned and not may_fit:
+        error = (
+            f"parameters, gradients and optimizer states alone need {format_bytes(least)}, but "
+            f"the device has {format_bytes(capacity)} for tensors"
+        )
+    elif is_planned:
         try:
             planned = planned_peaks(plain, found if plain == request else predict(plain))
         except GraphcError as raised:

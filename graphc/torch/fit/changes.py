@@ -64,14 +64,14 @@ def cheapest(
 
 
 def _predicted(changed: Request, request: Request, found: Prediction) -> Prediction | None:
-    """Return the prediction of a changed request; None if it cannot fit, or cannot be changed so.
+    """Return the prediction of a changed request; None if it cannot fit, or has invalid options.
 
     Steps on more ranks are not recorded again.
     """
     shard, ranks = changed.options.shard, changed.options.ranks
     is_known = with_options(request, shard=shard, ranks=ranks) == changed
     with suppress(GraphcError):
-        if least_bytes(changed) <= changed.memory.usable_bytes:
+        if least_bytes(changed, found) <= changed.memory.usable_bytes:
             return predict(changed, found.recorded if is_known else None)
     return None
 
@@ -135,10 +135,14 @@ def _groups(request: Request) -> Iterator[list[tuple[str, Request]]]:
     ]
 
 
-def least_bytes(request: Request) -> int:
-    """Return a lower bound on the bytes of a step: parameters, gradients and optimizer states."""
+def least_bytes(request: Request, found: Prediction) -> int:
+    """Return a lower bound on the bytes of a rank: parameters, gradients and optimizer states.
+
+    If a trainable parameter gets no gradient in the step `found`, only parameters count.
+    """
     parameters = parameters_of(call_of(request)[0])
-    whole = sum(each.size_bytes * (1 + each.is_trainable) for each in parameters)
-    return (whole + sum(state_sizes(request.options.optimizer, parameters))) // (
-        request.options.ranks
-    )
+    whole = sum(each.size_bytes for each in parameters)
+    if found.recorded.recorder.trains_all:
+        whole += sum(each.size_bytes for each in parameters if each.is_trainable)
+        whole += sum(state_sizes(request.options.optimizer, parameters))
+    return whole // request.options.ranks

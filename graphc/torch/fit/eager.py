@@ -98,6 +98,7 @@ def eager_peak(
             run_backward(loss)  # which may recompute activations, under the rules
             del loss
         recorder.rename("gradients", (each.grad for each in parameters))
+        recorder.trains_all = all(each.grad is not None for each in parameters)
         recorder.update()
         if made is not None:
             made.step()

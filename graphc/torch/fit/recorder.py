@@ -69,6 +69,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Names of the first keys, which exist before the step."""
         self.workspaces: set[int] = set()
         """Keys of workspaces that libraries keep."""
+        self.trains_all = True
+        """False if a trainable parameter gets no gradient."""
         self._kind = self._phase = ""
         """The kind of new allocations, and the phase of the step."""
         self._known: dict[int, tuple[int, int, weakref.ref[Any]]] = {}

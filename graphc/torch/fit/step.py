@@ -80,7 +80,8 @@ class Prediction:
 def predict(request: Request, recorded: EagerPeak | None = None) -> Prediction:
     """Return the bytes and the time of a training step; raises `TorchError` and `OptionError`.
 
-    `recorded` is the recorded step of the request or of one with other ranks, if it is known.
+    `recorded` is the recorded step, with whole tensors, of a request that differs at most in
+    `shard` and `ranks`, if it is known.
     """
     options = request.options
     call = call_of(request)
