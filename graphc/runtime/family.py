@@ -97,7 +97,7 @@ class Family:
 
     def chosen(self, feeds: Mapping[str, Any]) -> Program:
         """Return the program that a step with these feeds runs; raises `FeedError`."""
-        shapes = {name: _shape(each) for name, each in feeds.items()}
+        shapes = {name: _shape(name, each) for name, each in feeds.items()}
         for program in self._by_size:
             if self._problem(program.inputs, shapes) is None:
                 return program
@@ -174,6 +174,11 @@ def _elements(program: Program) -> int:
     return sum(type.elements for type in program.inputs.values())
 
 
-def _shape(given: Any) -> tuple[int, ...]:
+def _shape(name: str, given: Any) -> tuple[int, ...]:
     shape = getattr(given, "shape", None)
-    return tuple(np.shape(given) if shape is None else shape)
+    try:
+        return tuple(np.shape(given) if shape is None else shape)
+    except ValueError:
+        raise FeedError(
+            f"input {name!r} must be an array, got a list of rows with different lengths"
+        ) from None

@@ -102,7 +102,8 @@ class Program:
             self._store = Store(plan, self._backend, self._lane, Turns(on_gpu))
         else:
             self._store = sharing._store
-            self._store.join(self._backend)
+            if within is not None:  # other programs that share states do not change them
+                self._store.join(self._backend)
         self._is_owner, self._turns = sharing is None, self._store.turns
         self._names = tuple(held_by_name(self.graph))
         self._latest: _Pending | None = None

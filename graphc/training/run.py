@@ -38,9 +38,9 @@ class TrainingRun:
 
     @property
     def plan(self) -> MemoryPlan:
-        """The plan of a training step with a whole batch."""
+        """The plan of a training step with a whole batch, the first size of a family."""
         training = self.training
-        return training.plan.largest if isinstance(training, Family) else training.plan
+        return training.plan.plans[0] if isinstance(training, Family) else training.plan
 
     def own(self, rows: Array, batch: int) -> Array:
         """Return this rank's rows of a step, with all of its micro-batches concatenated.

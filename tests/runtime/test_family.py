@@ -1,8 +1,10 @@
 """Programs of several sizes in one arena."""
 
 import functools
+import gc
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -218,6 +220,22 @@ def test_an_evaluation_uses_the_states_of_a_family():
         copied.states.update(dict(family.states))
         assert evaluation.step(x=x[:3])["y"].tobytes() == copied.step(x=x[:3])["y"].tobytes()
         assert evaluation.arena_bytes < copied.arena_bytes
+
+
+def test_an_evaluation_is_freed_with_its_arena():
+    family = g.family(gpt2, [{"seq_len": 8}], pad=PAD["gpt2"])
+    shared = family.program(seq_len=8)
+    program = g.compile(gpt2(8), training=False, states=shared)
+    backend = weakref.ref(program._backend)
+    del program
+    gc.collect()
+    assert backend() is None
+
+
+def test_rows_of_different_lengths_are_refused():
+    family = g.family(gpt2, [{"seq_len": 8}], pad=PAD["gpt2"])
+    with pytest.raises(FeedError, match="'tokens' must be an array, got a list of rows with diff"):
+        family.step(tokens=[[1, 2], [3]], labels=np.zeros((BATCH, 8), np.int32))
 
 
 def test_an_interrupted_update_tears_all_sizes(monkeypatch):
