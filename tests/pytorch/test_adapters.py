@@ -109,17 +109,17 @@ def test_attention_of_torch_keeps_the_projection_that_it_reads():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_step_has_one_dequantized_weight_at_a_time(dtype):
-    """With many equal layers and one row, dequantized weights are nearly all that is live."""
-    network = nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(6))).to(dtype)
-    network.append(nn.Linear(512, 1).to(dtype))
+    """With many large equal layers and one row, dequantized weights are nearly all that is live."""
+    network = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(6))).to(dtype)
+    network.append(nn.Linear(2048, 1).to(dtype))
     quantize_base(network)
-    x = torch.randn(1, 512, dtype=dtype, requires_grad=True)
+    x = torch.randn(1, 2048, dtype=dtype, requires_grad=True)
 
     def step():
         network(x).sum().backward()
 
     expected = dequantized_bytes(network)
-    assert expected == dtype.itemsize * 512 * 512 + 4 * 4096
+    assert expected == dtype.itemsize * 2048 * 2048 + 4 * 65536
     assert expected * 0.9 <= measured_peak(step) <= expected * 1.1
 
 
