@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from graphc.allocation.streams import on_streams
 from graphc.errors import DependencyError, GpuUnavailable, OptionError, whole_number
@@ -171,9 +171,11 @@ def _on_gpu(
     if lane is not None:
         connect = partial(connected_gpus, lane_of(plan, options.seed, lane), load_nccl())
     around = _gpu_backend(within)
-    accelerator = CudaDevice(gpu, cache_folder(), chosen, connect)
-    if around is not None and isinstance(around.accelerator, CudaDevice):
-        accelerator = around.accelerator
+    accelerator = (
+        CudaDevice(gpu, cache_folder(), chosen, connect)
+        if around is None
+        else cast(CudaDevice, around.accelerator)
+    )
     library: Cudnn | None = None
     missing: tuple[str, ...] = ()
     if cudnn is not False:

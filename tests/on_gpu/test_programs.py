@@ -85,3 +85,23 @@ def test_labels_that_do_not_count(accumulate):
         )
         found.append([float(program.step(fed)["loss"]) for _ in range(3)])
     np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_steps_of_several_sizes_in_one_arena():
+    """Without padding, they have the bits of one program per size; each size is captured."""
+
+    def build(seq_len):
+        return g.models.gpt2("small", 2, 64, 4, seq_len, 2, 97, 64)
+
+    sizes, options = (16, 64, 32), {"optimizer": g.optim.Adam(1e-2), "seed": SEED}
+    family = g.family(build, {"seq_len": sizes}, device="cuda", **options)
+    programs = {size: g.compile(build(size), device="cuda", **options) for size in sizes}
+    current = None
+    for step in range(15):
+        program = programs[sizes[step % 3]]
+        if current is not None:
+            program.states.update(current)
+        given = {source.name: x for source, x in random_feeds(program.graph, step).items()}
+        assert family.step(given)["loss"].tobytes() == program.step(given)["loss"].tobytes()
+        current = {name: np.asarray(array).copy() for name, array in program.states.items()}
+        assert states(family) == states(program)
