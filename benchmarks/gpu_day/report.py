@@ -36,6 +36,7 @@ STATUS = {
     "copies beside steps, with the same bits": r"test_copies_beside",
     "recorded engines of cuDNN, with the same bits": r"test_recorded_engines",
     "labels that do not count, of micro-batches too": r"test_labels_that_do_not_count",
+    "steps of several sizes in one arena": r"test_steps_of_several_sizes",
     "a hundred steps without an allocation": r"test_a_hundred_steps",
     "the driver's bytes": r"test_the_driver|test_an_arena|test_a_plan_beyond",
 }

@@ -56,10 +56,10 @@ def result(name):
 
 def test_gpu_figures_are_those_of_the_result_files():
     text = " ".join(README.split())
-    tested, timed = (result(f"gpu_day_h200_{each}.json") for each in ("tests", "torch"))
-    passed = sum(part["passed"] for part in tested["by_part"].values())
-    assert not any(part["failures"] for part in tested["by_part"].values())
-    assert f"All {passed} GPU tests passed on an NVIDIA H200 (commit {tested['commit']})" in text
+    timed = result("gpu_day_h200_steps.json")
+    passed = sum(part["passed"] for part in timed["by_part"].values())
+    assert not any(part["failures"] for part in timed["by_part"].values())
+    assert f"All {passed} GPU tests passed on an NVIDIA H200" in text
     step = timed["steps"]["gpt2"]["default"]["milliseconds"]
     eager, compiled = (
         f"{step / timed['peers'][f'gpt2-{how}']['milliseconds']:.2f}"

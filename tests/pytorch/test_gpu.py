@@ -1,6 +1,7 @@
 """What is decided for GPUs, as far as tensors without numbers show it."""
 
 from contextlib import nullcontext
+from unittest import mock
 
 import pytest
 
@@ -26,7 +27,8 @@ ON_GPU = pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])
 
 
 def on(device):
-    with FakeTensorMode():
+    """A tensor without data, of a GPU that need not exist."""
+    with mock.patch.object(torch.cuda, "is_available", lambda: False), FakeTensorMode():
         return torch.empty(3, device=device)
 
 
@@ -246,7 +248,7 @@ def test_nothing_is_kept_without_products_or_on_a_cpu(monkeypatch):
     from graphc.torch.budget.joint import Joint
     from graphc.torch.budget.libraries import library_workspaces
 
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     assert library_workspaces(Joint(random_joint(), 1), None) == 0
     step = graphc.torch.plan(nn.Linear(4, 4), (torch.ones(2, 4),))
     assert step.report.held.library_workspaces == 0
