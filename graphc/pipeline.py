@@ -32,6 +32,7 @@ from graphc.passes.chunk_losses import chunk_losses
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.data_parallel import DataParallel
 from graphc.passes.dead_code import remove_dead_code
+from graphc.passes.fusion.bias_gradients import merge_bias_gradients
 from graphc.passes.fusion.constants import inline_constants
 from graphc.passes.fusion.elementwise import fuse
 from graphc.passes.fusion.epilogues import fuse_epilogues
@@ -375,6 +376,7 @@ STEPS: tuple[Step, ...] = (
         "norm-gradients", merge_norm_gradients, lambda options: options.target.merges_norm_gradients
     ),
     plain("place-updates", place_updates, _trains),
+    plain("bias-gradients", merge_bias_gradients, lambda options: options.target.has_epilogues),
     plain("fuse-epilogues", fuse_epilogues, lambda options: options.target.has_epilogues),
     *FUSING,
     Step("recompute", _recomputed, _trains),

@@ -66,9 +66,9 @@ class Matrix:
     entries."""
 
 
-Epilogue = Literal["none", "bias", "relu", "bias_relu", "gelu", "bias_gelu"]
+Epilogue = Literal["none", "bias", "relu", "bias_relu", "gelu", "bias_gelu", "sums"]
 """The epilogue of a product: the addition of a bias, then an activation, before the result is
-stored."""
+stored; or the sums of the columns of op(second), stored in place of a bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,8 @@ class Gemm:
     epilogue: Epilogue = "none"
     """The operation that is applied to the product before it is stored."""
     bias: Buffer | None = None
-    """The bias of an epilogue: m contiguous numbers of c's dtype, one per row."""
+    """The bias of an epilogue: m contiguous numbers of c's dtype, one per row. For the epilogue
+    `sums`, n contiguous numbers that it writes, one per column."""
     alpha: float = 1.0
     of: int | None = None
     """The number of products of the node, if this call computes only `batch` of them; None if it

@@ -10,11 +10,13 @@ from codegen.fake_cublas import StandIn
 from codegen.on_cpu import Library, aligned, apart, generated, kernels_in, places_of, surroundings
 
 import graphc as g
+from graphc.codegen.lowering import calls_of
 from graphc.codegen.node_calls import Gemm, Launch
 from graphc.codegen.products.gemm import gemms
 from graphc.ir.builder import apply
 from graphc.ir.types import as_dtype
 from graphc.ops.matmul import Linear, LinearAttributes, Matmul, MatmulAttributes
+from graphc.ops.product_with_sums import ProductWithSums, ProductWithSumsAttributes
 from graphc.runtime.gpu.cublaslt import CublasError, Heuristic
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
@@ -108,6 +110,39 @@ def test_products_without_an_epilogue(cublas, flags, batch, dtype):
     found = arrays[node.output].astype(np.float64)
     reach = 2 * TOLERANCE[dtype]
     np.testing.assert_allclose(found, left @ right + 1, rtol=reach, atol=reach)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("gap", [0, 1])
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inputs"), [(3, 4, 5), (1, 4, 5), (7, 1, 5), (600, 2, 1)]
+)
+def test_sums_of_an_operand_are_an_epilogue(cublas, dtype, wide, gap, rows, outputs, inputs):
+    """Kernels, which sum without the epilogue, have the same scratch."""
+    rng = np.random.default_rng(7)
+    dy, x = (normal(rng, (rows, n), dtype) for n in (outputs, inputs))
+    if gap:
+        dy = apart(dy, 1)
+    given = [g.input(name, a.shape, a.dtype) for name, a in (("dy", dy), ("x", x))]
+    node = apply(ProductWithSums, *given, attributes=ProductWithSumsAttributes(wide))
+    arrays = dict(zip(given, (dy, x), strict=True)) | {
+        value: aligned(np.full(value.shape, np.nan).astype(value.type.dtype.numpy))
+        for value in node.outputs
+    }
+    found = generated(node, arrays)
+    (call,) = found.calls
+    assert call.epilogue == "sums"
+    cublas.run(call, addresses_of(arrays))
+    exact, tolerance = dy.astype(np.float64), TOLERANCE["float32" if wide else dtype]
+    expected = exact.T @ x.astype(np.float64), exact.sum(0)
+    for value, want in zip(node.outputs, expected, strict=True):
+        have = arrays[value].astype(np.float64)
+        np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance * rows**0.5)
+    apart_calls = calls_of(node, places_of(arrays), epilogues=False)
+    assert apart_calls.scratch == found.scratch
+    assert [call.epilogue for call in apart_calls.calls if isinstance(call, Gemm)] == ["none"]
+    assert any(isinstance(call, Launch) for call in apart_calls.calls)
 
 
 @pytest.mark.parametrize("epilogue", ["relu", "gelu"])

@@ -35,6 +35,7 @@ WITHOUT = {
     "norm_input_gradient",
     "norm_parameter_gradients",
     "norm_scale_gradient",
+    "product_with_sums",
     "roi_align_gradient",
     "roi_align_max_gradient",
     "roi_align_max_select",

@@ -249,6 +249,7 @@ ANY_TRUTH = {
     ("matmul", "transpose_a"): "either order of two axes is a matrix, operands decide if it fits",
     ("matmul", "transpose_b"): "as for the other operand",
     ("matmul", "wide"): "a product of 16-bit floats may be float32",
+    ("product_with_sums", "wide"): "as for matmul",
     ("scaled_matmul", "transpose_a"): "as for matmul",
     ("scaled_matmul", "transpose_b"): "as for matmul",
     ("scaled_matmul", "wide"): "as for matmul",

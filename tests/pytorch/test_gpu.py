@@ -28,7 +28,7 @@ ON_GPU = pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])
 
 def on(device):
     """A tensor without data, of a GPU that need not exist."""
-    with mock.patch.object(torch.cuda, "is_available", lambda: False), FakeTensorMode():
+    with mock.patch.object(torch.cuda, "is_available", return_value=False), FakeTensorMode():
         return torch.empty(3, device=device)
 
 

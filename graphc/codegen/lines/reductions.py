@@ -10,7 +10,7 @@ from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.rules import programs_of
 from graphc.codegen.text.operands import Operand, Places, on_frame, operand
 from graphc.ir.expression import Expression, parse
-from graphc.ir.graph import Node
+from graphc.ir.graph import Node, Value
 from graphc.ir.types import DType
 from graphc.ops.fused_reduce import OPERAND, FusedReduce
 
@@ -36,6 +36,20 @@ def _reduction(node: Node, places: Places) -> NodeCalls:
     return _reduced(
         node, places, node.op.name, x.shape, axes, (operand("x", x, places[x], x.shape),)
     )
+
+
+def sums_of(op: str, x: Value, axes: tuple[int, ...], y: Value, places: Places) -> Along:
+    """Return the program that sums x over axes into y, which lacks them; `op` is its name."""
+    kept = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
+    lines = Lines(
+        x.shape,
+        axes,
+        (operand("x", x, places[x], x.shape),),
+        (on_frame("y", y, places[y], kept, x.shape),),
+        (SUM,),
+        per_line={"y": parse("total")},
+    )
+    return Along(op, lines)
 
 
 @programs_of("fused_reduce")

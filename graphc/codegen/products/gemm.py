@@ -34,21 +34,21 @@ EPILOGUES: Mapping[Activation, Epilogue] = {
 def gemms(
     node: Node, places: Mapping[Value, Place], tf32: bool = False, epilogues: bool = True
 ) -> tuple[Gemm, ...]:
-    """Return the calls of a matmul or linear node, usually one.
+    """Return the calls of a node that is a matrix product, usually one.
 
     The bias and the activation of `linear` are an epilogue if `has_epilogue`. Otherwise, and with a
     running sum (`accumulate`), y must hold the bias or the sum before the first call: beta is 1.
+    The sums of `product_with_sums` are an epilogue if they are not float64.
     Several calls are needed only if the batch axes of an operand cannot be merged into one. `tf32`
     lets float32 products round their operands to 10 bits of mantissa. Raises `OptionError` for an
     operand that `needs_copy`.
     """
     a, b = node.inputs[:2]
-    c = node.output
-    is_linear = node.op.name == "linear"
-    transpose_a = not is_linear and node.attributes.transpose_a
-    transpose_b = is_linear or node.attributes.transpose_b
-    fused = is_linear and epilogues and has_epilogue(node, places)
-    adds = not fused if is_linear else node.attributes.accumulate
+    c = node.outputs[0]
+    epilogue, bias = _epilogue(node, places) if epilogues else ("none", None)
+    transpose_a, transpose_b, adds = _flags(node)
+    if node.op.name == "linear":
+        adds = epilogue == "none"
     first, second, result = (_readable(node, v, places[v]) for v in (b, a, c))
     if result.is_transposed:
         raise OptionError(
@@ -68,8 +68,8 @@ def gemms(
             1.0 if adds else 0.0,
             batch,
             compute_type(a.type.dtype, tf32),
-            EPILOGUES[node.attributes.activation] if fused else "none",
-            node.inputs[2] if fused else None,
+            epilogue,
+            bias,
             alpha=getattr(node.attributes, "alpha", 1.0),
             of=math.prod(c.shape[:-2]),
             shared=(_is_one_matrix(b), _is_one_matrix(a)),
@@ -80,6 +80,27 @@ def gemms(
 
 def _is_one_matrix(value: Value) -> bool:
     return math.prod(value.shape[:-2]) == 1
+
+
+def _flags(node: Node) -> tuple[bool, bool, bool]:
+    """Return whether a product transposes its operands, and adds its result to a running sum."""
+    match node.op.name:
+        case "linear":
+            return False, True, False
+        case "product_with_sums":
+            return True, False, False
+    flags = node.attributes
+    return flags.transpose_a, flags.transpose_b, flags.accumulate
+
+
+def _epilogue(node: Node, places: Mapping[Value, Place]) -> tuple[Epilogue, Value | None]:
+    """Return the epilogue of a product, and the value in place of its bias."""
+    match node.op.name:
+        case "linear" if has_epilogue(node, places):
+            return EPILOGUES[node.attributes.activation], node.inputs[2]
+        case "product_with_sums" if node.outputs[1].type.dtype != float64:
+            return "sums", node.outputs[1]
+    return "none", None
 
 
 def has_epilogue(node: Node, places: Mapping[Value, Place]) -> bool:

@@ -21,8 +21,10 @@ from graphc.ir.types import float32, float64
 
 EPILOGUES: Mapping[Epilogue, int] = {
     "none": 1, "relu": 2, "bias": 4, "bias_relu": 6, "gelu": 32, "bias_gelu": 36,
+    "sums": 512,
 }  # fmt: skip
-"""Values of `cublasLtEpilogue_t`; its gelu is the tanh approximation."""
+"""Values of `cublasLtEpilogue_t`. Its gelu is the tanh approximation; its name for `sums` is
+BGRADB."""
 
 DESC_TRANSA, DESC_TRANSB, DESC_EPILOGUE, DESC_BIAS_POINTER = 3, 4, 7, 8
 LAYOUT_BATCH_COUNT, LAYOUT_STRIDED_BATCH_OFFSET = 5, 6

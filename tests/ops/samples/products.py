@@ -10,7 +10,7 @@ from ops.samples.elementwise import gelu_tanh
 from ops.samples.sample import M, Sample, direct, linear_transpose, windows
 
 import graphc as g
-from graphc.ops import conv, matmul
+from graphc.ops import conv, matmul, product_with_sums
 
 MATMUL_READS = {"a": {"dy", "b"}, "b": {"dy", "a"}, "sum": {"dy"}}
 
@@ -125,6 +125,10 @@ SAMPLES = [
     Sample(
         "linear", direct(matmul.Linear, matmul.LinearAttributes("gelu")), (M, (5, 4), (5,)),
         lambda x, w, b: gelu_tanh(x @ w.T + b), label=" gelu",
+    ),
+    Sample(
+        "product_with_sums", direct(product_with_sums.ProductWithSums), (M, (3, 5)),
+        lambda dy, x: (dy.T @ x, dy.sum(0)),
     ),
     # convolution
     *conv_samples("", (2, 3, 5, 7), (4, 3, 3, 2), (1, 1), (0, 0)),

@@ -13,11 +13,14 @@ import pytest
 from codegen.on_cpu import places_of
 from codegen.test_epilogues import addresses_of, node_of, normal
 
+import graphc as g
 from graphc.codegen.products import gemm as numbers
 from graphc.codegen.products.gemm import gemms
 from graphc.errors import DependencyError
+from graphc.ir.builder import apply
 from graphc.ir.types import bfloat16, float16, float32, float64
 from graphc.ops.matmul import Linear, LinearAttributes, Matmul, MatmulAttributes
+from graphc.ops.product_with_sums import ProductWithSums
 from graphc.runtime.gpu import cublaslt
 from graphc.runtime.gpu.cublaslt import Heuristic, LtProduct, MatrixPlacement
 
@@ -52,6 +55,7 @@ CONSTANTS = {
     "CUBLASLT_EPILOGUE_RELU_BIAS": cublaslt.EPILOGUES["bias_relu"],
     "CUBLASLT_EPILOGUE_GELU": cublaslt.EPILOGUES["gelu"],
     "CUBLASLT_EPILOGUE_GELU_BIAS": cublaslt.EPILOGUES["bias_gelu"],
+    "CUBLASLT_EPILOGUE_BGRADB": cublaslt.EPILOGUES["sums"],
     **{f"CUBLAS_STATUS_{name}": number for number, name in cublaslt.STATUS.items()},
     "MAJOR_VERSION": 0,
     "MINOR_VERSION": 1,
@@ -215,6 +219,16 @@ def test_the_library_holds_epilogues(library, activation):
     node, arrays = node_of(Linear, operands, LinearAttributes(activation))
     (call,) = gemms(node, places_of(arrays))
     check_descriptors(library, call, addresses_of(arrays)[node.inputs[2]])
+
+
+def test_the_library_holds_sums(library):
+    rng = np.random.default_rng(2)
+    dy, x = (g.input(name, shape) for name, shape in (("dy", (3, 4)), ("x", (3, 5))))
+    node = apply(ProductWithSums, dy, x)
+    arrays = {value: normal(rng, value.shape, "float32") for value in (dy, x, *node.outputs)}
+    (call,) = gemms(node, places_of(arrays))
+    assert call.epilogue == "sums"
+    check_descriptors(library, call, addresses_of(arrays)[node.outputs[1]])
 
 
 def check_descriptors(library, call, bias):
