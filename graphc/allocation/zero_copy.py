@@ -6,7 +6,8 @@ part on, and until the last use of a part. This module chooses the parts to plac
 
 A part can be placed under these conditions (`_Choosing.move`):
 
-- It fills its storage: as the root of the storage, or as a row-major view of the whole root.
+- It fills its storage: as the root of the storage, or as a view of the whole root, with reshapes
+  and transposes, whose layout inside y is one of strides for the axes of the root (`through_view`).
 - The root is no state and no input, and is in no other concatenation.
 - y reads the part once.
 - The kernels that write it, and those that read it or a view of it, accept its strides inside y.
@@ -39,7 +40,7 @@ import numpy as np
 
 from graphc.allocation.storages import Storages
 from graphc.ir.graph import Graph, Input, Node, State, Value
-from graphc.ir.types import Layout, contiguous_strides, outer_axes, same_order
+from graphc.ir.types import Layout, TensorType, contiguous_strides, memory_order, same_order
 from graphc.target import Target
 
 
@@ -175,11 +176,13 @@ class _Choosing:
             or not same_order(value.type, self.layout_of(value).strides, layout.strides)
         ):
             return None
-        if value is not owner:  # a row-major view of the whole root, which is row-major, too
-            places = placement.layout, self.separate.placements[owner].layout
-            if places != (None, None) or outer_axes(value.type, layout.strides):
+        if value is not owner:
+            found = through_view(
+                owner.type, self.layout_of(owner), value.type, self.layout_of(value), layout
+            )
+            if found is None:
                 return None
-            layout = Layout(layout.offset, contiguous_strides(owner.type))
+            layout = found
         fits = self.may_write(owner, layout) and self.may_read_all(block.residents, layout)
         return _Move(placement.buffer, layout) if fits else None
 
@@ -251,3 +254,56 @@ class _Choosing:
             self.profile[block.first : block.last] -= block.bytes
         outer.first, outer.last = min(outer.first, inner.first), max(outer.last, inner.last)
         self.profile[outer.first : outer.last] += outer.bytes
+
+
+def through_view(
+    root: TensorType, place: Layout, view: TensorType, seen: Layout, inside: Layout
+) -> Layout | None:
+    """Return the layout of a root that gives a view of all its elements the layout `inside`.
+
+    `place` and `seen` are the present layouts of the root and of the view, without gaps. Returns
+    None if no strides of the root's axes give that layout, as for an axis of the root that the view
+    divides, and whose parts are not adjacent inside.
+    """
+    size = view.dtype.itemsize
+    axes = [
+        axis for axis in reversed(memory_order(view.shape, seen.strides)) if view.shape[axis] > 1
+    ]
+    step = size
+    for axis in axes:  # the view's axes, the innermost first, must have no gaps
+        if seen.strides[axis] != step:
+            return None
+        step *= view.shape[axis]
+    if place.offset or seen.offset or step != root.bytes:
+        return None
+    strides = []
+    for extent, stride in zip(root.shape, place.strides, strict=True):
+        found = _stride_inside(extent, stride, axes, view, seen, inside) if extent > 1 else step
+        if found is None:
+            return None
+        strides.append(found)
+    return Layout(inside.offset, tuple(strides))
+
+
+def _stride_inside(
+    extent: int, stride: int, axes: list[int], view: TensorType, seen: Layout, inside: Layout
+) -> int | None:
+    """Return the stride that an axis of a root gets if a view of it moves from `seen` to `inside`.
+
+    `axes` are the view's axes, the innermost first. Returns None if the axis gets no single stride.
+    """
+    found: int | None = None
+    for axis in axes:
+        step, most = seen.strides[axis], seen.strides[axis] * view.shape[axis]
+        if most <= stride:  # the axis of the root moves over all of this axis
+            continue
+        if step >= stride * extent:
+            break
+        factor, remainder = divmod(stride, step)
+        if found is None:
+            if remainder:
+                return None
+            found = factor * inside.strides[axis]
+        elif step % stride or inside.strides[axis] != found * (step // stride):
+            return None  # a further axis of the view must continue the first
+    return found

@@ -1,5 +1,6 @@
 """Concatenations: parts in place, where that is possible and pays."""
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 import graphc as g
 from graphc.allocation import inplace
 from graphc.allocation.allocate import Allocation
-from graphc.allocation.zero_copy import choose_parts
+from graphc.allocation.zero_copy import choose_parts, through_view
 from graphc.errors import PlanError
 from graphc.ir.builder import trace
+from graphc.ir.types import Layout, TensorType, float32
 from graphc.models import densenet121, unet
 from graphc.plans.check_plan import check_plan
 from graphc.runtime.cpu.bind import numpy_calls
@@ -219,3 +221,67 @@ def test_the_checker_finds_a_whole_that_is_overwritten():
     buffers[other.index] = replace(other, offset=whole.offset)
     with pytest.raises(PlanError):
         check_plan(replace(plan, buffers=tuple(buffers)))
+
+
+def a_view(rng, x):
+    """A view of all of x by a few transposes and reshapes, and the function that takes it."""
+    moves = []
+    for _ in range(int(rng.integers(1, 5))):
+        if rng.random() < 0.5:
+            order = tuple(rng.permutation(x.ndim).tolist())
+            moves.append(lambda a, order=order: a.transpose(order))
+        else:
+            shape = list(x.shape)
+            axis = int(rng.integers(len(shape)))
+            if rng.random() < 0.5 and axis + 1 < len(shape):
+                shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
+            elif shape[axis] % 2 == 0:
+                shape[axis : axis + 1] = [2, shape[axis] // 2]
+            moved = x.reshape(shape)
+            if not np.shares_memory(moved, x):
+                continue
+            moves.append(lambda a, shape=tuple(shape): a.reshape(shape))
+        x = moves[-1](x)
+    return x, lambda a: functools.reduce(lambda a, move: move(a), moves, a)
+
+
+def test_layouts_of_roots_give_views_their_place():
+    """Compared with NumPy's strides, for random views inside a larger array."""
+    rng, count = np.random.default_rng(0), 0
+    for _ in range(2000):
+        shape = tuple(rng.choice([1, 2, 3, 4, 6], int(rng.integers(1, 5))).tolist())
+        order = rng.permutation(len(shape))
+        dense = np.zeros([shape[i] for i in order], np.float32).transpose(np.argsort(order))
+        view, see = a_view(rng, dense)
+        wide, axis = list(view.shape), int(rng.integers(view.ndim))
+        wide[axis] += 3
+        whole = np.zeros(wide, np.float32)
+        part = whole[(slice(None),) * axis + (slice(2, 2 + view.shape[axis]),)]
+        offset = part.ctypes.data - whole.ctypes.data
+        root, seen = (TensorType(a.shape, float32) for a in (dense, view))
+        found = through_view(
+            root, Layout(0, dense.strides), seen, Layout(0, view.strides),
+            Layout(offset, part.strides),
+        )  # fmt: skip
+        if found is None:
+            continue
+        count += 1
+        inside = np.ndarray(shape, np.float32, whole, found.offset, found.strides)
+        moved = see(inside)
+        if not np.shares_memory(moved, whole):
+            continue  # a reshape on the way needs a copy, which is checked view by view
+        assert moved.ctypes.data == part.ctypes.data
+        for extent, one, other in zip(part.shape, moved.strides, part.strides, strict=True):
+            assert extent == 1 or one == other
+    assert count > 1000
+
+
+def test_gradients_of_attention_are_written_into_that_of_its_projection():
+    """They are transposed and reshaped on the way to the concatenation."""
+    x = g.input("x", (2, 6, 8))
+    loss = g.sum(g.multi_head_attention(g.linear(x, 24), heads=2) ** 2.0)
+    plan = g.plan(loss, optimizer=g.optim.SGD(0.1), device="cuda")
+    (gradient,) = (n for n in plan.graph.nodes if n.op.name == "attention_gradient")
+    assert {plan.placements[value].how for value in gradient.outputs} == {"part"}
+    assert len({plan.placements[value].buffer for value in gradient.outputs}) == 1
+    check_plan(plan)

@@ -299,7 +299,7 @@ def test_steps_are_done_for_the_options_they_are_for(tmp_path):
         "forward", "chunk-losses", "mixed-precision", *forward[:3], "pad-classes",
         "scale-products", *forward[3:], "training-step",
         "common-subexpressions", "widen-products", "running-sums", "norm-gradients",
-        "place-updates", "fuse-epilogues",
+        "place-updates", "bias-gradients", "fuse-epilogues",
         "fuse", "fuse-reductions", "inline-constants", "recompute",
         "updates-together", "plan",
     ]  # fmt: skip
