@@ -324,14 +324,14 @@ ROWS_OF_A_TILE, COLUMNS_OF_A_TILE = 64, 128
 def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
     """Yield a request for 16-bit operands with contiguous rows.
 
-    Yields nothing for other operands, with a mask or shared heads of keys. Also yields nothing if
-    the causal mask is aligned to the first row and the numbers of rows and keys differ.
+    Yields nothing for other operands or with a mask. Also yields nothing if the causal mask is
+    aligned to the first row and the numbers of rows and keys differ.
     """
     is_forward = node.op.name == "attention"
     *names, _ = node.op.inputs
     q, k = (node.inputs[names.index(name)] for name in "qk")
     aligned = not node.attributes.from_first or q.shape[2] == k.shape[2]
-    if len(node.inputs) > len(names) or q.shape[1] != k.shape[1] or not aligned:
+    if len(node.inputs) > len(names) or not aligned:
         return
     roles = (*names, *node.op.outputs)
     values = dict(zip(roles, (*node.inputs, *node.outputs), strict=True))
@@ -366,7 +366,8 @@ def attention_workspace_bytes(node: Node, cudnn_version: int = 0) -> int:
     """Return the workspace bytes that a node's attention needs in cuDNN; 0 for other nodes.
 
     It holds two float32 numbers per row. The gradient also needs a float32 sum for every element of
-    dq (cudnn-frontend 1.32, `scaled_dot_product_flash_attention.h`). With a `cudnn_version` before
+    dq (cudnn-frontend 1.32, `scaled_dot_product_flash_attention.h`). If heads of queries share keys,
+    the gradients of keys and values are reserved for every head, too. With a `cudnn_version` before
     `LINEAR_SINCE` it needs the scores of all pairs. The larger of both sizes is reserved, but at
     most `MOST_PAIR_BYTES` for the scores. Version 0 is an unknown version.
     """
@@ -380,10 +381,13 @@ def attention_workspace_bytes(node: Node, cudnn_version: int = 0) -> int:
         sums = 2 * maps * tiles * float32.itemsize
         if node.op.name != "attention":
             linear = maps * tiles * width * float32.itemsize
-            columns = align(call.request.tensors["k"].shape[2], COLUMNS_OF_A_TILE)
+            k, v = (call.request.tensors[role].shape for role in "kv")
+            columns = align(k[2], COLUMNS_OF_A_TILE)
             pairs = maps * tiles * columns * bfloat16.itemsize
             keeps_pairs = 0 < cudnn_version < LINEAR_SINCE and pairs <= MOST_PAIR_BYTES
             sums += max(linear, pairs) if keeps_pairs else linear
+            if heads != k[1]:
+                sums += maps * columns * (k[3] + v[3]) * float32.itemsize
         scratch_bytes = LEAST_WORKSPACE + sums
     return scratch_bytes
 

@@ -46,6 +46,8 @@ def attention_samples():
         "": ((2, 2), 5, 5, 8, 16, False),
         " causal": ((2, 3), 6, 6, 16, 8, True),
         " causal, more columns": ((1, 2), 3, 7, 8, 8, True),
+        " shared keys": ((1, 4), 2, 3, 8, 8, False, False, 2),
+        " one head of keys, causal": ((1, 2), 3, 3, 8, 8, True, False, 1),
     }
     return [s for label, extents in shapes.items() for s in attention_rows(label, *extents)]
 

@@ -327,15 +327,28 @@ def _bytes_of_sums(q, k):
     return tiles * 4 + (tiles * width * 4 if is_ordered else pairs)
 
 
+def _per_head(q, *shared):
+    """Keys and values, repeated for the heads of queries that share them."""
+    return [np.repeat(each, q.shape[1] // each.shape[1], 1) for each in shared]
+
+
+def _summed_heads(gradient, shared):
+    batch, heads, *rest = shared.shape
+    return gradient.reshape(batch, heads, -1, *rest).sum(2)
+
+
 def _attend(q, k, v, scale, mask):
+    k, v = _per_head(q, k, v)
     scores = np.where(mask, q @ k.swapaxes(-1, -2) * scale, -np.inf)
     stats = np.log(np.exp(scores).sum(-1, keepdims=True))
     return [np.exp(scores - stats) @ v, stats]
 
 
-def _attend_back(q, k, v, y, dy, stats, scale, mask):
+def _attend_back(q, keys, values, y, dy, stats, scale, mask):
+    k, v = _per_head(q, keys, values)
     scores = np.where(mask, q @ k.swapaxes(-1, -2) * scale, -np.inf)
     weights = np.exp(scores - stats)
     along = (dy * y).sum(-1, keepdims=True)
     slopes = weights * (dy @ v.swapaxes(-1, -2) - along) * scale
-    return [slopes @ k, slopes.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ dy]
+    dk, dv = slopes.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ dy
+    return [slopes @ k, _summed_heads(dk, keys), _summed_heads(dv, values)]
