@@ -366,10 +366,10 @@ def attention_workspace_bytes(node: Node, cudnn_version: int = 0) -> int:
     """Return the workspace bytes that a node's attention needs in cuDNN; 0 for other nodes.
 
     It holds two float32 numbers per row. The gradient also needs a float32 sum for every element of
-    dq (cudnn-frontend 1.32, `scaled_dot_product_flash_attention.h`). If heads of queries share keys,
-    the gradients of keys and values are reserved for every head, too. With a `cudnn_version` before
-    `LINEAR_SINCE` it needs the scores of all pairs. The larger of both sizes is reserved, but at
-    most `MOST_PAIR_BYTES` for the scores. Version 0 is an unknown version.
+    dq (cudnn-frontend 1.32, `scaled_dot_product_flash_attention.h`). If heads of queries share
+    keys, the gradients of keys and values are reserved for every head, too. With a `cudnn_version`
+    before `LINEAR_SINCE` it needs the scores of all pairs. The larger of both sizes is reserved,
+    but at most `MOST_PAIR_BYTES` for the scores. Version 0 is an unknown version.
     """
     if node.op.name not in ATTENTION:
         return 0
