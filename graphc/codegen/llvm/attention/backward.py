@@ -176,7 +176,7 @@ class _Writer:
         def weigh(column: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
             targets = [at(b, each, column, dtype) for each in (weights, slopes)]
             product, slope = (load(b, target, dtype) for target in targets)
-            weight = functions.exponential(b, b.fsub(score(product, column), stat))
+            weight = functions.decaying_exponential(b, b.fsub(score(product, column), stat))
             kept = weight
             if sight.dropping is not None and stays is not None:
                 slope = sight.dropping.drop(stays, column, slope)

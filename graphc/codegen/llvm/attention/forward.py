@@ -164,7 +164,7 @@ class _Writer:
 
         def weigh(column: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
             target = at(b, scores, column, dtype)
-            weight = functions.exponential(b, b.fsub(load(b, target, dtype), peak))
+            weight = functions.decaying_exponential(b, b.fsub(load(b, target, dtype), peak))
             sums = b.fadd(carried[0], weight)
             if sight.dropping is not None and stays is not None:
                 weight = sight.dropping.drop(stays, column, weight)
@@ -173,7 +173,7 @@ class _Writer:
 
         (sums,) = sight.over_vectors(padded, [constant(held(dtype), 0)], weigh)
         sums = Combined("sums", "Sum", dtype).result(b, converted(b, sums, dtype, float64))
-        shrunk = functions.exponential(b, b.fsub(before, peak))
+        shrunk = functions.decaying_exponential(b, b.fsub(before, peak))
         sums = b.fadd(b.fmul(earlier, shrunk), sums)
         for value, address in ((peak, stat), (sums, total)):
             one = b.extract_element(value, ir.Constant(WORD, 0))

@@ -139,17 +139,24 @@ class Heads:
         b, dtype, width = self.builder, self.dtype, panel_width(self.dtype)
         rows, columns = sizes
         whole = b.and_(b.add(inner, index(LANES - 1)), index(-LANES))
-        end = b.and_(b.add(columns, index(width - 1)), index(-width))
+        end = b.and_(b.add(columns, index(LANES - 1)), index(-LANES))
 
-        def panel(column: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
-            right = Rows(at(b, packed, b.mul(column, whole), dtype), index(width))
-            target = tile.right(b, column, dtype)
-            masks = [None] * (width // LANES)
-            product.panel((rows, inner), a, right, target, turned=False, adds=False, masks=masks)
-            return ()
+        def panel(vectors: int) -> Callable[[IrValue, list[IrValue]], Sequence[IrValue]]:
+            def write(column: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
+                right = Rows(at(b, packed, b.mul(column, whole), dtype), index(width))
+                target, masks = tile.right(b, column, dtype), [None] * vectors
+                product.panel(
+                    (rows, inner), a, right, target, turned=False, adds=False, masks=masks
+                )
+                return ()
 
-        loop(b, index(0), end, width, (), panel)
-        return end
+            return write
+
+        full = b.and_(end, index(-width))
+        loop(b, index(0), full, width, (), panel(width // LANES))
+        if width > LANES:
+            loop(b, full, end, LANES, (), panel(1))
+        return b.and_(b.add(end, index(width - 1)), index(-width))
 
     def scale_row(
         self, row: IrValue, width: IrValue, factor: IrValue, begins: IrValue | None
