@@ -34,7 +34,7 @@ from graphc.codegen.llvm.reduction import Combined
 from graphc.ir.types import float64
 
 MATRICES = ("dy", "q", "k", "v", "y", "dq", "dk", "dv")
-PARTS = ("packed", "packed_values", "weights", "slopes", "stays")
+PARTS = ("packed", "packed_values", "keys", "queries", "slopes_of_y", "weights", "slopes", "stays")
 
 
 def write_backward(builder: Builder, structure: Structure) -> None:
@@ -54,7 +54,9 @@ class _Writer:
     def __init__(
         self, builder: Builder, structure: Structure, heads: Heads, scratch: dict[str, IrValue]
     ) -> None:
-        self.builder, self.heads, self.dtype = builder, heads, structure.dtype
+        self.builder, self.heads, self.dtype, self.scratch = (
+            builder, heads, structure.dtype, scratch
+        )
         self.packed, self.packed_values = scratch["packed"], scratch["packed_values"]
         self.weights, self.slopes = (Rows(scratch[n], heads.block) for n in ("weights", "slopes"))
         self.along_rows = Product(builder, self.dtype, structure.height)
@@ -77,6 +79,7 @@ class _Writer:
                 (parts[1], heads.value_width, self.packed_values, heads.value_panel),
             ):
                 pack(b, dtype, source, (count, width), target, panel)
+            parts[0] = heads.copied(parts[0], count, heads.width, self.scratch["keys"])
             heads.clear_rows(parts[2], count, heads.width)
             heads.clear_rows(parts[3], count, heads.value_width)
 
@@ -115,6 +118,8 @@ class _Writer:
         rows = b.sub(end, row)
         seen = self.sight.seen(b.sub(end, index(1)), place, count)
         dy, q, y, dq = (matrices[n].after(b, row, dtype) for n in ("dy", "q", "y", "dq"))
+        q = heads.copied(q, rows, heads.width, self.scratch["queries"])
+        dy = heads.copied(dy, rows, heads.value_width, self.scratch["slopes_of_y"])
         k, _, dk, dv = parts
         product = self.along_rows
         heads.tile_of_products(product, (rows, seen), q, self.packed, heads.width, self.weights)

@@ -55,7 +55,7 @@ def write_forward(builder: Builder, structure: Structure) -> None:
     """Write the kernel of attention."""
     b, dtype = builder, structure.dtype
     heads = Heads(b, structure, ("q", "k", "v", "y"), ("stats",))
-    parts = heads.scratch(("packed", "weights", "sums", "stays"))
+    parts = heads.scratch(("packed", "values", "weights", "sums", "stays"))
 
     def unit(number: IrValue, scratch: dict[str, IrValue]) -> None:
         batch, head = b.udiv(number, heads.heads), b.urem(number, heads.heads)
@@ -82,7 +82,8 @@ class _Writer:
     ) -> None:  # fmt: skip
         self.builder, self.structure, self.heads, self.own = builder, structure, heads, own
         self.dtype = structure.dtype
-        self.packed, self.sums = scratch["packed"], scratch["sums"]
+        self.packed, self.values = scratch["packed"], scratch["values"]
+        self.sums = scratch["sums"]
         self.tile = Rows(scratch["weights"], heads.block)
         self.product = Product(builder, self.dtype, structure.height)
         self.sight = heads.sight(scratch.get("stays"))
@@ -95,11 +96,14 @@ class _Writer:
             count = least(b, b.sub(heads.columns, column), heads.block)
             pack(b, dtype, own.k.after(b, column, dtype), (count, heads.width), self.packed,
                  heads.panel)  # fmt: skip
+            v = heads.copied(
+                own.v.after(b, column, dtype), count, heads.value_width, self.values
+            )
             place = Place(batch, head, number, column)
             first = self.sight.first_row(place, heads.step)
 
             def rows(row: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
-                self.block(place, row, count)
+                self.block(place, row, count, v)
                 return ()
 
             loop(b, first, heads.rows, heads.step, (), rows)
@@ -108,7 +112,7 @@ class _Writer:
         heads.over_blocks(columns)
         self.finish()
 
-    def block(self, place: Place, row: IrValue, count: IrValue) -> None:
+    def block(self, place: Place, row: IrValue, count: IrValue, v: Rows) -> None:
         """Write the code of a tile."""
         b, heads, dtype, own = self.builder, self.heads, self.dtype, self.own
         end = least(b, b.add(row, index(heads.step)), heads.rows)
@@ -125,7 +129,7 @@ class _Writer:
 
         loop(b, row, end, 1, (), line)
         sizes = (rows, seen, heads.value_width)
-        v, y = own.v.after(b, place.column, dtype), own.y.after(b, row, dtype)
+        y = own.y.after(b, row, dtype)
         self.product.over_panels(sizes, self.tile, v, y)
 
     def line(

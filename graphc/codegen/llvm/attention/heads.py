@@ -158,6 +158,28 @@ class Heads:
             loop(b, full, end, LANES, (), panel(1))
         return b.and_(b.add(end, index(width - 1)), index(-width))
 
+    def copied(self, source: Rows, rows: IrValue, width: IrValue, target: IrValue) -> Rows:
+        """Write code that copies rows to scratch without gaps, for products that read them often.
+
+        Rows that are far apart in memory would compete for a few sets of the first-level cache.
+        """
+        b, dtype = self.builder, self.dtype
+        copy = Rows(target, b.and_(b.add(width, index(LANES - 1)), index(-LANES)))
+
+        def row(number: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
+            start, end = (each.row(b, number, dtype) for each in (source, copy))
+
+            def move(places: list[IrValue], mask: IrValue | None) -> None:
+                for place in places:
+                    found = load(b, at(b, start, place, dtype), dtype, mask)
+                    store(b, found, at(b, end, place, dtype), dtype, mask)
+
+            over_vectors(b, index(0), width, move, 1)
+            return ()
+
+        loop(b, index(0), rows, 1, (), row)
+        return copy
+
     def scale_row(
         self, row: IrValue, width: IrValue, factor: IrValue, begins: IrValue | None
     ) -> None:

@@ -26,7 +26,7 @@ from graphc.ops.random import least_that_stays
 COLUMNS = 256
 """The most columns of a tile, whose operands fit a second-level cache."""
 
-PIECES = 16
+PIECES = 8
 """The most pieces of a call. Each has its own workspace, so they bound the threads of a call."""
 
 
@@ -37,7 +37,7 @@ def _attention(node: Node, places: Places) -> NativeCalls | None:
         return None
     y, stats = node.outputs
     tensors = {"q": q, "k": k, "v": v, "y": y, "stats": stats}
-    return _call(node, tensors, rest, places, ("packed", "weights", "sums", "stays"))
+    return _call(node, tensors, rest, places, ("packed", "values", "weights", "sums", "stays"))
 
 
 @native_rule("attention_gradient", "dropped_attention_gradient")
@@ -105,6 +105,10 @@ def _sizes(
     return {
         "packed": align(width, LANES) * block,
         "packed_values": align(value_width, LANES) * block,
+        "keys": align(width, LANES) * block,
+        "values": align(value_width, LANES) * block,
+        "queries": align(width, LANES) * min(rows, STEP),
+        "slopes_of_y": align(value_width, LANES) * min(rows, STEP),
         "weights": tile,
         "slopes": tile,
         "sums": rows,
