@@ -145,7 +145,9 @@ def _library_of(node: Node) -> ModuleType | None:
 def is_native(node: Node) -> bool:
     """Return true if a node is compiled to machine code. This depends on the node's types and
     attributes alone."""
-    if native_rule_of(node.op) is None and not gives_programs(node.op):
+    if native_rule_of(node.op) is not None:
+        return True
+    if not gives_programs(node.op):
         return False
     types = tuple(value.type for value in (*node.inputs, *node.outputs))
     key = (node.op.name, repr(node.attributes), types)
@@ -184,7 +186,7 @@ _KNOWN: Memo[NativeCalls] = Memo()
 
 
 def _lowered(node: Node, places: Places) -> NativeCalls | None:
-    """Return the node's calls; None if it cannot be compiled to machine code."""
+    """Return the node's calls; None if one of its programs cannot be compiled to machine code."""
     own = native_rule_of(node.op)
     if own is not None:
         return own(node, places)

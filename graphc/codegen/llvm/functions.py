@@ -69,15 +69,11 @@ def bounded_exponential(builder: Builder, x: IrValue) -> IrValue:
 
 def decaying_exponential(builder: Builder, x: IrValue) -> IrValue:
     """Return exp(x) of x up to 88; results below the smallest normal number are 0."""
-    lowest = -87.0 if x.type == F32 else -708.0
-    small = builder.fcmp_ordered("<", x, constant(x.type, lowest))
-    result, power = _exponential_parts(
-        builder, builder.select(small, constant(x.type, lowest), x)
-    )
-    # The product with 2^n is an addition to the exponent, since result and product are normal.
-    shift = constant(power.type, 23 if x.type == F32 else 52)
-    bits = builder.add(builder.bitcast(result, power.type), builder.shl(power, shift))
-    return builder.select(small, constant(x.type, 0.0), builder.bitcast(bits, x.type))
+    lowest = constant(x.type, -87.0 if x.type == F32 else -708.0)
+    small = builder.fcmp_ordered("<", x, lowest)
+    result, power = _exponential_parts(builder, builder.select(small, lowest, x))
+    result = builder.fmul(result, _power_of_two(builder, power))
+    return builder.select(small, constant(x.type, 0.0), result)
 
 
 def _exponential_parts(builder: Builder, x: IrValue) -> tuple[IrValue, IrValue]:

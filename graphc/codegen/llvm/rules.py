@@ -1,8 +1,7 @@
 """Rules that map ops without programs to native kernels.
 
-A rule takes a node and the places of its values, and returns the node's calls, or None if NumPy has
-to compute nodes of these types. It is registered in the file in which it is written, like the rules
-of generated GPU kernels.
+A rule takes a node and the places of its values, and returns the node's calls. It is registered in
+the file in which it is written, like the rules of generated GPU kernels.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from graphc.codegen.text.operands import Places
 from graphc.ir.graph import Node
 from graphc.ir.op import Op
 
-NativeRule = Callable[[Node, Places], NativeCalls | None]
+NativeRule = Callable[[Node, Places], NativeCalls]
 
 _RULES: Registry[NativeRule] = Registry("native kernels")
 

@@ -21,6 +21,7 @@ from graphc.codegen.llvm.lanes import (
     at,
     constant,
     converted,
+    first_lanes,
     held,
     index,
     load,
@@ -34,7 +35,9 @@ from graphc.codegen.llvm.reduction import Combined
 from graphc.ir.types import float64
 
 MATRICES = ("dy", "q", "k", "v", "y", "dq", "dk", "dv")
-PARTS = ("packed", "packed_values", "keys", "queries", "slopes_of_y", "weights", "slopes", "stays")
+PARTS = (
+    "packed_keys", "packed_values", "keys", "queries", "slopes_of_y", "weights", "slopes", "stays",
+)  # fmt: skip
 
 
 def write_backward(builder: Builder, structure: Structure) -> None:
@@ -55,9 +58,12 @@ class _Writer:
         self, builder: Builder, structure: Structure, heads: Heads, scratch: dict[str, IrValue]
     ) -> None:
         self.builder, self.heads, self.dtype, self.scratch = (
-            builder, heads, structure.dtype, scratch
+            builder,
+            heads,
+            structure.dtype,
+            scratch,
         )
-        self.packed, self.packed_values = scratch["packed"], scratch["packed_values"]
+        self.packed, self.packed_values = scratch["packed_keys"], scratch["packed_values"]
         self.weights, self.slopes = (Rows(scratch[n], heads.block) for n in ("weights", "slopes"))
         self.along_rows = Product(builder, self.dtype, structure.height)
         self.along_columns = Product(builder, self.dtype)
@@ -151,8 +157,6 @@ class _Writer:
         def add(
             places: list[IrValue], left: IrValue | None, carried: list[IrValue]
         ) -> Sequence[IrValue]:
-            from graphc.codegen.llvm.lanes import first_lanes
-
             mask = None if left is None else first_lanes(b, left)
             for place in places:
                 one, other = (load(b, at(b, each, place, dtype), dtype, mask) for each in (dy, y))
@@ -161,8 +165,7 @@ class _Writer:
 
         zero = constant(held(dtype), 0)
         (sums,) = fold_vectors(b, index(0), self.heads.value_width, 1, [zero], add)
-        wide = Combined("sums", "Sum", dtype).result(b, converted(b, sums, dtype, float64))
-        return wide
+        return Combined("sums", "Sum", dtype).result(b, converted(b, sums, dtype, float64))
 
     def line(
         self, place: Place, row: IrValue, stat: IrValue, total: IrValue, tiles: list[IrValue],

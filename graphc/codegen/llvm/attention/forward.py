@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from graphc.codegen.llvm import functions
 from graphc.codegen.llvm.attention.heads import Heads, Structure
-from graphc.codegen.llvm.attention.product import Product, Rows, pack, panel_width
+from graphc.codegen.llvm.attention.product import Product, Rows, pack
 from graphc.codegen.llvm.attention.sight import Place
 from graphc.codegen.llvm.lanes import (
     HELD,
@@ -39,6 +39,9 @@ from graphc.codegen.llvm.places import least
 from graphc.codegen.llvm.reduction import Combined
 from graphc.ir.types import float64
 
+MATRICES = ("q", "k", "v", "y")
+PARTS = ("packed_keys", "values", "weights", "sums", "stays")
+
 
 @dataclass(slots=True)
 class _Head:
@@ -54,8 +57,8 @@ class _Head:
 def write_forward(builder: Builder, structure: Structure) -> None:
     """Write the kernel of attention."""
     b, dtype = builder, structure.dtype
-    heads = Heads(b, structure, ("q", "k", "v", "y"), ("stats",))
-    parts = heads.scratch(("packed", "values", "weights", "sums", "stays"))
+    heads = Heads(b, structure, MATRICES, ("stats",))
+    parts = heads.scratch(PARTS)
 
     def unit(number: IrValue, scratch: dict[str, IrValue]) -> None:
         batch, head = b.udiv(number, heads.heads), b.urem(number, heads.heads)
@@ -82,7 +85,7 @@ class _Writer:
     ) -> None:  # fmt: skip
         self.builder, self.structure, self.heads, self.own = builder, structure, heads, own
         self.dtype = structure.dtype
-        self.packed, self.values = scratch["packed"], scratch["values"]
+        self.packed, self.values = scratch["packed_keys"], scratch["values"]
         self.sums = scratch["sums"]
         self.tile = Rows(scratch["weights"], heads.block)
         self.product = Product(builder, self.dtype, structure.height)
@@ -96,9 +99,7 @@ class _Writer:
             count = least(b, b.sub(heads.columns, column), heads.block)
             pack(b, dtype, own.k.after(b, column, dtype), (count, heads.width), self.packed,
                  heads.panel)  # fmt: skip
-            v = heads.copied(
-                own.v.after(b, column, dtype), count, heads.value_width, self.values
-            )
+            v = heads.copied(own.v.after(b, column, dtype), count, heads.value_width, self.values)
             place = Place(batch, head, number, column)
             first = self.sight.first_row(place, heads.step)
 
@@ -152,11 +153,9 @@ class _Writer:
         stat, total = at(b, own.stats, row, dtype), at(b, self.sums, row, dtype)
         begins = b.icmp_signed("==", place.column, index(0))
         before, earlier = (
-            splat(b, b.select(begins, start, b.load(address, align=dtype.itemsize, typ=MEMORY[dtype])))
-            for address, start in (
-                (stat, ir.Constant(HELD[dtype], -np.inf)), (total, ir.Constant(HELD[dtype], 0.0)),
-            )
-        )  # fmt: skip
+            splat(b, b.select(begins, ir.Constant(HELD[dtype], start), self._number(address)))
+            for address, start in ((stat, -np.inf), (total, 0.0))
+        )
         peak = b.select(b.fcmp_ordered(">", before, peak), before, peak)
         if sight.mask is not None:
             # A row may attend to no column; then all of its weights are exp(-inf) = 0.
@@ -184,14 +183,17 @@ class _Writer:
             b.store(one, address, align=dtype.itemsize)
         self.heads.scale_row(own.y.row(b, row, dtype), self.heads.value_width, shrunk, begins)
 
+    def _number(self, address: IrValue) -> IrValue:
+        """Load one number."""
+        return self.builder.load(address, align=self.dtype.itemsize, typ=MEMORY[self.dtype])
+
     def finish(self) -> None:
         """Write the code that divides results by the sums, and computes the log-sum-exps."""
         b, heads, dtype, own = self.builder, self.heads, self.dtype, self.own
         zero = constant(held(dtype), 0)
 
         def row(number: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
-            place = at(b, self.sums, number, dtype)
-            total = splat(b, b.load(place, align=dtype.itemsize, typ=MEMORY[dtype]))
+            total = splat(b, self._number(at(b, self.sums, number, dtype)))
             inverse = b.fdiv(constant(held(dtype), 1), total)
             inverse = b.select(b.fcmp_ordered("==", total, zero), zero, inverse)
             target = own.y.row(b, number, dtype)

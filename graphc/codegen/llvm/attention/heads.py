@@ -58,7 +58,7 @@ class Heads:
         self.given = given = NumberReader(builder)
         names = [*matrices, *vectors]
         self.pointers = {name: given.pointer() for name in names}
-        seed = [given.pointer(), given.pointer()] if structure.drops else []
+        seed, step = (given.pointer() if structure.drops else None for _ in range(2))
         self._mask_address = given.pointer() if structure.mask else None
         self.slots = given.pointer()
         self.units, self.pieces, self.slot = given.some(3)
@@ -71,7 +71,7 @@ class Heads:
         if structure.drops:
             stream, self._least = given.some(2)
             self._factor = number_of(builder, given.number(), self.dtype)
-            self._philox = Philox(builder, *seed, stream)
+            self._philox = Philox(builder, seed, step, stream)
         whole = builder.and_(builder.add(self.width, index(LANES - 1)), index(-LANES))
         self.panel = builder.mul(whole, index(panel_width(self.dtype)))
         values = builder.and_(builder.add(self.value_width, index(LANES - 1)), index(-LANES))
@@ -213,5 +213,3 @@ class Heads:
             return ()
 
         loop(b, index(0), rows, 1, (), row)
-
-

@@ -213,7 +213,5 @@ def pack(
         return ()
 
     # The last panel may have more vectors than `source` has rows.
-    end = builder.mul(
-        builder.udiv(builder.add(rows, index(width - 1)), index(width)), index(width)
-    )
+    end = builder.mul(builder.udiv(builder.add(rows, index(width - 1)), index(width)), index(width))
     loop(builder, index(0), end, LANES, (), vector)

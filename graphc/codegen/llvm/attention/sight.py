@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from llvmlite import ir
 
 from graphc.codegen.llvm.attention.product import panel_width
 from graphc.codegen.llvm.kernel import INDEX
 from graphc.codegen.llvm.lanes import (
     BIT,
     BYTE,
+    DOUBLE,
+    HELD,
     LANES,
     MEMORY,
     WORD,
@@ -113,7 +115,7 @@ class Sight:
         """
         b = self.builder
         scale, bound = splat(b, self.scale), splat(b, b.trunc(limit, WORD))
-        lanes = ir_lanes()
+        lanes = ir.Constant(vector(WORD), list(range(LANES)))
         hidden = constant(held(self.dtype), -np.inf)
         shown = self._mask(row, place)
 
@@ -152,13 +154,6 @@ class Sight:
             return widen(b, gather(b, first, step, dtype, first_lanes(b, left)), dtype)
 
         return read
-
-
-def ir_lanes() -> IrValue:
-    """Return the numbers of all lanes as 32-bit integers."""
-    from llvmlite import ir
-
-    return ir.Constant(vector(WORD), list(range(LANES)))
 
 
 @dataclass(slots=True)
@@ -206,7 +201,5 @@ class Dropping:
 
 def number_of(builder: Builder, bits: IrValue, dtype: DType) -> IrValue:
     """Return a number of a dtype from the bits of a float64."""
-    from graphc.codegen.llvm.lanes import DOUBLE, HELD
-
-    found: Any = builder.bitcast(bits, DOUBLE)
+    found = builder.bitcast(bits, DOUBLE)
     return found if HELD[dtype] == DOUBLE else builder.fptrunc(found, HELD[dtype])

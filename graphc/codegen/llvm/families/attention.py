@@ -1,131 +1,169 @@
-"""Fused attention and its gradient: the arguments and workspace of their kernels.
+"""Fused attention and its gradient: the calls, arguments and workspace of their kernels.
 
-Operands of 16 bits are computed by NumPy.
+Operands of 16 bits are computed on float32 copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graphc.codegen.llvm.attention.backward import MATRICES, PARTS, write_backward
-from graphc.codegen.llvm.attention.forward import write_forward
+from graphc.codegen.elementwise.ops import IDENTITY
+from graphc.codegen.elementwise.program import Each
+from graphc.codegen.llvm.attention import backward, forward
 from graphc.codegen.llvm.attention.heads import STEP, Structure
 from graphc.codegen.llvm.attention.product import HEIGHT, panel_width
 from graphc.codegen.llvm.attention.sight import BLOCK
+from graphc.codegen.llvm.each import each_call
 from graphc.codegen.llvm.kernel import NativeCall, NativeCalls, kernel_of
 from graphc.codegen.llvm.lanes import LANES
 from graphc.codegen.llvm.rules import native_rule
-from graphc.codegen.node_calls import Scratch
-from graphc.codegen.text.operands import Place, Places
+from graphc.codegen.node_calls import Buffer, Scratch
+from graphc.codegen.text.operands import Operand, Places, operand, row_major
 from graphc.ir.graph import Node, Value
-from graphc.ir.types import DType, TensorType, align, float32, float64
+from graphc.ir.types import DType, TensorType, align, compute_dtype
+from graphc.ops.dropped_attention import DroppedAttributes
 from graphc.ops.random import least_that_stays
 
 COLUMNS = 256
-"""The most columns of a tile, whose operands fit a second-level cache."""
+"""The most columns of a tile, so that the tile and its operands fit a second-level cache."""
 
 PIECES = 8
 """The most pieces of a call. Each has its own workspace, so they bound the threads of a call."""
 
 
 @native_rule("attention", "dropped_attention")
-def _attention(node: Node, places: Places) -> NativeCalls | None:
+def _attention(node: Node, places: Places) -> NativeCalls:
     q, k, v, *rest = node.inputs
-    if q.type.dtype not in (float32, float64):
-        return None
-    y, stats = node.outputs
-    tensors = {"q": q, "k": k, "v": v, "y": y, "stats": stats}
-    return _call(node, tensors, rest, places, ("packed", "values", "weights", "sums", "stays"))
+    tensors = dict(zip((*forward.MATRICES, "stats"), (q, k, v, *node.outputs), strict=True))
+    return _calls(node, tensors, rest, places, is_backward=False)
 
 
 @native_rule("attention_gradient", "dropped_attention_gradient")
-def _attention_gradient(node: Node, places: Places) -> NativeCalls | None:
+def _attention_gradient(node: Node, places: Places) -> NativeCalls:
     dy, q, k, v, y, stats, *rest = node.inputs
-    if q.type.dtype not in (float32, float64):
-        return None
-    values = (dy, q, k, v, y, *node.outputs)
-    tensors = {**dict(zip(MATRICES, values, strict=True)), "stats": stats}
-    return _call(node, tensors, rest, places, PARTS)
+    values = (dy, q, k, v, y, *node.outputs, stats)
+    tensors = dict(zip((*backward.MATRICES, "stats"), values, strict=True))
+    return _calls(node, tensors, rest, places, is_backward=True)
+
+
+def _calls(
+    node: Node,
+    tensors: Mapping[str, Value],
+    rest: Sequence[Value],
+    places: Places,
+    is_backward: bool,
+) -> NativeCalls:
+    """Return the calls of a node: copies of 16-bit inputs, the kernel, and copies to 16-bit
+    outputs.
+
+    `rest` has the counters of dropout and the mask.
+    """
+    dtype = compute_dtype(tensors["q"].type.dtype)
+    given: list[Operand] = []
+    before, after = list[NativeCall](), list[NativeCall]()
+    scratch: list[TensorType] = []
+    for name, value in tensors.items():
+        own = operand(name, value, places[value], value.shape)
+        if value.type.dtype != dtype:
+            copy = Operand(name, dtype, row_major(value.shape), Scratch(len(scratch)))
+            scratch.append(TensorType(value.shape, dtype))
+            is_output = value in node.outputs
+            pair = (copy, own) if is_output else (own, copy)
+            (after if is_output else before).append(_copy(value.shape, *pair))
+            own = copy
+        given.append(own)
+    own_call, slots = _call(node, tensors, given, rest, places, is_backward, len(scratch))
+    return NativeCalls((*before, own_call, *after), (*scratch, slots))
+
+
+def _copy(shape: tuple[int, ...], source: Operand, target: Operand) -> NativeCall:
+    x, y = replace(source, name="x"), replace(target, name="y")
+    call = each_call(Each("cast", shape, (x,), (y,), {"y": IDENTITY}))
+    assert call is not None, "elements of every dtype can be copied"
+    return call
 
 
 def _call(
-    node: Node, tensors: dict[str, Value], rest: Sequence[Value], places: Places,
-    parts: Sequence[str],
-) -> NativeCalls:  # fmt: skip
-    """Return the call of a node's kernel; `rest` has the counters of dropout and the mask."""
-    q, k, v = (tensors[name] for name in "qkv")
-    dtype, a = q.type.dtype, node.attributes
+    node: Node,
+    tensors: Mapping[str, Value],
+    given: Sequence[Operand],
+    rest: Sequence[Value],
+    places: Places,
+    is_backward: bool,
+    slots: int,
+) -> tuple[NativeCall, TensorType]:
+    """Return the call of a node's kernel, and the type of its scratch number `slots`."""
+    q, v, a = tensors["q"], tensors["v"], node.attributes
+    dtype = compute_dtype(q.type.dtype)
     (batch, heads, rows, width), (_, key_heads, columns, value_width) = q.shape, v.shape
-    drops, backward = hasattr(a, "rate"), parts is PARTS
+    drops = isinstance(a, DroppedAttributes)
     counters, masks = (rest[:2], rest[2:]) if drops else ((), rest)
-    block = _block(columns, dtype)
-    sizes = _sizes(dtype, rows, block, width, value_width)
-    offsets, slot = [], 0
-    for name in parts:
-        offsets.append(slot)
-        slot += align(sizes[name], LANES)
-    units = batch * (key_heads if backward else heads)
-    pieces = min(units, PIECES)
-    shift = a.shift(rows, columns)
+    sizes = _Sizes(dtype, rows, columns, width, value_width)
+    parts = backward.PARTS if is_backward else forward.PARTS
+    offsets = [sum(map(sizes.part, parts[:number])) for number in range(len(parts) + 1)]
+    units = batch * (key_heads if is_backward else heads)
+    pieces, shift = min(units, PIECES), a.shift(rows, columns)
     numbers = [
-        units, pieces, slot, heads, heads // key_heads, rows, columns, width, value_width, block,
-        columns if shift is None else shift, _bits(a.scale),
+        units, pieces, offsets[-1], heads, heads // key_heads, rows, columns, width, value_width,
+        sizes.block, columns if shift is None else shift, _bits(a.scale),
     ]  # fmt: skip
-    for value in tensors.values():
-        numbers += _strides(value, places[value])[:3]
-    numbers += [number for mask in masks for number in _strides(mask, places[mask])]
-    if drops:
-        numbers += [a.stream, least_that_stays(a.rate), _bits(1 / (1 - a.rate))]
+    for each in given:
+        numbers += each.strides[:3]
     kind = None
     if masks:
-        step = _strides(masks[0], places[masks[0]])[3]
-        kind = masks[0].type.dtype, None if step == 0 else step == 1
-    structure = Structure(dtype, kind, drops, min(rows, HEIGHT))
-    write = write_backward if backward else write_forward
+        (mask,) = masks
+        strides = operand("mask", mask, places[mask], mask.shape).strides
+        numbers += strides
+        kind = mask.type.dtype, None if strides[3] == 0 else strides[3] == 1
+    if isinstance(a, DroppedAttributes):
+        numbers += [a.stream, least_that_stays(a.rate), _bits(1 / (1 - a.rate))]
+    structure = Structure(dtype, kind, drops, 1 if rows == 1 else HEIGHT)
+    write = backward.write_backward if is_backward else forward.write_forward
     kernel = kernel_of(node.op.name, structure, lambda builder: write(builder, structure))
-    pointers = (*tensors.values(), *counters, *masks, Scratch(0))
+    buffers: list[Buffer] = [each.buffer for each in given if each.buffer is not None]
     work = batch * heads * rows * columns * (width + value_width) // LANES
-    call = NativeCall(kernel, pointers, (*numbers, *offsets), pieces, work)
-    return NativeCalls((call,), (TensorType((pieces, slot), dtype),))
+    pointers = (*buffers, *counters, *masks, Scratch(slots))
+    call = NativeCall(kernel, pointers, (*numbers, *offsets[:-1]), pieces, work)
+    return call, TensorType((pieces, offsets[-1]), dtype)
 
 
-def _block(columns: int, dtype: DType) -> int:
-    """Return the columns of a block: a multiple of a panel, in equal parts of at most `COLUMNS`."""
-    parts = -(-columns // COLUMNS)
-    return align(-(-columns // parts), panel_width(dtype))
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Sizes of the parts of a piece's workspace, in elements."""
 
+    dtype: DType
+    rows: int
+    columns: int
+    width: int
+    value_width: int
 
-def _sizes(
-    dtype: DType, rows: int, block: int, width: int, value_width: int
-) -> dict[str, int]:  # fmt: skip
-    """Return the number of elements of each part of the workspace of a piece."""
-    tile = min(rows, STEP) * block
-    return {
-        "packed": align(width, LANES) * block,
-        "packed_values": align(value_width, LANES) * block,
-        "keys": align(width, LANES) * block,
-        "values": align(value_width, LANES) * block,
-        "queries": align(width, LANES) * min(rows, STEP),
-        "slopes_of_y": align(value_width, LANES) * min(rows, STEP),
-        "weights": tile,
-        "slopes": tile,
-        "sums": rows,
-        "stays": -(-(block + 2 * BLOCK) // dtype.itemsize),
-    }
+    @property
+    def block(self) -> int:
+        """The columns of a block: equal parts of at most `COLUMNS`, rounded up to whole panels."""
+        parts = -(-self.columns // COLUMNS)
+        return align(-(-self.columns // parts), panel_width(self.dtype))
 
-
-def _strides(value: Value, place: Place) -> list[int]:
-    """Return strides in elements, 0 for an axis of extent 1."""
-    size = value.type.dtype.itemsize
-    return [
-        0 if extent == 1 else stride // size
-        for extent, stride in zip(value.shape, place.strides, strict=True)
-    ]
+    def part(self, name: str) -> int:
+        """Return the size of one part."""
+        step, block = min(self.rows, STEP), self.block
+        width, value_width = (align(each, LANES) for each in (self.width, self.value_width))
+        sizes = {
+            "packed_keys": width * block,
+            "packed_values": value_width * block,
+            "keys": width * block,
+            "values": value_width * block,
+            "queries": width * step,
+            "slopes_of_y": value_width * step,
+            "weights": step * block,
+            "slopes": step * block,
+            "sums": self.rows,
+            "stays": -(-(block + 2 * BLOCK) // self.dtype.itemsize),
+        }
+        return align(sizes[name], LANES)
 
 
 def _bits(number: float) -> int:
     return int(np.float64(number).view(np.int64))
-
-
