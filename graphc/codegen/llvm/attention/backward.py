@@ -65,8 +65,9 @@ class _Writer:
         )
         self.packed, self.packed_values = scratch["packed_keys"], scratch["packed_values"]
         self.weights, self.slopes = (Rows(scratch[n], heads.block) for n in ("weights", "slopes"))
-        self.along_rows = Product(builder, self.dtype, structure.height)
-        self.along_columns = Product(builder, self.dtype)
+        self.is_ragged = structure.is_ragged
+        self.along_rows = Product(builder, self.dtype, structure.is_ragged, structure.height)
+        self.along_columns = Product(builder, self.dtype, structure.is_ragged)
         self.sight: Sight = heads.sight(scratch["stays"])
 
     def keys(self, unit: IrValue) -> None:
@@ -84,7 +85,7 @@ class _Writer:
                 (parts[0], heads.width, self.packed, heads.panel),
                 (parts[1], heads.value_width, self.packed_values, heads.value_panel),
             ):
-                pack(b, dtype, source, (count, width), target, panel)
+                pack(b, dtype, source, (count, width), target, panel, self.is_ragged)
             parts[0] = heads.copied(parts[0], count, heads.width, self.scratch["keys"])
             heads.clear_rows(parts[2], count, heads.width)
             heads.clear_rows(parts[3], count, heads.value_width)

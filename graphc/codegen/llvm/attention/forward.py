@@ -88,7 +88,7 @@ class _Writer:
         self.packed, self.values = scratch["packed_keys"], scratch["values"]
         self.sums = scratch["sums"]
         self.tile = Rows(scratch["weights"], heads.block)
-        self.product = Product(builder, self.dtype, structure.height)
+        self.product = Product(builder, self.dtype, structure.is_ragged, structure.height)
         self.sight = heads.sight(scratch.get("stays"))
 
     def head(self, batch: IrValue, head: IrValue, number: IrValue) -> None:
@@ -97,8 +97,8 @@ class _Writer:
 
         def columns(column: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
             count = least(b, b.sub(heads.columns, column), heads.block)
-            pack(b, dtype, own.k.after(b, column, dtype), (count, heads.width), self.packed,
-                 heads.panel)  # fmt: skip
+            k, sizes = own.k.after(b, column, dtype), (count, heads.width)
+            pack(b, dtype, k, sizes, self.packed, heads.panel, self.structure.is_ragged)
             v = heads.copied(own.v.after(b, column, dtype), count, heads.value_width, self.values)
             place = Place(batch, head, number, column)
             first = self.sight.first_row(place, heads.step)

@@ -32,12 +32,14 @@ STEP = 32
 class Structure:
     """The properties on which the text of a kernel depends.
 
-    `height` is the number of rows that a product computes together.
+    `is_ragged` is true if a width is no multiple of a panel. `height` is the number of rows that a
+    product computes together.
     """
 
     dtype: DType
     mask: Mask | None
     drops: bool
+    is_ragged: bool
     height: int
 
 

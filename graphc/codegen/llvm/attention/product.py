@@ -62,11 +62,12 @@ class Rows:
 class Product:
     """Writer of the products (rows x inner) · (inner x columns) of one dtype.
 
-    `height` is the number of rows of a block.
+    `height` is the number of rows of a block. `is_ragged` is true if there may be a partial panel.
     """
 
     builder: Builder
     dtype: DType
+    is_ragged: bool
     height: int = HEIGHT
 
     def over_panels(
@@ -103,7 +104,8 @@ class Product:
             return ()
 
         loop(builder, index(0), whole, width, (), full)
-        loop(builder, whole, columns, width, (), rest)
+        if self.is_ragged:
+            loop(builder, whole, columns, width, (), rest)
 
     def panel(
         self,
@@ -178,11 +180,13 @@ def pack(
     sizes: tuple[IrValue, IrValue],
     target: IrValue,
     panel: IrValue,
+    is_ragged: bool,
 ) -> None:
     """Write code that stores the transpose of `source` in panels of `panel` elements.
 
     `sizes` are the rows and columns of `source`. A panel has a row per column of `source`, and the
-    elements of adjacent rows side by side. Rows beyond the last one repeat it.
+    elements of adjacent rows side by side. Rows beyond the last one repeat it. `is_ragged` is true
+    if the columns may have a partial vector.
     """
     rows, columns = sizes
     width, last = panel_width(dtype), builder.sub(rows, index(1))
@@ -209,7 +213,8 @@ def pack(
 
         whole = builder.and_(columns, index(-LANES))
         loop(builder, index(0), whole, LANES, (), full)
-        loop(builder, whole, columns, LANES, (), rest)
+        if is_ragged:
+            loop(builder, whole, columns, LANES, (), rest)
         return ()
 
     # The last panel may have more vectors than `source` has rows.

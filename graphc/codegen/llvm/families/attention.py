@@ -120,7 +120,8 @@ def _call(
         kind = mask.type.dtype, None if strides[3] == 0 else strides[3] == 1
     if isinstance(a, DroppedAttributes):
         numbers += [a.stream, least_that_stays(a.rate), _bits(1 / (1 - a.rate))]
-    structure = Structure(dtype, kind, drops, 1 if rows == 1 else HEIGHT)
+    is_ragged = any(each % panel_width(dtype) for each in (width, value_width))
+    structure = Structure(dtype, kind, drops, is_ragged, 1 if rows == 1 else HEIGHT)
     write = backward.write_backward if is_backward else forward.write_forward
     kernel = kernel_of(node.op.name, structure, lambda builder: write(builder, structure))
     buffers: list[Buffer] = [each.buffer for each in given if each.buffer is not None]
