@@ -5,6 +5,8 @@ import pytest
 
 import graphc as g
 from graphc.codegen import native
+from graphc.codegen.llvm import kernel
+from graphc.codegen.llvm.attention import product
 from graphc.codegen.llvm.families import attention
 from graphc.codegen.memo import Memo
 
@@ -102,6 +104,18 @@ def test_the_number_of_pieces_changes_no_bit(monkeypatch):
         sizes.append(program.plan.workspace_bytes)
     assert sizes[0] < sizes[1] < sizes[2]
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_registers_of_the_processor_change_no_bit(monkeypatch, dtype):
+    feeds, found = operands(45, 70, 40, 24, dtype=dtype), []
+    for is_wide in (True, False):
+        monkeypatch.setattr(product, "has_wide_registers", lambda is_wide=is_wide: is_wide)
+        monkeypatch.setattr(native, "_KNOWN", Memo())
+        monkeypatch.setattr(kernel, "_KNOWN", Memo())
+        own = program_of(feeds, {"drop": 0.1})
+        found.append((own.plan.arena_bytes, {n: a.tobytes() for n, a in own.step(feeds).items()}))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("causal", [False, True])

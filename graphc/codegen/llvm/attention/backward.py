@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from graphc.codegen.llvm import functions
 from graphc.codegen.llvm.attention.heads import Heads, Structure
-from graphc.codegen.llvm.attention.product import Product, Rows, pack
+from graphc.codegen.llvm.attention.product import Product, Rows, block_height, pack
 from graphc.codegen.llvm.attention.sight import Place, Sight
 from graphc.codegen.llvm.lanes import (
     MEMORY,
@@ -67,7 +67,9 @@ class _Writer:
         self.weights, self.slopes = (Rows(scratch[n], heads.block) for n in ("weights", "slopes"))
         self.is_ragged = structure.is_ragged
         self.along_rows = Product(builder, self.dtype, structure.is_ragged, structure.height)
-        self.along_columns = Product(builder, self.dtype, structure.is_ragged)
+        self.along_columns = Product(
+            builder, self.dtype, structure.is_ragged, block_height(self.dtype)
+        )
         self.sight: Sight = heads.sight(scratch["stays"])
 
     def keys(self, unit: IrValue) -> None:

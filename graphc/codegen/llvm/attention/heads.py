@@ -32,8 +32,8 @@ STEP = 32
 class Structure:
     """The properties on which the text of a kernel depends.
 
-    `is_ragged` is true if a width is no multiple of a panel. `height` is the number of rows that a
-    product computes together.
+    `is_ragged` is true if a width may be no multiple of a panel. `height` is the number of rows
+    that a product computes together.
     """
 
     dtype: DType

@@ -1,13 +1,16 @@
 """Matrix products of one thread, as LLVM IR, and the transposed panels that they read.
 
-A block of `HEIGHT` rows and a panel of columns is accumulated in registers. Each element is one
+A block of rows and a panel of columns is accumulated in registers. Each element is one
 chain of fused multiply-adds along the inner axis, so its bits do not depend on the blocking.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import llvmlite.binding as llvm
 
 from graphc.codegen.llvm.lanes import (
     LANES,
@@ -29,13 +32,27 @@ from graphc.codegen.llvm.places import least
 from graphc.codegen.llvm.tile import transposed
 from graphc.ir.types import DType, float64
 
-HEIGHT = 8
-"""The number of rows of a block: with two vectors of columns, it needs 16 registers for sums."""
+WIDEST_PANEL = 2 * LANES
+"""The number of columns of the widest panel, for which workspaces are sized."""
+
+
+@functools.cache
+def has_wide_registers() -> bool:
+    """Return true if this processor has 32 registers of 64 bytes (AVX-512)."""
+    return bool(llvm.get_host_cpu_features().get("avx512f"))
 
 
 def panel_width(dtype: DType) -> int:
-    """Return the number of columns of a panel: two vectors of 64 bytes."""
-    return LANES if dtype == float64 else 2 * LANES
+    """Return the number of columns of a panel. It changes no bit, so it may depend on the
+    processor."""
+    return WIDEST_PANEL if has_wide_registers() and dtype != float64 else LANES
+
+
+def block_height(dtype: DType) -> int:
+    """Return the number of rows of a block, such that its sums and operands fit the registers."""
+    if has_wide_registers():
+        return 8
+    return 3 if dtype == float64 else 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +85,7 @@ class Product:
     builder: Builder
     dtype: DType
     is_ragged: bool
-    height: int = HEIGHT
+    height: int
 
     def over_panels(
         self,

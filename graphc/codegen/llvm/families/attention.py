@@ -14,7 +14,7 @@ from graphc.codegen.elementwise.ops import IDENTITY
 from graphc.codegen.elementwise.program import Each
 from graphc.codegen.llvm.attention import backward, forward
 from graphc.codegen.llvm.attention.heads import STEP, Structure
-from graphc.codegen.llvm.attention.product import HEIGHT, panel_width
+from graphc.codegen.llvm.attention.product import WIDEST_PANEL, block_height
 from graphc.codegen.llvm.attention.sight import BLOCK
 from graphc.codegen.llvm.each import each_call
 from graphc.codegen.llvm.kernel import NativeCall, NativeCalls, kernel_of
@@ -120,8 +120,9 @@ def _call(
         kind = mask.type.dtype, None if strides[3] == 0 else strides[3] == 1
     if isinstance(a, DroppedAttributes):
         numbers += [a.stream, least_that_stays(a.rate), _bits(1 / (1 - a.rate))]
-    is_ragged = any(each % panel_width(dtype) for each in (width, value_width))
-    structure = Structure(dtype, kind, drops, is_ragged, 1 if rows == 1 else HEIGHT)
+    is_ragged = any(each % WIDEST_PANEL for each in (width, value_width))
+    height = 1 if rows == 1 else block_height(dtype)
+    structure = Structure(dtype, kind, drops, is_ragged, height)
     write = backward.write_backward if is_backward else forward.write_forward
     kernel = kernel_of(node.op.name, structure, lambda builder: write(builder, structure))
     buffers: list[Buffer] = [each.buffer for each in given if each.buffer is not None]
@@ -145,7 +146,7 @@ class _Sizes:
     def block(self) -> int:
         """The columns of a block: equal parts of at most `COLUMNS`, rounded up to whole panels."""
         parts = -(-self.columns // COLUMNS)
-        return align(-(-self.columns // parts), panel_width(self.dtype))
+        return align(-(-self.columns // parts), WIDEST_PANEL)
 
     def part(self, name: str) -> int:
         """Return the size of one part."""
