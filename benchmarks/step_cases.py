@@ -24,7 +24,6 @@ class Case:
     sizes: Mapping[str, Any]
 
 
-# Networks with attention have the composed form, which is faster on a CPU at these lengths.
 MLP = {"layers": 50, "hidden": 1024, "inputs": 784, "classes": 10, "batch": 512}
 PREACT = {"depth": 29, "batch": 32, "image": 32, "classes": 10}
 LSTM = {
@@ -32,23 +31,22 @@ LSTM = {
 }  # fmt: skip
 GPT = {
     "layers": 4, "width": 128, "heads": 4, "seq_len": 128, "batch": 16, "vocab": 256,
-    "positions": 128, "drop": 0, "attention": "composed",
+    "positions": 128, "drop": 0,
 }  # fmt: skip
 RESNET = {
     "units": (3, 4, 6, 3), "form": "common", "batch": 8, "image": 224, "classes": 1000,
 }  # fmt: skip
 VIT = {
     "layers": 12, "width": 384, "heads": 6, "patch": 16, "image": 224, "classes": 1000, "batch": 8,
-    "attention": "composed",
 }  # fmt: skip
 MOBILENET = {"batch": 16, "image": 224, "classes": 1000, "drop": 0}
 BERT = {
     "layers": 12, "width": 768, "heads": 12, "seq_len": 128, "batch": 8, "vocab": 30522,
-    "positions": 512, "masked": 19, "drop": 0, "attention": "composed",
+    "positions": 512, "masked": 19, "drop": 0,
 }  # fmt: skip
 GPT_SMALL = {
     "layers": 12, "width": 768, "heads": 12, "seq_len": 256, "batch": 2, "vocab": 50257,
-    "positions": 256, "drop": 0, "attention": "composed",
+    "positions": 256, "drop": 0,
 }  # fmt: skip
 CASES = (
     Case("mlp 50 x 1024, batch 512, sgd", "mlp", "sgd", MLP),
@@ -56,12 +54,6 @@ CASES = (
     Case("preact_resnet 29, batch 32, sgd", "preact_resnet", "sgd", PREACT),
     Case("lstm 4 x 1024, T=16, batch 64, sgd", "lstm", "sgd", LSTM),
     Case("gpt2 4 x 128, T=128, batch 16, adam", "gpt2", "adam", GPT),
-    Case(
-        "gpt2 4 x 128, T=128, batch 16, adam, fused attention",
-        "gpt2",
-        "adam",
-        {**GPT, "attention": "fused"},
-    ),
     Case("resnet 50, batch 8, sgd", "resnet", "sgd", RESNET),
     Case("vit 12 x 384, patch 16, batch 8, adam", "vit", "adam", VIT),
     Case("mobilenet_v2, batch 16, sgd", "mobilenet_v2", "sgd", MOBILENET),

@@ -87,11 +87,7 @@ class TextTraining(TrainingRun):
         self.text, self.held_out = text[:cut], text[cut:]
         self.seq_len, self.batch = seq_len, batch
         network = {"layers": layers, "width": width, "heads": heads, "seq_len": seq_len}
-        # On a CPU, composed attention is faster at such lengths.
-        attention = "composed" if recipe.device == "cpu" else "fused"
-        figures: dict[str, Any] = {
-            **network, "vocab": BYTES, "positions": seq_len, "attention": attention,
-        }  # fmt: skip
+        figures: dict[str, Any] = {**network, "vocab": BYTES, "positions": seq_len}
         loss = gpt2("small", batch=batch, drop=drop, **figures)
         options = recipe.compile_options(steps)
         training = compile(loss, dump=dump, **options)

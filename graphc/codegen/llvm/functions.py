@@ -67,6 +67,15 @@ def bounded_exponential(builder: Builder, x: IrValue) -> IrValue:
     return builder.fmul(result, _power_of_two(builder, power))
 
 
+def decaying_exponential(builder: Builder, x: IrValue) -> IrValue:
+    """Return exp(x) of x up to 88; results below the smallest normal number are 0."""
+    lowest = constant(x.type, -87.0 if x.type == F32 else -708.0)
+    small = builder.fcmp_ordered("<", x, lowest)
+    result, power = _exponential_parts(builder, builder.select(small, lowest, x))
+    result = builder.fmul(result, _power_of_two(builder, power))
+    return builder.select(small, constant(x.type, 0.0), result)
+
+
 def _exponential_parts(builder: Builder, x: IrValue) -> tuple[IrValue, IrValue]:
     """Return exp(r) and n with exp(x) = 2^n · exp(r) and |r| <= log(2) / 2."""
     single = x.type == F32

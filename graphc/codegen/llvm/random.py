@@ -52,7 +52,7 @@ def drawn_call(program: Drawn) -> NativeCall:
     )
 
 
-class _Philox:
+class Philox:
     """Writer of code that computes Philox blocks of one random stream at one training step."""
 
     def __init__(self, builder: Builder, seed: IrValue, step: IrValue, stream: IrValue) -> None:
@@ -89,12 +89,12 @@ class _Philox:
         return words
 
 
-def _in_turns(builder: Builder, vectors: Sequence[IrValue]) -> list[IrValue]:
+def in_turns(builder: Builder, vectors: Sequence[IrValue]) -> list[IrValue]:
     """Interleave the elements of two or four vectors; return as many vectors in the interleaved
     order."""
     if len(vectors) == 4:
-        even, odd = (_in_turns(builder, (vectors[r], vectors[r + 2])) for r in (0, 1))
-        return [part for pair in zip(even, odd, strict=True) for part in _in_turns(builder, pair)]
+        even, odd = (in_turns(builder, (vectors[r], vectors[r + 2])) for r in (0, 1))
+        return [part for pair in zip(even, odd, strict=True) for part in in_turns(builder, pair)]
     first, second = vectors
     return [interleaved(builder, first, second, start) for start in (0, LANES // 2)]
 
@@ -122,7 +122,7 @@ def _write(builder: Builder, program: Drawn) -> None:
     b, given, output = builder, NumberReader(builder), program.output
     inputs = [(each, given.pointer()) for each in program.inputs]
     seed, step, y = (given.pointer() for _ in range(3))
-    philox, elements = _Philox(b, seed, step, given.number()), given.number()
+    philox, elements = Philox(b, seed, step, given.number()), given.number()
 
     def group(number: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
         vectors = _standard(b, program, philox.words(b.mul(number, index(LANES))))
@@ -158,4 +158,4 @@ def _standard(builder: Builder, program: Drawn, words: Sequence[IrValue]) -> lis
         for name, value in zip(("first", "second"), bits[first : first + size], strict=False):
             code.hold(name, program.dtype, value)
         found += [code.compute(expression)[0] for expression in program.standard]
-    return _in_turns(builder, found)
+    return in_turns(builder, found)

@@ -33,7 +33,7 @@ def maps():
 def tokens():
     """Tables, attention, norms and products, some with rows of no even number."""
     sizes = {"layers": 1, "width": 48, "heads": 3, "seq_len": 33, "batch": 4, "vocab": 101}
-    return gpt2(**sizes, drop=0.1, attention="composed")  # of native kernels alone
+    return gpt2(**sizes, drop=0.1)
 
 
 def bits_of(program, steps=2):
