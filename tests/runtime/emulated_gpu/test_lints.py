@@ -74,6 +74,7 @@ CAUSES = {
     ),
     ("rows", "linear"): ({"mlp", "preact_resnet"}, SHORT),
     ("rows", "matmul"): ({"lstm", "mlp", "preact_resnet"}, SHORT),
+    ("rows", "product_with_sums"): ({"mlp", "preact_resnet"}, SHORT),
     ("rows", "conv2d"): (
         {"densenet121", "inception_v3", "mobilenet_v2", "preact_resnet", "resnet", "unet", "vgg16",
          "vit", "vit, composed"},
