@@ -114,6 +114,21 @@ def rounded(length: int, multiple_of: int) -> int:
     return -(-length // multiple_of) * multiple_of
 
 
+def spread(candidates: Sequence[int], count: int) -> list[int]:
+    """Return at most `count` ascending candidates: the first, the last, and evenly between."""
+    if len(candidates) <= count:
+        return list(candidates)
+    wanted = np.linspace(candidates[0], candidates[-1], count)
+    ordered = np.asarray(candidates)
+    nearest = {int(np.abs(ordered - each).argmin()) for each in wanted}
+    return [candidates[index] for index in sorted(nearest)]
+
+
+def interpolated(points: Sequence[int], seconds: Sequence[float]) -> Callable[[int], float]:
+    """Return the seconds of a step as a function of its length, linear between points."""
+    return lambda length: float(np.interp(length, points, seconds))
+
+
 def _cost_of(size: int, cost: Cost | None) -> float:
     if cost is None:
         return float(size)
