@@ -105,7 +105,7 @@ class Report:
     settled: tuple[Settled, ...] = ()
     """Settings of the module that planning has changed, so that a trainer does not."""
     sizes: tuple[PlannedSize, ...] = ()
-    """The plans of all sizes planned ahead, from the smallest; the report is that of the largest."""
+    """The plans of all sizes planned ahead, in ascending order of size."""
 
     @classmethod
     def of(

@@ -81,9 +81,7 @@ class _Plans:
         names = [shown(size) for size in sizes]
         reports = [self.known[name][2].report for name in names]
         return tuple(
-            PlannedSize(
-                name, report.peak_bytes, report.extra_time, self._seconds[name], report
-            )
+            PlannedSize(name, report.peak_bytes, report.extra_time, self._seconds[name], report)
             for name, report in zip(names, reports, strict=True)
         )
 

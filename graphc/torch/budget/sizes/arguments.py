@@ -24,7 +24,8 @@ from graphc.torch.budget.sizes.conventions import (
     numbers_of,
     refuse_last_token,
 )
-from graphc.torch.budget.sizes.options import Axis, Pad, Requested, Size, as_given, shown
+from graphc.torch.budget.sizes.options import Axis, Requested, Size, as_given, shown
+from graphc.torch.budget.sizes.padding import is_laid_out, order_of, padded
 
 TARGET = "target"
 """The name of the last positional argument of a step with a `loss_fn`."""
@@ -101,13 +102,9 @@ class Arguments:
         for axis in axes:
             length = _length(given, axis, found)
             for name in axis.names:
-                for other in followers(self._module, name):
-                    tensor = given.get(other)
-                    if other in found or not isinstance(tensor, torch.Tensor):
-                        continue
-                    own = dimension_of(other, tensor)
-                    if own is not None and tensor.shape[own] == length:
-                        _add(found, other, own, axis)
+                if dimension_of(name, given[name]) in found[name]:
+                    others = followers(self._module, name)
+                    self._follow({n: given.get(n) for n in others}, axis, length, found)
         numbers = numbers_of(self._module)
         if isinstance(self.pad, Mapping):
             for name in self.pad:
@@ -116,9 +113,19 @@ class Arguments:
                         f"pad names {name!r}, which does not vary; {or_all(name, found)}"
                     )
             numbers |= self.pad
-        for name, own in found.items():
-            shape, order = tuple(given[name].shape), _order(given[name])
-            yield Input(name, self._places[name], shape, own, order, numbers.get(name))
+        for name, dimensions in found.items():
+            shape, order = tuple(given[name].shape), order_of(given[name])
+            yield Input(name, self._places[name], shape, dimensions, order, numbers.get(name))
+
+    def _follow(
+        self, others: Mapping[str, Any], axis: Axis, length: int, found: dict[str, dict[int, Axis]]
+    ) -> None:
+        """Add the inputs that have the same length as an axis by convention."""
+        for name, tensor in others.items():
+            if name not in found and isinstance(tensor, torch.Tensor):
+                own = dimension_of(name, tensor)
+                if own is not None and tensor.shape[own] == length:
+                    _add(found, name, own, axis)
 
     def _names(self, args: Sequence[Any]) -> Iterator[str]:
         """Yield the names of positional arguments."""
@@ -161,7 +168,7 @@ class Arguments:
             shape = each.shape(size)
             with torch.no_grad():
                 cut = tensor[tuple(map(slice, shape))]
-                found = _copied(cut, shape, each.number or 0, each.order)
+                found = padded(cut, shape, each.number or 0, each.order)
             made[each.place] = found.requires_grad_(tensor.requires_grad)
         return _replaced(example, made)
 
@@ -218,11 +225,13 @@ class Arguments:
     def _padded(self, given: Given, size: Size) -> Given:
         if callable(self.pad):
             return self._padded_by_call(given, size)
-        made = {}
+        made: dict[Place, torch.Tensor] = {}
+        seen: set[int] = set()
         for each in self.inputs:
             tensor = _at(given, each.place)
             shape = each.shape(size, tensor.shape)
-            if _is_laid_out(tensor, shape, each.order):
+            is_again, _ = id(tensor) in seen, seen.add(id(tensor))  # a plan has distinct tensors
+            if is_laid_out(tensor, shape, each.order) and not is_again:
                 continue
             if tensor.requires_grad:
                 raise TorchError(
@@ -230,7 +239,7 @@ class Arguments:
                     f"a gradient does not pass through padding to {list(shape)}: pad it before "
                     "the call"
                 )
-            made[each.place] = _copied(tensor, shape, each.number or 0, each.order)
+            made[each.place] = padded(tensor, shape, each.number or 0, each.order)
         return _replaced(given, made)
 
     def _padded_by_call(self, given: Given, size: Size) -> Given:
@@ -312,7 +321,7 @@ def _dimension(given: Mapping[str, Any], name: str, dimension: int, axis: Axis) 
             f"{name} has the shape {list(tensor.shape)}, and so no dimension {dimension}; "
             f"dimensions are 0 to {tensor.ndim - 1}"
         )
-    return dimension % tensor.ndim
+    return int(dimension % tensor.ndim)
 
 
 def _length(given: Mapping[str, Any], axis: Axis, found: Mapping[str, Mapping[int, Axis]]) -> int:
@@ -326,44 +335,13 @@ def _length(given: Mapping[str, Any], axis: Axis, found: Mapping[str, Mapping[in
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name}={length}" for name, length in lengths.items())
         raise OptionError(f"{axis} must have one length, but the example has {told}")
-    return next(iter(lengths.values()))
+    return int(next(iter(lengths.values())))
 
 
 def _add(found: dict[str, dict[int, Axis]], name: str, dimension: int, axis: Axis) -> None:
     if dimension in found.setdefault(name, {}):
         raise OptionError(f"dimension {dimension} of {name} is named twice; name it once")
     found[name][dimension] = axis
-
-
-def _order(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the dimensions of a tensor from the largest stride to the smallest."""
-    return tuple(sorted(range(tensor.ndim), key=lambda d: (-tensor.stride(d), d)))
-
-
-def _strides(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a dense tensor whose dimensions have this order."""
-    found, step = [0] * len(shape), 1
-    for dimension in reversed(order):
-        found[dimension] = step
-        step *= max(1, shape[dimension])
-    return tuple(found)
-
-
-def _is_laid_out(tensor: torch.Tensor, shape: Sequence[int], order: Sequence[int]) -> bool:
-    """Return whether a tensor has a shape, and the strides and offset of a new one."""
-    is_new = tensor.stride() == _strides(shape, order) and tensor.storage_offset() == 0
-    return is_new and tuple(tensor.shape) == tuple(shape)
-
-
-def _copied(
-    tensor: torch.Tensor, shape: Sequence[int], number: float, order: Sequence[int]
-) -> torch.Tensor:
-    """Return a new tensor with a shape whose first elements are those of another one."""
-    found = tensor.new_empty_strided(tuple(shape), _strides(shape, order))
-    if tuple(tensor.shape) != tuple(shape):
-        found.fill_(number)
-    found[tuple(map(slice, tensor.shape))].copy_(tensor)
-    return found
 
 
 def _at(given: Given, place: Place) -> Any:

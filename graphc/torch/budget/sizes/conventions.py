@@ -52,9 +52,7 @@ def followers(module: nn.Module, name: str) -> tuple[str, ...]:
     has_decoder = bool(getattr(config, "is_encoder_decoder", False))
     encoder = tuple(each for each in SEQUENCE if not has_decoder or each != "labels")
     groups = (encoder, DECODER) if has_decoder else (encoder,)
-    return tuple(
-        each for group in groups if name in group for each in group if each != name
-    )
+    return tuple(each for group in groups if name in group for each in group if each != name)
 
 
 def dimension_of(name: str, tensor: torch.Tensor) -> int | None:
@@ -97,9 +95,11 @@ def needs_mask(module: nn.Module, given: Mapping[str, Any], names: set[str]) -> 
 
 def is_causal(module: nn.Module) -> bool:
     """Return whether all attention of a model of transformers is causal, by its attributes."""
-    kinds = {each.is_causal for each in module.modules() if isinstance(
-        getattr(each, "is_causal", None), bool
-    )}
+    kinds = {
+        each.is_causal
+        for each in module.modules()
+        if isinstance(getattr(each, "is_causal", None), bool)
+    }
     return kinds == {True} and bool(getattr(config_of(module), "is_causal", True))
 
 

@@ -177,9 +177,7 @@ def _sizes(sizes: object) -> list[Size]:
 
 
 def _combined(lengths: Mapping[Axis, Sequence[int]]) -> list[Size]:
-    return [
-        dict(zip(lengths, each, strict=True)) for each in itertools.product(*lengths.values())
-    ]
+    return [dict(zip(lengths, each, strict=True)) for each in itertools.product(*lengths.values())]
 
 
 def _checked(sizes: Sequence[Size]) -> tuple[Size, ...]:
