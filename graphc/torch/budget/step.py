@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from graphc.errors import (
-    GraphcError,
-    TorchError,
-)
+from graphc.errors import GraphcError, TorchError
 from graphc.ir.device import Device
 from graphc.torch.budget.assumptions import Assume, Assumptions
 from graphc.torch.budget.autocast import Autocast, context_of
@@ -237,6 +234,8 @@ class PlannedStep(Transparent):
             )
         # The step keeps only weak references: the budget does not count stored arguments.
         self._example = weakly((tuple(args), dict(kwargs)))
+        if self._sizes is not None and self._sizes.plan(self, (tuple(args), dict(kwargs))):
+            return
         with torch.enable_grad():
             args, kwargs = self._fitted((tuple(args), dict(kwargs)))
         self.assumptions.renew(self, (args, kwargs))

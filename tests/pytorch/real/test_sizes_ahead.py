@@ -136,5 +136,5 @@ def test_images_have_exact_sizes():
         eager, wanted = loss_and_gradients(module, module, given)
         torch.testing.assert_close((loss, found), (eager, wanted), rtol=1e-10, atol=1e-12)
     assert len(step.plans) == count
-    with pytest.raises(TorchError, match="pixel_values has no number to pad with"):
+    with pytest.raises(TorchError, match="give a number for pixel_values to pad"):
         step(**made(40))

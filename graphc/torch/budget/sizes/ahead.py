@@ -114,10 +114,7 @@ class Sizes:
         """
         if self._is_planning:
             return given
-        if not self._planned:
-            with self._lock:
-                if not self._planned:
-                    self._plan(step, given)
+        self.plan(step, given)
         assert self._arguments is not None
         try:
             return self._arguments.fitted(given, self._planned)
@@ -126,6 +123,18 @@ class Sizes:
                 raise
             self._warn(given, error)
             return given
+
+    def plan(self, step: PlannedStep, example: Given) -> bool:
+        """Plan all sizes, and return True; return False if they are planned already.
+
+        The example need not have a planned size.
+        """
+        if self._planned or self._is_planning:
+            return False
+        with self._lock:
+            if not self._planned:
+                self._plan(step, example)
+        return True
 
     def _warn(self, given: Given, error: Exception) -> None:
         """Warn of a call that is not planned ahead, once for the same shapes."""
@@ -149,12 +158,12 @@ class Sizes:
         is_planned = self._is_planning or description(given) in known
         return self._arguments.most_copied(given) if self._arguments and is_planned else 0
 
-    def _plan(self, step: PlannedStep, given: Given) -> None:
+    def _plan(self, step: PlannedStep, example: Given) -> None:
         """Plan all sizes, from the smallest to the largest."""
-        self._arguments = Arguments(step.module, step.loss_fn, given, self._requested)
+        self._arguments = Arguments(step.module, step.loss_fn, example, self._requested)
         self._planning.now = True
         try:
-            plans = _Plans(step, self._arguments, given)
+            plans = _Plans(step, self._arguments, example)
             sizes = self._all(plans)
             self._planned = [plans.known[shown(size)][:2] for size in sizes]
             self._rows = plans.rows(sizes)

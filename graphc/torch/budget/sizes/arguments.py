@@ -159,8 +159,7 @@ class Arguments:
 
     def resized(self, example: Given, size: Size) -> Given:
         """Return the example with the shapes of a size, cut or padded."""
-        if callable(self.pad):
-            return self._padded_by_call(example, size)
+        example = self._padded_by_call(example, size) if callable(self.pad) else example
         example = self._with_mask(example)
         made = {}
         for each in self.inputs:
@@ -192,7 +191,7 @@ class Arguments:
         has = {axis: n for (axis, _), n in lengths.items()}
         known = ", ".join(shown(size) for size, _ in sizes)
         exact = sorted(e.name for e in self.inputs if e.number is None and not callable(self.pad))
-        cure = f"; {', '.join(exact)} has no number to pad with: pass pad" if exact else ""
+        cure = f", give a number for {' and '.join(exact)} to pad" if exact else ""
         raise UnplannedError(
             f"no planned size holds a call with {shown(has)}; the sizes are {known}. Add one that "
             f"does{cure}, or pass unplanned='plan' to plan such calls when they occur"
@@ -223,15 +222,20 @@ class Arguments:
         return length == size[axis] if exact else length <= size[axis]
 
     def _padded(self, given: Given, size: Size) -> Given:
+        """Return a call with the shapes of a size, as new tensors where they differ from a plan's.
+
+        torch traces calls apart in which two arguments are one tensor, or have other strides.
+        """
         if callable(self.pad):
-            return self._padded_by_call(given, size)
+            given = self._padded_by_call(given, size)
         made: dict[Place, torch.Tensor] = {}
         seen: set[int] = set()
         for each in self.inputs:
             tensor = _at(given, each.place)
             shape = each.shape(size, tensor.shape)
-            is_again, _ = id(tensor) in seen, seen.add(id(tensor))  # a plan has distinct tensors
-            if is_laid_out(tensor, shape, each.order) and not is_again:
+            is_shared = id(tensor) in seen
+            seen.add(id(tensor))
+            if is_laid_out(tensor, shape, each.order) and not is_shared:
                 continue
             if tensor.requires_grad:
                 raise TorchError(
