@@ -154,7 +154,8 @@ def _print(
     family: FamilyPlan,
 ) -> None:
     device = family.largest.device.name
-    between = "" if len(points) == len(counts) else ", and interpolated between them"
+    candidates = {rounded(length, options.multiple_of) for length in counts}
+    between = "" if len(points) == len(candidates) else ", and interpolated between them"
     tell([
         f"{sum(counts.values()):,} steps of {len(counts):,} lengths from {min(counts):,} to "
         f"{max(counts):,}; {device} time modeled at {len(points)} lengths{between}",
@@ -171,7 +172,8 @@ def _print(
             _time(found.single_cost), format_bytes(single),
         )
     )  # fmt: skip
-    say(_row("a plan per length", "0.0%", _time(found.separate_cost), shared))
+    separate = f"{found.separate_padding:.1%}"
+    say(_row("a plan per length", separate, _time(found.separate_cost), shared))
     say(f"separate programs for these sizes would take {format_bytes(arenas)}")
 
 

@@ -131,9 +131,7 @@ def test_arguments_before_padding_are_counted():
 
 def test_all_combinations_and_listed_sizes():
     step = stepped({"tokens": {0: (2, 3), 1: (4, 8)}}, (batch(4)[0],), pad=None)
-    assert sorted(names(step)) == [
-        f"tokens[0]={n} tokens[1]={m}" for n in (2, 3) for m in (4, 8)
-    ]
+    assert sorted(names(step)) == [f"tokens[0]={n} tokens[1]={m}" for n in (2, 3) for m in (4, 8)]
     torch.compiler.reset()
     listed = [{"tokens": {0: n, 1: m}} for n, m in ((4, 2), (2, 8))]
     assert names(stepped(listed, (batch(4)[0],), pad=None)) == [
