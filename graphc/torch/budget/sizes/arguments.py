@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -293,6 +294,8 @@ def _described(leaf: Any) -> object:
             f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)} on {leaf.device}, "
             f"strides {list(stride)}{gradient}"
         )
+    if isinstance(leaf, np.ndarray):
+        return f"an array of {leaf.dtype} {list(leaf.shape)}"
     return leaf if isinstance(leaf, PLAIN) else type(leaf).__qualname__
 
 
