@@ -219,6 +219,22 @@ def test_unplanned_calls_are_refused(call, told):
         step(*call)
 
 
+def test_arguments_are_passed_as_in_the_example():
+    step = stepped()
+    tokens, labels = batch(8)
+    with pytest.raises(TorchError, match="no labels that is passed by position"):
+        step(tokens, labels=labels)
+    torch.compiler.reset()
+    step = graphc.torch.plan(
+        Labeled(), (), kwargs={"tokens": tokens, "labels": labels}, sizes=SHARED, pad=PAD
+    )
+    plans = len(step.plans)
+    step(labels=labels[:, :5], tokens=tokens[:, :5])
+    assert len(step.plans) == plans
+    with pytest.raises(TorchError, match="no tokens that is passed by keyword"):
+        step(tokens, labels=labels)
+
+
 def test_unplanned_calls_may_be_planned_with_a_warning():
     step = stepped(unplanned="plan")
     plans = len(step.plans)

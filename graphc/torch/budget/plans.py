@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from graphc.torch.budget.audit import Audit
+    from graphc.torch.budget.sizes.options import Named, Pad
     from graphc.torch.budget.step import PlannedStep
     from graphc.torch.budget.trade_off import Frontier
 
@@ -31,10 +32,10 @@ def plan(
     kwargs: Mapping[str, Any] | None = None,
     device: str | None = None,
     assume: Literal["replan", "raise"] = "replan",
-    sizes: Any = None,
-    dynamic: Any = None,
+    sizes: Named | Sequence[Named] | None = None,
+    dynamic: Named | None = None,
     max_sizes: int = 6,
-    pad: Any = None,
+    pad: Pad | None = None,
     unplanned: Literal["raise", "plan"] = "raise",
 ) -> PlannedStep:
     """Return a module whose training steps follow a memory plan with a known peak.

@@ -133,10 +133,10 @@ class Arguments:
         kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = inspect.signature(self._module.forward).parameters.values()
         own = [each.name for each in parameters if each.kind in kinds]
-        count = len(args) - self._has_target
-        for place in range(count):
+        has_target = self._has_target and len(args) > 0
+        for place in range(len(args) - has_target):
             yield own[place] if place < len(own) else f"args[{place}]"
-        if self._has_target:
+        if has_target:
             yield TARGET
 
     def _by_name(self, given: Given) -> dict[str, Any]:
@@ -149,7 +149,8 @@ class Arguments:
         if not self._makes_mask:
             return args, kwargs
         named = self._by_name(given)
-        tokens = named.get("input_ids", named.get("inputs_embeds"))
+        tokens = named.get("input_ids")
+        tokens = named.get("inputs_embeds") if tokens is None else tokens
         if named.get(MASK) is not None or not isinstance(tokens, torch.Tensor):
             return args, kwargs
         return args, {**kwargs, MASK: tokens.new_ones(tokens.shape[:2], dtype=torch.long)}
@@ -182,8 +183,7 @@ class Arguments:
             **{name: kwargs[name] for name in self._order if name in kwargs},
             **kwargs,
         }
-        named = self._by_name((args, kwargs))
-        lengths = self._lengths(named)
+        lengths = self._lengths((args, kwargs))
         for size, described in sizes:
             if all(self._holds(axis, size, exact, n) for (axis, exact), n in lengths.items()):
                 found = self._padded((args, kwargs), size)
@@ -198,15 +198,19 @@ class Arguments:
             f"does{cure}, or pass unplanned='plan' to plan such calls when they occur"
         )
 
-    def _lengths(self, named: Mapping[str, Any]) -> dict[tuple[Axis, bool], int]:
+    def _lengths(self, given: Given) -> dict[tuple[Axis, bool], int]:
         """Return the length of each axis, and whether a size must have exactly that length."""
         found: dict[Axis, tuple[str, int, bool]] = {}
         for each in self.inputs:
             if callable(self.pad) and each.name not in self._named:
                 continue
-            tensor = named.get(each.name)
+            tensor = _at(given, each.place)
             if not isinstance(tensor, torch.Tensor) or any(d >= tensor.ndim for d in each.axes):
-                raise UnplannedError(f"the call has no {each.name}, which the planned calls have")
+                how = "by position" if isinstance(each.place, int) else "by keyword"
+                raise UnplannedError(
+                    f"the call has no {each.name} that is passed {how} and has "
+                    f"{len(each.example)} dimensions, as the planned calls have"
+                )
             for dimension, axis in each.axes.items():
                 length = tensor.shape[dimension]
                 exact = each.number is None and not callable(self.pad)
@@ -352,8 +356,11 @@ def _add(found: dict[str, dict[int, Axis]], name: str, dimension: int, axis: Axi
 
 
 def _at(given: Given, place: Place) -> Any:
+    """Return the argument at a place, or None."""
     args, kwargs = given
-    return args[place] if isinstance(place, int) else kwargs[place]
+    if isinstance(place, int):
+        return args[place] if place < len(args) else None
+    return kwargs.get(place)
 
 
 def _replaced(given: Given, made: Mapping[Place, Any]) -> Given:
