@@ -15,8 +15,8 @@ from typing import Any
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
-from graphc.bucketing import Buckets, expected
-from graphc.cli.buckets import interpolated, spread
+from graphc.bucketing import Buckets, expected, interpolated, spread
+from graphc.cli.buckets import POINTS
 from graphc.models import bert
 from graphc.runtime.gpu.step_model import model_step
 
@@ -40,7 +40,7 @@ def main() -> None:
     content = json.loads(HISTOGRAMS.read_text())
     step = content["bin"]
     largest = max(int(length) for each in content["distributions"] for length in each["counts"])
-    points = spread(range(step, largest + 1, step))
+    points = spread(range(step, largest + 1, step), POINTS)
     seconds = [model_step(graphc.plan(build(point), **given)).seconds for point in points]
     cost = interpolated(points, seconds)
     rows = []

@@ -45,7 +45,8 @@ def _groups(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
     for group in parser._action_groups:
         rows = []
         for action in group._group_actions:
-            if action.dest != "help" and not isinstance(action, argparse._SubParsersAction):
+            is_listed = action.dest != "help" and action.help != argparse.SUPPRESS
+            if is_listed and not isinstance(action, argparse._SubParsersAction):
                 names = ", ".join(action.option_strings)
                 value = "" if action.nargs == 0 else action.metavar or action.dest
                 text = formatter._expand_help(action) if action.help else ""

@@ -25,8 +25,8 @@ class Buckets:
 
     Each length takes the smallest of `sizes` that holds it. `expected_cost` is the mean cost of a
     step in the unit of the given costs. `single_cost` is that cost with one size for the largest
-    length, and `separate_cost` with a size for each length. `padding` and `single_padding` are the
-    padded elements as fractions of all elements, for `sizes` and for one size.
+    length, and `separate_cost` with a size for each length, rounded up as `sizes` are. `padding`,
+    `single_padding` and `separate_padding` are the padded elements as fractions of all elements.
     """
 
     sizes: tuple[int, ...]
@@ -35,10 +35,11 @@ class Buckets:
     separate_cost: float
     padding: float
     single_padding: float
+    separate_padding: float
 
     def size_of(self, length: int) -> int:
         """Return the smallest size that holds a length; raises `OptionError` if none does."""
-        index = bisect.bisect_left(self.sizes, length)
+        index = bisect.bisect_left(self.sizes, whole_number("a length", length))
         if index == len(self.sizes):
             raise OptionError(
                 f"no size holds the length {length}; the largest size is {self.sizes[-1]}"
@@ -82,6 +83,8 @@ def expected(
     Arguments are as of `buckets`. Raises `OptionError` also if no size holds the largest length.
     """
     counts = counted(histogram)
+    if not isinstance(sizes, Sequence):
+        raise OptionError(f"sizes must be a list of sizes, got {quoted(sizes)}")
     for size in sizes:
         whole_number("a size", size)
     if not sizes or max(sizes) < max(counts):
@@ -93,14 +96,15 @@ def expected(
 
 def counted(histogram: object) -> dict[int, int]:
     """Return counts by ascending length; raises `OptionError` for an invalid histogram."""
-    if not isinstance(histogram, Iterable) or isinstance(histogram, str):
+    if not isinstance(histogram, Iterable) or isinstance(histogram, str | bytes):
         raise OptionError(
             f"a histogram must map lengths to counts, or list lengths, got {quoted(histogram)}"
         )
-    pairs = histogram.items() if isinstance(histogram, Mapping) else Counter(histogram).items()
+    if not isinstance(histogram, Mapping):
+        histogram = Counter([whole_number("a length", length) for length in histogram])
     found = {
         whole_number("a length", length): whole_number("a count", count, least=0)
-        for length, count in pairs
+        for length, count in histogram.items()
     }
     found = {length: count for length, count in sorted(found.items()) if count}
     if not found:
@@ -114,6 +118,21 @@ def rounded(length: int, multiple_of: int) -> int:
     return -(-length // multiple_of) * multiple_of
 
 
+def spread(candidates: Sequence[int], count: int) -> list[int]:
+    """Return at most `count` ascending candidates: the first, the last, and evenly between."""
+    if len(candidates) <= count:
+        return list(candidates)
+    wanted = np.linspace(candidates[0], candidates[-1], count)
+    ordered = np.asarray(candidates)
+    nearest = {int(np.abs(ordered - each).argmin()) for each in wanted}
+    return [candidates[index] for index in sorted(nearest)]
+
+
+def interpolated(points: Sequence[int], seconds: Sequence[float]) -> Callable[[int], float]:
+    """Return the seconds of a step as a function of its length, linear between points."""
+    return lambda length: float(np.interp(length, points, seconds))
+
+
 def _cost_of(size: int, cost: Cost | None) -> float:
     if cost is None:
         return float(size)
@@ -122,6 +141,11 @@ def _cost_of(size: int, cost: Cost | None) -> float:
             raise OptionError(f"cost has no entry for the size {size}; add one, or pass a function")
         found = cost[size]
     else:
+        if not callable(cost):
+            raise OptionError(
+                "cost must be a function of the size, or map sizes to the costs of a step, got "
+                f"{quoted(cost)}"
+            )
         found = cost(size)
     if not isinstance(found, int | float | np.number) or not 0 <= float(found) < math.inf:
         raise OptionError(
@@ -185,7 +209,10 @@ def _described(
     def largest(length: int) -> int:
         return sizes[-1]
 
+    def separate(length: int) -> int:
+        return rounded(length, multiple_of)
+
     return Buckets(
-        tuple(sizes), mean(smallest), mean(largest),
-        mean(lambda length: rounded(length, multiple_of)), padding(smallest), padding(largest),
+        tuple(sizes), mean(smallest), mean(largest), mean(separate),
+        padding(smallest), padding(largest), padding(separate),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,8 @@ from typing import Any
 from graphc.compiler import CompileOptions, on_this_machine, planned_to_run
 from graphc.errors import BudgetError, OptionError, quoted
 from graphc.ir.graph import Value
+from graphc.ir.types import exact_bytes
+from graphc.keywords import Options, check_known, declared
 from graphc.options import PlanOptions
 from graphc.pipeline import make_plan
 from graphc.plans.check_family import check_family
@@ -49,7 +52,8 @@ def family(
     invalid numbers in `pad`.
     """
     chosen = sizes_of(sizes)
-    _check_supported(options)
+    _check_supported("family", CompileOptions, options)
+    _check_build(build, chosen)
     planned = [
         planned_to_run(CompileOptions(**_network(build, size), **options)) for size in chosen
     ]
@@ -64,7 +68,8 @@ def plan_family(build: Build, sizes: Sizes, **options: Any) -> FamilyPlan:
     `options` are those of `graphc.plan`. Raises the errors of `graphc.family` except `FeedError`.
     """
     chosen = sizes_of(sizes)
-    _check_supported(options)
+    _check_supported("plan_family", PlanOptions, options)
+    _check_build(build, chosen)
     planned = [on_this_machine(PlanOptions(**_network(build, size), **options)) for size in chosen]
     return _planned(chosen, planned)
 
@@ -107,7 +112,12 @@ UNSUPPORTED = {
 """Options that families do not support, and the reasons."""
 
 
-def _check_supported(options: Mapping[str, Any]) -> None:
+def _check_supported(function: str, kind: type[Options], options: Mapping[str, Any]) -> None:
+    """Raise `OptionError` for options that are unknown, or that families do not support."""
+    known = [name for name in declared(kind) if name not in UNSUPPORTED]
+    for name in options:
+        if name not in UNSUPPORTED:
+            check_known(function, name, known)
     for name, reason in UNSUPPORTED.items():
         if options.get(name):
             raise OptionError(f"a family does not support {name}, since {reason}; omit it")
@@ -116,6 +126,27 @@ def _check_supported(options: Mapping[str, Any]) -> None:
             f"a family runs in one process, got ranks={options['ranks']}; omit it, or compile one "
             "program for the largest size"
         )
+
+
+def _check_build(build: object, sizes: Sequence[Size]) -> None:
+    """Raise `OptionError` for a function that does not accept the arguments of each size."""
+    if not callable(build):
+        raise OptionError(
+            "the first argument of a family must be a function that builds the network for one "
+            f"size, got {quoted(build)}"
+        )
+    try:
+        signature = inspect.signature(build)
+    except ValueError:  # a function that has no signature
+        return
+    for size in sizes:
+        try:
+            signature.bind(**size)
+        except TypeError as error:
+            raise OptionError(
+                f"the function of a family cannot be called with the size {dict(size)}: {error}; "
+                "sizes must have its arguments by name"
+            ) from None
 
 
 def _network(build: Build, size: Size) -> dict[str, Any]:
@@ -141,8 +172,8 @@ def _planned(sizes: tuple[Size, ...], options: Sequence[PlanOptions]) -> FamilyP
         if not over:
             check_family(found.plans, found.arena_bytes)
             return found
-        for index, tightened in over:
-            plans[index] = _plan(sizes[index], tightened)
+        for index, grown in over:
+            plans[index] = _plan_beside(sizes[index], options[index], grown)
         found = in_one_arena(sizes, plans)
     raise BudgetError(
         f"the constants of all sizes change with their plans, and {found.arena_bytes:,} bytes are "
@@ -154,13 +185,32 @@ def _planned(sizes: tuple[Size, ...], options: Sequence[PlanOptions]) -> FamilyP
 
 def _over_budget(
     found: FamilyPlan, plans: Sequence[MemoryPlan], options: Sequence[PlanOptions]
-) -> Iterator[tuple[int, PlanOptions]]:
-    """Yield the plans that exceed their budget in the arena, with options for a smaller plan."""
+) -> Iterator[tuple[int, int]]:
+    """Yield the plans that exceed their budget in the arena, with the bytes of other constants."""
     for index, (plan, asked) in enumerate(zip(found.plans, options, strict=True)):
         budget = None if asked.goal is None else asked.goal.budget
         if budget is not None and plan.arena_bytes > budget:
-            grown = plan.arena_bytes - plans[index].arena_bytes
-            yield index, replace(asked, budget=max(0, budget - grown))
+            yield index, plan.arena_bytes - plans[index].arena_bytes
+
+
+def _plan_beside(size: Size, options: PlanOptions, grown: int) -> MemoryPlan:
+    """Return the plan of a size within its budget, of which constants of other sizes take `grown`
+    bytes.
+
+    A `BudgetError` names the budget that was asked for.
+    """
+    assert options.goal is not None
+    budget = options.goal.budget
+    assert budget is not None
+    try:
+        return _plan(size, replace(options, budget=max(0, budget - grown)))
+    except BudgetError as error:
+        raise BudgetError(
+            f"{shown(size)}: no plan within {exact_bytes(budget)} was found, of which "
+            f"{exact_bytes(grown)} are constants of other sizes; the smallest arena found needs "
+            f"{exact_bytes(error.least_bytes + grown)}. Raise the budget, or make constants inputs",
+            error.least_bytes + grown, error.bound_bytes, error.node, error.values,
+        ) from None  # fmt: skip
 
 
 def _plan(size: Size, options: PlanOptions) -> MemoryPlan:

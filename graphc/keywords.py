@@ -152,7 +152,7 @@ def takes(
         @functools.wraps(function, assigned=("__module__", "__name__", "__qualname__"))
         def call(*given: P.args, **named: P.kwargs) -> Result:
             for name in named:
-                _check_known(function.__name__, name, tuple(known))
+                check_known(function.__name__, name, tuple(known))
             try:
                 signature.bind(*given, **named)
             except TypeError as error:
@@ -182,7 +182,7 @@ def asks(kind: type[T]) -> type[T]:
     @functools.wraps(made)
     def begin(self: T, *given: object, **named: object) -> None:
         for name in named:
-            _check_known(kind.__name__, name, known)
+            check_known(kind.__name__, name, known)
         made(self, *given, **named)
         for name in truths:
             object.__setattr__(self, name, truth(name, getattr(self, name)))
@@ -225,13 +225,13 @@ def checks_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
     @functools.wraps(function)
     def call(*given: P.args, **named: P.kwargs) -> Result:
         for name in named:
-            _check_known(function.__name__, name, known)
+            check_known(function.__name__, name, known)
         return function(*given, **named)
 
     return call
 
 
-def _check_known(function: str, name: str, known: Sequence[str]) -> None:
+def check_known(function: str, name: str, known: Sequence[str]) -> None:
     """Raise `OptionError` for an unknown name, with the closest known names."""
     if name not in known:
         cure = did_you_mean(name, known) or f"its options are {', '.join(known)}"

@@ -58,6 +58,8 @@ def test_figures_of_a_small_histogram():
     assert found.separate_cost == 23 / 5
     assert found.padding == pytest.approx(1 - 23 / 26)
     assert found.single_padding == pytest.approx(1 - 23 / 50)
+    assert found.separate_padding == 0
+    assert g.buckets([3, 4], 2, multiple_of=4).separate_padding == pytest.approx(1 - 7 / 8)
     assert [found.size_of(length) for length in (1, 4, 5, 10)] == [4, 4, 10, 10]
     with pytest.raises(OptionError, match="holds the length 11; the largest size is 10"):
         found.size_of(11)
@@ -88,7 +90,11 @@ def test_a_long_histogram_takes_no_quadratic_python():
         ([2.5], 1, {}, "a length must be"),
         (5, 1, {}, "a histogram must map"),
         ("12", 1, {}, "a histogram must map"),
+        (b"12", 1, {}, "a histogram must map"),
+        ([[1, 2]], 1, {}, r"a length must be .* got \[1, 2\]"),
+        (np.ones((2, 2), int), 1, {}, "a length must be"),
         ([5], 0, {}, "k must be"),
+        ([5], 1, {"cost": 3}, "cost must be a function of the size"),
         ([5], 1, {"multiple_of": 0}, "multiple_of must be"),
         ([5], 1, {"cost": {4: 1.0}}, "no entry for the size 5"),
         ([5], 1, {"cost": lambda size: float("nan")}, "finite number of at least 0, got nan"),
@@ -99,6 +105,13 @@ def test_a_long_histogram_takes_no_quadratic_python():
 def test_invalid_arguments_are_refused(histogram, k, options, message):
     with pytest.raises(OptionError, match=message):
         g.buckets(histogram, k, **options)
+
+
+def test_other_arguments_that_are_no_sizes_are_refused():
+    with pytest.raises(OptionError, match="sizes must be a list"):
+        expected([5], 5)
+    with pytest.raises(OptionError, match="a length must be"):
+        g.buckets([5], 1).size_of("5")
 
 
 def test_sizes_that_hold_no_length_are_refused():

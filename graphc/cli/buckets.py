@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from graphc.bucketing import Buckets, buckets, counted, rounded
+from graphc.bucketing import Buckets, buckets, counted, interpolated, rounded, spread
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe
 from graphc.cli.models import add_loss, sized, with_flags
 from graphc.cli.plans import DEFAULT, cost_model, identity, plan_options
@@ -87,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
         return step_seconds(plan(build(**{options.argument: length}), **chosen), options)
 
     candidates = sorted({rounded(length, options.multiple_of) for length in counts})
-    points = spread(candidates)
+    points = spread(candidates, POINTS)
     cost = interpolated(points, [seconds(point) for point in points])
     found = buckets(counts, options.k, cost=cost, multiple_of=options.multiple_of)
     family = plan_family(build, {options.argument: found.sizes}, **chosen)
@@ -116,21 +114,6 @@ def read_lengths(path: str) -> Counter[int]:
             )
         found[int(words[0])] += int(words[1]) if len(words) == 2 else 1
     return found
-
-
-def spread(candidates: Sequence[int]) -> list[int]:
-    """Return at most `POINTS` of the candidates: the first, the last, and evenly between them."""
-    if len(candidates) <= POINTS:
-        return list(candidates)
-    wanted = np.linspace(candidates[0], candidates[-1], POINTS)
-    ordered = np.asarray(candidates)
-    nearest = {int(np.abs(ordered - each).argmin()) for each in wanted}
-    return [candidates[index] for index in sorted(nearest)]
-
-
-def interpolated(points: Sequence[int], seconds: Sequence[float]) -> Callable[[int], float]:
-    """Return the seconds of a step as a function of its length, linear between points."""
-    return lambda length: float(np.interp(length, points, seconds))
 
 
 def step_seconds(memory_plan: MemoryPlan, options: argparse.Namespace) -> float:
@@ -171,7 +154,8 @@ def _print(
     family: FamilyPlan,
 ) -> None:
     device = family.largest.device.name
-    between = "" if len(points) == len(counts) else ", and interpolated between them"
+    candidates = {rounded(length, options.multiple_of) for length in counts}
+    between = "" if len(points) == len(candidates) else ", and interpolated between them"
     tell([
         f"{sum(counts.values()):,} steps of {len(counts):,} lengths from {min(counts):,} to "
         f"{max(counts):,}; {device} time modeled at {len(points)} lengths{between}",
@@ -188,7 +172,8 @@ def _print(
             _time(found.single_cost), format_bytes(single),
         )
     )  # fmt: skip
-    say(_row("a plan per length", "0.0%", _time(found.separate_cost), shared))
+    separate = f"{found.separate_padding:.1%}"
+    say(_row("a plan per length", separate, _time(found.separate_cost), shared))
     say(f"separate programs for these sizes would take {format_bytes(arenas)}")
 
 

@@ -78,6 +78,8 @@ def add(commands: Commands) -> None:
     group.add_argument(
         "--steps", metavar="N", type=int, default=2000, help="steps of the run (default: 2000)"
     )
+    # Refused with a reason, since the other tasks have it.
+    text.add_argument("--no-drop-last", action="store_true", help=argparse.SUPPRESS)
     text.set_defaults(run=_text)
 
     network = tasks.add_parser(
@@ -168,6 +170,11 @@ def _digits(options: argparse.Namespace) -> None:
 
 def _text(options: argparse.Namespace) -> None:
     _check_count("--steps", options.steps)
+    if options.no_drop_last:
+        raise OptionError(
+            "--no-drop-last applies to epochs, but the batches of graphc train text are drawn at "
+            "random positions of the text, so no examples remain; leave it out"
+        )
     if options.warmup is None:
         options.warmup = min(TEXT.warmup, options.steps // 10)
     settings = parse_settings(options.settings)

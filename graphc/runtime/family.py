@@ -155,8 +155,10 @@ class Family:
         return program, self._rests[program]
 
     def reset(self) -> None:
-        """Reset all states to their initial values."""
+        """Reset all states to their initial values, and the step counters of all sizes to 0."""
         self._owner.reset()
+        for program in self._programs:
+            program.forget_steps()
 
     def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
         """Write all states to a safetensors file, as `Program.save` does.

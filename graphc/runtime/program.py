@@ -211,6 +211,10 @@ class Program:
             raise OptionError("the states belong to another program; reset that program")
         initial = ((state, self._initial(state)) for state in self.graph.states)
         self._turns.take(self._store.replace, initial)
+        self.forget_steps()
+
+    def forget_steps(self) -> None:
+        """Set the step counter, which the printed form shows, to 0."""
         self._steps_done = 0
 
     def _initial(self, state: State) -> Array:

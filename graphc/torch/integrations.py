@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from graphc.errors import DependencyError, TorchError, to_install
 from graphc.torch.versions import require_torch
@@ -12,6 +12,7 @@ try:
 
     from graphc.torch.budget.make_step import to_plan
     from graphc.torch.budget.planned import Goal
+    from graphc.torch.budget.sizes.options import Requested
     from graphc.torch.budget.step import PlannedStep
 except ImportError as error:
     raise DependencyError(
@@ -23,9 +24,10 @@ except ImportError as error:
 class PlannedTrainer(Trainer):  # type: ignore[misc]
     """A ``transformers.Trainer`` whose training steps follow a plan; evaluation runs without one.
 
-    `budget` and `max_extra_time` are those of `graphc.torch.plan`, all other arguments those of
-    Trainer. The first training step plans for its batch, with the state of the optimizer in
-    reserve. `planned_step` is the step, with its report.
+    `budget`, `max_extra_time`, `sizes`, `dynamic` and `unplanned` are those of `graphc.torch.plan`,
+    all other arguments those of Trainer. The first training step plans for its batch, or for all
+    `sizes`, with the state of the optimizer in reserve. `planned_step` is the step, with its
+    report.
     """
 
     def __init__(
@@ -33,10 +35,15 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
         *args: Any,
         budget: int | str | None = None,
         max_extra_time: float | None = None,
+        sizes: Any = None,
+        dynamic: Any = None,
+        unplanned: Literal["raise", "plan"] = "raise",
         **kwargs: Any,
     ) -> None:
         require_torch()
         Goal(budget, max_extra_time)  # raises `OptionError` before the Trainer begins
+        self.size_options = {"sizes": sizes, "dynamic": dynamic, "unplanned": unplanned}
+        Requested.of(**self.size_options)
         super().__init__(*args, **kwargs)
         self.goal = budget, max_extra_time
         self.planned_step: PlannedStep | None = None
@@ -67,4 +74,5 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
             accumulate=self.args.gradient_accumulation_steps > 1,
             loss=None if reads_outputs else lambda outputs: outputs[:1],
             return_outputs=reads_outputs,
+            **self.size_options,
         )

@@ -41,6 +41,7 @@ comptime = private("torch._dynamo.comptime.comptime")
 ComptimeVar = private("torch._dynamo.comptime.ComptimeVar")
 dynamo_config = private("torch._dynamo.config")
 dynamo_errors = private("torch._dynamo.exc")
+maybe_mark_dynamic = private("torch._dynamo.maybe_mark_dynamic")
 eval_frame = private("torch._dynamo.eval_frame")
 get_compilation_metrics = private("torch._dynamo.utils.get_compilation_metrics")
 

@@ -6,7 +6,8 @@ import pytest
 from cli.running import run
 
 import graphc as g
-from graphc.cli.buckets import POINTS, interpolated, spread
+from graphc.bucketing import interpolated, spread
+from graphc.cli.buckets import POINTS
 from graphc.models import gpt2
 from graphc.runtime.gpu.step_model import model_step
 
@@ -105,6 +106,10 @@ def test_sizes_are_rounded_and_named_as_asked(capsys, lengths, tmp_path):
     assert "sizes: rows=16,32" in out
     assert "one size of 32" in out
     assert "a plan per length" in out
+    assert "time modeled at 2 lengths\n" in out  # all sizes: 16 and 32
+    (row,) = (line for line in out.splitlines() if "a plan per length" in line)
+    padded = 1 - (50 * 8 + 20 * 10 + 2 * 11 + 7 * 24 + 32) / (72 * 16 + 8 * 32)
+    assert f" {padded:.1%} " in row
 
 
 @pytest.mark.parametrize(
@@ -134,9 +139,9 @@ def test_a_missing_file_of_lengths_is_refused(capsys, tmp_path):
 
 
 def test_times_between_points_are_interpolated():
-    points = spread(range(10, 1000))
+    points = spread(range(10, 1000), POINTS)
     assert len(points) == POINTS
     assert (points[0], points[-1]) == (10, 999)
-    assert spread([5, 7]) == [5, 7]
+    assert spread([5, 7], POINTS) == [5, 7]
     cost = interpolated([10, 20, 40], [1.0, 2.0, 6.0])
     assert [cost(n) for n in (10, 15, 20, 30, 40)] == [1.0, 1.5, 2.0, 4.0, 6.0]

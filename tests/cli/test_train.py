@@ -184,6 +184,12 @@ def test_a_run_may_be_resumed_with_check_finite(capsys, tmp_path):
     assert code == 0, told
 
 
+def test_text_has_no_rest_of_an_epoch(capsys):
+    code, _, err = run(capsys, "train", "text", "--no-drop-last")
+    assert code == 2
+    assert "drawn at random positions" in err
+
+
 def test_digits_train_on_all_images_without_drop_last(capsys, tmp_path):
     """1,437 images: 14 batches of 100 and one of 37."""
     pytest.importorskip("sklearn", reason="scikit-learn carries the digits")

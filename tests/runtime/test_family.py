@@ -222,6 +222,35 @@ def test_an_evaluation_uses_the_states_of_a_family():
         assert evaluation.arena_bytes < copied.arena_bytes
 
 
+def test_a_reset_sets_all_step_counters_to_0():
+    family = made("gpt2", "sgd")
+    for size in SIZES["gpt2"]["seq_len"]:
+        family.step(feeds("gpt2", size, 1))
+    programs = [family.program(**size) for size in family.sizes]
+    assert all("1 step done" in repr(program) for program in programs)
+    family.reset()
+    assert all("0 steps done" in repr(program) for program in programs)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (None, "must be a function that builds the network"),
+        (lambda rows: None, r"cannot be called with the size {'seq_len': 8}"),
+        (lambda seq_len, rows: None, "missing a required argument: 'rows'"),
+    ],
+)
+def test_functions_that_do_not_accept_a_size_are_refused(build, message):
+    for made_by in g.family, g.plan_family:
+        with pytest.raises(OptionError, match=message):
+            made_by(build, {"seq_len": (8, 16)})
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(OptionError, match="family has no option 'optimiser'; did you mean optim"):
+        g.family(gpt2, {"seq_len": (8,)}, optimiser="sgd")
+
+
 def test_an_evaluation_is_freed_with_its_arena():
     family = g.family(gpt2, [{"seq_len": 8}], pad=PAD["gpt2"])
     shared = family.program(seq_len=8)
@@ -369,6 +398,15 @@ def test_a_budget_includes_the_constants_of_other_sizes(monkeypatch):
     family = g.plan_family(build, {"rows": (64, 60)}, optimizer="sgd", budget=alone.arena_bytes)
     assert family.arena_bytes <= alone.arena_bytes
     assert family.plans[0].recomputation.nodes > 0
+    with pytest.raises(BudgetError) as least:
+        g.plan(build(64), optimizer="sgd", budget=1000)
+    asked = least.value.least_bytes + 1000
+    with pytest.raises(BudgetError) as refused:
+        g.plan_family(build, {"rows": (64, 60)}, optimizer="sgd", budget=asked)
+    told = str(refused.value)
+    assert f"rows=64: no plan within {asked:,} bytes" in told
+    assert "15,360 bytes = 15.00 KiB are constants of other sizes" in told
+    assert refused.value.least_bytes > asked
     monkeypatch.setattr(families, "ROUNDS", 1)
     with pytest.raises(BudgetError, match="the constants of all sizes change with their plans"):
         g.plan_family(build, {"rows": (64, 60)}, optimizer="sgd", budget=alone.arena_bytes)

@@ -66,7 +66,7 @@ class Assumptions:
                 with (
                     traced_as_here(),
                     assuming(tracing),
-                    self.masks(step),
+                    self.masks(step, given),
                     context_of(step.autocast),
                 ):
                     return with_first_derivatives(compiled, (tracing.outcomes.label, *args), kwargs)
@@ -97,13 +97,16 @@ class Assumptions:
                 )
             self.current = outcomes
 
-    def masks(self, step: PlannedStep) -> AbstractContextManager[object]:
-        """Return a context in which transformers decides about masks for a step."""
-        if self.assume != "replan":
+    def masks(self, step: PlannedStep, given: Given) -> AbstractContextManager[object]:
+        """Return a context in which transformers decides about masks for a call of a step.
+
+        If sizes are planned ahead, it decides without data, so that one plan serves every mask.
+        """
+        if step._sizes is None and self.assume != "replan":
             return replaced({})
-        if step._device is None:
+        if step._sizes is None and step._device is None:
             return replaced(WITH_DATA)
-        return replaced({} if passes_positions(step._call.given) else WITHOUT_DATA)
+        return replaced({} if passes_positions(given) else WITHOUT_DATA)
 
     def renew(self, step: PlannedStep, given: Given) -> None:
         """Assume the outcomes of a call that will only be planned, so that no check runs."""

@@ -24,7 +24,8 @@ class Held:
     """Resident bytes by kind; a shared storage counts once, in the first kind that has it.
 
     `constants` are all other tensors: plain attributes of modules, tensors of the program, and
-    literals in its code. `library_workspaces` are those that cuBLAS keeps on a GPU.
+    literals in its code. `library_workspaces` are those that cuBLAS keeps on a GPU. `unpadded` are
+    arguments before they are padded to a planned size, which the caller holds beside `inputs`.
     """
 
     parameters: int
@@ -34,6 +35,7 @@ class Held:
     reserve: int
     constants: int
     library_workspaces: int = 0
+    unpadded: int = 0
 
     @property
     def bytes(self) -> int:

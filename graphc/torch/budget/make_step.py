@@ -16,6 +16,8 @@ from graphc.torch.budget.held import reserve_bytes
 from graphc.torch.budget.losses import Loss
 from graphc.torch.budget.planned import Goal
 from graphc.torch.budget.refusals import refuse_parts
+from graphc.torch.budget.sizes.ahead import Sizes
+from graphc.torch.budget.sizes.options import Requested
 from graphc.torch.budget.step import PlannedStep
 from graphc.torch.budget.without_data import on_profile
 
@@ -48,9 +50,11 @@ def to_plan(
     autocast: torch.dtype | torch.autocast | None = None,
     assume: Assume = "replan",
     device: Device | None = None,
+    **size_options: Any,
 ) -> PlannedStep:
     """Return a step that is planned at its first call; options as in `graphc.torch.plan`."""
     refuse_call(module, loss_fn)
+    requested = Requested.of(**size_options)
     return PlannedStep(
         module,
         Goal(budget, max_extra_time),
@@ -61,6 +65,7 @@ def to_plan(
         Autocast.of(autocast, module, device is not None),
         assume,
         device,
+        None if requested is None else Sizes(requested),
     )
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from graphc.torch.budget.audit import Audit
+    from graphc.torch.budget.sizes.options import Named, Pad
     from graphc.torch.budget.step import PlannedStep
     from graphc.torch.budget.trade_off import Frontier
 
@@ -31,6 +32,11 @@ def plan(
     kwargs: Mapping[str, Any] | None = None,
     device: str | None = None,
     assume: Literal["replan", "raise"] = "replan",
+    sizes: Named | Sequence[Named] | None = None,
+    dynamic: Named | None = None,
+    max_sizes: int = 6,
+    pad: Pad | None = None,
+    unplanned: Literal["raise", "plan"] = "raise",
 ) -> PlannedStep:
     """Return a module whose training steps follow a memory plan with a known peak.
 
@@ -61,6 +67,20 @@ def plan(
     of the first call, and each step checks them. At another value, the step starts again with a
     plan for it, or raises `TorchError` with ``assume="raise"``.
 
+    `sizes` plans several sizes before the first step, each within the budget: a mapping such as
+    ``{"input_ids": {1: (64, 128, 512)}}`` from inputs to dimensions to lengths, of which all
+    combinations are planned, or a list of sizes such as ``{"input_ids": {1: 64}}``. A tuple of
+    names or of dimensions has one length. `dynamic` maps a dimension to a range of lengths,
+    ``{"input_ids": {1: (64, 1024)}}``, which plans powers of two and the end of the range. Or it
+    maps the dimension to the counts of its lengths, from which at most `max_sizes` sizes are
+    chosen for the least expected time. In models of transformers, inputs that have the length of a
+    named one follow it.
+
+    A call runs the smallest size that holds its arguments, padded by the conventions of
+    transformers, by the numbers that `pad` maps names of inputs to, or by a function `pad` of args,
+    kwargs and the size that returns padded args and kwargs. Outputs have the padded shape. A call
+    that no size holds raises `TorchError`; with ``unplanned="plan"`` it is planned with a warning.
+
     Raises `BudgetError` if no plan fits, before the step runs; the error names the least peak found
     and the modules at that peak. Raises `TorchError` for modules that cannot be planned, and
     `OptionError` for wrong arguments.
@@ -81,6 +101,11 @@ def plan(
         return_outputs=return_outputs,
         autocast=autocast,
         assume=assume,
+        sizes=sizes,
+        dynamic=dynamic,
+        max_sizes=max_sizes,
+        pad=pad,
+        unplanned=unplanned,
     )
 
 

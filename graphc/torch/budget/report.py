@@ -24,6 +24,7 @@ from graphc.torch.budget.names import module_path
 from graphc.torch.budget.planner import TorchPlanner, unkept
 from graphc.torch.budget.refusals import called_op
 from graphc.torch.budget.settled import Settled
+from graphc.torch.budget.sizes.rows import PlannedSize, sizes_table
 from graphc.torch.budget.steps import TorchSteps
 from graphc.torch.budget.trade_off import Frontier, Point
 from graphc.torch.budget.view import Shown, plan_page
@@ -103,6 +104,8 @@ class Report:
     planner: TorchPlanner = field(repr=False, compare=False)
     settled: tuple[Settled, ...] = ()
     """Settings of the module that planning has changed, so that a trainer does not."""
+    sizes: tuple[PlannedSize, ...] = ()
+    """The plans of all sizes planned ahead, in ascending order of size."""
 
     @classmethod
     def of(
@@ -179,6 +182,8 @@ class Report:
                                          flow depends on, checked in each step
          "eager": [{"function": str, "peak_bytes": int}],   functions that torch cannot trace, run
                                          in eager mode in forward and backward pass
+         "sizes": [{"size": str, "peak_bytes": int, "extra_time_fraction": float,
+                    "planning_seconds": float}],   plans for sizes, made before the first step
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """
@@ -200,6 +205,7 @@ class Report:
             "settled": [asdict(each) for each in self.settled],
             "assumed": [asdict(each) for each in self.assumed],
             "eager": [asdict(each) for each in self.eager],
+            "sizes": [each.json for each in self.sizes],
             "frontier": self.frontier.json,
         }
 
@@ -245,7 +251,8 @@ class Report:
         rows = [(name, "estimated as a copy, without workspace") for name in self.estimated]
         lines += table("not measured", rows)
         settings = [(each.name, f"set to {each.value!r}") for each in self.settled]
-        return "\n".join([*lines, *table("settled", settings)])
+        lines += table("settled", settings)
+        return "\n".join([*lines, *sizes_table(self.sizes)])
 
 
 def _constants(shown: Shown) -> list[Constant]:

@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from graphc.errors import (
-    GraphcError,
-    TorchError,
-)
+from graphc.errors import GraphcError, TorchError
 from graphc.ir.device import Device
 from graphc.torch.budget.assumptions import Assume, Assumptions
 from graphc.torch.budget.autocast import Autocast, context_of
@@ -43,6 +40,7 @@ from graphc.torch.budget.report import Report
 from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed, runner
 from graphc.torch.budget.settled import Frozen, Settled, settle
+from graphc.torch.budget.sizes.ahead import Sizes
 from graphc.torch.budget.sources import sources_of
 from graphc.torch.budget.tracing import (
     CALLED_BESIDE,
@@ -117,12 +115,14 @@ class PlannedStep(Transparent):
         autocast: Autocast | None,
         assume: Assume,
         device: Device | None,
+        sizes: Sizes | None = None,
     ) -> None:
         super().__init__(module, loss_fn)
         # Children of the module may have these names, so nn.Module must not see them.
         self.__dict__.update(goal=goal, reserve=reserve, accumulate=accumulate)
         self.__dict__.update(_loss=loss, autocast=autocast, assumptions=Assumptions(assume))
-        self.__dict__["_device"] = device  # the profile of a step that cannot run, or None
+        # The profile of a step that cannot run, or None, and the sizes planned ahead, or None.
+        self.__dict__.update(_device=device, _sizes=sizes)
         self._begin()
 
     def _begin(self) -> None:
@@ -173,11 +173,12 @@ class PlannedStep(Transparent):
         refuse_stance()
         if not self._call.plans_only:
             refuse_without_data(self._device)
+        args, kwargs = self._fitted((args, kwargs))
         call, told = self._call, None
         call.given, call.fault = (args, kwargs), None
         call.failures, call.guard = self._replans.failures, ""
         if not self.plans and torch.is_grad_enabled():
-            self.settled = settle(self.module, args, kwargs)
+            self.settled += settle(self.module, args, kwargs)
             self._frozen = Frozen(self.named_parameters())
         if torch.is_grad_enabled():
             self._frozen.refuse_thawed()
@@ -213,10 +214,16 @@ class PlannedStep(Transparent):
 
     @property
     def report(self) -> Report:
-        """The report of the most recent plan."""
+        """The report of the most recent plan; with sizes, of the one with the largest peak."""
         if not self.plans:
             raise TorchError("nothing is planned yet; a copied step is planned at its first call")
-        return self.plans[-1].report  # type: ignore[no-any-return]
+        latest: Report = self.plans[-1].report
+        return latest if self._sizes is None else self._sizes.report(latest)
+
+    def _fitted(self, given: Given) -> Given:
+        """Return the arguments to run instead of these: padded, for a step with sizes."""
+        is_planned = self._sizes is not None and torch.is_grad_enabled()
+        return self._sizes.fitted(self, given) if is_planned else given
 
     def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Plan the shapes of these arguments without running the step."""
@@ -227,7 +234,11 @@ class PlannedStep(Transparent):
             )
         # The step keeps only weak references: the budget does not count stored arguments.
         self._example = weakly((tuple(args), dict(kwargs)))
-        self.assumptions.renew(self, (tuple(args), dict(kwargs)))
+        if self._sizes is not None and self._sizes.plan(self, (tuple(args), dict(kwargs))):
+            return
+        with torch.enable_grad():
+            args, kwargs = self._fitted((tuple(args), dict(kwargs)))
+        self.assumptions.renew(self, (args, kwargs))
         self._call.plans_only = True
         try:
             with torch.enable_grad():
@@ -257,7 +268,11 @@ class PlannedStep(Transparent):
         from graphc.torch.budget.verify import verified
 
         refuse_without_data(self._device)
-        return verified(self, (args, kwargs) if args or kwargs else self._example())
+        given = (args, kwargs) if args or kwargs else self._example()
+        with torch.enable_grad():
+            found = verified(self, self._fitted(given))
+        self._example = weakly(given)
+        return found
 
     @contextmanager
     def watched(self, watch: WatchOfPart) -> Iterator[None]:
@@ -348,6 +363,8 @@ def _partition(
     sources = sources_of(joint, step, given, names)
     kept = library_workspaces(joint, step._device)
     held = held_by(step, given, sources.values(), step.reserve, step.accumulate, kept)
+    if step._sizes is not None:
+        held = replace(held, unpadded=step._sizes.most_copied(given))
     plan = step.goal.planned(joint, held, sources, rest, step.plans, step._device)
     if isinstance(plan.report, Report):
         plan = replace(plan, report=replace(plan.report, settled=step.settled))

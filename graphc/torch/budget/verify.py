@@ -88,7 +88,7 @@ def compared(step: PlannedStep, given: Given) -> Verified:
     compiled = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
 
     def reference_bits() -> Bits:
-        with traced_as_here(), assuming(Tracing(outcomes)), step.assumptions.masks(step):
+        with traced_as_here(), assuming(Tracing(outcomes)), step.assumptions.masks(step, given):
             return _bits(step, given, _run(eager, given))
 
     with as_before(step, given) as again, torch.enable_grad():
@@ -112,6 +112,7 @@ def compared(step: PlannedStep, given: Given) -> Verified:
     there += graph_given + _ranges_of_constants(planned)
     # The warm-up has allocated the workspaces that libraries keep.
     kept = step.reserve + library_workspaces(planned.torch_steps.joint, None)
+    kept += planned.report.held.unpadded  # the arguments of this step are padded
     return Verified(
         planned.replay.peak.bytes,
         bytes_of_ranges(there) + kept + peak,

@@ -154,6 +154,7 @@ class _Model:
             "other arguments and constants": ("input", rest["input"]),
             "gradients of earlier steps": ("gradient", self.shown.held.gradients),
             "reserve": ("optimizer", self.shown.held.reserve),
+            "arguments before padding": ("input", self.shown.held.unpadded),
             "library workspaces": ("workspace", self.shown.held.library_workspaces),
         }
         for name, (kind, size) in unread.items():

@@ -165,6 +165,36 @@ def test_a_planned_trainer(model, tmp_path, options):
     assert len(step.plans) == 1
 
 
+def test_a_planned_trainer_of_several_lengths(model, tmp_path):
+    """Batches of different lengths run sizes that the first step has planned, with equal losses."""
+    data = [
+        {name: each[: each.numel() - 3 * (place // ROWS % 4)] for name, each in example.items()}
+        for place, example in enumerate(EXAMPLES)
+    ]
+    longest = max(each["input_ids"].numel() for each in data)
+    plain = copy.deepcopy(model)
+
+    class InOrder:
+        def _get_train_sampler(self, *_):
+            return None
+
+    class Ordered(InOrder, Trainer):
+        pass
+
+    class PlannedInOrder(InOrder, PlannedTrainer):
+        pass
+
+    Ordered(plain, arguments(tmp_path / "plain"), train_dataset=data).train()
+    trainer = PlannedInOrder(
+        model, arguments(tmp_path / "planned"), train_dataset=data, max_extra_time=0.5,
+        sizes={"input_ids": {1: (longest - 4, longest)}},
+    )  # fmt: skip
+    trainer.train()
+    step = trainer.planned_step
+    assert len(step.report.sizes) == len(step.plans) == 2
+    assert loss_of(plain_with(model)) == pytest.approx(loss_of(plain_with(plain)), abs=1e-5)
+
+
 def test_a_planned_trainer_without_room(model, tmp_path):
     trainer = PlannedTrainer(model, arguments(tmp_path), train_dataset=EXAMPLES, budget="1KiB")
     with pytest.raises(BudgetError, match="no plan within"):
