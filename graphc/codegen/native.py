@@ -54,6 +54,7 @@ class NativeTarget(Target, kind="native"):
     arguments."""
 
     prefers_channels_last: ClassVar[bool] = True
+    prefers_heads_inside: ClassVar[bool] = True
     fuses: ClassVar[bool] = True
 
     def takes_strides(
