@@ -29,11 +29,14 @@ above R and a set below R have equal value, a better set replaces one of them, u
 `extra_cost` is the best over up to 5 steps w, with at most 16 cuts each. In graphs of up to 5,000
 steps, 8 more steps around each boundary are tried.
 
-With a link to the host, whose rate is r, values may also be copied to the host before w and fetched
-after it. Let O be their bytes, W the cost of all steps that do not depend on w, and E the seconds of
-recomputation and stalls. The copies have ended before w starts, so O / r ≤ W + (E before w), and
-E ≥ recomputation after w + max(0, O / r - W). With a multiplier μ ≤ 1 of the last term, a byte on
-the host costs μ / r. Saved bytes then cost the same price λ = μ / r everywhere, and
+With a link of rate r to the host, values may also be copied to the host before w and fetched after
+it. Let O be their bytes, W the cost of all steps but w that do not depend on w, and E the seconds
+of recomputation and stalls. The copies have ended when w starts, so O / r ≤ W + (E before w), and
+
+    E ≥ recomputation after w + max(0, O / r - W)
+
+With a multiplier μ ≤ 1 of the last term, a byte on the host costs μ / r. Saved bytes then cost the
+same price λ = μ / r on the device and on the host, and
 
     g(λ) = min over saved sets of (cost + λ · bytes) - λ (R + r W)     for 0 ≤ λ ≤ 1 / r
 

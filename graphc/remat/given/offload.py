@@ -7,10 +7,10 @@ A schedule for the budget B is built in two steps:
        (placement.py)
 
 At C = B nothing is copied, at the peak without recomputation nothing is recomputed. With C, the
-seconds of recomputation fall and those of stalls rise. If copies never stalled computation, the best
-capacity would be B + r W, where r is the link's rate and W the seconds of work before the peak; the
-lower bound has the same form (lower_bound.py). So fractions of r W are tried, then capacities
-between the best one and its neighbors.
+seconds of recomputation fall and those of stalls rise. Without stalls, a link of rate r copies at
+most r W bytes during the W seconds before the peak. So capacities B + φ r W are tried for several
+factors φ, then those between the best one and its neighbors. The lower bound has the same form
+(lower_bound.py): recomputation within B + r W.
 
 Last, local search at the best capacity: one value after the other is banned from the host, and the
 plan is kept if it is faster. This finds values whose copies fit the lanes better, since the choice

@@ -62,6 +62,9 @@ SOLVER_EFFORT, ATTEMPT_EFFORT = 100_000, 3_000
 """Effort of local search (steps times iterations) after the solver and after each greedy
 attempt."""
 
+ORDERS = 200
+"""Maximum number of orders of a small problem in which copies to the host are planned."""
+
 BISECTIONS = 12
 LARGEST_NAMED = 6
 PRECISION = 1e-9
@@ -82,8 +85,8 @@ class Solution:
 class LinkedSolution(Solution):
     """A schedule of a problem with a link, whose cost and bound are seconds with all stalls.
 
-    `events` are texts such as ``run 3``, ``out 3``, ``drop 3`` and ``in 3``, of which `sequence` has
-    the runs. `recompute_alone` is the cost of the best plan found without copies, or None.
+    `events` are texts such as ``run 3``, ``out 3``, ``drop 3`` and ``in 3``; `sequence` has the
+    nodes that run. `recompute_alone` is the cost of the best plan found without copies, or None.
     """
 
     events: tuple[str, ...]
@@ -149,7 +152,9 @@ def _linked(problem: Problem, limit: int | None, seconds: float, started: float)
 
     def schedules(capacity: int) -> Iterator[Sequence[int]]:
         if solver is None:
+            # The planner of copies keeps the order of nodes, so it is given several.
             yield from filter(None, [exact.cheapest(problem, capacity)])
+            yield from itertools.islice(exact.orders(problem), ORDERS)
             return
         found = solver.schedule(capacity)
         if found is not None:
