@@ -54,9 +54,9 @@ def gaps_of(problem: Problem, sequence: Sequence[int]) -> list[Gap]:
 
 def chosen(
     gaps: Sequence[Gap], size: Sequence[int], excess: Integers, host_bytes: int | None
-) -> list[Gap] | None:
-    """Return gaps that together cover the excess bytes at every position, or None if none do. Their
-    values take at most `host_bytes` on the host at a time."""
+) -> tuple[list[Gap], bool]:
+    """Return gaps that together cover the excess bytes, and whether they do so at every position.
+    Their values take at most `host_bytes` on the host at a time."""
     left = excess.copy()
     host = None if host_bytes is None else np.full(len(excess) + 1, host_bytes, np.int64)
     taken: list[Gap] = []
@@ -71,8 +71,6 @@ def chosen(
             stored -= size[gap.value]
         inside -= size[gap.value]
         taken.append(gap)
-    if (left > 0).any():
-        return None
     kept = []
     for gap in reversed(taken):
         inside = left[gap.start + 1 : gap.stop]
@@ -80,4 +78,4 @@ def chosen(
             kept.append(gap)
         else:
             inside += size[gap.value]
-    return kept[::-1]
+    return kept[::-1], not (left > 0).any()

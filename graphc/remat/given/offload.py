@@ -26,10 +26,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphc.remat.given.beside_copies import evicted_beside
 from graphc.remat.given.clocks import Timing, measure
 from graphc.remat.given.gaps import Gap, chosen, gaps_of
 from graphc.remat.given.link import Event
-from graphc.remat.given.placement import events_of, placed
+from graphc.remat.given.placement import events_of, placed, unstalled
 from graphc.remat.given.problem import Problem
 
 PARTS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.2, 1.6, 2.5)
@@ -161,14 +162,33 @@ class _Search:
             if tuple(sequence) not in self.seen:
                 self.seen.add(tuple(sequence))
                 base = _Base(sequence, self.levels(sequence), gaps_of(self.problem, sequence))
-                found = self.planned(base)
-                if found is not None:
-                    seconds = found.timing.seconds
-                    self.tried[capacity] = min(seconds, self.tried.get(capacity, seconds))
-                    if self.take(found):
-                        self.best_base, self.best_capacity = base, capacity
+                self.record(capacity, base, self.planned(base))
+                if (beside := self.beside(base)) is not None:
+                    self.record(capacity, beside, self.planned(beside))
         if len(self.seen) == before:
             self.tried.setdefault(capacity, float("inf"))
+
+    def record(self, capacity: int, base: _Base, found: OffloadPlan | None) -> None:
+        """Record the plan of a schedule for a capacity."""
+        if found is not None:
+            seconds = found.timing.seconds
+            self.tried[capacity] = min(seconds, self.tried.get(capacity, seconds))
+            if self.take(found):
+                self.best_base, self.best_capacity = base, capacity
+
+    def beside(self, base: _Base) -> _Base | None:
+        """Return a schedule with more recomputation instead of stalls; its gaps are those of the
+        values that are copied without stalls."""
+        problem, excess = self.problem, base.levels - self.budget
+        gaps, _ = chosen(base.gaps, problem.bytes, excess, self.link.host_bytes)
+        copies = unstalled(problem, self.link, base.sequence, gaps)
+        found = evicted_beside(problem, base.sequence, copies, self.budget)
+        if found is None:
+            return None
+        copied = {copy.gap.value for copy in copies}
+        return _Base(
+            found, self.levels(found), [g for g in gaps_of(problem, found) if g.value in copied]
+        )
 
     def take(self, found: OffloadPlan) -> bool:
         """Keep a plan if it is the fastest so far."""
@@ -182,8 +202,8 @@ class _Search:
         """Return a plan for a schedule, in which the `banned` gaps stay on the device."""
         gaps = [gap for gap in base.gaps if gap not in banned]
         size, excess = self.problem.bytes, base.levels - self.budget
-        found = chosen(gaps, size, excess, self.link.host_bytes)
-        if found is None:
+        found, is_enough = chosen(gaps, size, excess, self.link.host_bytes)
+        if not is_enough:
             return None
         spare = -excess
         for gap in found:

@@ -22,14 +22,16 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from graphc.remat.given.gaps import Gap
 from graphc.remat.given.link import Event, Link
-from graphc.remat.given.problem import Problem
+from graphc.remat.given.problem import MOST_BYTES, Problem
 from graphc.scheduling.profile import Integers
 
 
 @dataclass(slots=True)
-class _Copy:
+class Copy:
     """A gap with the positions before which its value is dropped and fetched. `leaves` is true for
     the first gap of a value, which has an `out` and a `drop`; at later ones the host has it."""
 
@@ -63,11 +65,28 @@ def placed(
     return _events(sequence, copies)
 
 
-def _copies(gaps: Iterable[Gap]) -> list[_Copy]:
+def unstalled(
+    problem: Problem, link: Link, sequence: Sequence[int], gaps: Iterable[Gap]
+) -> list[Copy]:
+    """Return the copies of gaps at the positions at which they never stall computation, whatever
+    bytes they take on the device. Gaps that are too short are left out."""
+    gaps = list(gaps)
+    spare = np.full(len(sequence), MOST_BYTES)
+    copies, times = _copies(gaps), [0.0]
+    late = set(gaps)
+    while late:
+        copies = _copies(gaps)
+        times, late = _leave(problem, link, sequence, copies, spare)
+        gaps = [gap for gap in gaps if gap not in late]
+    _return(problem, link, copies, times, spare)
+    return [copy for copy in copies if copy.fetch > copy.drop]
+
+
+def _copies(gaps: Iterable[Gap]) -> list[Copy]:
     seen: set[int] = set()
     copies = []
     for gap in sorted(gaps):
-        copies.append(_Copy(gap, gap.value not in seen))
+        copies.append(Copy(gap, gap.value not in seen))
         seen.add(gap.value)
     return copies
 
@@ -76,13 +95,13 @@ def _leave(
     problem: Problem,
     link: Link,
     sequence: Sequence[int],
-    copies: Sequence[_Copy],
+    copies: Sequence[Copy],
     spare: Integers,
 ) -> tuple[list[float], set[Gap]]:
     """Set the drops of copies. Returns the times at which positions start, and the gaps that end
     before their value is dropped."""
-    issued: dict[int, list[_Copy]] = {}
-    begun: dict[int, list[_Copy]] = {}
+    issued: dict[int, list[Copy]] = {}
+    begun: dict[int, list[Copy]] = {}
     for copy in copies:
         if copy.leaves:
             issued.setdefault(copy.gap.made, []).append(copy)
@@ -123,7 +142,7 @@ def _leave(
 def _return(
     problem: Problem,
     link: Link,
-    copies: Sequence[_Copy],
+    copies: Sequence[Copy],
     times: Sequence[float],
     spare: Integers,
 ) -> None:
@@ -147,7 +166,7 @@ def _return(
         spare[fetch:stop] -= size
 
 
-def _events(sequence: Sequence[int], copies: Sequence[_Copy]) -> list[Event]:
+def _events(sequence: Sequence[int], copies: Sequence[Copy]) -> list[Event]:
     before: dict[int, list[Event]] = {}
     after: dict[int, list[Event]] = {}
     for copy in copies:

@@ -160,8 +160,8 @@ def test_bounds_fall_with_the_rate_of_the_link():
 def test_bounds_by_hand():
     """At node 2, 10 bytes of node 0 must be recomputed in 9 s, or copied in the 10 s until then.
 
-    One byte is spare, and the link copies 5 in that time at half a byte per second, so the bound has
-    4 tenths of node 0. What it copies is rounded up to a byte.
+    One byte is spare, and the link copies 5 in that time at half a byte per second. So 4 tenths of
+    node 0 remain. What the link copies is rounded up to a byte.
     """
     nodes = [
         {"id": 0, "cost": 9, "bytes": 10},
