@@ -109,7 +109,7 @@ def measure(name: str, precision: str, options: argparse.Namespace) -> list[dict
 
 def offload_alone(problem: Problem, budget: int, seconds: float) -> float:
     """Return the seconds of the best plan found that recomputes nothing."""
-    found = offloaded(problem, budget, lambda _: [problem.needed], None, 0.0, seconds)
+    found = offloaded(problem, budget, lambda _: [problem.needed], None, 0.0, seconds, False)
     assert found is not None, "every value may be copied"
     return found.timing.seconds
 

@@ -74,11 +74,15 @@ def offloaded(
     start: Sequence[int] | None,
     bound: float,
     seconds: float,
+    adds_recomputation: bool = True,
 ) -> OffloadPlan | None:
     """Return the fastest plan found within `budget` bytes, or None if none fits. It is at least as
     fast as `start`, a schedule without copies that fits. The search ends at `bound` seconds, or
-    after `seconds`, but tries at least the first capacities."""
-    return _Search(problem, budget, schedules, start, bound, seconds).run()
+    after `seconds`, but tries at least until a plan fits. With `adds_recomputation`, more may be
+    recomputed than in `schedules`, instead of stalls."""
+    search = _Search(problem, budget, schedules, start, bound, seconds)
+    search.adds_recomputation = adds_recomputation
+    return search.run()
 
 
 class _Search:
@@ -96,6 +100,7 @@ class _Search:
         assert problem.link is not None, "copies need a link"
         self.problem, self.link, self.budget = problem, problem.link, budget
         self.schedules, self.bound = schedules, bound
+        self.adds_recomputation = True
         self.deadline = time.perf_counter() + seconds
         self.step = {node: step for step, node in enumerate(problem.needed)}
         self.best: OffloadPlan | None = None
@@ -163,7 +168,8 @@ class _Search:
                 self.seen.add(tuple(sequence))
                 base = _Base(sequence, self.levels(sequence), gaps_of(self.problem, sequence))
                 self.record(capacity, base, self.planned(base))
-                if (beside := self.beside(base)) is not None:
+                beside = self.beside(base) if self.adds_recomputation else None
+                if beside is not None:
                     self.record(capacity, beside, self.planned(beside))
         if len(self.seen) == before:
             self.tried.setdefault(capacity, float("inf"))
