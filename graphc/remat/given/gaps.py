@@ -59,16 +59,19 @@ def chosen(
     Their values take at most `host_bytes` on the host at a time."""
     left = excess.copy()
     host = None if host_bytes is None else np.full(len(excess) + 1, host_bytes, np.int64)
+    stored_to: dict[int, int] = {}
     taken: list[Gap] = []
     for gap in gaps:
         inside = left[gap.start + 1 : gap.stop]
         if not (inside > 0).any():
             continue
         if host is not None:
-            stored = host[gap.made : gap.stop + 1]
-            if stored.min() < size[gap.value]:
+            # A value stays on the host from its first gap to its last one.
+            stored = host[stored_to.get(gap.value, gap.made) : gap.stop + 1]
+            if (stored < size[gap.value]).any():
                 continue
             stored -= size[gap.value]
+            stored_to[gap.value] = max(stored_to.get(gap.value, 0), gap.stop + 1)
         inside -= size[gap.value]
         taken.append(gap)
     kept = []

@@ -33,9 +33,9 @@ from graphc.remat.given.link import Event
 from graphc.remat.given.placement import events_of, placed, unstalled
 from graphc.remat.given.problem import Problem
 
-PARTS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.2, 1.6, 2.5)
+PARTS = (1.0, 0.75, 1.2, 0.5, 0.9, 1.6, 0.25, 2.5)
 """Capacities tried first above the budget, as fractions of the bytes that the link can copy before
-the peak."""
+the peak. Time may end before all are tried, so the most promising ones come first."""
 
 REFINEMENTS = 4
 """Maximum number of times that the capacities beside the best one are tried."""
@@ -80,27 +80,26 @@ def offloaded(
     fast as `start`, a schedule without copies that fits. The search ends at `bound` seconds, or
     after `seconds`, but tries at least until a plan fits. With `adds_recomputation`, more may be
     recomputed than in `schedules`, instead of stalls."""
-    search = _Search(problem, budget, schedules, start, bound, seconds)
-    search.adds_recomputation = adds_recomputation
-    return search.run()
+    search = _Search(problem, budget, schedules, bound, seconds, adds_recomputation)
+    return search.run(start)
 
 
 class _Search:
-    """A search for one budget. `tried` has the seconds of each capacity; None if nothing fits."""
+    """A search for one budget. `tried` has the seconds of each capacity, infinite without a plan."""
 
     def __init__(
         self,
         problem: Problem,
         budget: int,
         schedules: Schedules,
-        start: Sequence[int] | None,
         bound: float,
         seconds: float,
+        adds_recomputation: bool,
     ) -> None:
         assert problem.link is not None, "copies need a link"
         self.problem, self.link, self.budget = problem, problem.link, budget
         self.schedules, self.bound = schedules, bound
-        self.adds_recomputation = True
+        self.adds_recomputation = adds_recomputation
         self.deadline = time.perf_counter() + seconds
         self.step = {node: step for step, node in enumerate(problem.needed)}
         self.best: OffloadPlan | None = None
@@ -108,12 +107,12 @@ class _Search:
         self.best_capacity = budget
         self.tried: dict[int, float] = {}
         self.seen: set[tuple[int, ...]] = set()
+
+    def run(self, start: Sequence[int] | None) -> OffloadPlan | None:
         if start is not None:
             events = events_of(start)
-            self.best = OffloadPlan(events, measure(problem, events, budget))
-            self.tried[budget] = self.best.timing.seconds
-
-    def run(self) -> OffloadPlan | None:
+            self.best = OffloadPlan(events, measure(self.problem, events, self.budget))
+            self.tried[self.budget] = self.best.timing.seconds
         for capacity in self.first_capacities():
             if self.is_optimal or (self.best_base and self.is_late):
                 break
@@ -134,15 +133,16 @@ class _Search:
         return self.best is not None and self.best.timing.seconds <= self.bound * (1 + PRECISION)
 
     def first_capacities(self) -> list[int]:
-        """Return the budget, capacities above it, and the peak without recomputation."""
+        """Return capacities above the budget, the peak without recomputation, and the budget."""
         levels = self.levels(self.problem.needed)
         peak = int(levels.max())
         before = self.problem.needed[: int(levels.argmax()) + 1]
         reach = self.link.to_host * sum(self.problem.cost[node] for node in before)
         if self.link.host_bytes is not None:
             reach = min(reach, self.link.host_bytes)
-        found = (self.budget + int(part * min(reach, peak)) for part in PARTS)
-        return sorted({self.budget, peak, *(min(capacity, peak) for capacity in found)})
+        found = [self.budget + int(part * min(reach, peak)) for part in PARTS]
+        found = [min(capacity, peak) for capacity in (*found, peak)]
+        return list(dict.fromkeys([*found, self.budget]))
 
     def refined(self) -> bool:
         """Try the capacities between the best one and its neighbors; return whether any was new."""
@@ -162,17 +162,17 @@ class _Search:
 
     def at(self, capacity: int) -> None:
         """Plan for one capacity of recomputation."""
-        before = len(self.seen)
         for sequence in self.schedules(capacity):
             if tuple(sequence) not in self.seen:
                 self.seen.add(tuple(sequence))
                 base = _Base(sequence, self.levels(sequence), gaps_of(self.problem, sequence))
-                self.record(capacity, base, self.planned(base))
-                beside = self.beside(base) if self.adds_recomputation else None
+                found = self.planned(base)
+                self.record(capacity, base, found)
+                stalls = found is None or found.timing.stalls > 0
+                beside = self.beside(base) if stalls and self.adds_recomputation else None
                 if beside is not None:
                     self.record(capacity, beside, self.planned(beside))
-        if len(self.seen) == before:
-            self.tried.setdefault(capacity, float("inf"))
+        self.tried.setdefault(capacity, float("inf"))
 
     def record(self, capacity: int, base: _Base, found: OffloadPlan | None) -> None:
         """Record the plan of a schedule for a capacity."""
