@@ -85,7 +85,7 @@ def offloaded(
 
 
 class _Search:
-    """A search for one budget. `tried` has the seconds of each capacity, infinite without a plan."""
+    """A search for one budget. `tried` has the seconds by capacity, infinite without a plan."""
 
     def __init__(
         self,
