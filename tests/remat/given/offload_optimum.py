@@ -8,7 +8,7 @@ live out or pinned, overwriting and workspaces are modeled; the host is unlimite
 import heapq
 import itertools
 
-MOST = 4000
+MOST = 2500
 """The number of states after which the search gives up."""
 
 
