@@ -147,6 +147,25 @@ def small_lstm(content: dict[str, Any]) -> str:
     return table(*lines)
 
 
+def offload(content: dict[str, Any]) -> str:
+    """Extra time with recomputation, with copies to the host, and with both."""
+    head = "network", "precision", "budget", "recomputation", "copies", "both", "lower bound"
+    lines = [(*head, "GiB copied", "seconds a plan")]
+    for row in content["rows"]:
+        keys = "recompute", "offload", "both", "both_bound"
+        extra = (f"{row[key]:.1%}" for key in keys)
+        copied = f"{row['bytes_to_host'] / 2**30:.2f}"
+        name = row["network"], row["precision"], f"{row['part']:.0%}"
+        lines.append((*name, *extra, copied, f"{row['both_seconds']:.0f}"))
+    rows = content["rows"]
+    halved = sum(row["both"] <= row["recompute"] / 2 for row in rows)
+    above = sum(row["both_bound"] > row["recompute"] / 2 for row in rows)
+    return (
+        f"{table(*lines)}\n\nBoth together take at most half the extra time of recomputation alone "
+        f"in {halved} of {len(rows)} rows. In {above}, the lower bound is above half."
+    )
+
+
 def step_times(content: dict[str, Any]) -> str:
     """Step times, with a column for each figure in the file."""
     rows = content["rows"]
@@ -318,6 +337,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "wide budgets": ("budgets_wide.json", wide_budgets),
     "a long LSTM": ("budgets_lstm_256.json", wide_budgets),
     "a small LSTM": ("small_lstm.json", small_lstm),
+    "offload": ("offload.json", offload),
     "step times": ("step_time.json", step_times),
     "step times on Intel": ("step_time_intel.json", step_times),
     "planned times": ("planned_time.json", planned_times),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from graphc.cli.terminal import say
 from graphc.errors import BudgetError, OptionError, ProblemError
 from graphc.ir.types import exact_bytes, parse_bytes
-from graphc.remat.given import read_problem, solve
+from graphc.remat.given import LinkedSolution, Problem, read_problem, solve
 from graphc.remat.given.solve import SECONDS
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ def add(commands: Commands) -> None:
         default=SECONDS,
         help=f"time limit of the search (default: {SECONDS:g})",
     )
+    parser.add_argument(
+        "--host-budget",
+        metavar="BYTES",
+        help="replace the `host_bytes` of the file's link; 0 plans without copies to the host",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)
 
@@ -42,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     if not 0 <= options.seconds < math.inf:
         raise OptionError(f"--seconds must be a finite number of at least 0, got {options.seconds}")
     budget = None if options.budget is None else parse_bytes("--budget", options.budget)
-    problem = read_problem(options.file)
+    problem = _with_host_budget(read_problem(options.file), options)
     if budget is None and problem.budget is None:
         raise ProblemError(f"{options.file!r} has no budget; pass --budget")
     try:
@@ -57,7 +62,39 @@ def run(options: argparse.Namespace) -> None:
     extra, proven = found.cost / (once or 1) - 1, found.bound_cost / (once or 1) - 1
     say(f"peak       {exact_bytes(found.peak_bytes)}")
     say(f"cost       {found.cost:g}, {extra:.2%} above computing each node once")
+    if isinstance(found, LinkedSolution):
+        _say_copies(found, once)
     say(f"proven     at least {found.bound_cost:g}, {proven:.2%} above")
     say(f"runs       {len(found.sequence)}, of {len(problem.needed)} nodes")
     say(f"seconds    {found.seconds:.2f}")
-    say("sequence  ", *found.sequence)
+    if isinstance(found, LinkedSolution):
+        say("events    ", ", ".join(found.events))
+    else:
+        say("sequence  ", *found.sequence)
+
+
+def _say_copies(found: LinkedSolution, once: float) -> None:
+    alone = found.recompute_alone
+    without = (
+        "no plan found" if alone is None else f"{alone:g}, {alone / (once or 1) - 1:.2%} above"
+    )
+    say(f"no copies  {without}")
+    say(f"stalls     {found.stalls:g} of the cost")
+    say(f"to host    {exact_bytes(found.bytes_to_host)}")
+    say(f"to device  {exact_bytes(found.bytes_to_device)}")
+    say(f"host peak  {exact_bytes(found.host_peak_bytes)}")
+
+
+def _with_host_budget(problem: Problem, options: argparse.Namespace) -> Problem:
+    """Return the problem with the host bytes of ``--host-budget``; without a link if they are 0."""
+    if options.host_budget is None:
+        return problem
+    host_bytes = parse_bytes("--host-budget", options.host_budget)
+    if problem.link is None:
+        raise ProblemError(
+            f"{options.file!r} has no link to the host; add `link` to the file, or omit "
+            "--host-budget"
+        )
+    return replace(
+        problem, link=replace(problem.link, host_bytes=host_bytes) if host_bytes else None
+    )

@@ -29,6 +29,19 @@ above R and a set below R have equal value, a better set replaces one of them, u
 `extra_cost` is the best over up to 5 steps w, with at most 16 cuts each. In graphs of up to 5,000
 steps, 8 more steps around each boundary are tried.
 
+With a link of rate r to the host, values may also be copied to the host before w and fetched after
+it. Let O be their bytes, W the cost of all steps but w that do not depend on w, and E the seconds
+of recomputation and stalls. The copies have ended when w starts, so O / r ≤ W + (E before w), and
+
+    E ≥ recomputation after w + max(0, O / r - W)
+
+With a multiplier μ ≤ 1 of the last term, a byte on the host costs μ / r. Saved bytes then cost the
+same price λ = μ / r on the device and on the host, and
+
+    g(λ) = min over saved sets of (cost + λ · bytes) - λ (R + r W)     for 0 ≤ λ ≤ 1 / r
+
+is a lower bound on E. If the host has H bytes, so is g for any λ with R + H in place of R + r W.
+
 The bound is loose if several passes must be recomputed, since each w considers one moment only.
 tests/remat/test_lower_bound.py checks both bounds against brute force over all sequences.
 """
@@ -36,6 +49,8 @@ tests/remat/test_lower_bound.py checks both bounds against brute force over all 
 from __future__ import annotations
 
 import itertools
+import math
+from typing import Protocol
 
 from graphc.remat.min_cut import CAPACITY, Choice
 from graphc.scheduling.problem import Problem
@@ -52,6 +67,16 @@ and their maximum distance from the boundary as a fraction of all steps."""
 
 PRICES = 16
 """Maximum number of prices of a byte, and so of minimum cuts, tried for one step."""
+
+
+class HostLink(Protocol):
+    """A link to host memory: bytes per second to the host, and its bytes, None if unlimited."""
+
+    @property
+    def to_host(self) -> float: ...
+
+    @property
+    def host_bytes(self) -> int | None: ...
 
 
 def least_bytes(steps: Problem) -> int:
@@ -90,11 +115,12 @@ def _outside_bytes(steps: Problem, step: int) -> int:
     return steps.total(read - set(steps.inputs[step]))
 
 
-def extra_cost(steps: Problem, budget: int) -> float:
-    """Return a lower bound on the recompute cost of any sequence within the budget."""
+def extra_cost(steps: Problem, budget: int, link: HostLink | None = None) -> float:
+    """Return a lower bound on the recompute cost of any sequence within the budget; with a link to
+    the host, on the seconds of recomputation and of stalls together."""
     if len(steps) > LARGEST:
         return 0.0
-    return max((_at(steps, step, budget) for step in _places(steps)), default=0.0)
+    return max((_at(steps, step, budget, link) for step in _places(steps)), default=0.0)
 
 
 def _places(steps: Problem) -> list[int]:
@@ -128,8 +154,8 @@ def _around_boundaries(steps: Problem) -> list[int]:
     return found
 
 
-def _at(steps: Problem, w: int, budget: int) -> float:
-    """Return the lower bound on recompute cost from the values live while step `w` first runs."""
+def _at(steps: Problem, w: int, budget: int, link: HostLink | None) -> float:
+    """Return the lower bound on extra cost from the values live while step `w` first runs."""
     ancestors = steps.missing(steps.inputs[w], frozenset())
     made = {value for step in ancestors for value in steps.outputs[step]}
     dependents = _dependents(steps, w)
@@ -145,14 +171,23 @@ def _at(steps: Problem, w: int, budget: int) -> float:
     # A limit below 0 means that nothing fits; 0 is a bound then, too.
     made |= {value for step in undecided for value in steps.outputs[step]}
     choice = Choice(steps, ancestors, read & made, made.intersection(steps.inputs[w]), undecided)
-    return _best(choice, limit) if limit >= 0 else 0.0
+    if limit < 0:
+        return 0.0
+    if link is None:
+        return _best(choice, limit)
+    # More bytes than all values have are no capacity that the bound needs.
+    most = sum(steps.bytes)
+    work = steps.cost_of([*ancestors, *undecided])
+    sent = _best(choice, limit + math.ceil(min(link.to_host * work, most)), 1 / link.to_host)
+    stored = most if link.host_bytes is None else min(link.host_bytes, most)
+    return max(sent, _best(choice, limit + stored))
 
 
-def _best(choice: Choice, limit: int) -> float:
-    """Return the highest lower bound over the prices tried; saved sets have at most `limit`
-    bytes."""
+def _best(choice: Choice, limit: int, highest: float = math.inf) -> float:
+    """Return the highest lower bound over the prices tried, which are at most `highest`; saved sets
+    have at most `limit` bytes."""
     bound = 0.0
-    for price, between in choice.tangents(limit, PRICES):
+    for price, between in choice.tangents(limit, PRICES, highest):
         value = between.cost + price * (between.bytes - limit)  # g(price)
         # Capacities are integers, so each may be off by one.
         slack = len(choice.costs) * choice.total(price) / CAPACITY

@@ -35,6 +35,7 @@ undecided steps.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -162,15 +163,25 @@ class Choice:
         """The saved sets at the ends of the hull: with the most bytes, and with the fewest."""
         return self.cheapest(self.least_price), self.cheapest(self.highest_price)
 
-    def tangents(self, limit: int, most: int) -> Iterator[tuple[float, SavedSet]]:
+    def tangents(
+        self, limit: int, most: int, highest: float = math.inf
+    ) -> Iterator[tuple[float, SavedSet]]:
         """Yield up to `most` pairs of a price and its saved set, closing in on `limit` bytes on the
-        hull. Yields nothing if all sets on the hull fit the limit, or none does."""
+        hull. Yields nothing if all sets on the hull fit the limit, or if none does and prices are
+        unlimited. Prices are at most `highest`, at which the last pair is if all others are too
+        low."""
         more, less = self.outermost
         for _ in range(most):
             # `more` stays above the limit and `less` within it.
-            if more.bytes <= limit or less.bytes > limit or less.cost <= more.cost:
+            if more.bytes <= limit:
                 return
-            price = (less.cost - more.cost) / (more.bytes - less.bytes)
+            if less.bytes > limit:
+                if highest < math.inf:
+                    yield highest, self.cheapest(highest)
+                return
+            if less.cost <= more.cost:
+                return
+            price = min((less.cost - more.cost) / (more.bytes - less.bytes), highest)
             between = self.cheapest(price)
             yield price, between
             # No corner is below their line, which is the hull at `limit`.

@@ -1,7 +1,21 @@
 """Recomputation plans for problems that are given as data: any graph, without the DSL."""
 
+from graphc.remat.given.clocks import Timing, measure
+from graphc.remat.given.link import Event, Link
 from graphc.remat.given.problem import Problem, read_problem
 from graphc.remat.given.replay import Replay, replay
-from graphc.remat.given.solve import Solution, solve
+from graphc.remat.given.solve import LinkedSolution, Solution, solve
 
-__all__ = ["Problem", "Replay", "Solution", "read_problem", "replay", "solve"]
+__all__ = [
+    "Event",
+    "Link",
+    "LinkedSolution",
+    "Problem",
+    "Replay",
+    "Solution",
+    "Timing",
+    "measure",
+    "read_problem",
+    "replay",
+    "solve",
+]

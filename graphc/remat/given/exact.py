@@ -62,6 +62,19 @@ def cheapest(problem: Problem, budget: int) -> list[int] | None:
     return None
 
 
+def orders(problem: Problem) -> Iterator[list[int]]:
+    """Yield all orders of the needed nodes that run each node once."""
+
+    def following(order: list[int], rest: frozenset[int]) -> Iterator[list[int]]:
+        if not rest:
+            yield order
+        for node in sorted(rest):
+            if rest.isdisjoint((*problem.sources[node], *problem.after[node])):
+                yield from following([*order, node], rest - {node})
+
+    return following([], frozenset(problem.needed))
+
+
 @dataclass(frozen=True, slots=True)
 class _Computation:
     """A computation of a node, with the state bits that it needs, refuses, sets and clears. `bytes`

@@ -4,7 +4,9 @@ The file format is one JSON object::
 
     {"nodes": [{"id": 0, "cost": 1.5, "bytes": 4096, "inputs": [], "workspace": 0,
                 "pinned": false, "overwrites": [], "after": []}, ...],
-     "outputs": [...], "fixed_bytes": 0, "budget": 123456, "boundary": 7}
+     "outputs": [...], "fixed_bytes": 0, "budget": 123456, "boundary": 7,
+     "link": {"to_host": 2.5e10, "to_device": 2.5e10, "latency": 1e-5, "host_bytes": 1000000000,
+              "both_ways": true}}
 
 Nodes are listed in a topological order. A node may have several outputs: `bytes` is then a list,
 and `[3, 1]` names the second output of node 3 in `inputs` and `outputs`. Computing a node needs its
@@ -16,6 +18,11 @@ Outputs are live at the end; a pinned node is computed once and its outputs are 
 a forward/backward `boundary`, the node of that id and all later ones are computed once. Nodes that
 no output and no pinned node needs are left out. Without ``outputs``, the outputs are those of all
 nodes that no node reads.
+
+With a `link`, values may also be copied to host memory and fetched again. Costs are then seconds.
+`to_host` and `to_device` are bytes per second, `latency` the seconds that each copy takes besides,
+by default 0. `host_bytes` limits the bytes in host memory, by default not at all. Without
+`both_ways`, which is true by default, only one direction runs at a time.
 """
 
 from __future__ import annotations
@@ -28,6 +35,7 @@ from typing import Any
 
 from graphc.errors import ProblemError
 from graphc.json_fields import JsonReader
+from graphc.remat.given.link import Link, parse_link
 from graphc.scheduling import Arc
 from graphc.scheduling import problem as scheduling
 from graphc.scheduling.problem import Run
@@ -65,6 +73,7 @@ class Problem:
     fixed_bytes: int
     budget: int | None
     boundary: int | None = None
+    link: Link | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -227,6 +236,7 @@ class _Nodes:
         if (total := sum(self.bytes) + sum(workspaces)) >= MOST_BYTES:
             READER.fail("nodes", f"the sum of all bytes must be below {MOST_BYTES}", total)
         budget, boundary = given.get("budget"), given.get("boundary")
+        link = given.get("link")
         found = Problem(
             ids=tuple(node["id"] for node in self.entries),
             cost=tuple(node["cost"] for node in self.entries),
@@ -241,6 +251,7 @@ class _Nodes:
             fixed_bytes=_size(given.get("fixed_bytes", 0), "fixed_bytes"),
             budget=None if budget is None else _size(budget, "budget"),
             boundary=None if boundary is None else self.find("boundary", boundary),
+            link=None if link is None else parse_link(link, LARGEST),
         )
         if not found.needed:
             READER.fail("nodes", "expected at least one output or pinned node", self.entries[0])

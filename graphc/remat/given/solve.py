@@ -11,7 +11,10 @@ schedule is measured by replay.py, which shares no code with the planners. If no
 error reports the fewest bytes found: those of the solver's smallest schedule, or of a bisection of
 budgets for the greedy.
 
-The number of greedy attempts depends on time, so larger problems may have other schedules on other
+If the problem has a link to the host, half of the time goes to recomputation alone, and the rest to
+plans that also copy values to the host (offload.py).
+
+The number of attempts depends on time, so larger problems may have other schedules on other
 machines. Each attempt is deterministic.
 """
 
@@ -20,14 +23,18 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.errors import BudgetError, ProblemError
 from graphc.ir.types import size_lines
 from graphc.remat.fill import fill
 from graphc.remat.given import exact
+from graphc.remat.given.clocks import measure
 from graphc.remat.given.evict import Weights, run_within
+from graphc.remat.given.link import Event
+from graphc.remat.given.offload import offloaded
+from graphc.remat.given.placement import events_of
 from graphc.remat.given.problem import Problem
 from graphc.remat.given.replay import live_during, replay
 from graphc.remat.local_search import iterate
@@ -55,6 +62,9 @@ SOLVER_EFFORT, ATTEMPT_EFFORT = 100_000, 3_000
 """Effort of local search (steps times iterations) after the solver and after each greedy
 attempt."""
 
+ORDERS = 200
+"""Maximum number of orders of a small problem in which copies to the host are planned."""
+
 BISECTIONS = 12
 LARGEST_NAMED = 6
 PRECISION = 1e-9
@@ -71,11 +81,28 @@ class Solution:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class LinkedSolution(Solution):
+    """A schedule of a problem with a link, whose cost and bound are seconds with all stalls.
+
+    `events` are texts such as ``run 3``, ``out 3``, ``drop 3`` and ``in 3``; `sequence` has the
+    nodes that run. `recompute_alone` is the cost of the best plan found without copies, or None.
+    """
+
+    events: tuple[str, ...]
+    stalls: float
+    bytes_to_host: int
+    bytes_to_device: int
+    host_peak_bytes: int
+    recompute_alone: float | None
+
+
 def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS) -> Solution:
     """Return the cheapest schedule found whose peak is at most `budget`, by default the problem's.
 
     Without any budget every needed node is computed once. Deterministic except for the number of
-    attempts in `seconds`. Raises `BudgetError` if nothing that fits is found.
+    attempts in `seconds`. If the problem has a link, the result is a `LinkedSolution`. Raises
+    `BudgetError` if nothing that fits is found.
     """
     started = time.perf_counter()
     limit = problem.budget if budget is None else budget
@@ -83,6 +110,8 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
         raise ProblemError(f"the budget must be a number of bytes of at least 0, got {limit}")
     if not 0 <= seconds < math.inf:
         raise ProblemError(f"seconds must be a finite number of at least 0, got {seconds}")
+    if problem.link is not None:
+        return _linked(problem, limit, seconds, started)
     no_recompute = list(problem.needed)
     if limit is None or replay(problem, no_recompute).peak_bytes <= limit:
         return _solution(problem, no_recompute, sum(problem.cost[n] for n in no_recompute), started)
@@ -96,27 +125,74 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
     if problem.bound_bytes > limit:
         raise _does_not_fit(problem, limit, _fewest_bytes(problem, solver))
     bound = sum(problem.cost[node] for node in no_recompute) + extra_cost(problem.steps, limit)
+    best = _by_recomputation(problem, limit, solver, bound, started + seconds)
+    if replay(problem, best).peak_bytes > limit:
+        raise _does_not_fit(problem, limit, best)
+    return _solution(problem, best, bound, started)
+
+
+def _linked(problem: Problem, limit: int | None, seconds: float, started: float) -> LinkedSolution:
+    """Return the fastest schedule found of a problem with a link."""
+    assert problem.link is not None, "the caller checks"
+    no_recompute = list(problem.needed)
+    once = sum(problem.cost[node] for node in no_recompute)
+    if limit is None or replay(problem, no_recompute).peak_bytes <= limit:
+        return _linked_solution(problem, events_of(no_recompute), once, once, started)
+    solver = None if exact.is_small(problem) else Solver(problem.steps)
+    # Copies do not change the lower bound on bytes.
+    if problem.bound_bytes > limit:
+        raise _does_not_fit(problem, limit, _fewest_bytes(problem, solver))
+    bound = once + extra_cost(problem.steps, limit, problem.link)
+    if solver is None:
+        fewest = exact.cheapest(problem, limit) or _fewest_bytes(problem, None)
+    else:
+        fewest = _by_recomputation(problem, limit, solver, bound, started + seconds / 2)
+    measured = replay(problem, fewest)
+    alone = fewest if measured.peak_bytes <= limit else None
+
+    def schedules(capacity: int) -> Iterator[Sequence[int]]:
+        if solver is None:
+            # The planner of copies keeps the order of nodes, so it is given several.
+            yield from filter(None, [exact.cheapest(problem, capacity)])
+            yield from itertools.islice(exact.orders(problem), ORDERS)
+            return
+        found = solver.schedule(capacity)
+        if found is not None:
+            yield [problem.needed[step] for step in found.sequence]
+        elif attempt := _attempt(problem, capacity, PORTFOLIO[0], 1.0):
+            yield attempt[1]
+
+    left = max(0.0, started + seconds - time.perf_counter())
+    plan = offloaded(problem, limit, schedules, alone, bound, left)
+    if plan is None:
+        raise _does_not_fit(problem, limit, fewest)
+    cost = None if alone is None else measured.cost
+    return _linked_solution(problem, plan.events, bound, cost, started)
+
+
+def _by_recomputation(
+    problem: Problem, limit: int, solver: Solver, bound: float, deadline: float
+) -> list[int]:
+    """Return the cheapest schedule found by the solver and by greedy eviction. If none fits, return
+    the one with the fewest bytes found, which may fit."""
     best = from_solver = _of_solver(problem, limit, solver)
-    enough = LEAST_ATTEMPTS if len(no_recompute) <= FEW else 1
+    enough = LEAST_ATTEMPTS if len(problem.needed) <= FEW else 1
     for number, (weights, part) in enumerate(_attempts()):
         if best is not None and best[0] <= bound * (1 + PRECISION):
             break
         # Time alone ends this only if the solver has a schedule. Otherwise slow machines, too, make
         # a number of attempts, and twice as many while nothing fits.
-        is_late = time.perf_counter() - started > seconds
+        is_late = time.perf_counter() > deadline
         if is_late and (from_solver or (number >= enough and (best or number >= 2 * enough))):
             break
         found = _attempt(problem, limit, weights, part)
         if found is not None and (best is None or found[0] < best[0]):
             best = found
-    if best is None:
-        fewest = _fewest_bytes(problem, solver)
-        # The bisection searches for fewest bytes, unlike the attempts, so it may find a schedule
-        # that fits.
-        if replay(problem, fewest).peak_bytes > limit:
-            raise _does_not_fit(problem, limit, fewest)
-        return _solution(problem, fewest, bound, started)
-    return _solution(problem, best[1], bound, started)
+    if best is not None:
+        return best[1]
+    # The bisection searches for fewest bytes, unlike the attempts, so it may find a schedule that
+    # fits.
+    return _fewest_bytes(problem, solver)
 
 
 def _of_solver(problem: Problem, budget: int, solver: Solver) -> tuple[float, list[int]] | None:
@@ -170,6 +246,30 @@ def _solution(problem: Problem, sequence: list[int], bound: float, started: floa
     ids = tuple(problem.ids[node] for node in sequence)
     seconds = time.perf_counter() - started
     return Solution(ids, measured.cost, measured.peak_bytes, bound, seconds)
+
+
+def _linked_solution(
+    problem: Problem, events: list[Event], bound: float, alone: float | None, started: float
+) -> LinkedSolution:
+    measured = measure(problem, events)
+    return LinkedSolution(
+        tuple(problem.ids[event.number] for event in events if event.kind == "run"),
+        measured.seconds,
+        measured.peak_bytes,
+        bound,
+        time.perf_counter() - started,
+        tuple(_text(problem, event) for event in events),
+        measured.stalls,
+        measured.bytes_to_host,
+        measured.bytes_to_device,
+        measured.host_peak_bytes,
+        alone,
+    )
+
+
+def _text(problem: Problem, event: Event) -> str:
+    is_run = event.kind == "run"
+    return f"{event.kind} {problem.ids[event.number] if is_run else problem.name(event.number)}"
 
 
 def _fewest_bytes(problem: Problem, solver: Solver | None) -> list[int]:

@@ -1,0 +1,243 @@
+"""Joint planning of recomputation and copies to the host, by the capacity of recomputation.
+
+A schedule for the budget B is built in two steps:
+
+    1. a schedule with recomputation alone for a capacity C ≥ B (solver.py, evict.py, exact.py)
+    2. copies to the host of enough values for a peak of B (gaps.py), placed with few stalls
+       (placement.py)
+
+At C = B nothing is copied, at the peak without recomputation nothing is recomputed. With C, the
+seconds of recomputation fall and those of stalls rise. Without stalls, a link of rate r copies at
+most r W bytes during the W seconds before the peak. So capacities B + φ r W are tried for several
+factors φ, then those between the best one and its neighbors. The lower bound has the same form
+(lower_bound.py): recomputation within B + r W.
+
+Last, local search at the best capacity: one value after the other is banned from the host, and the
+plan is kept if it is faster. This finds values whose copies fit the lanes better, since the choice
+of gaps ignores sizes. Plans are compared by the clocks of clocks.py, so none is slower than
+recomputation alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphc.remat.given.beside_copies import evicted_beside
+from graphc.remat.given.clocks import Timing, measure
+from graphc.remat.given.gaps import Gap, chosen, gaps_of
+from graphc.remat.given.link import Event
+from graphc.remat.given.placement import events_of, placed, unstalled
+from graphc.remat.given.problem import Problem
+
+PARTS = (1.0, 0.75, 1.2, 0.5, 0.9, 1.6, 0.25, 2.5)
+"""Capacities tried first above the budget, as fractions of the bytes that the link can copy before
+the peak. Time may end before all are tried, so the most promising ones come first."""
+
+REFINEMENTS = 4
+"""Maximum number of times that the capacities beside the best one are tried."""
+
+EFFORT, MOST = 200_000, 200
+"""Limits of the placements of the local search, as a product with the number of nodes and
+absolutely."""
+
+PRECISION = 1e-9
+
+Schedules = Callable[[int], Iterable[Sequence[int]]]
+"""Returns schedules of nodes with recomputation alone for a capacity in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadPlan:
+    """A schedule with copies to the host, with its measures."""
+
+    events: list[Event]
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """A schedule with recomputation alone, its live bytes by position, and its gaps."""
+
+    sequence: Sequence[int]
+    levels: np.ndarray
+    gaps: list[Gap]
+
+
+def offloaded(
+    problem: Problem,
+    budget: int,
+    schedules: Schedules,
+    start: Sequence[int] | None,
+    bound: float,
+    seconds: float,
+    adds_recomputation: bool = True,
+) -> OffloadPlan | None:
+    """Return the fastest plan found within `budget` bytes, or None if none fits. It is at least as
+    fast as `start`, a schedule without copies that fits. The search ends at `bound` seconds, or
+    after `seconds`, but tries at least until a plan fits. With `adds_recomputation`, more may be
+    recomputed than in `schedules`, instead of stalls."""
+    search = _Search(problem, budget, schedules, bound, seconds, adds_recomputation)
+    return search.run(start)
+
+
+class _Search:
+    """A search for one budget. `tried` has the seconds by capacity, infinite without a plan."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        budget: int,
+        schedules: Schedules,
+        bound: float,
+        seconds: float,
+        adds_recomputation: bool,
+    ) -> None:
+        assert problem.link is not None, "copies need a link"
+        self.problem, self.link, self.budget = problem, problem.link, budget
+        self.schedules, self.bound = schedules, bound
+        self.adds_recomputation = adds_recomputation
+        self.deadline = time.perf_counter() + seconds
+        self.step = {node: step for step, node in enumerate(problem.needed)}
+        self.best: OffloadPlan | None = None
+        self.best_base: _Base | None = None
+        self.best_capacity = budget
+        self.tried: dict[int, float] = {}
+        self.seen: set[tuple[int, ...]] = set()
+
+    def run(self, start: Sequence[int] | None) -> OffloadPlan | None:
+        if start is not None:
+            events = events_of(start)
+            self.best = OffloadPlan(events, measure(self.problem, events, self.budget))
+            self.tried[self.budget] = self.best.timing.seconds
+        for capacity in self.first_capacities():
+            if self.is_optimal or (self.best_base and self.is_late):
+                break
+            self.at(capacity)
+        for _ in range(REFINEMENTS):
+            if not self.refined():
+                break
+        if self.best_base is not None:
+            self.improve(self.best_base)
+        return self.best
+
+    @property
+    def is_late(self) -> bool:
+        return time.perf_counter() > self.deadline
+
+    @property
+    def is_optimal(self) -> bool:
+        return self.best is not None and self.best.timing.seconds <= self.bound * (1 + PRECISION)
+
+    def first_capacities(self) -> list[int]:
+        """Return capacities above the budget, the peak without recomputation, and the budget."""
+        levels = self.levels(self.problem.needed)
+        peak = int(levels.max())
+        before = self.problem.needed[: int(levels.argmax()) + 1]
+        reach = self.link.to_host * sum(self.problem.cost[node] for node in before)
+        if self.link.host_bytes is not None:
+            reach = min(reach, self.link.host_bytes)
+        found = [self.budget + int(part * min(reach, peak)) for part in PARTS]
+        found = [min(capacity, peak) for capacity in (*found, peak)]
+        return list(dict.fromkeys([*found, self.budget]))
+
+    def refined(self) -> bool:
+        """Try the capacities between the best one and its neighbors; return whether any was new."""
+        known = sorted(self.tried)
+        at = known.index(self.best_capacity) if self.best_capacity in self.tried else 0
+        middles = [
+            (self.best_capacity + known[index]) // 2
+            for index in (at - 1, at + 1)
+            if 0 <= index < len(known)
+        ]
+        new = [capacity for capacity in middles if capacity not in self.tried]
+        for capacity in new:
+            if self.is_optimal or self.is_late:
+                return False
+            self.at(capacity)
+        return bool(new)
+
+    def at(self, capacity: int) -> None:
+        """Plan for one capacity of recomputation."""
+        for sequence in self.schedules(capacity):
+            if tuple(sequence) not in self.seen:
+                self.seen.add(tuple(sequence))
+                base = _Base(sequence, self.levels(sequence), gaps_of(self.problem, sequence))
+                found = self.planned(base)
+                self.record(capacity, base, found)
+                stalls = found is None or found.timing.stalls > 0
+                beside = self.beside(base) if stalls and self.adds_recomputation else None
+                if beside is not None:
+                    self.record(capacity, beside, self.planned(beside))
+        self.tried.setdefault(capacity, float("inf"))
+
+    def record(self, capacity: int, base: _Base, found: OffloadPlan | None) -> None:
+        """Record the plan of a schedule for a capacity."""
+        if found is not None:
+            seconds = found.timing.seconds
+            self.tried[capacity] = min(seconds, self.tried.get(capacity, seconds))
+            if self.take(found):
+                self.best_base, self.best_capacity = base, capacity
+
+    def beside(self, base: _Base) -> _Base | None:
+        """Return a schedule with more recomputation instead of stalls; its gaps are those of the
+        values that are copied without stalls."""
+        problem, excess = self.problem, base.levels - self.budget
+        gaps, _ = chosen(base.gaps, problem.bytes, excess, self.link.host_bytes)
+        copies = unstalled(problem, self.link, base.sequence, gaps)
+        found = evicted_beside(problem, base.sequence, copies, self.budget)
+        if found is None:
+            return None
+        copied = {copy.gap.value for copy in copies}
+        return _Base(
+            found, self.levels(found), [g for g in gaps_of(problem, found) if g.value in copied]
+        )
+
+    def take(self, found: OffloadPlan) -> bool:
+        """Keep a plan if it is the fastest so far."""
+        limit = float("inf") if self.best is None else self.best.timing.seconds * (1 - PRECISION)
+        if found.timing.seconds < limit:
+            self.best = found
+            return True
+        return False
+
+    def planned(self, base: _Base, banned: frozenset[Gap] = frozenset()) -> OffloadPlan | None:
+        """Return a plan for a schedule, in which the `banned` gaps stay on the device."""
+        gaps = [gap for gap in base.gaps if gap not in banned]
+        size, excess = self.problem.bytes, base.levels - self.budget
+        found, is_enough = chosen(gaps, size, excess, self.link.host_bytes)
+        if not is_enough:
+            return None
+        spare = -excess
+        for gap in found:
+            spare[gap.start + 1 : gap.stop] += size[gap.value]
+        events = placed(self.problem, self.link, base.sequence, found, spare)
+        return OffloadPlan(events, measure(self.problem, events, self.budget))
+
+    def improve(self, base: _Base) -> None:
+        """Ban one gap after the other from the host, and keep what is faster."""
+        left = min(MOST, EFFORT // len(self.problem))
+        banned: frozenset[Gap] = frozenset()
+        improves = True
+        while improves:
+            improves = False
+            for gap in self.used(base, banned):
+                if not left or self.is_optimal or self.is_late:
+                    return
+                left -= 1
+                found = self.planned(base, banned | {gap})
+                if found is not None and self.take(found):
+                    banned, improves = banned | {gap}, True
+
+    def used(self, base: _Base, banned: frozenset[Gap]) -> list[Gap]:
+        """Return the gaps of the values on the host in the best plan."""
+        assert self.best is not None, "a base has a plan"
+        copied = {event.number for event in self.best.events if event.kind == "out"}
+        return [gap for gap in base.gaps if gap.value in copied and gap not in banned]
+
+    def levels(self, sequence: Iterable[int]) -> np.ndarray:
+        steps = self.problem.steps
+        return steps.levels([self.step[node] for node in sequence]) + steps.fixed_bytes
