@@ -47,8 +47,8 @@ class Target:
     fuses: ClassVar[bool] = False
     """True if elementwise nodes are fused by default."""
     has_epilogues: ClassVar[bool] = False
-    """True if product kernels can apply an activation, and reduction kernels can compute their
-    operands."""
+    """True if product kernels can apply an activation and sum the columns of an operand, and
+    reduction kernels can compute their operands."""
     chunks_losses: ClassVar[bool] = False
     """True if losses are by default computed in chunks of rows, if that lowers the peak."""
     scales_products: ClassVar[bool] = False

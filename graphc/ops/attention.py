@@ -55,7 +55,8 @@ def attention(
       the first column. With equally many rows and columns, both alignments are the same.
     - `mask` broadcasts to (..., rows, columns). A bool mask is true where a row attends to a
       column. A float mask is added to the scores, and -inf hides a column. A row that attends to
-      nothing is 0 and has no gradient.
+      nothing is 0 and has no gradient. A row in which a finite number such as -3e38 hides every
+      column is a mean, and the fused form has no exact gradient for it.
     - `drop` is the dropout rate of the weights in training; both forms drop the same elements.
     - With the `form` "fused", the result and the gradients of q, k and v store no weights, so
       memory grows linearly with the number of positions (Dao et al., 2022). Gradients of masks and

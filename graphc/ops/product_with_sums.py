@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphc.errors import ShapeError
+from graphc.ir.device import Device
 from graphc.ir.graph import Node
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, compute_dtype
 from graphc.ops.elementwise import float_dtype
+from graphc.ops.reduce import partial_sums, record_sum
 
 WHOLE = "differentiate the product and the sum from which graphc made this op"
 
@@ -60,8 +62,11 @@ class ProductWithSums(Op):
         flops = 2 * dy.elements * x.shape[1] + dy.elements
         return Cost(flops, moved.bytes_read, moved.bytes_written)
 
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        return partial_sums(node.inputs[0].type, (0,))
+
     def kernel(
         self, record: Recorder, node: Node, dy: Array, x: Array, *, y: Array, sums: Array
     ) -> None:
         record(np.matmul, dy.T, x, out=y)
-        record(np.add.reduce, dy, 0, sums.dtype, sums)
+        record_sum(record, dy, sums, (0,), False)

@@ -74,13 +74,13 @@ class Sum(Reduction):
         return super().infer(attributes, x)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        return _partial_sums(node)
+        return partial_sums(node.inputs[0].type, node.attributes.axes)
 
     def gradient(self, node: Node, dy: Value) -> Value:
         return self.spread(node, dy)
 
     def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
-        _record_sum(record, node, x, y)
+        record_sum(record, x, y, node.attributes.axes, node.attributes.keepdims)
 
 
 class Mean(Reduction):
@@ -94,7 +94,7 @@ class Mean(Reduction):
         return super().infer(attributes, x)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        return _partial_sums(node)
+        return partial_sums(node.inputs[0].type, node.attributes.axes)
 
     def count(self, node: Node) -> int:
         return math.prod(node.inputs[0].shape[axis] for axis in node.attributes.axes)
@@ -103,25 +103,24 @@ class Mean(Reduction):
         return self.spread(node, scale(dy, 1 / self.count(node)))
 
     def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
-        _record_sum(record, node, x, y)
+        record_sum(record, x, y, node.attributes.axes, node.attributes.keepdims)
         record(np.divide, y, float(self.count(node)), out=y)
 
 
-def _partial_sums(node: Node) -> tuple[TensorType, ...]:
+def partial_sums(x: TensorType, axes: tuple[int, ...]) -> tuple[TensorType, ...]:
     """Return the scratch type of partial sums over blocks of the first axis, if that axis is long.
 
     NumPy adds the rows of that axis one by one. The error of a float sum grows with the number of
     terms added to one total.
     """
-    x, axes = node.inputs[0].type, node.attributes.axes
     if 0 not in axes or x.rank < 2 or x.shape[0] <= 2 * BLOCK_ROWS:
         return ()
     kept = [1 if i in axes else n for i, n in enumerate(x.shape)]
     return (x.with_shape([-(-x.shape[0] // BLOCK_ROWS), *kept[1:]]),)
 
 
-def _record_sum(record: Recorder, node: Node, x: Array, y: Array) -> None:
-    axes, keepdims = node.attributes.axes, node.attributes.keepdims
+def record_sum(record: Recorder, x: Array, y: Array, axes: tuple[int, ...], keepdims: bool) -> None:
+    """Record the sum of x over axes, with the scratch of `partial_sums` if there is one."""
     if not record.scratch:
         record(np.add.reduce, x, axes, y.dtype, y, keepdims)
         return

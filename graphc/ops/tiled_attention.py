@@ -1,6 +1,6 @@
 """Base of the ops of fused attention: types, cost, scratch and calls (Dao et al., 2022).
 
-The arithmetic is in `graphc.ops.cpu.attention_tiles`.
+The arithmetic of their NumPy kernels is in `graphc.ops.cpu.attention_tiles`.
 """
 
 from __future__ import annotations

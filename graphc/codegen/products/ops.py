@@ -45,6 +45,7 @@ def _product_with_sums(node: Node, places: Places, options: ProductOptions) -> N
     """Return the calls of a product whose epilogue sums the columns of its first operand.
 
     Without the epilogue, kernels sum them. They may need scratch, so the node always has it.
+    Raises `OptionError` if an operand `needs_copy`.
     """
     calls = gemms(node, places, options.tf32, options.epilogues)
     sums = lines_kernels(sums_of(node.op.name, node.inputs[0], (0,), node.outputs[1], places))

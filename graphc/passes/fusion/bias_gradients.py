@@ -24,7 +24,7 @@ def merge_bias_gradients(graph: Graph) -> Graph:
     A cast of the sum to the dtype of the product is merged, too. The merged node has the position
     of the first of the nodes whose results it computes. Its epilogue changes the order of the sum,
     so the pass runs for every plan, before recomputation is chosen. float64 is not merged, as
-    libraries have no such epilogue for it.
+    libraries have no such epilogue for it. Products that are added to running sums are not, either.
     """
     pairs = _pairs(graph)
     if not pairs:

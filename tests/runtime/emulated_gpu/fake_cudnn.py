@@ -322,9 +322,11 @@ def _bytes_of_sums(q, k):
     batch, heads, rows, width = q
     tiles = batch * heads * -(-rows // 64) * 64
     pairs = tiles * -(-k[2] // 128) * 128 * 2
+    # Gradients of keys and values for every head, with values as wide as keys.
+    tiles_of_keys = (heads != k[1]) * batch * heads * -(-k[2] // 128) * 128 * 4 * 2 * width
     limit = os.environ.get("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT")
     is_ordered = limit is not None and pairs > int(limit) >= 0
-    return tiles * 4 + (tiles * width * 4 if is_ordered else pairs)
+    return tiles * 4 + tiles_of_keys + (tiles * width * 4 if is_ordered else pairs)
 
 
 def _per_head(q, *shared):

@@ -1,7 +1,9 @@
 """Matrix products of one thread, as LLVM IR, and the transposed panels that they read.
 
 A block of rows and a panel of columns is accumulated in registers. Each element is one
-chain of fused multiply-adds along the inner axis, so its bits do not depend on the blocking.
+chain of fused multiply-adds along the inner axis, so its bits do not depend on the blocking. The
+chain begins at 0; what the product is added to comes last, so rounding errors grow with the inner
+extent of one product, not of all of them.
 """
 
 from __future__ import annotations
@@ -154,13 +156,7 @@ class Product:
                 at(builder, a.base, number if turned else builder.mul(number, a.stride), dtype)
                 for number in numbers
             ]
-            sums = [
-                load(builder, at(builder, target, lane, dtype), dtype, mask)
-                if adds
-                else constant(held(dtype), 0)
-                for target in targets
-                for lane, mask in vectors
-            ]
+            sums = [constant(held(dtype), 0) for _ in targets for _ in vectors]
             step = a.stride if turned else index(1)
 
             def term(number: IrValue, totals: list[IrValue]) -> Sequence[IrValue]:
@@ -180,6 +176,13 @@ class Product:
                 return found
 
             sums = loop(builder, index(0), inner, 1, sums, term)
+            if adds:  # all loads precede the stores, since the last row may be there repeatedly
+                before = [
+                    load(builder, at(builder, target, lane, dtype), dtype, mask)
+                    for target in targets
+                    for lane, mask in vectors
+                ]
+                sums = [builder.fadd(*pair) for pair in zip(before, sums, strict=True)]
             for number, target in enumerate(targets):
                 for (lane, mask), total in zip(
                     vectors, sums[number * len(vectors) :], strict=False
