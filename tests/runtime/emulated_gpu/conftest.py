@@ -1,5 +1,7 @@
 """What tests of the GPU runtime share."""
 
+import gc
+
 import pytest
 from runtime.emulated_gpu import fake_cudnn
 
@@ -11,4 +13,5 @@ def cudnn():
     handle = Cudnn(fake_cudnn)
     yield handle
     handle.close()
+    gc.collect()  # programs of the test, which close their own handles
     assert not fake_cudnn.HANDLES
