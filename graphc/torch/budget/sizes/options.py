@@ -19,7 +19,8 @@ Named = Mapping[Any, Mapping[Any, Any]]
 PadCall = Callable[[tuple[Any, ...], dict[str, Any], dict[Any, dict[Any, int]]], Given]
 """A function of positional arguments, keyword arguments and a size that returns padded ones."""
 
-Pad = Mapping[str, float] | PadCall
+Pad = Mapping[str, float | None] | PadCall
+"""A number for each input, None for an input that is not padded, or a function that pads."""
 
 FORM = (
     "such as {'input_ids': {1: (64, 128)}}, or list sizes, such as [{'input_ids': {1: 64}}, "
@@ -80,6 +81,13 @@ class Requested:
         """All axes that vary."""
         return tuple(self.sizes[0]) if self.axis is None else (self.axis,)
 
+    @property
+    def candidates(self) -> tuple[Size, ...]:
+        """The sizes, or those of which the planned ones are chosen, in ascending order."""
+        if self.axis is not None:
+            return tuple({self.axis: length} for length in sorted(self.histogram))
+        return tuple(sorted(self.sizes, key=lambda size: sum(size.values())))
+
     @classmethod
     def of(
         cls,
@@ -138,7 +146,9 @@ def _check_pad(pad: object) -> None:
         for name, number in pad.items():
             if not isinstance(name, str):
                 raise OptionError(f"pad must map names of inputs to numbers, got {quoted(name)}")
-            number_between(f"the number for {name!r} of pad", number, -float("inf"), float("inf"))
+            if number is not None and not isinstance(number, bool):
+                told = f"the number for {name!r} of pad"
+                number_between(told, number, -float("inf"), float("inf"))
     elif pad is not None and not callable(pad):
         raise OptionError(
             "pad must map names of inputs to numbers, such as {'labels': -100}, or be a function "
