@@ -34,7 +34,7 @@ def plan(
     assume: Literal["replan", "raise"] = "replan",
     sizes: Named | Sequence[Named] | None = None,
     dynamic: Named | None = None,
-    max_sizes: int = 6,
+    max_sizes: int | None = None,
     pad: Pad | None = None,
     unplanned: Literal["raise", "plan"] = "raise",
 ) -> PlannedStep:

@@ -33,6 +33,10 @@ DYNAMIC_FORM = (
 )
 
 
+MOST = 6
+"""Number of sizes that are chosen by default."""
+
+
 @dataclass(frozen=True)
 class Axis:
     """A dimension that varies: of one input, or of several that always have the same length."""
@@ -93,17 +97,18 @@ class Requested:
         cls,
         sizes: object = None,
         dynamic: object = None,
-        max_sizes: object = 6,
+        max_sizes: object = None,
         pad: object = None,
         unplanned: object = "raise",
     ) -> Requested | None:
         """Return the options, or None without sizes; raises `OptionError` for wrong ones."""
         if unplanned not in ("raise", "plan"):
             raise OptionError(f"unplanned must be 'raise' or 'plan', got {quoted(unplanned)}")
-        most = whole_number("max_sizes", max_sizes)
+        most = MOST if max_sizes is None else whole_number("max_sizes", max_sizes)
         if sizes is None and dynamic is None:
-            if pad is not None or unplanned == "plan":
-                name = "pad" if pad is not None else "unplanned"
+            given = {"pad": pad, "max_sizes": max_sizes}
+            name = next((name for name, each in given.items() if each is not None), "unplanned")
+            if name != "unplanned" or unplanned == "plan":
                 raise OptionError(f"{name} applies to planned sizes; pass sizes or dynamic, too")
             return None
         if sizes is not None and dynamic is not None:
@@ -111,10 +116,16 @@ class Requested:
                 "give either sizes or dynamic, not both; sizes may list all combinations"
             )
         _check_pad(pad)
+        spans = {} if dynamic is None else dict(_entries("dynamic", DYNAMIC_FORM, dynamic))
+        has_counts = any(isinstance(each, Mapping) for each in spans.values())
+        if max_sizes is not None and not has_counts:
+            raise OptionError(
+                "max_sizes applies to counts of lengths only, such as dynamic={'input_ids': "
+                "{1: {96: 900, 160: 2100}}}; leave it out"
+            )
         if sizes is not None:
             return cls(_checked(_sizes(sizes)), None, {}, most, pad, unplanned)  # type: ignore[arg-type]
-        spans = dict(_entries("dynamic", DYNAMIC_FORM, dynamic))
-        if not any(isinstance(each, Mapping) for each in spans.values()):
+        if not has_counts:
             powers = {axis: powers_of_two(axis, span) for axis, span in spans.items()}
             return cls(_checked(_combined(powers)), None, {}, most, pad, unplanned)  # type: ignore[arg-type]
         if len(spans) > 1:
