@@ -211,6 +211,8 @@ def test_a_target_varies_with_the_arguments():
         ((batch(16)[0].int(), batch(16)[1]), r"args\[0\] is int32 .*only the planned dimensions"),
         ((batch(16)[0], batch(15)[1]), "share .* but have lengths 16 and 15"),
         ((batch(16)[0],), "the call has no labels"),
+        ((batch(16)[0].tolist(), batch(16)[1]), "tokens has type list in this call, but is a te"),
+        ((batch(16)[0][0], batch(16)[1]), "tokens has 1 dimensions in this call, but is a tensor"),
     ],
 )
 def test_unplanned_calls_are_refused(call, told):

@@ -193,7 +193,7 @@ class PlannedStep(Transparent):
             finally:
                 del told  # breaks the cycle through this frame, which refers to the arguments
         if call.guard:
-            warn_of_replan(call.guard)
+            warn_of_replan(call.guard, self._sizes is not None)
         return found
 
     def _told(self, error: Exception) -> Exception:

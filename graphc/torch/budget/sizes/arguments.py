@@ -249,11 +249,19 @@ class Arguments:
             if callable(self.pad) and each.name not in self._named:
                 continue
             tensor = _at(given, each.place)
-            if not isinstance(tensor, torch.Tensor) or any(d >= tensor.ndim for d in each.axes):
+            count = len(each.example)
+            if tensor is not None and getattr(tensor, "ndim", None) != count:
+                is_tensor = isinstance(tensor, torch.Tensor)
+                has = f"{tensor.ndim} dimensions" if is_tensor else f"type {type(tensor).__name__}"
+                raise UnplannedError(
+                    f"{each.name} has {has} in this call, but is a tensor of {count} dimensions in "
+                    "the planned calls"
+                )
+            if not isinstance(tensor, torch.Tensor):
                 how = "by position" if isinstance(each.place, int) else "by keyword"
                 raise UnplannedError(
-                    f"the call has no {each.name} that is passed {how} and has "
-                    f"{len(each.example)} dimensions, as the planned calls have"
+                    f"the call has no {each.name} that is passed {how} and has {count} "
+                    "dimensions, as the planned calls have"
                 )
             for dimension, axis in each.axes.items():
                 length = tensor.shape[dimension]
