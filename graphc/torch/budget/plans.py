@@ -73,8 +73,8 @@ def plan(
     names or of dimensions has one length. `dynamic` maps a dimension to a range of lengths,
     ``{"input_ids": {1: (64, 1024)}}``, which plans powers of two and the end of the range. Or it
     maps the dimension to the counts of its lengths, from which at most `max_sizes` sizes (6 by
-    default) are chosen for the least expected time. In models of transformers, inputs that have the length of a
-    named one follow it.
+    default) are chosen for the least expected time. In models of transformers, inputs that have the
+    length of a named one follow it.
 
     A call runs the smallest size that holds its arguments, padded by the conventions of
     transformers, by the numbers that `pad` maps names of inputs to, or by a function `pad` of args,
