@@ -69,8 +69,8 @@ def warn_of_replan(guard: str, has_sizes: bool) -> None:
     warnings.warn(
         f"this step has been planned again for the same shapes, because {guard}; the new plan is "
         f"step.plans[-1], and step.report {reported}. A plan is specialized for the Python "
-        "values that the module reads: set them before planning, and store changing values in a tensor, such as a "
-        "buffer, or outside the module",
+        "values that the module reads: set them before planning, and store changing values in a "
+        "tensor, such as a buffer, or outside the module",
         stacklevel=level_of_caller(),
     )
 
