@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from graphc.errors import DependencyError, TorchError, to_install
+from graphc.errors import DependencyError, OptionError, TorchError, to_install
 from graphc.torch.versions import require_torch
 
 try:
@@ -24,10 +24,11 @@ except ImportError as error:
 class PlannedTrainer(Trainer):  # type: ignore[misc]
     """A ``transformers.Trainer`` whose training steps follow a plan; evaluation runs without one.
 
-    `budget`, `max_extra_time`, `sizes`, `dynamic` and `unplanned` are those of `graphc.torch.plan`,
-    all other arguments those of Trainer. The first training step plans for its batch, or for all
-    `sizes`, with the state of the optimizer in reserve. `planned_step` is the step, with its
-    report.
+    `budget`, `max_extra_time`, `sizes`, `dynamic`, `max_sizes`, `pad` and `unplanned` are those of
+    `graphc.torch.plan`, all other arguments those of Trainer. The first training step plans for its
+    batch, or for all `sizes`, with the state of the optimizer in reserve. `planned_step` is the
+    step, with its report. Raises `OptionError` for sizes together with label smoothing or
+    ``compute_loss_func``, which compare padded outputs with labels that are not padded.
     """
 
     def __init__(
@@ -37,14 +38,25 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
         max_extra_time: float | None = None,
         sizes: Any = None,
         dynamic: Any = None,
+        max_sizes: int | None = None,
+        pad: Any = None,
         unplanned: Literal["raise", "plan"] = "raise",
         **kwargs: Any,
     ) -> None:
         require_torch()
         Goal(budget, max_extra_time)  # raises `OptionError` before the Trainer begins
-        self.size_options = {"sizes": sizes, "dynamic": dynamic, "unplanned": unplanned}
-        Requested.of(**self.size_options)
+        self.size_options = {
+            "sizes": sizes, "dynamic": dynamic, "max_sizes": max_sizes, "pad": pad,
+            "unplanned": unplanned,
+        }  # fmt: skip
+        requested = Requested.of(**self.size_options)
         super().__init__(*args, **kwargs)
+        if requested is not None and self._reads_outputs:
+            raise OptionError(
+                "sizes and dynamic pad the outputs, but label smoothing and compute_loss_func "
+                "compare them with labels that are not padded; use the loss of the model, or plan "
+                "without sizes"
+            )
         self.goal = budget, max_extra_time
         self.planned_step: PlannedStep | None = None
 
@@ -57,6 +69,11 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
             model = self.planned_step
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
+    @property
+    def _reads_outputs(self) -> bool:
+        """True if a loss function of the Trainer reads the other outputs."""
+        return self.label_smoother is not None or self.compute_loss_func is not None
+
     def _to_plan(self, model: Any) -> PlannedStep:
         """Return a step for the model, which is planned by its first call."""
         if self.accelerator.unwrap_model(model) is not model:
@@ -65,14 +82,12 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
                 f"{type(model).__name__}; pass Trainer(model=graphc.torch.plan(...)), which wraps "
                 "the step"
             )
-        # A loss function of the Trainer reads the other outputs.
-        reads_outputs = self.label_smoother is not None or self.compute_loss_func is not None
         return to_plan(
             model,
             *self.goal,
             reserve=self.optimizer,
             accumulate=self.args.gradient_accumulation_steps > 1,
-            loss=None if reads_outputs else lambda outputs: outputs[:1],
-            return_outputs=reads_outputs,
+            loss=None if self._reads_outputs else lambda outputs: outputs[:1],
+            return_outputs=self._reads_outputs,
             **self.size_options,
         )

@@ -211,6 +211,8 @@ def test_a_target_varies_with_the_arguments():
         ((batch(16)[0].int(), batch(16)[1]), r"args\[0\] is int32 .*only the planned dimensions"),
         ((batch(16)[0], batch(15)[1]), "share .* but have lengths 16 and 15"),
         ((batch(16)[0],), "the call has no labels"),
+        ((batch(16)[0].tolist(), batch(16)[1]), "tokens has type list in this call, but is a te"),
+        ((batch(16)[0][0], batch(16)[1]), "tokens has 1 dimensions in this call, but is a tensor"),
     ],
 )
 def test_unplanned_calls_are_refused(call, told):
@@ -250,6 +252,18 @@ def test_unplanned_calls_may_be_planned_with_a_warning():
     assert len(step.report.sizes) == 3
 
 
+def test_planned_sizes_keep_their_plans_after_unplanned_calls():
+    step = stepped(unplanned="plan")
+    for rows in (2, 1, 5, 2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            step(*batch(16, rows=rows))
+        plans = len(step.plans)
+        for length in (8, 9, 32):
+            step(*batch(length))
+        assert len(step.plans) == plans
+
+
 def test_without_gradients_nothing_is_padded_or_planned():
     step = stepped()
     plans = len(step.plans)
@@ -268,8 +282,93 @@ def test_verify_pads_the_call():
 def test_a_copy_plans_all_sizes_at_its_first_call():
     copied = copy.deepcopy(stepped())
     assert not copied.plans
-    copied(*batch(5))
+    given = batch(5)
+    copied(*given)
     assert lengths(copied) == [8, 16, 32]
+    assert copied.verify().same_bits
+
+
+def test_verify_uses_the_example_directly_after_planning():
+    given = batch(10)
+    assert stepped(example=given).verify().same_bits
+
+
+class Mean(nn.Module):
+    """A mean over all positions, after noise in training and a batch norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.drop, self.layer = nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(self.drop(self.norm(x.transpose(1, 2)).transpose(1, 2))).exp().mean()
+
+
+def test_padding_that_changes_the_loss_is_refused():
+    module = Mean()
+    module.drop.eval()
+    x, state = torch.randn(2, 10, 4), copy.deepcopy(module.state_dict())
+    drawn = torch.get_rng_state()
+    with pytest.raises(TorchError, match=r"loss [\d.]+, and [\d.]+ if it is padded to x\[1\]=16"):
+        graphc.torch.plan(module, (x,), sizes={"x": {1: (8, 16)}}, pad={"x": 0})
+    torch.testing.assert_close(module.state_dict(), state, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert [each.training for each in module.modules()] == [True, True, False, True]
+    assert all(each.grad is None for each in module.parameters())
+    for length in (4, 16):  # shorter than all sizes, and as long as the only one
+        with pytest.raises(TorchError, match="padding changes the loss"):
+            graphc.torch.plan(module, (x[:, :length],), sizes={"x": {1: (16,)}}, pad={"x": 0})
+    with pytest.raises(TorchError, match="padding changes the loss"):
+        stepped(pad={"tokens": 0, "labels": 0})
+    with pytest.raises(TorchError, match=r"raises IndexError.* for the example padded"):
+        stepped(pad={"tokens": CLASSES, "labels": -100})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rounding_does_not_count_as_a_change(dtype):
+    torch.manual_seed(1)
+    step = graphc.torch.plan(Labeled().to(dtype), batch(10), sizes=SHARED, pad=PAD)
+    assert len(step.report.sizes) == 3
+
+
+def test_an_input_without_padding_has_exact_sizes():
+    step = stepped(pad={"tokens": None, "labels": -100})
+    step(*batch(16))
+    with pytest.raises(TorchError, match="give a number for tokens to pad"):
+        step(*batch(15))
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (lambda args: args[:1], "must return the tensor labels .*got NoneType"),
+        (lambda args: (args[0], args[1].tolist()), "must return the tensor labels .*got list"),
+        (lambda args: (args[0], args[1][:, :3]), r"pad must pad labels to .*shape \[3, 3\]"),
+    ],
+)
+def test_wrong_results_of_a_pad_function_are_refused(returned, told):
+    with pytest.raises(OptionError, match=told):
+        stepped(
+            {("tokens", "labels"): {1: (8,)}}, batch(8),
+            pad=lambda args, kwargs, size: (returned(args), kwargs),
+        )  # fmt: skip
+
+
+def test_numbers_of_pad_fit_the_elements():
+    for number in (0.5, 1e30, float("inf")):
+        with pytest.raises(OptionError, match=r"pad must give an integer from -9223.* int64, got"):
+            stepped(pad={"tokens": number, "labels": -100})
+
+    class Masked(nn.Linear):
+        def forward(self, x, mask):
+            return super().forward(x).masked_fill(~mask[..., None], 0).sum() / mask.sum()
+
+    given = torch.randn(2, 10, 4), torch.ones(2, 10, dtype=torch.bool)
+    options = {"sizes": {("x", "mask"): {1: (8, 16)}}}
+    with pytest.raises(OptionError, match="an integer from 0 to 1 for mask, which is bool, got 2"):
+        graphc.torch.plan(Masked(4, 4), given, pad={"x": 0, "mask": 2}, **options)
+    step = graphc.torch.plan(Masked(4, 4), given, pad={"x": 0, "mask": False}, **options)
+    torch.testing.assert_close(step(*given), step.module(*given))
 
 
 def test_a_size_that_is_read_as_a_number_is_traced_for_itself():
@@ -329,6 +428,9 @@ def test_sizes_are_planned_without_data():
         ({"dynamic": {"tokens": {1: {8: -1}}}}, "a count must be an integer"),
         ({"dynamic": {"tokens": {1: (4, 8)}}, "sizes": SHARED}, "either sizes or dynamic"),
         ({"max_sizes": 0, "sizes": SHARED}, "max_sizes must be an integer"),
+        ({"max_sizes": 3, "sizes": SHARED}, "max_sizes applies to counts of lengths only"),
+        ({"max_sizes": 3, "dynamic": {"tokens": {1: (4, 8)}}}, "max_sizes applies to counts"),
+        ({"max_sizes": 3}, "max_sizes applies to planned sizes"),
         ({"pad": {"tokens": 0}}, "pad applies to planned sizes"),
         ({"unplanned": "plan"}, "unplanned applies to planned sizes"),
         ({"unplanned": "ignore", "sizes": SHARED}, "must be 'raise' or 'plan'"),

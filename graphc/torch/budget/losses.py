@@ -61,6 +61,11 @@ class Loss:
             _refuse(COMPUTED)
         return tree_map(lambda each: _detached_unless(each, kept), output)
 
+    def of_result(self, found: Any) -> Any:
+        """Return the part of a call's result that is differentiated, from that of `applied`."""
+        selected = self._selected(found) if self.returns_outputs else found
+        return found if selected is None else selected
+
     def _selected(self, output: Any) -> Any:
         if callable(self.selects):
             return self.selects(output)

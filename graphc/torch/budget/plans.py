@@ -34,7 +34,7 @@ def plan(
     assume: Literal["replan", "raise"] = "replan",
     sizes: Named | Sequence[Named] | None = None,
     dynamic: Named | None = None,
-    max_sizes: int = 6,
+    max_sizes: int | None = None,
     pad: Pad | None = None,
     unplanned: Literal["raise", "plan"] = "raise",
 ) -> PlannedStep:
@@ -72,13 +72,15 @@ def plan(
     combinations are planned, or a list of sizes such as ``{"input_ids": {1: 64}}``. A tuple of
     names or of dimensions has one length. `dynamic` maps a dimension to a range of lengths,
     ``{"input_ids": {1: (64, 1024)}}``, which plans powers of two and the end of the range. Or it
-    maps the dimension to the counts of its lengths, from which at most `max_sizes` sizes are
-    chosen for the least expected time. In models of transformers, inputs that have the length of a
-    named one follow it.
+    maps the dimension to the counts of its lengths, from which at most `max_sizes` sizes (6 by
+    default) are chosen for the least expected time. In models of transformers, inputs that have the
+    length of a named one follow it.
 
     A call runs the smallest size that holds its arguments, padded by the conventions of
     transformers, by the numbers that `pad` maps names of inputs to, or by a function `pad` of args,
-    kwargs and the size that returns padded args and kwargs. Outputs have the padded shape. A call
+    kwargs and the size that returns padded args and kwargs; None instead of a number allows exact
+    lengths only. Raises `TorchError` before planning if padding changes the loss of the example, in
+    evaluation mode. Outputs have the padded shape. A call
     that no size holds raises `TorchError`; with ``unplanned="plan"`` it is planned with a warning.
 
     Raises `BudgetError` if no plan fits, before the step runs; the error names the least peak found

@@ -63,13 +63,14 @@ class Replans:
         return _described(guard_of((own or reasons)[0]), step, given)
 
 
-def warn_of_replan(guard: str) -> None:
+def warn_of_replan(guard: str, has_sizes: bool) -> None:
     """Warn that a call with planned shapes has made another plan."""
+    reported = "still describes the sizes as planned ahead" if has_sizes else "now describes it"
     warnings.warn(
-        f"this step has been planned again for the same shapes, because {guard}; step.report now "
-        "describes the new plan. A plan is specialized for the Python values that the module "
-        "reads: set them before planning, and store changing values in a tensor, such as a "
-        "buffer, or outside the module",
+        f"this step has been planned again for the same shapes, because {guard}; the new plan is "
+        f"step.plans[-1], and step.report {reported}. A plan is specialized for the Python "
+        "values that the module reads: set them before planning, and store changing values in a "
+        "tensor, such as a buffer, or outside the module",
         stacklevel=level_of_caller(),
     )
 

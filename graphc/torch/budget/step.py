@@ -30,11 +30,7 @@ from graphc.torch.budget.libraries import library_workspaces
 from graphc.torch.budget.losses import Loss
 from graphc.torch.budget.measure import memory_ranges
 from graphc.torch.budget.planned import Goal, Planned
-from graphc.torch.budget.refusals import (
-    as_graphc_error,
-    is_of_compiling,
-    refuse_tensors,
-)
+from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_tensors
 from graphc.torch.budget.replans import Replans, warn_of_replan
 from graphc.torch.budget.report import Report
 from graphc.torch.budget.returned import Returned
@@ -129,7 +125,8 @@ class PlannedStep(Transparent):
         """Reset the plans and compile the step anew."""
         self.__dict__.update(plans=[], settled=(), _call=_Call(), _example=gone)
         self.__dict__.update(_replans=Replans(), _frozen=Frozen())
-        self.__dict__["_compiled"] = Compiled(self._compile)
+        # torch has a cache for each: a planned size must not meet the traces of unplanned calls.
+        self.__dict__.update(_compiled=Compiled(self._compile), _beside=Compiled(self._compile))
 
     def _compile(self, dynamic: bool | None) -> Callable[..., Any]:
         """Return the step compiled by torch."""
@@ -173,17 +170,17 @@ class PlannedStep(Transparent):
         refuse_stance()
         if not self._call.plans_only:
             refuse_without_data(self._device)
-        args, kwargs = self._fitted((args, kwargs))
+        (args, kwargs), compiled = self._fitted((args, kwargs))
         call, told = self._call, None
-        call.given, call.fault = (args, kwargs), None
-        call.failures, call.guard = self._replans.failures, ""
+        call.given, call.fault, call.guard = (args, kwargs), None, ""
+        call.failures = self._replans.failures
         if not self.plans and torch.is_grad_enabled():
             self.settled += settle(self.module, args, kwargs)
             self._frozen = Frozen(self.named_parameters())
         if torch.is_grad_enabled():
             self._frozen.refuse_thawed()
         try:
-            found = self.assumptions.call(self, self._compiled, (args, kwargs))
+            found = self.assumptions.call(self, compiled, (args, kwargs))
         except _PlannedOnlyError:
             raise
         except Exception as error:
@@ -196,7 +193,7 @@ class PlannedStep(Transparent):
             finally:
                 del told  # breaks the cycle through this frame, which refers to the arguments
         if call.guard:
-            warn_of_replan(call.guard)
+            warn_of_replan(call.guard, self._sizes is not None)
         return found
 
     def _told(self, error: Exception) -> Exception:
@@ -220,10 +217,11 @@ class PlannedStep(Transparent):
         latest: Report = self.plans[-1].report
         return latest if self._sizes is None else self._sizes.report(latest)
 
-    def _fitted(self, given: Given) -> Given:
-        """Return the arguments to run instead of these: padded, for a step with sizes."""
+    def _fitted(self, given: Given) -> tuple[Given, Compiled]:
+        """Return the arguments to run instead of these, padded if planned, and what runs them."""
         is_planned = self._sizes is not None and torch.is_grad_enabled()
-        return self._sizes.fitted(self, given) if is_planned else given
+        fitted = self._sizes.fitted(self, given) if is_planned else given
+        return (given, self._beside) if fitted is None else (fitted, self._compiled)
 
     def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Plan the shapes of these arguments without running the step."""
@@ -232,12 +230,13 @@ class PlannedStep(Transparent):
                 "torch.inference_mode disables gradients, so there is no step to plan; plan "
                 "outside of it"
             )
+        given = tuple(args), dict(kwargs)
         # The step keeps only weak references: the budget does not count stored arguments.
-        self._example = weakly((tuple(args), dict(kwargs)))
-        if self._sizes is not None and self._sizes.plan(self, (tuple(args), dict(kwargs))):
+        self._example = weakly(given)
+        if self._sizes is not None and self._sizes.plan(self, given):
             return
         with torch.enable_grad():
-            args, kwargs = self._fitted((tuple(args), dict(kwargs)))
+            (args, kwargs), _ = self._fitted(given)
         self.assumptions.renew(self, (args, kwargs))
         self._call.plans_only = True
         try:
@@ -270,7 +269,7 @@ class PlannedStep(Transparent):
         refuse_without_data(self._device)
         given = (args, kwargs) if args or kwargs else self._example()
         with torch.enable_grad():
-            found = verified(self, self._fitted(given))
+            found = verified(self, self._fitted(given)[0])
         self._example = weakly(given)
         return found
 
@@ -322,6 +321,7 @@ _BEGUN = frozenset(
         "_frozen",
         "_example",
         "_compiled",
+        "_beside",
     )
 )
 """Attributes that a copy of a step does not share."""

@@ -10,7 +10,7 @@ from pytorch.real import language  # noqa: E402
 from torch_cases.steps import SLACK, Run  # noqa: E402
 
 import graphc  # noqa: E402
-from graphc.errors import TorchError  # noqa: E402
+from graphc.errors import OptionError, TorchError  # noqa: E402
 
 BATCH = 2
 PLAIN = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "dropout": 0.0}
@@ -113,6 +113,55 @@ def test_padded_steps_equal_unpadded_ones_within_the_budget(case):
     assert len(step.plans) == count
     with pytest.raises(TorchError, match="no planned size holds"):
         step(**made(49))
+
+
+def bert(name="BertForMaskedLM"):
+    torch.manual_seed(0)
+    return language.build(name, "Bert", BERT).double()
+
+
+@pytest.mark.parametrize("named", ["input_ids", "labels", "token_type_ids"])
+def test_a_model_gets_a_mask_by_whatever_input_is_named(named):
+    module = bert()
+    given = {**causal(20), "token_type_ids": torch.zeros(BATCH, 20, dtype=torch.long)}
+    step = graphc.torch.plan(module, (), kwargs=given, sizes={named: {1: (16, 32)}})
+    short = {name: each[:, :11].contiguous() for name, each in given.items()}
+    loss, found = loss_and_gradients(module, step, short)
+    eager, wanted = loss_and_gradients(module, module, short)
+    torch.testing.assert_close((loss, found), (eager, wanted), rtol=1e-6, atol=1e-10)
+
+
+def test_a_mask_of_choices_has_the_shape_of_the_tokens():
+    module = bert("BertForMultipleChoice")
+    given = {"input_ids": token_ids(BATCH, 3, 20), "labels": torch.randint(3, (BATCH,))}
+    step = graphc.torch.plan(module, (), kwargs=given, sizes={"input_ids": {2: (16, 32)}})
+    short = {**given, "input_ids": given["input_ids"][:, :, :11]}
+    torch.testing.assert_close(step(**short).loss, module(**short).loss, rtol=1e-6, atol=0)
+
+
+def test_lengths_that_do_not_fit_are_refused():
+    module, given = bert(), causal(20)
+    most = module.config.max_position_embeddings
+    with pytest.raises(OptionError, match=f"has positions for {most} "):
+        graphc.torch.plan(module, (), kwargs=given, sizes={"input_ids": {1: (16, most + 1)}})
+    short = {**given, "labels": given["labels"][:, :10]}
+    with pytest.raises(OptionError, match=r"labels follows input_ids\[1\], but has the length 10"):
+        graphc.torch.plan(module, (), kwargs=short, sizes=IDS)
+
+
+def test_padding_that_a_model_cannot_ignore_is_refused():
+    config = transformers.FNetConfig(
+        vocab_size=language.VOCABULARY, hidden_size=32, num_hidden_layers=1, intermediate_size=64,
+        max_position_embeddings=64, hidden_dropout_prob=0.0,
+    )  # fmt: skip
+    module = transformers.FNetForMaskedLM(config).double()
+    with pytest.raises(TorchError, match="padding changes the loss of this module"):
+        graphc.torch.plan(module, (), kwargs=causal(20), sizes=IDS)
+    step = graphc.torch.plan(
+        module, (), kwargs=causal(20), sizes=IDS, pad={"input_ids": None, "labels": None}
+    )
+    with pytest.raises(TorchError, match="give a number for input_ids and labels to pad"):
+        step(**causal(20))
 
 
 def test_images_have_exact_sizes():

@@ -206,6 +206,15 @@ def test_wrong_options_of_a_planned_trainer(model, tmp_path):
         PlannedTrainer(model, arguments(tmp_path), budget="1MiB", max_extra_time=0.1)
 
 
+def test_a_planned_trainer_refuses_losses_of_padded_outputs(model, tmp_path):
+    own = arguments(tmp_path, label_smoothing_factor=0.1)
+    with pytest.raises(OptionError, match="labels that are not padded; use the loss of the model"):
+        PlannedTrainer(model, own, sizes={"input_ids": {1: (8, 16)}}, pad={"labels": -100})
+    counts = {"input_ids": {1: {8: 1, 16: 2}}}
+    made = PlannedTrainer(model, arguments(tmp_path), dynamic=counts, max_sizes=1)
+    assert made.size_options["max_sizes"] == 1
+
+
 def test_a_planned_trainer_refuses_a_wrapped_model(model, tmp_path):
     trainer = PlannedTrainer(model, arguments(tmp_path), train_dataset=EXAMPLES)
     with pytest.raises(TorchError, match="has wrapped it in DataParallel; pass Trainer"):

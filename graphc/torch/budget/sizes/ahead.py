@@ -12,15 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from graphc.bucketing import buckets, interpolated, spread
 from graphc.errors import BudgetError, TorchError, level_of_caller
-from graphc.torch.budget.example import Given
+from graphc.torch.budget.example import Given, weakly
 from graphc.torch.budget.sized import UnsizedError
-from graphc.torch.budget.sizes.arguments import (
-    Arguments,
-    Described,
-    Input,
-    UnplannedError,
-    description,
-)
+from graphc.torch.budget.sizes.arguments import Arguments, Input
+from graphc.torch.budget.sizes.checked import refuse_changed_loss
+from graphc.torch.budget.sizes.described import Described, UnplannedError, description
 from graphc.torch.budget.sizes.options import Requested, Size, shown
 from graphc.torch.budget.sizes.rows import PlannedSize
 from graphc.torch.private import maybe_mark_dynamic
@@ -106,11 +102,11 @@ class Sizes:
     def _is_planning(self) -> bool:
         return getattr(self._planning, "now", False)
 
-    def fitted(self, step: PlannedStep, given: Given) -> Given:
+    def fitted(self, step: PlannedStep, given: Given) -> Given | None:
         """Return the arguments to run instead of these, padded to a planned size.
 
-        The first call plans all sizes. Raises `TorchError` for a call that no size holds, unless
-        it may be planned when it occurs.
+        The first call plans all sizes. For a call that no size holds, returns None if it may be
+        planned when it occurs, and raises `TorchError` otherwise.
         """
         if self._is_planning:
             return given
@@ -122,7 +118,7 @@ class Sizes:
             if self._requested.unplanned == "raise":
                 raise
             self._warn(given, error)
-            return given
+            return None
 
     def plan(self, step: PlannedStep, example: Given) -> bool:
         """Plan all sizes, and return True; return False if they are planned already.
@@ -161,6 +157,7 @@ class Sizes:
     def _plan(self, step: PlannedStep, example: Given) -> None:
         """Plan all sizes, from the smallest to the largest."""
         self._arguments = Arguments(step.module, step.loss_fn, example, self._requested)
+        refuse_changed_loss(step, self._arguments, example, self._requested.candidates)
         self._planning.now = True
         try:
             plans = _Plans(step, self._arguments, example)
@@ -169,6 +166,7 @@ class Sizes:
             self._rows = plans.rows(sizes)
         finally:
             self._planning.now = False
+            step._example = weakly(example)  # planning a size has replaced it
 
     def _all(self, plans: _Plans) -> list[Size]:
         """Return the sizes in ascending order after planning them."""

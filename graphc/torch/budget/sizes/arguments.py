@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import OptionError, TorchError, or_all
-from graphc.torch.budget.example import PLAIN, Given
+from graphc.torch.budget.example import Given
 from graphc.torch.budget.measure import bytes_alone
-from graphc.torch.budget.names import arguments_of
 from graphc.torch.budget.sizes.conventions import (
     MASK,
     dimension_of,
@@ -24,6 +22,14 @@ from graphc.torch.budget.sizes.conventions import (
     needs_mask,
     numbers_of,
     refuse_last_token,
+    refuse_number,
+    refuse_too_long,
+)
+from graphc.torch.budget.sizes.described import (
+    Described,
+    UnplannedError,
+    description,
+    refuse_other,
 )
 from graphc.torch.budget.sizes.options import Axis, Requested, Size, as_given, shown
 from graphc.torch.budget.sizes.padding import is_laid_out, order_of, padded
@@ -33,13 +39,6 @@ TARGET = "target"
 
 Place = int | str
 """The index of a positional argument, or the name of a keyword argument."""
-
-Described = dict[str, object]
-"""The properties of a call that its plan depends on, by the names of its arguments."""
-
-
-class UnplannedError(TorchError):
-    """No planned size holds the arguments of a call."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,8 @@ class Arguments:
         args, kwargs = example
         given = self._by_name(example)
         named = {name for axis in requested.axes for name in axis.names}
-        self._makes_mask = needs_mask(module, given, named) and not callable(self.pad)
+        varying = set(self._varying(given, requested.axes))
+        self._makes_mask = needs_mask(module, given, varying) and not callable(self.pad)
         args, kwargs = self._with_mask(example)
         given = self._by_name((args, kwargs))
         self._places: dict[str, Place] = {name: n for n, name in enumerate(self._names(args))}
@@ -92,9 +92,13 @@ class Arguments:
         # Inputs have no tensors of the example: the budget does not count stored arguments.
         self.inputs = tuple(self._inputs(given, requested.axes))
         refuse_last_token(module, {each.name for each in self.inputs})
+        for size in requested.candidates:
+            refuse_too_long(module, {each.name: each.shape(size) for each in self.inputs})
 
-    def _inputs(self, given: Mapping[str, Any], axes: tuple[Axis, ...]) -> Iterator[Input]:
-        """Yield the inputs that the axes name, and those that follow them by convention."""
+    def _varying(
+        self, given: Mapping[str, Any], axes: tuple[Axis, ...]
+    ) -> dict[str, dict[int, Axis]]:
+        """Return the axes of the inputs that vary: those named, and those that follow them."""
         found: dict[str, dict[int, Axis]] = {}
         for axis in axes:
             for name in axis.names:
@@ -103,10 +107,15 @@ class Arguments:
         for axis in axes:
             length = _length(given, axis, found)
             for name in axis.names:
-                if dimension_of(name, given[name]) in found[name]:
-                    others = followers(self._module, name)
-                    self._follow({n: given.get(n) for n in others}, axis, length, found)
-        numbers = numbers_of(self._module)
+                if dimension_of(name, given) in found[name]:
+                    for other in followers(self._module, name):
+                        self._follow(other, given, axis, length, found)
+        return found
+
+    def _inputs(self, given: Mapping[str, Any], axes: tuple[Axis, ...]) -> Iterator[Input]:
+        """Yield the inputs that vary."""
+        found = self._varying(given, axes)
+        numbers = numbers_of(self._module, given)
         if isinstance(self.pad, Mapping):
             for name in self.pad:
                 if name not in found:
@@ -115,18 +124,29 @@ class Arguments:
                     )
             numbers |= self.pad
         for name, dimensions in found.items():
-            shape, order = tuple(given[name].shape), order_of(given[name])
-            yield Input(name, self._places[name], shape, dimensions, order, numbers.get(name))
+            tensor, number = given[name], numbers.get(name)
+            refuse_number(name, number, tensor.dtype)
+            shape, order = tuple(tensor.shape), order_of(tensor)
+            yield Input(name, self._places[name], shape, dimensions, order, number)
 
     def _follow(
-        self, others: Mapping[str, Any], axis: Axis, length: int, found: dict[str, dict[int, Axis]]
+        self,
+        name: str,
+        given: Mapping[str, Any],
+        axis: Axis,
+        length: int,
+        found: dict[str, dict[int, Axis]],
     ) -> None:
-        """Add the inputs that have the same length as an axis by convention."""
-        for name, tensor in others.items():
-            if name not in found and isinstance(tensor, torch.Tensor):
-                own = dimension_of(name, tensor)
-                if own is not None and tensor.shape[own] == length:
-                    _add(found, name, own, axis)
+        """Add an input that has the same length as an axis by convention, if it is given."""
+        own = dimension_of(name, given)
+        if name in found or own is None:
+            return
+        if given[name].shape[own] != length:
+            raise OptionError(
+                f"{name} follows {axis}, but has the length {given[name].shape[own]} in the "
+                f"example, not {length}; give them one length, or name {name} in sizes"
+            )
+        _add(found, name, own, axis)
 
     def _names(self, args: Sequence[Any]) -> Iterator[str]:
         """Yield the names of positional arguments."""
@@ -149,11 +169,16 @@ class Arguments:
         if not self._makes_mask:
             return args, kwargs
         named = self._by_name(given)
-        tokens = named.get("input_ids")
-        tokens = named.get("inputs_embeds") if tokens is None else tokens
-        if named.get(MASK) is not None or not isinstance(tokens, torch.Tensor):
+        tokens, vectors = named.get("input_ids"), named.get("inputs_embeds")
+        given_one = vectors if tokens is None else tokens
+        if named.get(MASK) is not None or not isinstance(given_one, torch.Tensor):
             return args, kwargs
-        return args, {**kwargs, MASK: tokens.new_ones(tokens.shape[:2], dtype=torch.long)}
+        shape = given_one.shape[:-1] if tokens is None else given_one.shape
+        mask, names = given_one.new_ones(shape, dtype=torch.long), list(self._names(args))
+        if MASK not in names:
+            return args, {**kwargs, MASK: mask}
+        place = names.index(MASK)
+        return (*args[:place], mask, *args[place + 1 :]), kwargs
 
     def elements(self, size: Size) -> int:
         """Return the elements of all inputs that vary, by which sizes are compared."""
@@ -173,6 +198,25 @@ class Arguments:
             made[each.place] = found.requires_grad_(tensor.requires_grad)
         return _replaced(example, made)
 
+    def cut_and_size(self, example: Given, sizes: Sequence[Size]) -> tuple[Given, Size] | None:
+        """Return the example and the smallest size to which it can be padded, or None.
+
+        If it is as long as all sizes, it is cut, unless a function pads.
+        """
+        exact = {a for each in self.inputs if not self._pads(each) for a in each.axes.values()}
+        has = {a: each.example[d] for each in self.inputs for d, a in each.axes.items()}
+        for size in sizes:
+            own = {axis: size[axis] if axis in exact else n for axis, n in has.items()}
+            if own != size and all(own[axis] <= size[axis] for axis in size):
+                return (example if own == has else self.resized(example, own)), size
+        own = {a: n if a in exact else max(1, 3 * n // 4) for a, n in sizes[0].items()}
+        if callable(self.pad) or own == sizes[0]:
+            return None
+        return self.resized(example, own), sizes[0]
+
+    def _pads(self, each: Input) -> bool:
+        return callable(self.pad) or each.number is not None
+
     def fitted(self, given: Given, sizes: Sequence[tuple[Size, Described]]) -> Given:
         """Return a call padded to the first of these sizes that holds it.
 
@@ -187,11 +231,11 @@ class Arguments:
         for size, described in sizes:
             if all(self._holds(axis, size, exact, n) for (axis, exact), n in lengths.items()):
                 found = self._padded((args, kwargs), size)
-                _refuse_other(described, description(found), size)
+                refuse_other(described, description(found), size)
                 return found
         has = {axis: n for (axis, _), n in lengths.items()}
         known = ", ".join(shown(size) for size, _ in sizes)
-        exact = sorted(e.name for e in self.inputs if e.number is None and not callable(self.pad))
+        exact = sorted(each.name for each in self.inputs if not self._pads(each))
         cure = f", give a number for {' and '.join(exact)} to pad" if exact else ""
         raise UnplannedError(
             f"no planned size holds a call with {shown(has)}; the sizes are {known}. Add one that "
@@ -205,15 +249,23 @@ class Arguments:
             if callable(self.pad) and each.name not in self._named:
                 continue
             tensor = _at(given, each.place)
-            if not isinstance(tensor, torch.Tensor) or any(d >= tensor.ndim for d in each.axes):
+            count = len(each.example)
+            if tensor is not None and getattr(tensor, "ndim", None) != count:
+                is_tensor = isinstance(tensor, torch.Tensor)
+                has = f"{tensor.ndim} dimensions" if is_tensor else f"type {type(tensor).__name__}"
+                raise UnplannedError(
+                    f"{each.name} has {has} in this call, but is a tensor of {count} dimensions in "
+                    "the planned calls"
+                )
+            if not isinstance(tensor, torch.Tensor):
                 how = "by position" if isinstance(each.place, int) else "by keyword"
                 raise UnplannedError(
-                    f"the call has no {each.name} that is passed {how} and has "
-                    f"{len(each.example)} dimensions, as the planned calls have"
+                    f"the call has no {each.name} that is passed {how} and has {count} "
+                    "dimensions, as the planned calls have"
                 )
             for dimension, axis in each.axes.items():
                 length = tensor.shape[dimension]
-                exact = each.number is None and not callable(self.pad)
+                exact = not self._pads(each)
                 name, other, is_exact = found.get(axis, (each.name, length, exact))
                 if other != length:
                     raise UnplannedError(
@@ -262,12 +314,14 @@ class Arguments:
                 f"got {type(found).__name__}"
             )
         args, kwargs = tuple(found[0]), found[1]
-        named = self._by_name((args, kwargs))
         for each in self.inputs:
-            if each.name not in self._named:
-                continue
-            tensor = named.get(each.name)
-            shape = tuple(getattr(tensor, "shape", ()))
+            tensor = _at((args, kwargs), each.place)
+            if not isinstance(tensor, torch.Tensor):
+                raise OptionError(
+                    f"pad must return the tensor {each.name} as it is passed in the example, got "
+                    f"{type(tensor).__name__}"
+                )
+            shape = tuple(tensor.shape)
             wanted = {d: size[axis] for d, axis in each.axes.items()}
             if any(d >= len(shape) or shape[d] != n for d, n in wanted.items()):
                 raise OptionError(
@@ -283,41 +337,6 @@ class Arguments:
         else:
             tensors = [_at(given, each.place) for each in self.inputs]
         return sum(bytes_alone(each) for each in tensors if not each.requires_grad)
-
-
-def description(given: Given) -> Described:
-    """Return the properties of a call that its plan depends on."""
-    return {name: _described(each) for name, each in arguments_of(given)}
-
-
-def _described(leaf: Any) -> object:
-    if isinstance(leaf, torch.Tensor):
-        stride = tuple(s if n > 1 else 0 for s, n in zip(leaf.stride(), leaf.shape, strict=True))
-        gradient = " with a gradient" if leaf.requires_grad else ""
-        return (
-            f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)} on {leaf.device}, "
-            f"strides {list(stride)}{gradient}"
-        )
-    if isinstance(leaf, np.ndarray):
-        return f"an array of {leaf.dtype} {list(leaf.shape)}"
-    return leaf if isinstance(leaf, PLAIN) else type(leaf).__qualname__
-
-
-def _refuse_other(planned: Described, found: Described, size: Size) -> None:
-    """Raise `UnplannedError` if a call differs from the planned one of its size."""
-    if planned == found:
-        return
-    name = next(
-        name
-        for name in (*planned, *found)
-        if planned.get(name, planned) != found.get(name, planned)
-    )
-    told = [str(each[name]) if name in each else "missing" for each in (found, planned)]
-    raise UnplannedError(
-        f"{name} is {told[0]} in this call, but {told[1]} in the plan for {shown(size)}; only the "
-        "planned dimensions may vary. Pass it as planned, or unplanned='plan' to plan such calls "
-        "when they occur"
-    )
 
 
 def _dimension(given: Mapping[str, Any], name: str, dimension: int, axis: Axis) -> int:

@@ -19,7 +19,8 @@ Named = Mapping[Any, Mapping[Any, Any]]
 PadCall = Callable[[tuple[Any, ...], dict[str, Any], dict[Any, dict[Any, int]]], Given]
 """A function of positional arguments, keyword arguments and a size that returns padded ones."""
 
-Pad = Mapping[str, float] | PadCall
+Pad = Mapping[str, float | None] | PadCall
+"""A number for each input, None for an input that is not padded, or a function that pads."""
 
 FORM = (
     "such as {'input_ids': {1: (64, 128)}}, or list sizes, such as [{'input_ids': {1: 64}}, "
@@ -30,6 +31,10 @@ DYNAMIC_FORM = (
     "such as {'input_ids': {1: (64, 1024)}}, or to the counts of its lengths, such as "
     "{'input_ids': {1: {96: 900, 160: 2100}}}"
 )
+
+
+MOST = 6
+"""Number of sizes that are chosen by default."""
 
 
 @dataclass(frozen=True)
@@ -80,22 +85,30 @@ class Requested:
         """All axes that vary."""
         return tuple(self.sizes[0]) if self.axis is None else (self.axis,)
 
+    @property
+    def candidates(self) -> tuple[Size, ...]:
+        """The sizes, or those of which the planned ones are chosen, in ascending order."""
+        if self.axis is not None:
+            return tuple({self.axis: length} for length in sorted(self.histogram))
+        return tuple(sorted(self.sizes, key=lambda size: sum(size.values())))
+
     @classmethod
     def of(
         cls,
         sizes: object = None,
         dynamic: object = None,
-        max_sizes: object = 6,
+        max_sizes: object = None,
         pad: object = None,
         unplanned: object = "raise",
     ) -> Requested | None:
         """Return the options, or None without sizes; raises `OptionError` for wrong ones."""
         if unplanned not in ("raise", "plan"):
             raise OptionError(f"unplanned must be 'raise' or 'plan', got {quoted(unplanned)}")
-        most = whole_number("max_sizes", max_sizes)
+        most = MOST if max_sizes is None else whole_number("max_sizes", max_sizes)
         if sizes is None and dynamic is None:
-            if pad is not None or unplanned == "plan":
-                name = "pad" if pad is not None else "unplanned"
+            given = {"pad": pad, "max_sizes": max_sizes}
+            name = next((name for name, each in given.items() if each is not None), "unplanned")
+            if name != "unplanned" or unplanned == "plan":
                 raise OptionError(f"{name} applies to planned sizes; pass sizes or dynamic, too")
             return None
         if sizes is not None and dynamic is not None:
@@ -103,10 +116,16 @@ class Requested:
                 "give either sizes or dynamic, not both; sizes may list all combinations"
             )
         _check_pad(pad)
+        spans = {} if dynamic is None else dict(_entries("dynamic", DYNAMIC_FORM, dynamic))
+        has_counts = any(isinstance(each, Mapping) for each in spans.values())
+        if max_sizes is not None and not has_counts:
+            raise OptionError(
+                "max_sizes applies to counts of lengths only, such as dynamic={'input_ids': "
+                "{1: {96: 900, 160: 2100}}}; leave it out"
+            )
         if sizes is not None:
             return cls(_checked(_sizes(sizes)), None, {}, most, pad, unplanned)  # type: ignore[arg-type]
-        spans = dict(_entries("dynamic", DYNAMIC_FORM, dynamic))
-        if not any(isinstance(each, Mapping) for each in spans.values()):
+        if not has_counts:
             powers = {axis: powers_of_two(axis, span) for axis, span in spans.items()}
             return cls(_checked(_combined(powers)), None, {}, most, pad, unplanned)  # type: ignore[arg-type]
         if len(spans) > 1:
@@ -138,7 +157,9 @@ def _check_pad(pad: object) -> None:
         for name, number in pad.items():
             if not isinstance(name, str):
                 raise OptionError(f"pad must map names of inputs to numbers, got {quoted(name)}")
-            number_between(f"the number for {name!r} of pad", number, -float("inf"), float("inf"))
+            if number is not None and not isinstance(number, bool):
+                told = f"the number for {name!r} of pad"
+                number_between(told, number, -float("inf"), float("inf"))
     elif pad is not None and not callable(pad):
         raise OptionError(
             "pad must map names of inputs to numbers, such as {'labels': -100}, or be a function "
