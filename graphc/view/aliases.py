@@ -20,7 +20,8 @@ class Reader(NamedTuple):
 
 
 class Aliases:
-    """The aliases of every value of a plan: its views, and the concatenations that contain it."""
+    """The aliases of every value of a plan: its views, and the concatenations that contain it or
+    the value of which it is a view."""
 
     def __init__(self, plan: MemoryPlan) -> None:
         self.graph = plan.graph
@@ -29,6 +30,14 @@ class Aliases:
         for value, place in plan.placements.items():
             if place.over is not None and place.how == "view":
                 self._of.setdefault(place.over, []).append(value)
+                source = place.over
+                while plan.placements[source].how == "view":
+                    above = plan.placements[source].over
+                    assert above is not None, "a view has a source"
+                    source = above
+                whole = plan.placements[source].over
+                if plan.placements[source].how == "part" and whole is not None:
+                    self._of.setdefault(value, []).append(whole)
             elif place.over is not None and place.how == "part":
                 self._of.setdefault(value, []).append(place.over)
 
