@@ -14,10 +14,13 @@ from typing import Any
 
 from graphc.errors import OptionError
 from graphc.ir.graph import Graph, Node, Value
-from graphc.ir.op import Op
+from graphc.ir.op import REGISTRY, Op
+from graphc.ops.choice import CastAttributes
 from graphc.ops.fused import Fused, FusedAttributes, members_of
 from graphc.ops.fused_reduce import FusedReduce, reduction_of
-from graphc.ops.matmul import Linear, activation_of
+from graphc.ops.matmul import Linear, MatmulAttributes, activation_of
+from graphc.ops.product_with_sums import ProductWithSums
+from graphc.ops.reduce import ReduceAttributes
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import called, listed, origin
 from graphc.view.page_model import Table
@@ -83,6 +86,12 @@ def _contents(node: Node, operands: Sequence[int], table: Table[Hashable]) -> li
         after = activation_of(node)
         sums = computed(op, replace(attributes, activation="none"), *operands)
         return [computed(after, after.attributes(), sums)]
+    if isinstance(op, ProductWithSums):
+        flags = MatmulAttributes(transpose_a=True, wide=attributes.wide)
+        sums = computed(REGISTRY["sum"], ReduceAttributes((0,), False), operands[0])
+        if node.outputs[1].type.dtype != node.inputs[0].type.dtype:
+            sums = computed(REGISTRY["cast"], CastAttributes(node.outputs[1].type.dtype.name), sums)
+        return [computed(REGISTRY["matmul"], flags, *operands), sums]
     return [computed(op, attributes, *operands, output=i) for i in range(len(node.outputs))]
 
 

@@ -32,6 +32,7 @@ def cupy(monkeypatch, tmp_path):
         for streams in (1, 3)
         for dtype in ("float64", "float32")
     ]
+    plans.append(g.plan(outputs={"y": branches("float32")}, device="cuda"))
     works = [bind(plan, 512, together=flag) for plan in plans for flag in (True, False)]
     kernels = [
         kernel for each in works for kernel in kernels_of(c for work in each for c in work.calls)

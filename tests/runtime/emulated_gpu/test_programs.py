@@ -60,7 +60,9 @@ CASES = {
     "autoencoder, noise": (
         small_autoencoder, g.optim.SGD(1e-2), {"recompute": "sublinear", "accumulate": 2}, 1e-9
     ),
-    "masked heads, groups": (masked_heads, GROUPS, {}, 1e-8),
+    # Gradients of 0, such as those of keys' biases, are rounding errors of about 1e-16, which
+    # RMSProp divides by its epsilon of 1e-8.
+    "masked heads, groups": (masked_heads, GROUPS, {}, 4e-8),
     "mlp of the zoo, adam": (
         lambda: mlp(layers=3, hidden=16, inputs=7, classes=3, batch=5), g.optim.Adam(1e-2), {}, 1e-4
     ),
