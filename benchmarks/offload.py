@@ -25,6 +25,7 @@ from graphc.remat.given import Link, Problem, replay, solve
 from graphc.remat.given.offload import offloaded
 from graphc.remat.given.problem import parse_problem
 from graphc.remat.training_graph import TrainingGraph
+from graphc.scheduling.problem import Problem as Steps
 
 RATE = 25e9
 """Bytes per second of the link in each direction: PCIe 4 with 16 lanes."""
@@ -47,7 +48,14 @@ def as_data(network: graphc.Value, device: str, precision: str) -> dict[str, Any
     options = PlanOptions(network, optimizer=graphc.optim.SGD(), device=device, precision=precision)
     graph = run(traced(options), before("recompute"), Compilation(options))
     allocation = Allocation(graph, options.target)
-    steps = TrainingGraph(allocation, options.cost_model.seconds, False).steps
+    return steps_as_data(TrainingGraph(allocation, options.cost_model.seconds, False).steps)
+
+
+def steps_as_data(steps: Steps) -> dict[str, Any]:
+    """Return the steps of a planner as a problem in the format of `graphc remat`.
+
+    Values that no step computes are left out.
+    """
     names = {}
     for step, outputs in enumerate(steps.outputs):
         names |= {value: [step, index] for index, value in enumerate(outputs)}

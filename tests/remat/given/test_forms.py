@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from cli.running import run
+from offload import steps_as_data
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
@@ -131,32 +132,10 @@ def network_as_data():
     options = g.options.PlanOptions(loss, optimizer=g.optim.SGD())
     graph = run_passes(traced(options), before("recompute"), Compilation(options))
     training = TrainingGraph(Allocation(graph, options.target), lambda node: 1.0, False)
-    steps = training.steps
-    number = {}
-    for step, outputs in enumerate(steps.outputs):
-        number |= {value: [step, index] for index, value in enumerate(outputs)}
-    nodes = []
-    for step, inputs in enumerate(steps.inputs):
-        known = [value for value in inputs if value in number]
-        outputs = steps.outputs[step]
-        nodes.append(
-            {
-                "id": step,
-                "cost": 1 + step % 3,
-                "bytes": [steps.bytes[value] for value in outputs],
-                "inputs": [number[value] for value in known],
-                "workspace": steps.workspace[step],
-                "overwrites": [
-                    [outputs.index(output), known.index(operand)]
-                    for output, operand in steps.overwrites[step]
-                    if operand in known
-                ],
-                "pinned": step in steps.once and not outputs,
-            }
-        )
-    outputs = [number[value] for value in sorted(steps.live_out) if value in number]
-    boundary = steps.runs[0].boundary
-    return {"nodes": nodes, "outputs": outputs, "boundary": boundary}
+    found = steps_as_data(training.steps)
+    for node in found["nodes"]:
+        node["cost"] = 1 + node["id"] % 3
+    return found
 
 
 def test_a_network_can_be_given_as_data():
