@@ -21,7 +21,7 @@ from graphc.allocation.allocate import Allocation
 from graphc.models import MODELS
 from graphc.options import PlanOptions
 from graphc.pipeline import Compilation, before, run, traced
-from graphc.remat.given import Link, Problem, replay, solve
+from graphc.remat.given import HostLink, Problem, replay, solve
 from graphc.remat.given.offload import offloaded
 from graphc.remat.given.problem import parse_problem
 from graphc.remat.training_graph import TrainingGraph
@@ -90,7 +90,7 @@ def measure(name: str, precision: str, options: argparse.Namespace) -> list[dict
     for part in PARTS:
         budget = int(part * base.peak_bytes)
         alone = solve(problem, budget, options.seconds)
-        linked = replace(problem, link=Link(RATE, RATE))
+        linked = replace(problem, link=HostLink(RATE, RATE))
         found = solve(linked, budget, options.seconds)
         rows.append(
             {

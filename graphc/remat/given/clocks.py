@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from graphc.errors import ProblemError
-from graphc.remat.given.link import Event, Link
+from graphc.ir.host_link import HostLink
+from graphc.remat.given.link import Event
 from graphc.remat.given.problem import Problem
 
 
@@ -191,7 +192,7 @@ class _Clocks:
     """The clocks and bytes of legal events."""
 
     def __init__(
-        self, problem: Problem, link: Link, events: Sequence[Event], lives: _Lives
+        self, problem: Problem, link: HostLink, events: Sequence[Event], lives: _Lives
     ) -> None:
         self.problem, self.link, self.events, self.lives = problem, link, events, lives
         self.now = 0.0

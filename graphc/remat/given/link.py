@@ -13,10 +13,10 @@ clocks.py defines when each event starts and ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from graphc.errors import ProblemError
+from graphc.ir.host_link import HostLink
 from graphc.json_fields import JsonReader
 
 READER = JsonReader(ProblemError)
@@ -36,29 +36,7 @@ class Event(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """Rates of a link in bytes per second, the seconds that each copy takes besides, and the bytes
-    of host memory (None if unlimited). With `both_ways`, copies in the two directions run at the
-    same time at full rate; otherwise they take turns.
-    """
-
-    to_host: float
-    to_device: float
-    latency: float = 0.0
-    host_bytes: int | None = None
-    both_ways: bool = True
-
-    def out_seconds(self, size: int) -> float:
-        """Return the seconds of a copy of `size` bytes to the host."""
-        return self.latency + size / self.to_host
-
-    def in_seconds(self, size: int) -> float:
-        """Return the seconds of a copy of `size` bytes to the device."""
-        return self.latency + size / self.to_device
-
-
-def parse_link(given: Any, largest: int) -> Link:
+def parse_link(given: Any, largest: int) -> HostLink:
     """Return the link that the object `link` of a file describes; raises `ProblemError`. Latency
     and host bytes are at most `largest`."""
     found = READER.objects(given, "link", KEYS[:2])
@@ -70,7 +48,7 @@ def parse_link(given: Any, largest: int) -> Link:
     host_bytes = found.get("host_bytes")
     if host_bytes is not None:
         host_bytes = READER.whole(host_bytes, "link.host_bytes", below=largest + 1)
-    return Link(
+    return HostLink(
         float(found["to_host"]),
         float(found["to_device"]),
         READER.number(found.get("latency", 0), "link.latency", largest),

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphc.ir.host_link import HostLink
 from graphc.remat.given.gaps import Gap
-from graphc.remat.given.link import Event, Link
+from graphc.remat.given.link import Event
 from graphc.remat.given.problem import MOST_BYTES, Problem
 from graphc.scheduling.profile import Integers
 
@@ -47,7 +48,7 @@ def events_of(sequence: Iterable[int]) -> list[Event]:
 
 
 def placed(
-    problem: Problem, link: Link, sequence: Sequence[int], gaps: Sequence[Gap], spare: Integers
+    problem: Problem, link: HostLink, sequence: Sequence[int], gaps: Sequence[Gap], spare: Integers
 ) -> list[Event]:
     """Return the events of a sequence in which the values of `gaps` are on the host. `spare` has
     the bytes at each position that are free if they are there during their whole gaps."""
@@ -66,7 +67,7 @@ def placed(
 
 
 def unstalled(
-    problem: Problem, link: Link, sequence: Sequence[int], gaps: Iterable[Gap]
+    problem: Problem, link: HostLink, sequence: Sequence[int], gaps: Iterable[Gap]
 ) -> list[Copy]:
     """Return the copies of gaps at the positions at which they never stall computation, whatever
     bytes they take on the device. Gaps that are too short are left out."""
@@ -93,7 +94,7 @@ def _copies(gaps: Iterable[Gap]) -> list[Copy]:
 
 def _leave(
     problem: Problem,
-    link: Link,
+    link: HostLink,
     sequence: Sequence[int],
     copies: Sequence[Copy],
     spare: Integers,
@@ -141,7 +142,7 @@ def _leave(
 
 def _return(
     problem: Problem,
-    link: Link,
+    link: HostLink,
     copies: Sequence[Copy],
     times: Sequence[float],
     spare: Integers,

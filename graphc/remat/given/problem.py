@@ -34,8 +34,9 @@ from pathlib import Path
 from typing import Any
 
 from graphc.errors import ProblemError
+from graphc.ir.host_link import HostLink
 from graphc.json_fields import JsonReader
-from graphc.remat.given.link import Link, parse_link
+from graphc.remat.given.link import parse_link
 from graphc.scheduling import Arc
 from graphc.scheduling import problem as scheduling
 from graphc.scheduling.problem import Run
@@ -73,7 +74,7 @@ class Problem:
     fixed_bytes: int
     budget: int | None
     boundary: int | None = None
-    link: Link | None = None
+    link: HostLink | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

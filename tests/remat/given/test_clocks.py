@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from graphc.errors import ProblemError
-from graphc.remat.given import Event, Link, measure, replay
+from graphc.remat.given import Event, HostLink, measure, replay
 from graphc.remat.given.problem import parse_problem
 
 NODES = [
@@ -16,7 +16,7 @@ NODES = [
 ]
 
 
-def problem(link=Link(5.0, 10.0), nodes=NODES, **given):  # noqa: B008
+def problem(link=HostLink(5.0, 10.0), nodes=NODES, **given):  # noqa: B008
     return replace(parse_problem({"nodes": nodes, **given}), link=link)
 
 
@@ -37,7 +37,7 @@ def test_clocks_by_hand():
     assert (found.bytes_to_host, found.bytes_to_device, found.host_peak_bytes) == (10, 10, 10)
     assert found.peak_bytes == 35  # during node 1, beside its workspace
     assert measure(problem(), events("0 o0 1 d0 i0 2 3")).seconds == 7
-    slow = Link(1.0, 10.0)
+    slow = HostLink(1.0, 10.0)
     assert measure(problem(slow), events("0 o0 1 d0 i0 2 3")).seconds == 14  # 12 + 1 + 1
     assert measure(problem(replace(slow, latency=1.0)), events("0 o0 1 d0 i0 2 3")).seconds == 16
 
@@ -60,7 +60,7 @@ def test_copies_in_one_direction_are_in_order():
     early = events("0 o0 1 o1 2 d0 i0 d1 i1 3")
     # In 3 to 4 beside the copy out; with one lane it waits for it, from 5 on.
     assert measure(problem(nodes=nodes), early).seconds == 7
-    assert measure(problem(Link(5.0, 10.0, both_ways=False), nodes), early).seconds == 8
+    assert measure(problem(HostLink(5.0, 10.0, both_ways=False), nodes), early).seconds == 8
 
 
 def test_host_bytes_are_reused_after_the_copy_back():
@@ -77,8 +77,8 @@ def test_host_bytes_are_reused_after_the_copy_back():
     assert free.host_peak_bytes == 10
     assert free.seconds == 9
     # The second copy out starts at 5, when the first one is back, not at 4.
-    assert measure(problem(Link(5.0, 10.0, host_bytes=10), nodes), listed).seconds == 9
-    slow = Link(5.0, 2.0, host_bytes=10)
+    assert measure(problem(HostLink(5.0, 10.0, host_bytes=10), nodes), listed).seconds == 9
+    slow = HostLink(5.0, 2.0, host_bytes=10)
     # In 4 to 9, then out 9 to 11 instead of 4 to 6, then in 11 to 16.
     assert measure(problem(slow, nodes), listed).seconds == 17
     assert measure(problem(replace(slow, host_bytes=None), nodes), listed).seconds == 17
@@ -152,7 +152,7 @@ def test_bytes_beyond_the_limits_are_rejected():
     with pytest.raises(ProblemError, match="needs 35 bytes, the budget is 34"):
         measure(problem(), listed, 34)
     with pytest.raises(ProblemError, match="needs 10 bytes on the host, which has 9"):
-        measure(problem(Link(5.0, 10.0, host_bytes=9)), listed)
+        measure(problem(HostLink(5.0, 10.0, host_bytes=9)), listed)
 
 
 def test_bytes_of_a_copy_stay_until_the_drop():
@@ -193,4 +193,4 @@ def test_errors_name_the_entry_of_the_link(link, message):
     with pytest.raises(ProblemError, match=message):
         parse_problem({"nodes": NODES, "link": link})
     full = {"to_host": 2e9, "to_device": 1e9, "latency": 1e-5, "host_bytes": 7, "both_ways": False}
-    assert parse_problem({"nodes": NODES, "link": full}).link == Link(2e9, 1e9, 1e-5, 7, False)
+    assert parse_problem({"nodes": NODES, "link": full}).link == HostLink(2e9, 1e9, 1e-5, 7, False)

@@ -10,7 +10,7 @@ from remat.given.offload_optimum import TooManyStatesError, fastest
 from remat.problems import random_problem, random_training, training_chain
 
 from graphc.errors import BudgetError
-from graphc.remat.given import Event, Link, measure, replay, solve
+from graphc.remat.given import Event, HostLink, measure, replay, solve
 from graphc.remat.given.problem import parse_problem
 from graphc.remat.lower_bound import extra_cost
 
@@ -21,9 +21,9 @@ def tiny(seed):
     problem = random_training(3, seed) if is_chain else random_problem(6, seed, pinned=0.1)
     rate = 4.0 if is_chain else 20.0
     links = (
-        Link(rate, rate),
-        Link(rate / 2, rate, 1.0),
-        Link(2 * rate, rate, 0.5, None, False),
+        HostLink(rate, rate),
+        HostLink(rate / 2, rate, 1.0),
+        HostLink(2 * rate, rate, 0.5, None, False),
     )
     return replace(problem, link=links[seed // 2 % 3])
 
@@ -64,7 +64,7 @@ def test_plans_and_bounds_against_exhaustive_search():
 
 
 def with_link(problem, **fields):
-    return replace(problem, link=Link(**{"to_host": 40.0, "to_device": 40.0} | fields))
+    return replace(problem, link=HostLink(**{"to_host": 40.0, "to_device": 40.0} | fields))
 
 
 @pytest.mark.parametrize("layers", [20, 60])
@@ -144,12 +144,14 @@ def test_bounds_fall_with_the_rate_of_the_link():
     problem = training_chain(60)
     budget = replay(problem, problem.needed).peak_bytes // 3
     bounds = [
-        extra_cost(problem.steps, budget, Link(rate, rate)) for rate in np.geomspace(1, 1000, 8)
+        extra_cost(problem.steps, budget, HostLink(rate, rate)) for rate in np.geomspace(1, 1000, 8)
     ]
     alone = extra_cost(problem.steps, budget)
     assert bounds == sorted(bounds, reverse=True)
     assert alone >= bounds[0] > bounds[-1] == 0
-    assert extra_cost(problem.steps, budget, Link(9.0, 9.0, host_bytes=0)) == pytest.approx(alone)
+    assert extra_cost(problem.steps, budget, HostLink(9.0, 9.0, host_bytes=0)) == pytest.approx(
+        alone
+    )
 
 
 def test_bounds_by_hand():
@@ -165,7 +167,7 @@ def test_bounds_by_hand():
         {"id": 3, "cost": 1, "bytes": 1, "inputs": [2, 0]},
     ]
     problem = parse_problem({"nodes": nodes})
-    bounds = [extra_cost(problem.steps, 21, Link(rate, rate)) for rate in (0.001, 0.5, 1, 8)]
+    bounds = [extra_cost(problem.steps, 21, HostLink(rate, rate)) for rate in (0.001, 0.5, 1, 8)]
     assert bounds == pytest.approx([7.2, 3.6, 0, 0], abs=1e-5)
     slow = with_link(problem, to_host=0.5, to_device=0.5)
     assert fastest(slow, 21) == solve(slow, 21).cost == 12 + 9
