@@ -117,9 +117,15 @@ def measure(name: str, precision: str, options: argparse.Namespace) -> list[dict
 
 def offload_alone(problem: Problem, budget: int, seconds: float) -> float:
     """Return the seconds of the best plan found that recomputes nothing."""
-    found = offloaded(problem, budget, lambda _: [problem.needed], None, 0.0, seconds, False)
+    assert problem.link is not None, "the caller adds one"
+    steps = problem.steps
+    search = OffloadSearch(
+        steps, problem.link, budget, lambda _: [range(len(steps))], frozenset(),
+        limit=seconds, adds_recomputation=False,
+    )  # fmt: skip
+    found = search.run(None)
     assert found is not None, "every value may be copied"
-    return found.timing.seconds
+    return found.seconds
 
 
 def main() -> None:

@@ -31,8 +31,8 @@ from typing import NoReturn
 
 from graphc.errors import ProblemError
 from graphc.ir.host_link import HostLink
-from graphc.remat.given.link import Event
 from graphc.remat.given.problem import Problem
+from graphc.remat.offload.events import Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,8 @@
-"""The link between device and host memory of a problem given as data, and events of a schedule.
-
-With a link, values may be copied to host memory and fetched again later. A schedule is then a list
-of events in the order in which they are issued:
-
-    run n     compute node n
-    out v     begin the copy of the value v, which is live, to the host
-    drop v    free the device bytes of v, after waiting until its copy has ended
-    in v      allocate the bytes of v on the device and begin the copy back
-
-clocks.py defines when each event starts and ends.
-"""
+"""The link to host memory of a problem given as data."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from graphc.errors import ProblemError
 from graphc.ir.host_link import HostLink
@@ -25,15 +14,6 @@ KEYS = ("to_host", "to_device", "latency", "host_bytes", "both_ways")
 
 FASTEST = 2.0**60
 """The highest rate in bytes per second."""
-
-Kind = Literal["run", "out", "drop", "in"]
-
-
-class Event(NamedTuple):
-    """An event of a schedule: its kind, and a node for `run`, else a value."""
-
-    kind: Kind
-    number: int
 
 
 def parse_link(given: Any, largest: int) -> HostLink:

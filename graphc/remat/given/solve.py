@@ -12,7 +12,7 @@ error reports the fewest bytes found: those of the solver's smallest schedule, o
 budgets for the greedy.
 
 If the problem has a link to the host, half of the time goes to recomputation alone, and the rest to
-plans that also copy values to the host (offload.py).
+plans that also copy values to the host (graphc/remat/offload).
 
 The number of attempts depends on time, so larger problems may have other schedules on other
 machines. Each attempt is deterministic.
@@ -23,7 +23,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.errors import BudgetError, ProblemError
@@ -32,13 +32,12 @@ from graphc.remat.fill import fill
 from graphc.remat.given import exact
 from graphc.remat.given.clocks import measure
 from graphc.remat.given.evict import Weights, run_within
-from graphc.remat.given.link import Event
-from graphc.remat.given.offload import offloaded
-from graphc.remat.given.placement import events_of
 from graphc.remat.given.problem import Problem
 from graphc.remat.given.replay import live_during, replay
 from graphc.remat.local_search import iterate
 from graphc.remat.lower_bound import extra_cost
+from graphc.remat.offload.events import Event, events_of
+from graphc.remat.offload.search import OffloadSearch
 from graphc.remat.solver import Solver
 
 SECONDS = 10.0
@@ -163,11 +162,45 @@ def _linked(problem: Problem, limit: int | None, seconds: float, started: float)
             yield attempt[1]
 
     left = max(0.0, started + seconds - time.perf_counter())
-    plan = offloaded(problem, limit, schedules, alone, bound, left)
+    plan = _offloaded(problem, limit, schedules, alone, bound, left)
     if plan is None:
         raise _does_not_fit(problem, limit, fewest)
     cost = None if alone is None else measured.cost
-    return _linked_solution(problem, plan.events, bound, cost, started)
+    return _linked_solution(problem, plan, bound, cost, started)
+
+
+def _offloaded(
+    problem: Problem,
+    limit: int,
+    schedules: Callable[[int], Iterable[Sequence[int]]],
+    start: Sequence[int] | None,
+    bound: float,
+    seconds: float,
+) -> list[Event] | None:
+    """Return the events of the fastest plan with copies found within `limit` bytes, or None.
+
+    `schedules` and `start` are sequences of nodes; the search has the numbers of needed nodes and
+    of their values.
+    """
+    assert problem.link is not None, "the caller checks"
+    nodes = problem.needed
+    step = {node: number for number, node in enumerate(nodes)}
+    values = [value for node in nodes for value in problem.values[node]]
+    pinned = (number for number, v in enumerate(values) if problem.producer[v] in problem.pinned)
+
+    def numbered(capacity: int) -> Iterator[list[int]]:
+        return ([step[node] for node in sequence] for sequence in schedules(capacity))
+
+    search = OffloadSearch(
+        problem.steps, problem.link, limit, numbered, frozenset(pinned), bound, seconds
+    )
+    plan = search.run(None if start is None else [step[node] for node in start])
+    if plan is None:
+        return None
+    return [
+        Event(kind, nodes[number] if kind == "run" else values[number])
+        for kind, number in plan.events
+    ]
 
 
 def _by_recomputation(

@@ -10,12 +10,12 @@ that the later ones made unnecessary, in reverse order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from graphc.remat.given.problem import Problem
+from graphc.scheduling.problem import Problem
 from graphc.scheduling.profile import Integers
 
 
@@ -29,25 +29,27 @@ class Gap:
     value: int
 
 
-def gaps_of(problem: Problem, sequence: Sequence[int]) -> list[Gap]:
-    """Return the gaps of a schedule of nodes, in the order of production. Values without bytes and
-    values of pinned nodes have none."""
+def gaps_of(steps: Problem, sequence: Sequence[int], resident: Container[int]) -> list[Gap]:
+    """Return the gaps of a schedule, in the order of production. Values without bytes, values
+    without a producer and `resident` values have none."""
     made: dict[int, int] = {}
     used: dict[int, int] = {}
     found = []
 
     def use(value: int, at: int) -> None:
-        may_go = problem.bytes[value] and problem.producer[value] not in problem.pinned
+        if value not in made:
+            return
+        may_go = steps.bytes[value] and value not in resident
         if may_go and at > used[value] + 1:
             found.append(Gap(made[value], used[value], at, value))
         used[value] = at
 
-    for at, node in enumerate(sequence):
-        for value in dict.fromkeys(problem.inputs[node]):
+    for at, step in enumerate(sequence):
+        for value in steps.inputs[step]:
             use(value, at)
-        for value in problem.values[node]:
+        for value in steps.outputs[step]:
             made[value] = used[value] = at
-    for value in problem.live_out:
+    for value in steps.live_out:
         use(value, len(sequence))
     return sorted(found)
 

@@ -1,6 +1,6 @@
 """Places the copies of chosen gaps in a schedule: events whose bytes fit, with few stalls.
 
-Given are a sequence of nodes and its gaps (gaps.py), without whose values it fits the budget. What
+Given are a sequence of steps and its gaps (gaps.py), without whose values it fits the budget. What
 is spare at each position holds values that have not left yet or are back early.
 
 Out. Copies begin in the order of production, as soon as a value is made. A value is dropped when
@@ -11,7 +11,7 @@ In. Copies back are in the order of the next uses. Backwards from the last one, 
 that it and all later ones still arrive in time. From there the value must fit up to its use;
 otherwise the copy begins at the first later position from which it does.
 
-Times are estimates, since the wait for a copy back delays all later events. The clocks of clocks.py
+Times are estimates, since the wait for a copy back delays all later events. The clocks of events.py
 measure the result.
 """
 
@@ -25,10 +25,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphc.ir.host_link import HostLink
-from graphc.remat.given.gaps import Gap
-from graphc.remat.given.link import Event
-from graphc.remat.given.problem import MOST_BYTES, Problem
+from graphc.remat.offload.events import Event
+from graphc.remat.offload.gaps import Gap
+from graphc.scheduling.problem import Problem
 from graphc.scheduling.profile import Integers
+
+UNLIMITED = 2**60
+"""More bytes than all values have."""
 
 
 @dataclass(slots=True)
@@ -42,44 +45,39 @@ class Copy:
     fetch: int = -1
 
 
-def events_of(sequence: Iterable[int]) -> list[Event]:
-    """Return a schedule without copies as events."""
-    return [Event("run", node) for node in sequence]
-
-
 def placed(
-    problem: Problem, link: HostLink, sequence: Sequence[int], gaps: Sequence[Gap], spare: Integers
+    steps: Problem, link: HostLink, sequence: Sequence[int], gaps: Sequence[Gap], spare: Integers
 ) -> list[Event]:
     """Return the events of a sequence in which the values of `gaps` are on the host. `spare` has
     the bytes at each position that are free if they are there during their whole gaps."""
     gaps = list(gaps)
     while True:
         copies = _copies(gaps)
-        times, late = _leave(problem, link, sequence, copies, spare)
+        times, late = _leave(steps, link, sequence, copies, spare)
         if not late:
             break
         gaps = [gap for gap in gaps if gap not in late]
         spare = spare.copy()
         for gap in late:
-            spare[gap.start + 1 : gap.stop] -= problem.bytes[gap.value]
-    _return(problem, link, copies, times, spare)
+            spare[gap.start + 1 : gap.stop] -= steps.bytes[gap.value]
+    _return(steps, link, copies, times, spare)
     return _events(sequence, copies)
 
 
 def unstalled(
-    problem: Problem, link: HostLink, sequence: Sequence[int], gaps: Iterable[Gap]
+    steps: Problem, link: HostLink, sequence: Sequence[int], gaps: Iterable[Gap]
 ) -> list[Copy]:
     """Return the copies of gaps at the positions at which they never stall computation, whatever
     bytes they take on the device. Gaps that are too short are left out."""
     gaps = list(gaps)
-    spare = np.full(len(sequence), MOST_BYTES)
+    spare = np.full(len(sequence), UNLIMITED)
     copies, times = _copies(gaps), [0.0]
     late = set(gaps)
     while late:
         copies = _copies(gaps)
-        times, late = _leave(problem, link, sequence, copies, spare)
+        times, late = _leave(steps, link, sequence, copies, spare)
         gaps = [gap for gap in gaps if gap not in late]
-    _return(problem, link, copies, times, spare)
+    _return(steps, link, copies, times, spare)
     return [copy for copy in copies if copy.fetch > copy.drop]
 
 
@@ -93,7 +91,7 @@ def _copies(gaps: Iterable[Gap]) -> list[Copy]:
 
 
 def _leave(
-    problem: Problem,
+    steps: Problem,
     link: HostLink,
     sequence: Sequence[int],
     copies: Sequence[Copy],
@@ -119,11 +117,11 @@ def _leave(
     for at in range(len(sequence) + 1):
         for copy in begun.get(at, ()):
             heapq.heappush(pending, (ready[copy.gap], copy.gap))
-            resident += problem.bytes[copy.gap.value]
+            resident += steps.bytes[copy.gap.value]
         free = spare[at] if at < len(sequence) else resident
         while pending and (pending[0][0] <= now or resident > free):
             end, gap = heapq.heappop(pending)
-            resident -= problem.bytes[gap.value]
+            resident -= steps.bytes[gap.value]
             if gap.stop <= at:
                 late.add(gap)
                 # The value stays, so its bytes are no longer spare at any position.
@@ -132,16 +130,16 @@ def _leave(
             by_gap[gap].drop = at
         times.append(now)
         if at < len(sequence):
-            now += problem.cost[sequence[at]]
+            now += steps.cost[sequence[at]]
         for copy in issued.get(at, ()):
-            lane = max(lane, now) + link.out_seconds(problem.bytes[copy.gap.value])
+            lane = max(lane, now) + link.out_seconds(steps.bytes[copy.gap.value])
             ready[copy.gap] = lane
     late.update(gap for _, gap in pending)
     return times, late
 
 
 def _return(
-    problem: Problem,
+    steps: Problem,
     link: HostLink,
     copies: Sequence[Copy],
     times: Sequence[float],
@@ -150,16 +148,16 @@ def _return(
     """Set the positions at which copies back begin."""
     spare = spare.copy()
     for copy in copies:
-        spare[copy.gap.start + 1 : copy.drop] -= problem.bytes[copy.gap.value]
+        spare[copy.gap.start + 1 : copy.drop] -= steps.bytes[copy.gap.value]
     ordered = sorted(copies, key=lambda copy: (copy.gap.stop, copy.gap.value))
     start = times[-1]
     for copy in reversed(ordered):
-        size = problem.bytes[copy.gap.value]
+        size = steps.bytes[copy.gap.value]
         start = min(times[copy.gap.stop], start) - link.in_seconds(size)
         copy.fetch = max(copy.drop + 1, bisect_right(times, start) - 1)
     earliest = 0
     for copy in ordered:
-        size, stop = problem.bytes[copy.gap.value], copy.gap.stop
+        size, stop = steps.bytes[copy.gap.value], copy.gap.stop
         fetch = stop
         while fetch > max(copy.fetch, earliest) and spare[fetch - 1] >= size:
             fetch -= 1
@@ -177,6 +175,6 @@ def _events(sequence: Sequence[int], copies: Sequence[Copy]) -> list[Event]:
     for copy in sorted(copies, key=lambda copy: (copy.gap.stop, copy.gap.value)):
         before.setdefault(copy.fetch, []).append(Event("in", copy.gap.value))
     events: list[Event] = []
-    for at, node in enumerate(sequence):
-        events += [*before.get(at, ()), Event("run", node), *after.get(at, ())]
+    for at, step in enumerate(sequence):
+        events += [*before.get(at, ()), Event("run", step), *after.get(at, ())]
     return events + before.get(len(sequence), [])

@@ -2,7 +2,7 @@
 
 A schedule for the budget B is built in two steps:
 
-    1. a schedule with recomputation alone for a capacity C ≥ B (solver.py, evict.py, exact.py)
+    1. a schedule with recomputation alone for a capacity C ≥ B, which the caller provides
     2. copies to the host of enough values for a peak of B (gaps.py), placed with few stalls
        (placement.py)
 
@@ -14,7 +14,7 @@ factors φ, then those between the best one and its neighbors. The lower bound h
 
 Last, local search at the best capacity: one value after the other is banned from the host, and the
 plan is kept if it is faster. This finds values whose copies fit the lanes better, since the choice
-of gaps ignores sizes. Plans are compared by the clocks of clocks.py, so none is slower than
+of gaps ignores sizes. Plans are compared by the clocks of events.py, so none is slower than
 recomputation alone.
 """
 
@@ -26,12 +26,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphc.remat.given.beside_copies import evicted_beside
-from graphc.remat.given.clocks import Timing, measure
-from graphc.remat.given.gaps import Gap, chosen, gaps_of
-from graphc.remat.given.link import Event
-from graphc.remat.given.placement import events_of, placed, unstalled
-from graphc.remat.given.problem import Problem
+from graphc.ir.host_link import HostLink
+from graphc.remat.offload.beside_copies import evicted_beside
+from graphc.remat.offload.events import Event, events_of, seconds_of
+from graphc.remat.offload.gaps import Gap, chosen, gaps_of
+from graphc.remat.offload.placement import placed, unstalled
+from graphc.scheduling.problem import Problem
 
 PARTS = (1.0, 0.75, 1.2, 0.5, 0.9, 1.6, 0.25, 2.5)
 """Capacities tried first above the budget, as fractions of the bytes that the link can copy before
@@ -41,25 +41,31 @@ REFINEMENTS = 4
 """Maximum number of times that the capacities beside the best one are tried."""
 
 EFFORT, MOST = 200_000, 200
-"""Limits of the placements of the local search, as a product with the number of nodes and
+"""Limits of the placements of the local search, as a product with the number of steps and
 absolutely."""
 
 PRECISION = 1e-9
 
 Schedules = Callable[[int], Iterable[Sequence[int]]]
-"""Returns schedules of nodes with recomputation alone for a capacity in bytes."""
+"""Returns schedules with recomputation alone for a capacity in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadPlan:
-    """A schedule with copies to the host, with its measures."""
+    """A schedule with copies to the host, its seconds, and those of its steps alone."""
 
     events: list[Event]
-    timing: Timing
+    seconds: float
+    run_seconds: float
+
+    @property
+    def stalls(self) -> float:
+        """The seconds during which computation waits for copies."""
+        return max(0.0, self.seconds - self.run_seconds)
 
 
 @dataclass(frozen=True, slots=True)
-class _Base:
+class Base:
     """A schedule with recomputation alone, its live bytes by position, and its gaps."""
 
     sequence: Sequence[int]
@@ -67,52 +73,44 @@ class _Base:
     gaps: list[Gap]
 
 
-def offloaded(
-    problem: Problem,
-    budget: int,
-    schedules: Schedules,
-    start: Sequence[int] | None,
-    bound: float,
-    seconds: float,
-    adds_recomputation: bool = True,
-) -> OffloadPlan | None:
-    """Return the fastest plan found within `budget` bytes, or None if none fits. It is at least as
-    fast as `start`, a schedule without copies that fits. The search ends at `bound` seconds, or
-    after `seconds`, but tries at least until a plan fits. With `adds_recomputation`, more may be
-    recomputed than in `schedules`, instead of stalls."""
-    search = _Search(problem, budget, schedules, bound, seconds, adds_recomputation)
-    return search.run(start)
+class OffloadSearch:
+    """A search for the fastest plan within a budget of bytes.
 
+    `schedules` returns schedules without copies for a capacity. `resident` values are never copied.
+    The search ends at `bound` seconds, or after `limit` seconds, but tries at least until a plan
+    fits. With `adds_recomputation`, more may be recomputed than in `schedules`, instead of stalls.
 
-class _Search:
-    """A search for one budget. `tried` has the seconds by capacity, infinite without a plan."""
+    `tried` has the seconds by capacity, infinite without a plan. `best_base` is the schedule whose
+    copies `best` has.
+    """
 
     def __init__(
         self,
-        problem: Problem,
+        steps: Problem,
+        link: HostLink,
         budget: int,
         schedules: Schedules,
-        bound: float,
-        seconds: float,
-        adds_recomputation: bool,
+        resident: frozenset[int],
+        bound: float = 0.0,
+        limit: float = float("inf"),
+        adds_recomputation: bool = True,
     ) -> None:
-        assert problem.link is not None, "copies need a link"
-        self.problem, self.link, self.budget = problem, problem.link, budget
-        self.schedules, self.bound = schedules, bound
+        self.steps, self.link, self.budget = steps, link, budget
+        self.schedules, self.resident, self.bound = schedules, resident, bound
         self.adds_recomputation = adds_recomputation
-        self.deadline = time.perf_counter() + seconds
-        self.step = {node: step for step, node in enumerate(problem.needed)}
+        self.deadline = time.perf_counter() + limit
         self.best: OffloadPlan | None = None
-        self.best_base: _Base | None = None
+        self.best_base: Base | None = None
         self.best_capacity = budget
         self.tried: dict[int, float] = {}
         self.seen: set[tuple[int, ...]] = set()
 
     def run(self, start: Sequence[int] | None) -> OffloadPlan | None:
+        """Return the fastest plan found, or None if none fits. It is at least as fast as `start`, a
+        schedule without copies that fits."""
         if start is not None:
-            events = events_of(start)
-            self.best = OffloadPlan(events, measure(self.problem, events, self.budget))
-            self.tried[self.budget] = self.best.timing.seconds
+            self.best = self.measured(events_of(start))
+            self.tried[self.budget] = self.best.seconds
         for capacity in self.first_capacities():
             if self.is_optimal or (self.best_base and self.is_late):
                 break
@@ -130,14 +128,23 @@ class _Search:
 
     @property
     def is_optimal(self) -> bool:
-        return self.best is not None and self.best.timing.seconds <= self.bound * (1 + PRECISION)
+        return self.best is not None and self.best.seconds <= self.bound * (1 + PRECISION)
+
+    def measured(self, events: list[Event]) -> OffloadPlan:
+        """Return the plan of events, with its seconds."""
+        run_seconds = self.steps.cost_of(each.number for each in events if each.kind == "run")
+        return OffloadPlan(events, seconds_of(self.steps, self.link, events), run_seconds)
+
+    def base(self, sequence: Sequence[int]) -> Base:
+        """Return a schedule with its live bytes and gaps."""
+        gaps = gaps_of(self.steps, sequence, self.resident)
+        return Base(sequence, self.levels(sequence), gaps)
 
     def first_capacities(self) -> list[int]:
         """Return capacities above the budget, the peak without recomputation, and the budget."""
-        levels = self.levels(self.problem.needed)
+        levels = self.levels(range(len(self.steps)))
         peak = int(levels.max())
-        before = self.problem.needed[: int(levels.argmax()) + 1]
-        reach = self.link.to_host * sum(self.problem.cost[node] for node in before)
+        reach = self.link.to_host * self.steps.cost_of(range(int(levels.argmax()) + 1))
         if self.link.host_bytes is not None:
             reach = min(reach, self.link.host_bytes)
         found = [self.budget + int(part * min(reach, peak)) for part in PARTS]
@@ -165,61 +172,61 @@ class _Search:
         for sequence in self.schedules(capacity):
             if tuple(sequence) not in self.seen:
                 self.seen.add(tuple(sequence))
-                base = _Base(sequence, self.levels(sequence), gaps_of(self.problem, sequence))
-                found = self.planned(base)
+                base = self.base(sequence)
+                found = self.planned(base, self.budget)
                 self.record(capacity, base, found)
-                stalls = found is None or found.timing.stalls > 0
+                stalls = found is None or found.stalls > 0
                 beside = self.beside(base) if stalls and self.adds_recomputation else None
                 if beside is not None:
-                    self.record(capacity, beside, self.planned(beside))
+                    self.record(capacity, beside, self.planned(beside, self.budget))
         self.tried.setdefault(capacity, float("inf"))
 
-    def record(self, capacity: int, base: _Base, found: OffloadPlan | None) -> None:
+    def record(self, capacity: int, base: Base, found: OffloadPlan | None) -> None:
         """Record the plan of a schedule for a capacity."""
         if found is not None:
-            seconds = found.timing.seconds
-            self.tried[capacity] = min(seconds, self.tried.get(capacity, seconds))
+            self.tried[capacity] = min(found.seconds, self.tried.get(capacity, found.seconds))
             if self.take(found):
                 self.best_base, self.best_capacity = base, capacity
 
-    def beside(self, base: _Base) -> _Base | None:
+    def beside(self, base: Base) -> Base | None:
         """Return a schedule with more recomputation instead of stalls; its gaps are those of the
         values that are copied without stalls."""
-        problem, excess = self.problem, base.levels - self.budget
-        gaps, _ = chosen(base.gaps, problem.bytes, excess, self.link.host_bytes)
-        copies = unstalled(problem, self.link, base.sequence, gaps)
-        found = evicted_beside(problem, base.sequence, copies, self.budget)
+        excess = base.levels - self.budget
+        gaps, _ = chosen(base.gaps, self.steps.bytes, excess, self.link.host_bytes)
+        copies = unstalled(self.steps, self.link, base.sequence, gaps)
+        found = evicted_beside(self.steps, base.sequence, copies, self.budget)
         if found is None:
             return None
         copied = {copy.gap.value for copy in copies}
-        return _Base(
-            found, self.levels(found), [g for g in gaps_of(problem, found) if g.value in copied]
-        )
+        again = self.base(found)
+        return Base(found, again.levels, [gap for gap in again.gaps if gap.value in copied])
 
     def take(self, found: OffloadPlan) -> bool:
         """Keep a plan if it is the fastest so far."""
-        limit = float("inf") if self.best is None else self.best.timing.seconds * (1 - PRECISION)
-        if found.timing.seconds < limit:
+        limit = float("inf") if self.best is None else self.best.seconds * (1 - PRECISION)
+        if found.seconds < limit:
             self.best = found
             return True
         return False
 
-    def planned(self, base: _Base, banned: frozenset[Gap] = frozenset()) -> OffloadPlan | None:
-        """Return a plan for a schedule, in which the `banned` gaps stay on the device."""
+    def planned(
+        self, base: Base, budget: int, banned: frozenset[Gap] = frozenset()
+    ) -> OffloadPlan | None:
+        """Return a plan for a schedule within `budget` bytes, in which the `banned` gaps stay on
+        the device; None if copies do not suffice."""
         gaps = [gap for gap in base.gaps if gap not in banned]
-        size, excess = self.problem.bytes, base.levels - self.budget
+        size, excess = self.steps.bytes, base.levels - budget
         found, is_enough = chosen(gaps, size, excess, self.link.host_bytes)
         if not is_enough:
             return None
         spare = -excess
         for gap in found:
             spare[gap.start + 1 : gap.stop] += size[gap.value]
-        events = placed(self.problem, self.link, base.sequence, found, spare)
-        return OffloadPlan(events, measure(self.problem, events, self.budget))
+        return self.measured(placed(self.steps, self.link, base.sequence, found, spare))
 
-    def improve(self, base: _Base) -> None:
+    def improve(self, base: Base) -> None:
         """Ban one gap after the other from the host, and keep what is faster."""
-        left = min(MOST, EFFORT // len(self.problem))
+        left = min(MOST, EFFORT // len(self.steps))
         banned: frozenset[Gap] = frozenset()
         improves = True
         while improves:
@@ -228,16 +235,16 @@ class _Search:
                 if not left or self.is_optimal or self.is_late:
                     return
                 left -= 1
-                found = self.planned(base, banned | {gap})
+                found = self.planned(base, self.budget, banned | {gap})
                 if found is not None and self.take(found):
                     banned, improves = banned | {gap}, True
 
-    def used(self, base: _Base, banned: frozenset[Gap]) -> list[Gap]:
+    def used(self, base: Base, banned: frozenset[Gap]) -> list[Gap]:
         """Return the gaps of the values on the host in the best plan."""
         assert self.best is not None, "a base has a plan"
         copied = {event.number for event in self.best.events if event.kind == "out"}
         return [gap for gap in base.gaps if gap.value in copied and gap not in banned]
 
     def levels(self, sequence: Iterable[int]) -> np.ndarray:
-        steps = self.problem.steps
-        return steps.levels([self.step[node] for node in sequence]) + steps.fixed_bytes
+        """Return the live bytes by position of a schedule, with those that are always live."""
+        return self.steps.levels(list(sequence)) + self.steps.fixed_bytes

@@ -18,8 +18,7 @@ from functools import cached_property
 
 from graphc.remat.evict import evict
 from graphc.remat.fill import fill
-from graphc.remat.given.placement import Copy
-from graphc.remat.given.problem import Problem
+from graphc.remat.offload.placement import Copy
 from graphc.scheduling import problem as scheduling
 
 
@@ -47,20 +46,17 @@ class _WithCopies(scheduling.Problem):
 
 
 def evicted_beside(
-    problem: Problem, sequence: Sequence[int], copies: Sequence[Copy], budget: int
+    steps: scheduling.Problem, sequence: Sequence[int], copies: Sequence[Copy], budget: int
 ) -> list[int] | None:
-    """Return a sequence of nodes with more recomputation that fits the budget if the values of
-    `copies` are on the host from their drops to their fetches; None if eviction fails."""
-    steps = problem.steps
-    index = {node: step for step, node in enumerate(problem.needed)}
-    place = {value: number for number, value in enumerate(_values(problem))}
+    """Return a sequence with more recomputation that fits the budget if the values of `copies` are
+    on the host from their drops to their fetches; None if eviction fails."""
     inputs: list[tuple[int, ...]] = []
     outputs: list[tuple[int, ...]] = []
     before: dict[int, list[int]] = {}
     ordered = sorted(copies, key=lambda copy: copy.gap.stop)
     for copy in (*copies, *ordered):
         is_drop = len(inputs) < len(copies)
-        value = (place[copy.gap.value],)
+        value = (copy.gap.value,)
         inputs.append(value if is_drop and copy.leaves else ())
         outputs.append(() if is_drop else value)
         before.setdefault(copy.drop if is_drop else copy.fetch, []).append(
@@ -81,16 +77,10 @@ def evicted_beside(
     )
     object.__setattr__(mixed, "count", len(steps))
     whole: list[int] = []
-    for at, node in enumerate(sequence):
-        whole += [*before.get(at, ()), index[node]]
+    for at, step in enumerate(sequence):
+        whole += [*before.get(at, ()), step]
     whole += before.get(len(sequence), [])
     found = evict(mixed, whole, budget)
     if found is None:
         return None
-    filled = fill(mixed, found, budget)
-    return [problem.needed[step] for step in filled if step < len(steps)]
-
-
-def _values(problem: Problem) -> list[int]:
-    """Return the values of needed nodes, in the order of the steps' numbers."""
-    return [value for node in problem.needed for value in problem.values[node]]
+    return [step for step in fill(mixed, found, budget) if step < len(steps)]

@@ -1,0 +1,1 @@
+"""Schedules that copy values to host memory and back, beside recomputation."""
