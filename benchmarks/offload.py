@@ -22,8 +22,8 @@ from graphc.models import MODELS
 from graphc.options import PlanOptions
 from graphc.pipeline import Compilation, before, run, traced
 from graphc.remat.given import HostLink, Problem, replay, solve
-from graphc.remat.given.offload import offloaded
 from graphc.remat.given.problem import parse_problem
+from graphc.remat.offload.search import OffloadSearch
 from graphc.remat.training_graph import TrainingGraph
 from graphc.scheduling.problem import Problem as Steps
 
