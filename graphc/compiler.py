@@ -106,7 +106,7 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
     with collection_paused():
         compilation = Compilation(options)
         plans = planner(run(traced(options), before("recompute"), compilation), compilation)
-        found = plans.frontier()
+        found = plans.frontier(options.host_bytes)
         bound = min(plans.bound_bytes, found[0].arena_bytes)
         return [
             FrontierPoint(
@@ -114,7 +114,9 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
                 point.feature_map_bytes,
                 point.extra_time,
                 point.extra_flops,
-                plans.extra_time_bound(point.arena_bytes, maps_only=False),
+                plans.extra_time_bound(
+                    point.arena_bytes, maps_only=False, host_budget=options.host_bytes
+                ),
                 bound,
             )
             for point in found

@@ -26,7 +26,6 @@ from graphc.ir.device import (
     profiles_with_memory,
 )
 from graphc.ir.graph import Value
-from graphc.ir.types import parse_bytes
 from graphc.keywords import Flag, Options, now_required, option
 from graphc.optim import Optimizer
 from graphc.optim.rates import check_elementwise
@@ -35,25 +34,17 @@ from graphc.plans.costs import Costs, load_costs
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import (
     ALLOCATE,
-    RECOMPUTE,
     Allocate,
     Recompute,
     check_alignment,
 )
 from graphc.plans.streams import MOST_STREAMS
+from graphc.recompute_options import HostOptions, RecomputeOptions
 from graphc.step_options import NetworkOptions, StepOptions, true_false_or_none
 from graphc.target import Target, target_of
 
 AUTO = "auto"
 """The device name for the GPU of this machine, or its CPU if there is none."""
-
-
-def _check_part_of_flops(name: str, given: object) -> None:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
-        raise OptionError(
-            f"{name} must be a fraction of a step's flops of at least 0, such as 0.33, got "
-            f"{given!r}"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,81 +122,6 @@ class PlacementOptions(Options):
         "out during the next step.",
         flag=Flag("on a GPU: arena slots to copy feeds during a step", action="store_true"),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecomputeOptions(Options):
-    """Options that select what is recomputed."""
-
-    recompute: Recompute | None = option(
-        None,
-        "The recomputation policy, one of {choices}, by default ``none``. ``mirror`` recomputes "
-        "nodes marked by `graphc.mirror`; ``cheap`` all except products; ``segments`` the inner "
-        "values of each `graphc.segment` (Alg. 1). ``sublinear`` (Alg. 3) saves about the square "
-        "root of the feature maps for one extra forward pass; ``recursive`` saves about their "
-        "logarithm for several. ``optimal`` meets one of the next three options, each of which "
-        "implies it; without them, it chooses the knee of the curve of bytes against time.",
-        choices=RECOMPUTE,
-        flag=Flag("{choices} (default: {default})", metavar="P", unset="none"),
-    )
-    budget: int | str | None = option(
-        None,
-        'The limit of the whole arena, in bytes or as ``"7GiB"``; minimizes the time within it.',
-        check=parse_bytes,
-        flag=Flag("limit of the whole arena, such as 7GiB; minimizes time", metavar="B"),
-    )
-    feature_map_budget: int | str | None = option(
-        None,
-        "The limit of the paper's measure, in bytes; minimizes the time within it.",
-        check=parse_bytes,
-        flag=Flag("limit of the paper's measure of bytes; minimizes time", metavar="B"),
-    )
-    max_extra_flops: float | None = option(
-        None,
-        "The limit of recomputed flops, as a fraction of a step; minimizes the bytes within it.",
-        check=_check_part_of_flops,
-        flag=Flag(
-            "limit of recomputed flops, such as 0.33 of a step; minimizes bytes",
-            metavar="F",
-            parse=float,
-        ),
-    )
-
-    def check(self) -> None:
-        """Check each option, and that at most one option determines what is recomputed."""
-        super().check()
-        given = self._given_goals
-        if len(given) > 1:
-            raise OptionError(
-                f"give only one of {' and '.join(given)}; each of them determines the plan"
-            )
-        if given and self.recompute not in (None, "optimal"):
-            raise OptionError(
-                f"a budget determines what is recomputed; omit recompute={self.recompute!r} or "
-                f"{given[0]}"
-            )
-
-    @property
-    def _given_goals(self) -> list[str]:
-        return [name for name in GOALS if getattr(self, name) is not None]
-
-    @cached_property
-    def goal(self) -> Goal | None:
-        """The goal of the plan; None if no option of `GOALS` is given."""
-        if self.max_extra_flops is not None:
-            return Goal(max_extra_flops=float(self.max_extra_flops))
-        for name in self._given_goals:
-            return Goal(**{name: parse_bytes(name, getattr(self, name))})
-        return None
-
-    @property
-    def policy(self) -> Recompute:
-        """The recomputation policy: a goal implies ``optimal``."""
-        return (self.recompute or "none") if self.goal is None else "optimal"
-
-
-GOALS = ("budget", "feature_map_budget", "max_extra_flops")
-"""The options that set the goal of a plan."""
 
 
 @dataclass(frozen=True)
@@ -333,8 +249,24 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
         return self.target.fuses if self.fuse is None else self.fuse
 
 
+def _check_host(host: HostOptions, options: PlanningOptions) -> None:
+    """Check that the other options of a plan permit copies to the host, if there are any."""
+    if host.host_budget is None:
+        return
+    refused = {
+        "streams": options.streams > 1,
+        "ranks": options.ranks > 1,
+        "allocate": options.allocate == "none",
+    }
+    for name in (name for name, is_given in refused.items() if is_given):
+        raise OptionError(
+            f"copies to the host do not support {name}={getattr(options, name)!r}; omit {name} or "
+            "host_budget"
+        )
+
+
 @dataclass(frozen=True)
-class FrontierOptions(PlanningOptions):
+class FrontierOptions(HostOptions, PlanningOptions):
     """The options of `frontier`, which makes plans for all budgets."""
 
     loss: Value = field(metadata=now_required(NetworkOptions, "loss"))
@@ -349,6 +281,7 @@ class FrontierOptions(PlanningOptions):
                 "a frontier supports only one stream; omit streams, and plan with a budget to "
                 "see the bytes of more streams"
             )
+        _check_host(self, self)
 
 
 @dataclass(frozen=True)
@@ -378,6 +311,7 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
                 "recomputation requires a training step; give an optimizer, or omit "
                 f"recompute={self.policy!r}"
             )
+        _check_host(self, self)
 
     @property
     def policy(self) -> Recompute:

@@ -15,9 +15,9 @@ from graphc.cli.terminal import WIDTH
 from graphc.errors import BudgetError, GraphcError
 from graphc.ir.device_memory import GIB, MIB, DeviceMemory
 from graphc.ir.types import format_bytes
-from graphc.options import GOALS
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
+from graphc.recompute_options import GOALS
 from graphc.runtime.memory import memory_of
 
 POLICIES: tuple[dict[str, Any], ...] = (

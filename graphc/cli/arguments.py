@@ -14,7 +14,8 @@ from graphc import files
 from graphc.errors import OptionError, did_you_mean, given_twice, quoted, whole_number
 from graphc.keywords import Option, Options, declared
 from graphc.optim import OPTIMIZERS
-from graphc.options import GOALS, PlanOptions
+from graphc.options import PlanOptions
+from graphc.recompute_options import GOALS
 from graphc.step_options import StepOptions
 from graphc.training.recipe import Recipe
 
@@ -68,7 +69,7 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
     add_options(parser, PlanOptions, ("allocate", "recompute", "dump"))
     add_order(parser)
     group = parser.add_argument_group("recomputation by budget, at most one")
-    add_options(group, PlanOptions, GOALS)
+    add_options(group, PlanOptions, (*GOALS, "host_budget"))
     add_costs(parser)
 
 

@@ -20,10 +20,11 @@ from graphc.errors import OptionError, quoted, whole_number
 from graphc.families import plan_family
 from graphc.ir.types import format_bytes
 from graphc.models import MODELS
-from graphc.options import GOALS, PlanOptions
+from graphc.options import PlanOptions
 from graphc.plans.family import FamilyPlan
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
+from graphc.recompute_options import GOALS
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands

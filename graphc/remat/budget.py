@@ -25,16 +25,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from operator import attrgetter
 
 from graphc.allocation.allocate import Allocation
+from graphc.errors import BudgetError
 from graphc.ir.graph import Graph
+from graphc.ir.host_link import HostLink
+from graphc.ir.links import host_link
 from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
 from graphc.remat.evaluations import ORDER_SAVES, Evaluations
+from graphc.remat.host_plans import HostPlans
 from graphc.remat.lower_bound import extra_cost, least_bytes
 from graphc.remat.points import Point, between, faster, knee_of, undominated
 from graphc.remat.policies import POLICIES, Sequences, with_sequence
@@ -76,9 +81,9 @@ class BudgetPlanner:
         least, evaluations = self.bound_bytes, self.evaluations
         evaluations.trials = Trials(str(goal), goal.budget, bound_bytes=least)
         if goal.budget is not None:
-            bound = self.extra_time_bound(goal.budget, maps_only=False)
+            bound = self.extra_time_bound(goal.budget, False, goal.host_budget)
             evaluations.trials.time_bound = bound
-            point = self.within(goal.budget, maps_only=False)
+            point = self._on_both(goal.budget, goal.host_budget, bound)
         elif (most := goal.feature_map_budget) is not None:
             bound = self.extra_time_bound(most, maps_only=True)
             evaluations.trials = Trials(str(goal), most, True, time_bound=bound)
@@ -92,6 +97,32 @@ class BudgetPlanner:
         # A plan without recomputation may have other fused groups than the bounds assume.
         least = min(least, evaluations.allocation_of(point.graph).live_bytes)
         return point.graph, Certificate(str(goal), least, min(bound, point.extra_time))
+
+    def _link(self, host_budget: int | None) -> HostLink | None:
+        """Return the link to `host_budget` bytes of host memory; None without host memory."""
+        if not host_budget:
+            return None
+        return replace(host_link(self.costs.device), host_bytes=host_budget)
+
+    def _on_both(self, budget: int, host_budget: int | None, bound: float) -> Point:
+        """Return the point of least extra time found within `budget` bytes, whose copies take at
+        most `host_budget` bytes on the host; raises `BudgetError` if none fits."""
+        link = self._link(host_budget)
+        if link is None:
+            return self.within(budget, maps_only=False)
+        alone, refusal = None, None
+        try:
+            alone = self.within(budget, maps_only=False)
+        except BudgetError as error:
+            refusal = error
+        if alone is not None and alone.extra_time <= bound:
+            return alone
+        plans = HostPlans(self._orders(maps_only=False)[0], link)
+        found = faster(alone, plans.within(budget, bound))
+        if found is None:
+            assert refusal is not None, "there is a plan without copies, or a reason"
+            raise refusal
+        return found
 
     def within(self, budget: int, maps_only: bool) -> Point:
         """Return the point of least extra time found within `budget` bytes; raises `BudgetError` if
@@ -212,9 +243,10 @@ class BudgetPlanner:
         point = self._searched(budget, False)
         return point if point is not None and point.arena_bytes < plain.arena_bytes else plain
 
-    def frontier(self) -> list[Point]:
+    def frontier(self, host_budget: int | None = None) -> list[Point]:
         """Return the points of the frontier, by increasing bytes. It starts at the fewest bytes
-        found and ends at the smallest plan without recomputation."""
+        found without copies and ends at the smallest plan without recomputation. Copies take at
+        most `host_budget` bytes on the host."""
         least = self.least(maps_only=False)
         plain = min(self._without_copies(False), key=attrgetter("arena_bytes"))
         points = [least, plain]
@@ -222,7 +254,8 @@ class BudgetPlanner:
         for number, budget in enumerate(budgets, start=len(points) + 1):
             asked = f"point {number} of {POINTS}, within {format_bytes(budget)}"
             self.evaluations.trials = Trials(asked, budget)
-            points.append(self.within(budget, maps_only=False))
+            bound = self.extra_time_bound(budget, False, host_budget) if host_budget else 0.0
+            points.append(self._on_both(budget, host_budget, bound))
         return undominated(points)
 
     @cached_property
@@ -230,12 +263,14 @@ class BudgetPlanner:
         """A lower bound on the arena bytes of every schedule."""
         return least_bytes(self._search(False).training.bounding_steps)
 
-    def extra_time_bound(self, budget: int, maps_only: bool) -> float:
-        """Return a lower bound on the extra time of schedules within the budget, as a fraction of a
-        step."""
+    def extra_time_bound(
+        self, budget: int, maps_only: bool, host_budget: int | None = None
+    ) -> float:
+        """Return a lower bound on the extra time of schedules within the budget, with copies to at
+        most `host_budget` bytes on the host, as a fraction of a step."""
         search = self._search(maps_only)
         # Bounding steps cost no more than the graph's, so their bound holds for the graph too.
-        bound = extra_cost(search.training.bounding_steps, budget)
+        bound = extra_cost(search.training.bounding_steps, budget, self._link(host_budget))
         return bound / (search.solver.cost or 1.0)
 
     def _search(self, maps_only: bool, by_flops: bool = False) -> Search:

@@ -29,10 +29,24 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
     """Return the graph that executes `sequence`, with recomputed steps as copies of nodes. Raises
     `GraphError` unless every step occurs after its inputs, and those with effects occur once.
     """
-    first: dict[int, Node] = {}
-    count = [0] * len(graph.nodes)
-    rewriter = Rewriter(graph)
+    execution = Execution(graph)
     for step in sequence:
+        execution.run(step)
+    return execution.result()
+
+
+class Execution:
+    """A graph that executes steps of `graph`, extended by one occurrence of a step after the
+    other."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.rewriter = graph, Rewriter(graph)
+        self.first: dict[int, Node] = {}
+        self.count = [0] * len(graph.nodes)
+
+    def run(self, step: int) -> None:
+        """Append an occurrence of a step; raises `GraphError` if it may not run now."""
+        graph, rewriter, first = self.graph, self.rewriter, self.first
         if not 0 <= step < len(graph.nodes):
             raise GraphError(
                 f"the sequence contains step {step}, but the graph has {len(graph.nodes)} nodes"
@@ -52,20 +66,24 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
             )
         else:
             # All copies name the first occurrence as their original, so that no copy is of a copy.
-            inputs, level = rewriter.values(node.inputs), count[step]
+            inputs, level = rewriter.values(node.inputs), self.count[step]
             again = builder.copy(
                 node, inputs, phase="mirror", mirror=0, copy_of=first[step], level=level
             )
             rewriter.put(node, again)
-        count[step] += 1
-    missing = [node.label for step, node in enumerate(graph.nodes) if step not in first]
-    if missing:
-        raise GraphError(
-            f"the sequence omits {', '.join(missing[:3])}; every node must run at least once"
-        )
-    for step, node in first.items():  # outputs of the graph come from first occurrences
-        rewriter.stand(graph.nodes[step].outputs, node.outputs)
-    return rewriter.result()
+        self.count[step] += 1
+
+    def result(self) -> Graph:
+        """Return the graph; raises `GraphError` unless every step ran."""
+        graph, rewriter = self.graph, self.rewriter
+        missing = [node.label for step, node in enumerate(graph.nodes) if step not in self.first]
+        if missing:
+            raise GraphError(
+                f"the sequence omits {', '.join(missing[:3])}; every node must run at least once"
+            )
+        for step, node in self.first.items():  # outputs of the graph come from first occurrences
+            rewriter.stand(graph.nodes[step].outputs, node.outputs)
+        return rewriter.result()
 
 
 def mirrored_sequence(graph: Graph, mirror: MirrorCount) -> list[int]:

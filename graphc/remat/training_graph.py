@@ -13,6 +13,7 @@ from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Input, Node, State, Value
 from graphc.ir.types import align
 from graphc.passes.forward_passes import forward_passes
+from graphc.remat.offload.events import Event, events_of
 from graphc.scheduling.problem import Problem, Run
 
 
@@ -212,37 +213,51 @@ class TrainingGraph:
         """Return the steps of the nodes at these positions, leaving out views."""
         return [self.place[position] for position in positions if position in self.place]
 
-    def with_views(self, sequence: Sequence[int]) -> list[int]:
+    def with_views(self, sequence: Iterable[int]) -> list[int]:
         """Return the node positions of a sequence of steps, each node after the views that it
         reads."""
+        return [event.number for event in self.events_with_views(events_of(sequence))]
+
+    def events_with_views(self, events: Iterable[Event]) -> list[Event]:
+        """Return events in which runs name node positions, each node after the views that it reads.
+
+        Copies name values by number, as before. Views of a value are repeated if it was recomputed
+        or fetched after them.
+        """
         graph = self.graph
         latest: dict[Value, int] = {}
-        result: list[int] = []
+        result: list[Event] = []
+
+        def run(node: Node) -> None:
+            latest.update(dict.fromkeys(node.outputs, len(result)))
+            result.append(Event("run", graph.position[node]))
 
         def renew(value: Value) -> None:
-            """Repeat the views that lead to a value if the viewed value was recomputed after
-            them."""
+            """Repeat the views that lead to a value if the viewed value was made after them."""
             views = []
-            node = value.node
-            while node is not None and self._is_view(node):
-                views.append(node)
-                node = None if node.viewed is None else node.viewed.node
+            while value.node is not None and self._is_view(value.node):
+                views.append(value.node)
+                assert value.node.viewed is not None, "a view has an operand"
+                value = value.node.viewed
             # -1 for a value that always exists. A missing view counts as -2 below, so that it is
             # inserted even then.
-            made = -1 if node is None else latest.get(node.outputs[0], -1)
+            made = latest.get(value, -1)
             # Innermost first: a renewed view makes the views of it outdated.
             for view in reversed(views):
                 if latest.get(view.outputs[0], -2) < made:
-                    latest.update(dict.fromkeys(view.outputs, len(result)))
-                    result.append(graph.position[view])
+                    run(view)
                 made = latest[view.outputs[0]]
 
-        for step in sequence:
-            node = graph.nodes[self.positions[step]]
-            for value in node.inputs:
-                renew(value)
-            latest.update(dict.fromkeys(node.outputs, len(result)))
-            result.append(self.positions[step])
+        for event in events:
+            if event.kind == "run":
+                node = graph.nodes[self.positions[event.number]]
+                for value in node.inputs:
+                    renew(value)
+                run(node)
+            else:
+                if event.kind == "in":
+                    latest[self.roots[event.number]] = len(result)
+                result.append(event)
         for node in graph.nodes:
             # These views have no consumer, but the sequence must contain every node.
             if self._is_view(node) and node.outputs[0] not in latest:
@@ -251,6 +266,13 @@ class TrainingGraph:
         for value in graph.outputs.values():
             renew(value)
         return result
+
+    @cached_property
+    def roots(self) -> dict[int, Value]:
+        """The value of each number that is not a view."""
+        return {
+            number: value for value, number in self.numbers.items() if self.root(value) is value
+        }
 
 
 def _each(found: Value | tuple[Value, ...]) -> tuple[Value, ...]:

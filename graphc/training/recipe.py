@@ -13,7 +13,8 @@ from graphc.keywords import Flag, declared, option, same
 from graphc.ops.learning_rate import LEARNING_RATE_FORMS
 from graphc.ops.update import LARGEST
 from graphc.optim import OPTIMIZERS, Optimizer, Rate, Schedule
-from graphc.options import PlacementOptions, RecomputeOptions
+from graphc.options import PlacementOptions
+from graphc.recompute_options import RecomputeOptions
 from graphc.runtime.options import RunOptions
 from graphc.step_options import StepOptions
 

@@ -18,8 +18,9 @@ from graphc.cli.arguments import add_options
 from graphc.compiler import CompileOptions
 from graphc.errors import OptionError
 from graphc.keywords import Flag, Options, declared, option, takes
-from graphc.options import FrontierOptions, PlacementOptions, PlanOptions, RecomputeOptions
+from graphc.options import FrontierOptions, PlacementOptions, PlanOptions
 from graphc.pipeline import STEPS, before, make_plan, plain
+from graphc.recompute_options import RecomputeOptions
 from graphc.runtime.bind import BindOptions
 from graphc.runtime.options import RunOptions
 from graphc.step_options import NetworkOptions, StepOptions

@@ -15,10 +15,11 @@ from graphc.allocation.allocate import Allocation
 from graphc.errors import BudgetError, OptionError
 from graphc.ir.builder import trace
 from graphc.models import lstm
-from graphc.options import PlanOptions, RecomputeOptions
+from graphc.options import PlanOptions
 from graphc.pipeline import Compilation, planner, run, traced
 from graphc.plans.check_plan import check_plan
 from graphc.plans.goal import Goal
+from graphc.recompute_options import RecomputeOptions
 from graphc.remat.training_graph import TrainingGraph
 
 QUICK = ("gpt2",)

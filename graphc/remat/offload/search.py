@@ -94,14 +94,18 @@ class OffloadSearch:
         bound: float = 0.0,
         limit: float = float("inf"),
         adds_recomputation: bool = True,
+        parts: Sequence[float] = PARTS,
+        refinements: int = REFINEMENTS,
     ) -> None:
         self.steps, self.link, self.budget = steps, link, budget
         self.schedules, self.resident, self.bound = schedules, resident, bound
         self.adds_recomputation = adds_recomputation
+        self.parts, self.refinements = parts, refinements
         self.deadline = time.perf_counter() + limit
         self.best: OffloadPlan | None = None
         self.best_base: Base | None = None
         self.best_capacity = budget
+        self.banned: frozenset[Gap] = frozenset()
         self.tried: dict[int, float] = {}
         self.seen: set[tuple[int, ...]] = set()
 
@@ -115,7 +119,7 @@ class OffloadSearch:
             if self.is_optimal or (self.best_base and self.is_late):
                 break
             self.at(capacity)
-        for _ in range(REFINEMENTS):
+        for _ in range(self.refinements):
             if not self.refined():
                 break
         if self.best_base is not None:
@@ -147,7 +151,7 @@ class OffloadSearch:
         reach = self.link.to_host * self.steps.cost_of(range(int(levels.argmax()) + 1))
         if self.link.host_bytes is not None:
             reach = min(reach, self.link.host_bytes)
-        found = [self.budget + int(part * min(reach, peak)) for part in PARTS]
+        found = [self.budget + int(part * min(reach, peak)) for part in self.parts]
         found = [min(capacity, peak) for capacity in (*found, peak)]
         return list(dict.fromkeys([*found, self.budget]))
 
@@ -227,17 +231,16 @@ class OffloadSearch:
     def improve(self, base: Base) -> None:
         """Ban one gap after the other from the host, and keep what is faster."""
         left = min(MOST, EFFORT // len(self.steps))
-        banned: frozenset[Gap] = frozenset()
         improves = True
         while improves:
             improves = False
-            for gap in self.used(base, banned):
+            for gap in self.used(base, self.banned):
                 if not left or self.is_optimal or self.is_late:
                     return
                 left -= 1
-                found = self.planned(base, self.budget, banned | {gap})
+                found = self.planned(base, self.budget, self.banned | {gap})
                 if found is not None and self.take(found):
-                    banned, improves = banned | {gap}, True
+                    self.banned, improves = self.banned | {gap}, True
 
     def used(self, base: Base, banned: frozenset[Gap]) -> list[Gap]:
         """Return the gaps of the values on the host in the best plan."""

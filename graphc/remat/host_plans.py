@@ -1,0 +1,94 @@
+"""Packed plans with copies to host memory for one training graph.
+
+OffloadSearch bounds live bytes of steps; a budget bounds the packed arena. So the search runs once
+for the budget, scaled as the live bytes of the best schedule's allocation suggest. Then its copies
+are planned again for a capacity that is corrected by the arena found, as in search.py, until the
+arena fits and leaves little unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphc.ir.host_link import HostLink
+from graphc.passes.place_updates import place_updates
+from graphc.plans.cost_model import recomputation
+from graphc.remat.copies import with_copies
+from graphc.remat.offload.search import OffloadPlan, OffloadSearch
+from graphc.remat.points import Point, faster
+from graphc.remat.search import CLOSE, MOST_CORRECTIONS, TIGHTER, Search
+
+PARTS = (1.0, 0.75, 0.5)
+"""Capacities tried first above the budget, as fractions of the bytes that the link can copy before
+the peak."""
+
+REFINEMENTS = 2
+"""Maximum number of times that the capacities beside the best one are tried."""
+
+
+class HostPlans:
+    """Plans of the graph of `search` with copies over `link`. Values that are live at the end, and
+    values that no step computes, stay on the device."""
+
+    def __init__(self, search: Search, link: HostLink) -> None:
+        self.search, self.link = search, link
+        self.steps = search.training.steps
+
+    def within(self, budget: int, bound: float) -> Point | None:
+        """Return the fastest packed plan found within `budget` bytes, or None.
+
+        Its extra time includes stalls. The search ends at `bound`, an extra time that no plan is
+        below.
+        """
+        allocation = self.search.training.allocation
+        scale = self.steps.peak(range(len(self.steps))) / max(allocation.live_bytes, 1)
+        best = offload = None
+        capacity, above = budget * scale, 0
+        for _ in range(MOST_CORRECTIONS):
+            if offload is None:
+                offload = self._searched(int(capacity), bound)
+                plan = offload.best
+            else:
+                assert offload.best_base is not None, "a search without a plan ends the loop"
+                plan = offload.planned(offload.best_base, int(capacity), offload.banned)
+            if plan is None:
+                break
+            point = self._point(plan)
+            size = point.allocation.live_bytes
+            size = size if size > budget else point.arena_bytes
+            if size > budget:
+                above += 1
+                capacity *= min(budget / size, TIGHTER) ** above
+                continue
+            above, best = 0, faster(best, point)
+            if size >= (1 - CLOSE) * budget or point.extra_time <= bound:
+                break
+            capacity *= budget / size
+        return best
+
+    def _searched(self, capacity: int, bound: float) -> OffloadSearch:
+        """Return a search for live bytes of at most `capacity`, after it has run."""
+        cost = self.search.solver.cost
+        search = OffloadSearch(
+            self.steps, self.link, capacity, self._schedules, self.steps.live_out,
+            (1 + bound) * cost, parts=PARTS, refinements=REFINEMENTS,
+        )  # fmt: skip
+        search.run(None)
+        return search
+
+    def _schedules(self, capacity: int) -> Iterator[list[int]]:
+        found = self.search.solver.schedule(capacity)
+        if found is not None:
+            yield self.search.ordered(found).sequence
+
+    def _point(self, plan: OffloadPlan) -> Point:
+        search = self.search
+        evaluations = search.evaluations
+        graph = place_updates(with_copies(search.training, plan.events))
+        extra_time = max(0.0, plan.seconds / (search.solver.cost or 1.0) - 1)
+        extra_flops = recomputation(graph, evaluations.costs).extra_flops_fraction
+        found = Point(
+            evaluations.allocation_of(graph), evaluations.strategy, extra_time, extra_flops
+        )
+        evaluations.trials.record(found)
+        return found
