@@ -10,6 +10,9 @@ A layout depends only on the type, the op and the layouts of the operands. These
 node and its copies, and under every strategy. So a copy has the layout of its original, and the
 results are bitwise equal. No planner chooses strides, so `plans.check_figures` compares those of a
 plan with the strides here.
+
+Copies between device and host keep strides, so the layouts of all other values do not depend on
+them.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from graphc.errors import GraphError
 from graphc.ir.copies import SharedByCopies
 from graphc.ir.graph import Graph, Node, Phase, Value
 from graphc.ir.op import is_16_bit
@@ -25,6 +29,7 @@ from graphc.ir.types import (
     TensorType,
     channels_last_strides,
     contiguous_strides,
+    outer_axes,
     padded_strides,
     same_order,
 )
@@ -46,8 +51,11 @@ def layouts(
 ) -> dict[Value, Strides]:
     """Return the byte strides of the values that are not row-major, except views.
 
-    The result is empty if the target has no preference. `known` is a cache that this function
-    fills. It may be reused for graphs with copies of these nodes and the same target.
+    The result is empty if the target has no preference and nothing is copied to the host. `known`
+    is a cache that this function fills. It may be reused for graphs with copies of these nodes and
+    the same target.
+
+    Raises `GraphError` if a value with overlapping elements is copied to the host.
     """
     preferences: list[_Preference] = []
     chosen = _Chosen(target, SharedByCopies() if known is None else known)
@@ -59,9 +67,11 @@ def layouts(
         preferences.append(_heads_inside)
     if target.pads_rows:
         preferences.append(_padded)
-    if preferences:
+    if preferences or any(node.op.copies_to for node in graph.nodes):
         for node in graph.nodes:
-            if not chosen.views(node):
+            if node.host_copy is not None:
+                chosen.copied(node)
+            elif not chosen.views(node):
                 chosen.outputs(node, tuple(preferences))
     return chosen.own
 
@@ -91,6 +101,19 @@ class _Chosen:
             return False
         self.viewed |= {v: layout.strides for v, layout in zip(node.outputs, inside, strict=True)}
         return True
+
+    def copied(self, node: Node) -> None:
+        """Give the output of a copy between device and host, or of its arrival, the strides of the
+        operand."""
+        x, y = node.inputs[0], node.output
+        strides = self.strides_of(x)
+        if any(n > 1 and not stride for n, stride in zip(x.shape, strides, strict=True)):
+            raise GraphError(
+                f"{node.label} cannot copy {x!r}, whose elements share bytes; copy the value that "
+                "it views"
+            )
+        if outer_axes(x.type, strides):
+            self.own[y] = strides
 
     def outputs(self, node: Node, preferences: tuple[_Preference, ...]) -> None:
         """Choose the strides of the outputs of a node."""

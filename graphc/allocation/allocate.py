@@ -2,8 +2,8 @@
 
 The arena is `[state | slots | rest]`. If copies overlap with steps, slots hold the next feeds of
 inputs and, if the graph changes no state, the last outputs. In the rest, every value has an offset
-for its live range. Planning takes five steps, each using only the results of earlier ones (V
-values, E edges):
+for its live range. Values copied to the host are placed in the same way in a second arena, in host
+memory. Planning takes five steps, each using only the results of earlier ones (V values, E edges):
 
 1. Live ranges (`liveness`): the producer and the last consumer of each value. O(V + E).
 2. Layouts (`layout`): the values that are not row-major, by the target's preferences. O(V + E).
@@ -42,6 +42,7 @@ from graphc.ir.op import Strided
 from graphc.ir.types import Layout, align, contiguous_strides, span_bytes
 from graphc.layouts import KnownLayouts, layouts
 from graphc.plans.cost_model import CostModel, recomputation
+from graphc.plans.kinds import kind_of
 from graphc.plans.memory_plan import (
     COMPARED,
     Allocate,
@@ -51,7 +52,6 @@ from graphc.plans.memory_plan import (
     Placement,
     Slot,
     Way,
-    kind_of,
 )
 from graphc.target import CPU_TARGET, Target
 
@@ -92,7 +92,8 @@ class Allocation:
         self.target = target
         self.alignment = alignment
         self.has_slots = has_slots
-        self._places: dict[Allocate, Places] = {}
+        self._places: dict[tuple[Allocate, bool], Places] = {}
+        """Cached places, by strategy, on the device (False) and on the host (True)."""
         self._known_workspaces: SharedByCopies[int] = SharedByCopies()
         self._known_layouts: KnownLayouts = SharedByCopies()
         self._tenants: dict[bool, list[Tenant]] = {}
@@ -150,10 +151,19 @@ class Allocation:
                 return placed
         return copied
 
+    @cached_property
+    def separate_in_place(self) -> Storages:
+        """Storages without overwriting, except by arrivals of copies between device and host."""
+        if not any(node.op.copies_to for node in self.graph.nodes):
+            return self.separate
+        return assign_storages(
+            self.graph, self.live, self.strides, overwrite=False, copies_in_place=True
+        )
+
     def storages(self, strategy: Allocate) -> Storages:
         """Return the storages that a strategy places: without overwriting for ``none``, else with
         it."""
-        return self.separate if strategy == "none" else self.merged
+        return self.separate_in_place if strategy == "none" else self.merged
 
     @cached_property
     def state_bytes(self) -> int:
@@ -230,8 +240,9 @@ class Allocation:
         """
         started = time.perf_counter()
         storages = self.storages(strategy)
-        places = places or self.placed(strategy)
-        buffers, workspaces = self._buffers(storages, places)
+        places, on_host = places or self.placed(strategy), self.placed(strategy, on_host=True)
+        arena_bytes = self.fixed_bytes(storages) + places.height
+        buffers, workspaces = self._buffers(storages, places, on_host, self._aligned(arena_bytes))
         slots = self._slot_buffers(storages, len(buffers))
         buffers += tuple(slot.buffer for slot in slots)
         return MemoryPlan(
@@ -243,12 +254,13 @@ class Allocation:
             buffers=buffers,
             placements=_with_origins(storages.placements, buffers),
             workspaces=workspaces,
-            arena_bytes=self.fixed_bytes(storages) + places.height,
+            arena_bytes=arena_bytes,
             feature_map_bytes=self.feature_map_bytes(strategy),
             strategy_bytes={n: self.arena_bytes(n) for n in dict.fromkeys((*COMPARED, strategy))},
             recomputation=recomputation(self.graph, costs or CostModel(self.target.device)),
             planning_seconds=time.perf_counter() - started,
             slots=slots,
+            host_bytes=on_host.height,
         )
 
     def workspace_bytes(self, node: Node, storages: Storages) -> int:
@@ -264,24 +276,37 @@ class Allocation:
     def _aligned(self, size: int) -> int:
         return align(size, self.alignment)
 
-    def placed(self, strategy: Allocate) -> Places:
-        """Return the tenants with the offsets that a strategy finds, and the height."""
-        if strategy not in self._places:
-            tenants = self.tenants(strategy)
-            self._places[strategy] = Places(tenants, *PLACERS[strategy](tenants))
-        return self._places[strategy]
+    def placed(self, strategy: Allocate, on_host: bool = False) -> Places:
+        """Return the tenants with the offsets that a strategy finds, and the height.
 
-    def _storage_tenants(self, storages: Storages) -> list[Tenant]:
-        """Return a tenant for each storage that is not a state's, in the order of storages."""
+        They are those of device memory, or those on the host.
+        """
+        key = strategy, on_host
+        if key not in self._places:
+            storages = self.storages(strategy)
+            tenants = (
+                self._storage_tenants(storages, on_host=True) if on_host else self.tenants(strategy)
+            )
+            found = PLACERS[strategy](tenants) if tenants or not on_host else ([], 0)
+            self._places[key] = Places(tenants, *found)
+        return self._places[key]
+
+    def _storage_tenants(self, storages: Storages, on_host: bool = False) -> list[Tenant]:
+        """Return a tenant for each storage that is not a state's, in the order of storages.
+
+        They are the storages on the device, or those on the host.
+        """
         return [
             Tenant(storage.first, storage.last, self._aligned(storage.bytes), storage)
             for storage in storages.storages
-            if not isinstance(storage.root, State)
+            if not isinstance(storage.root, State) and storage.on_host == on_host
         ]
 
     def tenants(self, strategy: Allocate) -> list[Tenant]:
-        """Return the tenants that a strategy places, sorted by first step. Outputs of a step
-        precede its workspace."""
+        """Return the tenants that a strategy places on the device, sorted by first step.
+
+        Outputs of a step precede its workspace.
+        """
         overwrites = strategy != "none"
         if overwrites not in self._tenants:
             storages = self.storages(strategy)
@@ -294,24 +319,26 @@ class Allocation:
         return self._tenants[overwrites]
 
     def _buffers(
-        self, storages: Storages, places: Places
+        self, storages: Storages, places: Places, on_host: Places, host_start: int
     ) -> tuple[tuple[Buffer, ...], dict[Node, Buffer]]:
         """Return the buffers of the plan, and the workspace buffers by node.
 
         The buffers of storages come first, in their order, then workspaces in the order of nodes.
+        Offsets on the host begin at `host_start`.
         """
-        offset_of = {
-            tenant.owner.index if isinstance(tenant.owner, Storage) else tenant.owner: offset
-            for tenant, offset in zip(places.tenants, places.offsets, strict=True)
+        state_offset, rest = 0, self.fixed_bytes(storages)
+        offset_of: dict[int | Node, int] = {
+            tenant.owner.index if isinstance(tenant.owner, Storage) else tenant.owner: start + at
+            for start, found in ((rest, places), (host_start, on_host))
+            for tenant, at in zip(found.tenants, found.offsets, strict=True)
         }
         buffers: list[Buffer] = []
-        state_offset, rest = 0, self.fixed_bytes(storages)
         for storage in storages.storages:
             if isinstance(storage.root, State):
                 offset = state_offset
                 state_offset += self._aligned(storage.bytes)
             else:
-                offset = rest + offset_of[storage.index]
+                offset = offset_of[storage.index]
             lifetime = Lifetime(storage.first, storage.last)
             kind = kind_of(storage.root)
             buffers.append(Buffer(storage.index, kind, offset, storage.bytes, lifetime))
@@ -319,7 +346,7 @@ class Allocation:
         for tenant in places.tenants:
             if isinstance(tenant.owner, Node):
                 lifetime = Lifetime(tenant.first, tenant.last)
-                offset = rest + offset_of[tenant.owner]
+                offset = offset_of[tenant.owner]
                 buffer = Buffer(len(buffers), "workspace", offset, tenant.bytes, lifetime)
                 workspaces[tenant.owner] = buffer
                 buffers.append(buffer)

@@ -21,7 +21,9 @@ joins S after t views or overwrites a value in S. So its producer is a use of S 
 the start. Once y overwrites x, the uses of y extend `S.last`.
 
 An output that replaces a state always has the state's storage. Parts of concatenations, and
-concatenations with parts, get their storage from `zero_copy` and overwrite nothing. O(V + E) for V
+concatenations with parts, get their storage from `zero_copy` and overwrite nothing. The arrival of
+a copy between device and host overwrites the unfinished result in every plan; nothing else reads
+that. Values on the host have storages of their own, as copies overwrite nothing. O(V + E) for V
 values and E edges. `sharing` and `placing` decide which storages share a block of the arena (the
 recycled tags of the figure).
 """
@@ -46,13 +48,15 @@ def assign_storages(
     strides: Mapping[Value, tuple[int, ...]],
     overwrite: bool,
     parts: Parts = NO_PARTS,
+    copies_in_place: bool = False,
 ) -> Storages:
     """Assign values to storages. Views share those of viewed values, state updates those of states
     and, with `overwrite`, outputs those of operands.
 
     `strides` has the strides of values with their own storage that are not row-major. `parts` has
-    the values computed inside a concatenation. Inputs are never overwritten: a feed keeps its bytes
-    until its last use.
+    the values computed inside a concatenation. With `copies_in_place`, arrivals of copies between
+    device and host overwrite their operand without `overwrite`, too. Inputs are never overwritten:
+    a feed keeps its bytes until its last use.
     """
     own = {value: Layout(0, each) for value, each in strides.items()}
     assignment = _Assignment(live, parts, own)
@@ -71,7 +75,9 @@ def assign_storages(
                 assignment.join(value, replaced[value], own.get(value), "state")
                 continue
             name = node.op.output_name(position)
-            found = assignment.overwritten(node, step, value, name, taken) if overwrite else None
+            found = None
+            if overwrite or (copies_in_place and node.host_copy is not None):
+                found = assignment.overwritten(node, step, value, name, taken)
             if found is not None:
                 taken.add(assignment.placements[found].buffer)
                 assignment.join(value, found, assignment.placements[found].layout, "over")
@@ -109,7 +115,7 @@ class _Assignment:
     def open_storage(self, root: Value, size: int, first: int, last: int) -> int:
         """Add a storage that is live on steps `[first, last)`, and return its index."""
         index = len(self.storages)
-        self.storages.append(Storage(index, size, first, last, root))
+        self.storages.append(Storage(index, size, first, last, root, root.on_host))
         return index
 
     def place(self, value: Value) -> None:

@@ -20,6 +20,8 @@ class Storage:
     first: int
     last: int
     root: Value
+    on_host: bool = False
+    """True if the bytes are in host memory."""
 
 
 @dataclass(frozen=True)
@@ -39,5 +41,5 @@ class Storages:
         return strided(self.placements)
 
     def peak_bytes(self) -> int:
-        """Return the peak live bytes."""
-        return peak_bytes((s.first, s.last, s.bytes) for s in self.storages)
+        """Return the peak live bytes of device memory."""
+        return peak_bytes((s.first, s.last, s.bytes) for s in self.storages if not s.on_host)

@@ -32,7 +32,7 @@ from graphc.allocation.side_by_side import (
     scheduled,
 )
 from graphc.allocation.storages import Storage
-from graphc.errors import BudgetError
+from graphc.errors import BudgetError, OptionError
 from graphc.ir.graph import Graph, Input, Node
 from graphc.ir.types import exact_bytes
 from graphc.packing.by_conflicts import pack_by_conflicts
@@ -80,7 +80,11 @@ class _Way:
 
 
 def on_streams(plan: MemoryPlan, costs: CostModel, count: int) -> MemoryPlan:
-    """Return the plan for `count` streams, with unchanged offsets; nodes that share bytes wait."""
+    """Return the plan for `count` streams, with unchanged offsets; nodes that share bytes wait.
+
+    Raises `OptionError` for a graph with copies between device and host.
+    """
+    _check_copies(plan.graph)
     places = Addresses.of(plan)
     needs, seconds = hazards(places), _seconds(places, costs)
     launches = _launches(places, needs, plan.target)
@@ -104,11 +108,13 @@ def planned_on_streams(
 
     Without an arena budget, the limit is the arena of one stream. On one stream, returns the
     allocation's own plan. Only ``packed`` spends bytes on concurrency. Nodes keep their order
-    unless `reorders`. Raises `BudgetError` if nothing fits.
+    unless `reorders`. Raises `BudgetError` if nothing fits, and `OptionError` for a graph with
+    copies between device and host.
     """
     if count == 1 or strategy != "packed":
         plan = allocation.plan(strategy, recompute, costs)
         return plan if count == 1 else on_streams(plan, costs, count)
+    _check_copies(allocation.graph)
     ways = list(_ways(allocation, costs, count, reorders))
     if goal.feature_map_budget is not None:
         ways = [way for way in ways if way.feature_map_bytes <= goal.feature_map_budget]
@@ -127,6 +133,15 @@ def planned_on_streams(
     plan = best.allocation.plan(strategy, recompute, costs, best.places)
     choices, seconds = [way.choice for way in frontier], best.seconds
     return replace(plan, streams=_streams(plan.graph, best.schedule, seconds, count, choices))
+
+
+def _check_copies(graph: Graph) -> None:
+    """Raise `OptionError` for a graph with copies between device and host."""
+    if any(node.op.copies_to for node in graph.nodes):
+        raise OptionError(
+            "streams cannot be combined with copies to the host, which have streams of their own; "
+            "omit streams"
+        )
 
 
 def _frontier(ways: list[_Way]) -> list[_Way]:

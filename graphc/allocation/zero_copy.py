@@ -33,7 +33,7 @@ The N are additions in NumPy. The paper has no such rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,6 +88,12 @@ def is_bucket(graph: Graph, node: Node) -> bool:
     """Return True for a concatenation whose only consumers are collectives."""
     uses = graph.uses[node.output] if node.op.gathers is not None else []
     return bool(uses) and all(graph.nodes[step].op.sends for step in uses)
+
+
+def _differ(type: TensorType, strides: Sequence[int], others: Sequence[int]) -> bool:
+    """Return True if two strides place an element of a type at different bytes."""
+    pairs = zip(type.shape, strides, others, strict=True)
+    return any(n > 1 and stride != other for n, stride, other in pairs)
 
 
 @dataclass(slots=True)
@@ -170,6 +176,7 @@ class _Choosing:
         if (
             isinstance(owner, State | Input)
             or owner in self.places
+            or owner.producer.host_copy is not None
             or block is self.block_of(node.output)
             or value.type.bytes != block.bytes
             or node.inputs.count(value) != 1
@@ -227,6 +234,8 @@ class _Choosing:
         as their consumers are checked."""
         if self.separate.placements[node.outputs[0]].how == "view":
             return True
+        if node.op.copies_to and _differ(value.type, layout.strides, self.layout_of(value).strides):
+            return False  # copies between device and host keep strides
         names = {node.op.input_name(i) for i, v in enumerate(node.inputs) if v is value}
         return all(self.takes(node, name, value, layout) for name in names)
 

@@ -1,4 +1,4 @@
-"""The calls of one node: programs, kernel launches, BLAS products and collectives, in order."""
+"""The calls of one node: programs, kernel launches, BLAS products, collectives and copies."""
 
 from __future__ import annotations
 
@@ -131,7 +131,21 @@ class Exchange:
         return replace(self, x=buffers.get(self.x, self.x), y=buffers.get(self.y, self.y))
 
 
-Call = Program | Launch | Gemm | Exchange
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """A copy of `bytes` contiguous bytes from `x` to `y`, to the host or to the device."""
+
+    to: Literal["host", "device"]
+    bytes: int
+    x: Buffer
+    y: Buffer
+
+    def on(self, buffers: Mapping[Buffer, Buffer]) -> HostCopy:
+        """Return this copy with buffers replaced according to the mapping `buffers`."""
+        return replace(self, x=buffers.get(self.x, self.x), y=buffers.get(self.y, self.y))
+
+
+Call = Program | Launch | Gemm | Exchange | HostCopy
 
 
 @dataclass(frozen=True, slots=True)

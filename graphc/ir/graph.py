@@ -118,6 +118,12 @@ class Value(Operators, Methods):
             value = viewed
         return value
 
+    @property
+    def on_host(self) -> bool:
+        """True if the bytes of this value are in host memory, as the result of a copy to it."""
+        copy = None if self.node is None else self.node.host_copy
+        return copy is not None and copy.op.copies_to == "host"
+
     def __repr__(self) -> str:
         origin = "?" if self.node is None else self.node.label
         return f"<{self.type} from {origin}>"
@@ -199,18 +205,9 @@ class Node:
         Equivalent to `dataclasses.replace`, but faster: passes create many nodes.
         """
         return Node(
-            self.op,
-            inputs,
-            self.attributes,
-            self.output_types,
-            self.serial,
-            self.scope,
-            self.phase,
-            self.mirror,
-            self.segment,
-            copy_of,
-            self.level,
-        )
+            self.op, inputs, self.attributes, self.output_types, self.serial, self.scope,
+            self.phase, self.mirror, self.segment, copy_of, self.level,
+        )  # fmt: skip
 
     @property
     def viewed(self) -> Value | None:
@@ -229,6 +226,21 @@ class Node:
             self.outputs[op.outputs.index(output)]: self.inputs[op.inputs.index(state)]
             for output, state in op.must_overwrite.items()
         }
+
+    @property
+    def awaited(self) -> Node | None:
+        """The node that started the work for which this node waits; None if it does not wait."""
+        begun = self.inputs[0].node if self.op.awaits else None
+        return begun if begun is not None and begun.op.begins else None
+
+    @property
+    def host_copy(self) -> Node | None:
+        """The node that starts the copy between device and host that this node starts or awaits.
+
+        None if this node does neither.
+        """
+        begun = self if self.op.copies_to else self.awaited
+        return begun if begun is not None and begun.op.copies_to else None
 
     @property
     def reads(self) -> set[Value]:

@@ -56,14 +56,14 @@ class Cost:
 
 
 class Lane(Protocol):
-    """An executor of collectives, which run concurrently with the other calls of a step."""
+    """An executor of collectives and copies, which run concurrently with other calls of a step."""
 
     def begins(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
-        """Return a function that starts a node's collective and does not wait for its end."""
+        """Return a function that starts the work of a node and does not wait for its end."""
         ...
 
     def ends(self, node: Node) -> Callable[[], None]:
-        """Return a function that waits for a node's collective; `begins` was called before."""
+        """Return a function that waits for the work of a node; `begins` was called before."""
         ...
 
 
@@ -74,7 +74,7 @@ class Recorder(Protocol):
 
     @property
     def lane(self) -> Lane:
-        """The lane that runs collectives."""
+        """The lane that runs collectives, and copies between device and host."""
         ...
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None: ...
@@ -141,8 +141,10 @@ class Op:
     """True if the op is a collective: its input is sent to other ranks."""
     joins: ClassVar[bool] = False
     """True if the output is the concatenation of the operands of all ranks."""
+    copies_to: ClassVar[Literal["", "host", "device"]] = ""
+    """The memory to which the op starts a copy of its input; empty for all other ops."""
     awaits: ClassVar[bool] = False
-    """True if the op waits for the collective whose output it reads."""
+    """True if the op waits for the collective or copy whose output is its first input."""
     multiplies: ClassVar[bool] = False
     """True if the op is a product of matrices, whose rows are padded if a target prefers that."""
 
@@ -172,6 +174,11 @@ class Op:
     @property
     def has_effect(self) -> bool:
         return bool(self.must_overwrite)
+
+    @property
+    def begins(self) -> bool:
+        """True if a node only starts its work, so that its output is read through an arrival."""
+        return self.sends or bool(self.copies_to)
 
     @property
     def is_variadic(self) -> bool:

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from graphc.errors import GraphError
 from graphc.ir.graph import Graph, Node, State, Value
+from graphc.ir.host_copies import check_host_copies
 from graphc.ir.names import check_names
 from graphc.ir.text import text_window
 from graphc.ir.types import MOST_BYTES
@@ -22,7 +23,9 @@ def verify(graph: Graph) -> None:
     - the values have less than 2**60 bytes together;
     - a state is updated at most once, and no node reads its old content after that;
     - an input that an op must overwrite is a state, and not a constant;
-    - only a node that waits for a collective reads its output, which is not an output of the graph.
+    - only a node that waits for a collective or copy reads its output, which is not an output of
+      the graph;
+    - copies between device and host obey the rules of `graphc.ir.host_copies`.
     """
     check_names(graph)
     total = sum(value.type.bytes for value in graph.values)
@@ -44,12 +47,13 @@ def verify(graph: Graph) -> None:
                     f"{node.label} reads {graph.names[value]} after {updated[value].label} "
                     "replaced it; an update must run after the last use of its state",
                 )
-            if value.node is not None and value.node.op.sends and not node.op.awaits:
+            begun = value.node is not None and value.node.op.begins
+            if begun and (not node.op.awaits or value is not node.inputs[0]):
                 _fail(
                     graph,
                     node,
-                    f"{node.label} reads {graph.names[value]} while {value.node.label} is still "
-                    "running; read the output of the arrival node instead",
+                    f"{node.label} reads {graph.names[value]} while {value.producer.label} is "
+                    "still running; read the output of the arrival node instead",
                 )
         inferred = node.op.infer_types(node.attributes, tuple(v.type for v in node.inputs))
         if inferred != node.output_types:
@@ -71,13 +75,14 @@ def verify(graph: Graph) -> None:
     for name, value in graph.outputs.items():
         if value not in known:
             raise GraphError(f"output {name!r} is {value!r}, but no node of the graph computes it")
-        if value.node is not None and value.node.op.sends:
+        if value.node is not None and value.node.op.begins:
             _fail(
                 graph,
                 value.node,
                 f"output {name!r} is the unfinished result of {value.node.label}; return the "
                 "output of the arrival node instead",
             )
+    check_host_copies(graph)
 
 
 def _fail(graph: Graph, node: Node, message: str) -> NoReturn:

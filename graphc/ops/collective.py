@@ -2,8 +2,9 @@
 
 A collective consists of two nodes. The first starts the communication, and the runtime continues
 with the next nodes. The second, `Arrival`, waits for the result. Nodes between the two overlap with
-the communication. The operand, which is still being sent, and the result are live in between, so no
-other value shares their bytes.
+the communication. Copies between device and host (`host_copy`) are waited for in the same way. The
+operand, which is still being sent, and the result are live in between, so no other value shares
+their bytes.
 
 Sums are computed in the order of ranks, see `graphc.runtime.ranks.sums`. The bits of a result do
 not depend on how many elements are summed at once, nor on which rank sums them.
@@ -23,7 +24,7 @@ from graphc.errors import DTypeError, OptionError, ShapeError, whole_number
 from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
-from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.op import ANY_AXES, Array, Op, Recorder
 from graphc.ir.types import TensorType
 
 MOST_RANKS = 2**16
@@ -155,9 +156,10 @@ class Broadcast(Collective):
 
 
 class Arrival(Op):
-    """y = x, once the collective that computes x is done; its `reads` stay live until then.
+    """y = x, once the collective or copy that computes x is done; `reads` stay live until then.
 
-    It does not wait if x is not the output of a collective.
+    It does not wait if x is not the output of a collective or copy. The result of a copy always
+    stays in place, with its strides.
     """
 
     name, inputs = "arrival", ("x", "*reads")
@@ -175,9 +177,12 @@ class Arrival(Op):
     def gradient_reads(self, node: Node) -> tuple[None, ...]:
         return (None,) * (len(node.inputs) - 1)
 
+    def free_axes(self, node: Node, name: str) -> int:
+        return super().free_axes(node, name) if node.host_copy is None else ANY_AXES
+
     def kernel(self, record: Recorder, node: Node, x: Array, *reads: Array, y: Array) -> None:
-        begun = node.inputs[0].node
-        if begun is not None and begun.op.sends:
+        begun = node.awaited
+        if begun is not None:
             record(record.lane.ends(begun))
         if x.ctypes.data != y.ctypes.data:
             record(np.copyto, y, x)

@@ -15,7 +15,8 @@ from graphc.errors import PlanError
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.types import Layout, align, contiguous_strides, span_bytes
 from graphc.layouts import layouts
-from graphc.plans.memory_plan import Buffer, Lifetime, MemoryPlan, Placement, kind_of
+from graphc.plans.kinds import kind_of
+from graphc.plans.memory_plan import Buffer, Lifetime, MemoryPlan, Placement
 from graphc.plans.streams import Streams
 
 CURE = "plan again, or correct the plan"
@@ -214,8 +215,12 @@ def _recycled(buffers: Sequence[Buffer]) -> set[int]:
 
 def _check_sizes(plan: MemoryPlan) -> None:
     """Check the bytes of arena and workspaces exactly, and other sizes against bounds."""
-    ends = (b.offset + align(b.bytes, plan.alignment) for b in plan.buffers)
-    _stated("the arena's size", plan.arena_bytes, max(ends, default=0))
+    for what, stated, kept, start in (
+        ("the arena", plan.arena_bytes, plan.arena_buffers, 0),
+        ("host memory", plan.host_bytes, _on_host(plan), plan.host_start),
+    ):
+        ends = (b.offset + align(b.bytes, plan.alignment) - start for b in kept)
+        _stated(f"the size of {what}", stated, max(ends, default=0))
     for node, buffer in plan.workspaces.items():
         types = plan.target.workspace(node, plan.strided)
         needed = sum(align(type.bytes, plan.alignment) for type in types)
@@ -244,12 +249,17 @@ def _check_sizes(plan: MemoryPlan) -> None:
         )
 
 
+def _on_host(plan: MemoryPlan) -> list[Buffer]:
+    """Return the buffers in host memory."""
+    return [buffer for buffer in plan.buffers if buffer.kind == "host"]
+
+
 def _feature_maps(plan: MemoryPlan) -> list[Buffer]:
     """Return the buffers whose bytes count as feature maps in the paper's measure."""
     apart = {*plan.graph.outputs.values(), *plan.graph.sources}
     apart |= {value for node in plan.graph.effects for value in node.inputs}
     excluded = {plan.placements[value].buffer for value in apart}
-    others = ("workspace", "slot", "gathered")
+    others = ("workspace", "slot", "gathered", "host")
     return [b for b in plan.buffers if b.kind not in others and b.index not in excluded]
 
 

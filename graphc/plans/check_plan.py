@@ -5,10 +5,11 @@ The checker does not compare lifetimes, since the planner may have computed them
 one step of the graph on a model of the arena and tracks the last writer of each byte.
 
 The arena is cut into cells (`check_places`) at every edge of a value or workspace. So each of them
-covers whole cells, and all bytes of a cell always have one writer. Every write gets a number, its
-content; `owners` stores the content of each cell. A view has the content of its operand, once
-NumPy's own rules have confirmed its position. A concatenation has the contents of the parts placed
-inside it, and its own content in the cells that it copies to: one number per cell.
+covers whole cells, and all bytes of a cell always have one writer. Host memory has the offsets
+after the arena, so its cells are separate ones. Every write gets a number, its content; `owners`
+stores the content of each cell. A view has the content of its operand, once NumPy's own rules have
+confirmed its position. A concatenation has the contents of the parts placed inside it, and its own
+content in the cells that it copies to: one number per cell.
 
 Invariant: before step t, `owners` stores for each cell the content written there last by the
 sources and steps 0, ..., t - 1. A value may be read if and only if all its cells store its content.
@@ -20,6 +21,10 @@ may overlap an operand only if the op allows it, and then only exactly. Outputs 
 node are disjoint. A state is written only by its own update, since the next step reads it. In
 addition, stated lifetimes must cover all uses and writes, since a program can be configured to
 poison free bytes.
+
+A copy between device and host may run at any time until its arrival (`check_copies`). The replay
+writes its result where it starts, and finds its source intact where it arrives, so any time between
+the two is covered.
 
 Each operand and output takes as many cells as it covers, at most all C of them. The total is O(E C)
 for E operands and outputs, as NumPy operations on slices. Few values are cut into more than a few
@@ -36,6 +41,7 @@ from graphc.errors import PlanError
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.text import text_window
 from graphc.ir.types import align
+from graphc.plans.check_copies import check_copies
 from graphc.plans.check_places import PlacedValues, numbers
 from graphc.plans.check_streams import check_streams
 from graphc.plans.memory_plan import Buffer, MemoryPlan
@@ -49,8 +55,9 @@ def check_plan(plan: MemoryPlan) -> None:
 
     Rejects overlap, illegal overwriting, misalignment, positions outside the arena or their buffer,
     lifetimes that end before the last use, reads of values that are not computed, invalid views,
-    workspaces that are too small, an update that runs twice, and streams on which nodes that touch
-    the same bytes are not ordered.
+    workspaces that are too small, an update that runs twice, streams on which nodes that touch the
+    same bytes are not ordered, and copies between device and host whose source or result is used
+    too early.
     """
     _Replay(plan).run()
 
@@ -82,6 +89,7 @@ class _Replay:
     def run(self) -> None:
         """Check the stated figures, then replay one step; raises `PlanError`."""
         self.check_buffers()
+        check_copies(self.plan, self.places)
         self.check_slots()
         self.check_lifetimes()
         for source in self.graph.sources:
@@ -99,19 +107,23 @@ class _Replay:
     # --- static statements ---
 
     def check_buffers(self) -> None:
-        """Check that every buffer is aligned and inside the arena."""
-        for buffer in (*self.plan.buffers, *self.plan.workspaces.values()):
-            who = f"buffer {buffer.index}"
+        """Check that every buffer is aligned and inside the arena, or inside host memory."""
+        plan = self.plan
+        host = plan.host_start, plan.host_start + plan.host_bytes
+        for buffer in (*plan.buffers, *plan.workspaces.values()):
+            who, on_host = f"buffer {buffer.index}", buffer.kind == "host"
+            first, last = host if on_host else (0, plan.arena_bytes)
             if buffer.offset % self.plan.alignment:
                 raise PlanError(
                     f"{who} starts at {buffer.offset}, which is not a multiple of "
                     f"{self.plan.alignment}",
                     [who],
                 )
-            if buffer.offset < 0 or buffer.offset + buffer.bytes > self.plan.arena_bytes:
+            if buffer.offset < first or buffer.offset + buffer.bytes > last:
+                where = "host memory" if on_host else "the arena"
                 raise PlanError(
-                    f"{who} ends at {buffer.offset + buffer.bytes}, outside the arena of "
-                    f"{self.plan.arena_bytes} bytes",
+                    f"{who} ends at {buffer.offset + buffer.bytes}, outside {where} of "
+                    f"{last - first} bytes{f' from {first} on' if on_host else ''}",
                     [who],
                 )
 
@@ -171,6 +183,8 @@ class _Replay:
         Raises `PlanError` if `who`, the writer, would overwrite a state.
         """
         cells = self.places.cells_of(value)
+        if value.node is not None and value.node.op.copies_to:  # gaps are copied, too
+            cells = self.places.cell_range(*self.places.spans[value])
         self.spare_states(cells, who, self.names[value], self.root.get(value, value))
         self.owner_of[value] = len(self.contents)
         self.contents.append(self.root.get(value, value))

@@ -20,15 +20,16 @@ from graphc.plans.memory_plan import MemoryPlan, Recomputation
 def seconds(node: Node, device: Device, tf32: bool = False) -> float:
     """Return the seconds of a node by the roofline: the maximum of compute and memory time.
 
-    Views and ends of collectives take 0. Contractions run at the rate of tensor cores if those
-    accept the operands; `tf32` says whether they accept float32.
+    Views, ends of collectives, and copies between device and host take 0; copies run beside the
+    nodes of a step (`graphc.plans.copy_model`). Contractions run at the rate of tensor cores if
+    those accept the operands; `tf32` says whether they accept float32.
     """
     viewed = node.viewed
     if viewed is not None:
         in_one_piece = Layout(0, contiguous_strides(viewed.type))
         if node.op.view(node, in_one_piece) is not None:
             return 0.0
-    if node.op.awaits:  # the result stays in place in a plan that overwrites
+    if node.op.awaits or node.op.copies_to:  # a result stays in place in a plan that overwrites
         return 0.0
     if node.op.sent_bytes(node):
         return exchange_seconds(node, links_of(device))
@@ -60,7 +61,7 @@ class CostModel:
 
     def seconds(self, node: Node) -> float:
         """Return the seconds of a node; 0 if it runs no kernel."""
-        if self.measured is None:
+        if self.measured is None or node.host_copy is not None:
             return seconds(node, self.device, self.tf32)
         found = self._measured_seconds.get(node_key(node))
         if found is not None:

@@ -26,6 +26,7 @@ COLOURS: dict[Kind, str] = {
     "workspace": "#cc79a7",
     "slot": "#d55e00",
     "gathered": "#f0e442",
+    "host": "#8a6d3b",
 }
 """The colors of kinds in all pictures of plans: those of Okabe and Ito, which color-blind readers
 can distinguish."""
@@ -79,7 +80,7 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _legend(plan: MemoryPlan) -> str:
-    there = {span.kind for buffer in plan.buffers for span in spans(plan, buffer)}
+    there = {span.kind for buffer in plan.arena_buffers for span in spans(plan, buffer)}
     present = [kind for kind in COLOURS if kind in there]
     return "".join(
         f'<span style="margin-right:1em"><span style="background:{COLOURS[kind]}">&emsp;</span> '
@@ -102,7 +103,7 @@ def _map(plan: MemoryPlan) -> str:
     The horizontal axis has the nodes, the vertical axis the addresses.
     """
     across, up = WIDTH / len(plan.live_profile), MAP_HEIGHT / max(1, plan.arena_bytes)
-    parts = [(span, buffer) for buffer in plan.buffers for span in spans(plan, buffer)]
+    parts = [(span, buffer) for buffer in plan.arena_buffers for span in spans(plan, buffer)]
     parts.sort(key=lambda part: -(part[0].last - part[0].first) * part[1].bytes)
     shapes = []
     for span, buffer in parts[:RECTANGLES]:

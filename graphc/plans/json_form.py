@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, cast, get_args
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast, get_args
 
 from graphc.errors import GraphcError, PlanFileError
-from graphc.ir.device import DEVICES, KERNELS, Device, Kernels
 from graphc.ir.forms import writes
 from graphc.ir.graph import Graph, Value
 from graphc.ir.parse import parse_graph
 from graphc.ir.text import format_graph
 from graphc.json_fields import JsonReader
+from graphc.plans.json_device import device_object, read_device
 from graphc.plans.json_streams import STREAMS, read_streams, streams_object
 from graphc.plans.memory_plan import (
     ALLOCATE,
@@ -50,9 +50,9 @@ UNSEALED = ("sha256", "planning_seconds")
 """The keys that the checksum does not cover: the checksum itself, and the planning time, which
 differs between runs."""
 
-SLOTS = "slots"
-"""A key that is present only in files of plans with slots, as the key of streams is in files of
-plans with streams. So adding these keys did not change files of other plans."""
+SLOTS, HOST = "slots", "host_bytes"
+"""Keys that are present only in files of plans with slots, and of plans with values on the host, as
+the key of streams is. So adding these keys did not change files of other plans."""
 
 KEYS = (
     "format", "version", "recompute", "allocate", "alignment", "device", "settings", "certificate",
@@ -104,7 +104,7 @@ def plan_object(plan: MemoryPlan) -> dict[str, Any]:
         "recompute": plan.recompute,
         "allocate": plan.allocate,
         "alignment": plan.alignment,
-        "device": _device_object(plan.device),
+        "device": device_object(plan.device),
         "settings": dict(plan.settings),
         "certificate": None if plan.certificate is None else asdict(plan.certificate),
         "recomputation": asdict(plan.recomputation),
@@ -132,6 +132,8 @@ def plan_object(plan: MemoryPlan) -> dict[str, Any]:
             {"value": names[slot.value], "way": slot.way, "buffer": slot.buffer.index}
             for slot in plan.slots
         ]
+    if plan.host_bytes:
+        content[HOST] = plan.host_bytes
     if plan.streams is not None:
         content[STREAMS] = streams_object(graph, plan.streams)
     sha256 = checksum(content)
@@ -160,7 +162,8 @@ def read_plan_json(text: str | bytes) -> PlanFile:
     """Read the output of `plan_to_json`; raises `PlanFileError` if its structure is invalid."""
     found = READER.objects(READER.parse(text), "the file")
     _check_version(found)
-    READER.record({SLOTS: [], STREAMS: None, **found}, (*KEYS, SLOTS, STREAMS), "the file")
+    rare: dict[str, Any] = {SLOTS: [], HOST: 0, STREAMS: None}
+    READER.record({**rare, **found}, (*KEYS, *rare), "the file")
     graph = _graph(READER.listed(found["graph"], "graph"))
     buffers = tuple(_buffers(READER.listed(found["buffers"], "buffers"), len(graph.nodes)))
     allocate = READER.one_of(found["allocate"], ALLOCATE, "allocate")
@@ -172,7 +175,7 @@ def read_plan_json(text: str | bytes) -> PlanFile:
         recompute=READER.one_of(found["recompute"], RECOMPUTE, "recompute"),
         allocate=cast(Allocate, allocate),
         alignment=_alignment(found["alignment"]),
-        device=_device(found["device"]),
+        device=read_device(READER, found["device"]),
         buffers=buffers,
         placements=_placements(
             READER.objects(found["placements"], "placements"), graph, len(buffers)
@@ -196,6 +199,7 @@ def read_plan_json(text: str | bytes) -> PlanFile:
         },
         slots=tuple(_slots(READER.listed(found.get(SLOTS, []), SLOTS), graph, buffers)),
         streams=read_streams(READER, found.get(STREAMS), graph),
+        host_bytes=READER.whole(found.get(HOST, 0), HOST),
     )
     return PlanFile(plan, READER.text_of(found["sha256"], "sha256"))
 
@@ -227,68 +231,6 @@ def _alignment(given: object) -> int:
         return check_alignment(READER.whole(given, "alignment"))
     except GraphcError as error:
         raise PlanFileError(f"alignment: {error}; {CURE}") from None
-
-
-TENSOR_RATES = ("narrow_flops_per_second", "tf32_flops_per_second")
-"""Fields of devices that are not stored in a file. A device named like a profile has the rates of
-that profile, and other devices have none."""
-
-
-def _device_object(device: Device) -> dict[str, Any]:
-    """Return a device profile as a JSON object.
-
-    The object omits default kernels, tensor rates, and a cuDNN version of 0. Older versions of
-    graphc did not write these fields, so their files keep the same checksum.
-    """
-    content = asdict(device)
-    if device.kernels == _unsaid_kernels(device.kind):
-        del content["kernels"]
-    for name in TENSOR_RATES:
-        del content[name]
-    if not device.cudnn_version:
-        del content["cudnn_version"]
-    return content
-
-
-def _unsaid_kernels(kind: object) -> Kernels:
-    return "numpy" if kind == "cpu" else "native"
-
-
-def _device(given: object) -> Device:
-    if isinstance(given, dict):
-        unsaid = {"kernels": _unsaid_kernels(given.get("kind")), "cudnn_version": 0}
-        given = unsaid | given
-    names = [field.name for field in fields(Device) if field.name not in TENSOR_RATES]
-    found = READER.record(given, names, "device")
-    device = Device(
-        READER.text_of(found["name"], "device.name"),
-        READER.number(found["flops_per_second"], "device.flops_per_second"),
-        READER.number(found["bytes_per_second"], "device.bytes_per_second"),
-        READER.whole(found["workspace_limit_bytes"], "device.workspace_limit_bytes"),
-        _kind(found["kind"]),
-        READER.whole(found["architecture"], "device.architecture"),
-        _kernels(found["kernels"]),
-        cudnn_version=READER.whole(found["cudnn_version"], "device.cudnn_version"),
-    )
-    for name in ("flops_per_second", "bytes_per_second"):
-        if not getattr(device, name):
-            READER.fail(f"device.{name}", "expected a number above 0", found[name])
-    profile = DEVICES.get(device.name)
-    if profile is None:
-        return device
-    return replace(
-        device,
-        narrow_flops_per_second=profile.narrow_flops_per_second,
-        tf32_flops_per_second=profile.tf32_flops_per_second,
-    )
-
-
-def _kind(given: object) -> Literal["cpu", "cuda"]:
-    return "cuda" if READER.one_of(given, ("cpu", "cuda"), "device.kind") == "cuda" else "cpu"
-
-
-def _kernels(given: object) -> Kernels:
-    return "numpy" if READER.one_of(given, KERNELS, "device.kernels") == "numpy" else "native"
 
 
 def _recomputation(given: object) -> Recomputation:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from graphc.errors import OptionError
 from graphc.ir.device import Device
 from graphc.ir.forms import written
-from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.types import Layout, align, outer_axes
 from graphc.plans.streams import Streams
 from graphc.target import Target, target_of
@@ -27,9 +27,9 @@ How = Literal["new", "reuse", "over", "view", "part", "state"]
 """
 
 Kind = Literal[
-    "state", "input", "feature map", "gradient", "mirror", "workspace", "slot", "gathered"
+    "state", "input", "feature map", "gradient", "mirror", "workspace", "slot", "gathered", "host"
 ]  # fmt: skip
-RARE: tuple[Kind, ...] = ("slot", "gathered")
+RARE: tuple[Kind, ...] = ("slot", "gathered", "host")
 """Kinds of buffers that are listed only for plans that have such buffers."""
 
 Way = Literal["in", "out"]
@@ -77,9 +77,10 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A range of bytes in the arena for a lifetime.
+    """A range of bytes in the arena, or in host memory, for a lifetime.
 
-    Values that view or overwrite each other share a buffer.
+    Values that view or overwrite each other share a buffer. A buffer of the kind ``host`` is in
+    host memory, whose offsets begin at `MemoryPlan.host_start`, after those of the arena.
     """
 
     index: int
@@ -174,9 +175,21 @@ class MemoryPlan:
     slots: tuple[Slot, ...] = ()
     streams: Streams | None = None
     """The stream schedule; None if nodes run one after another."""
+    host_bytes: int = 0
+    """The bytes of host memory for values that are copied there."""
+
+    @cached_property
+    def host_start(self) -> int:
+        """The offset of the first byte of host memory, which no byte of the arena has."""
+        return align(self.arena_bytes, self.alignment)
+
+    @cached_property
+    def arena_buffers(self) -> tuple[Buffer, ...]:
+        """The buffers in the arena: all except those on the host."""
+        return tuple(buffer for buffer in self.buffers if buffer.kind != "host")
 
     def address(self, value: Value) -> int:
-        """Return the offset of a value's first element in the arena."""
+        """Return the offset of a value's first element in the arena, or in host memory."""
         placement = self.placements[value]
         return self.buffers[placement.buffer].offset + placement.offset
 
@@ -223,13 +236,13 @@ class MemoryPlan:
 
     @cached_property
     def live_profile(self) -> tuple[int, ...]:
-        """The live bytes at each step, rounded up to the alignment.
+        """The live bytes of the arena at each step, rounded up to the alignment.
 
         There is one entry per node, and at least one.
         """
         steps = max(1, len(self.graph.nodes))
         change = [0] * (steps + 1)
-        for buffer in self.buffers:
+        for buffer in self.arena_buffers:
             size = align(buffer.bytes, self.alignment)
             change[buffer.lifetime.first] += size
             change[self.lifetime_end(buffer)] -= size
@@ -257,8 +270,8 @@ class MemoryPlan:
         return self.live_profile.index(self.live_bytes)
 
     def live_at(self, step: int) -> list[Buffer]:
-        """Return the buffers live at a step, largest first."""
-        alive = [b for b in self.buffers if b.lifetime.first <= step < b.lifetime.last]
+        """Return the buffers in the arena that are live at a step, largest first."""
+        alive = [b for b in self.arena_buffers if b.lifetime.first <= step < b.lifetime.last]
         return sorted(alive, key=lambda buffer: (-buffer.bytes, buffer.index))
 
     @cached_property
@@ -315,6 +328,7 @@ class MemoryPlan:
             "peak_node": {"number": self.peak_step, "name": self._peak_name()},
             "bytes_by_kind": dict(self.bytes_by_kind),
             "arena_by_strategy": dict(self.strategy_bytes),
+            **({"host_bytes": self.host_bytes} if self.host_bytes else {}),
             **self._streams_summary(),
         }
 
@@ -360,28 +374,3 @@ def strided(placements: Mapping[Value, Placement]) -> dict[Value, tuple[int, ...
     """Return the strides in bytes of placed values that are not contiguous and row-major."""
     found = {v: place.strides for v, place in placements.items() if place.strides is not None}
     return {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}
-
-
-def kind_of(value: Value) -> Kind:
-    """Return the kind of bytes that a value has, such as state, gradient or feature map."""
-    if isinstance(value, State):
-        return "state"
-    if isinstance(value, Input) or value.node is None:
-        return "input"
-    match value.node.phase:
-        case "mirror":
-            return "mirror"
-        case "gradient":
-            return "gradient"
-        case "update" if _is_gathered(value):
-            return "gathered"
-        case _:
-            return "feature map"
-
-
-def _is_gathered(value: Value) -> bool:
-    """Return True if a value is gathered from parameters that are sharded over ranks."""
-    node = value.node
-    while node is not None and (node.op.views or node.op.awaits):
-        node = node.inputs[0].node
-    return node is not None and node.op.joins

@@ -10,9 +10,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from graphc.ir.graph import Node, Value
-from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan, kind_of
+from graphc.plans.kinds import kind_of
+from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan
 
-LABELS = {"mirror": "recomputed", "repeated": "recomputed", "logits": "logits and loss"}
+LABELS = {
+    "mirror": "recomputed", "repeated": "recomputed", "logits": "logits and loss",
+    "host": "on the host",
+}  # fmt: skip
 """Labels of the kinds whose name in views differs from that in plans and torch steps."""
 
 

@@ -10,7 +10,7 @@ from graphc.ir.forms import writes
 from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import Kind, MemoryPlan
 from graphc.plans.names import count, kind_at, listed, node_label
-from graphc.plans.printout import INDENT, head, peak_rows, summary_rows
+from graphc.plans.printout import INDENT, head, kind_name, peak_rows, summary_rows
 
 LINES, WIDTH = 40, 100
 
@@ -58,7 +58,7 @@ def _row(label: str, figure: str) -> list[str]:
 
 def _kinds(plan: MemoryPlan) -> list[str]:
     sizes = [(kind, size) for kind, size in plan.bytes_by_kind.items() if size]
-    lines = [f"  {kind:<20}{format_bytes(size):>12}" for kind, size in sizes]
+    lines = [f"  {kind_name(kind):<20}{format_bytes(size):>12}" for kind, size in sizes]
     return ["bytes by kind, before sharing", *lines] if lines else []
 
 

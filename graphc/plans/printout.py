@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from graphc.ir.forms import writes
 from graphc.ir.graph import Node
 from graphc.ir.types import exact_bytes, format_bytes
+from graphc.plans.copy_model import model_copies
 from graphc.plans.memory_plan import MemoryPlan
-from graphc.plans.names import buffer_name, kind_at
+from graphc.plans.names import buffer_name, kind_at, kind_label
 from graphc.plans.rank_model import model_rank
 
 WIDTH = 80
@@ -76,6 +77,16 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
     if exchanges.room_bytes:
         figure = f"{exact_bytes(exchanges.room_bytes)} of buffers for sums over ranks"
         rows.append(("outside the arena", figure))
+    if plan.host_bytes:
+        copies = model_copies(plan)
+        rows.append(("on the host", exact_bytes(plan.host_bytes)))
+        rows.append(
+            (
+                "copies",
+                f"{format_bytes(copies.out_bytes)} to the host, {format_bytes(copies.in_bytes)} "
+                f"back, {copies.stall_seconds * 1e3:.3f} ms of stalls by the cost model",
+            )
+        )
     if again.nodes:
         rows.append(
             (
@@ -132,8 +143,13 @@ def _row(label: str, figure: str, indent: int = INDENT) -> list[str]:
 def _kinds(plan: MemoryPlan) -> list[str]:
     lines = ["bytes by kind, before sharing"]
     for kind, size in plan.bytes_by_kind.items():
-        lines.append(f"  {kind:<20}{format_bytes(size):>12}")
+        lines.append(f"  {kind_name(kind):<20}{format_bytes(size):>12}")
     return lines
+
+
+def kind_name(kind: str) -> str:
+    """Return the name of a kind in printouts, where values on the host have their label."""
+    return kind_label(kind) if kind == "host" else kind
 
 
 def _node_rows(plan: MemoryPlan) -> Iterator[tuple[str, ...]]:

@@ -1,21 +1,15 @@
-"""Model of a step on one of several ranks: a timeline of nodes and collectives.
-
-A rank has two clocks. Nodes run one after another in the plan's order. Collectives run one after
-another on the link; each starts once its node is reached and the link is free. The node that ends a
-collective waits for its arrival. Collectives add only the time during which no other node runs.
-"""
+"""Model of a step on one of several ranks, from its timeline of nodes and collectives."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from graphc.ir.graph import Node
-from graphc.ir.links import links_of
 from graphc.plans.cost_model import CostModel
 from graphc.plans.exchange_bytes import room_bytes
-from graphc.plans.exchange_times import Algorithm, exchange_seconds, least
+from graphc.plans.exchange_times import Algorithm, least
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.timeline import timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,52 +37,19 @@ class RankModel:
         return max(0.0, 1.0 - shown / self.exchange_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """The seconds of each node of a plan in order, and the collectives that overlap with them.
-
-    The seconds of a node that waits for a collective are those of the wait. `exchanges` has the
-    node number, the start and the seconds of each collective.
-    """
-
-    seconds: tuple[float, ...]
-    exchanges: tuple[tuple[int, float, float], ...]
-
-
-def timeline(
-    plan: MemoryPlan, costs: CostModel | None = None, algorithm: Algorithm = least
-) -> Timeline:
-    """Model a step of a rank by the cost model, without launch overhead."""
-    costs, links = costs or CostModel.of(plan), links_of(plan.device)
-    now = free = 0.0
-    seconds: list[float] = []
-    exchanges: list[tuple[int, float, float]] = []
-    done: dict[Node | None, float] = {}
-    for step, node in enumerate(plan.graph.nodes):
-        took = 0.0
-        if node.op.sends:
-            begin, length = max(now, free), exchange_seconds(node, links, algorithm)
-            done[node] = free = begin + length
-            exchanges.append((step, begin, length))
-        elif node.op.awaits:
-            took = max(done.get(node.inputs[0].node, 0.0) - now, 0.0)
-        else:
-            took = costs.seconds(node)
-        now += took
-        seconds.append(took)
-    return Timeline(tuple(seconds), tuple(exchanges))
-
-
 def model_rank(
     plan: MemoryPlan, costs: CostModel | None = None, algorithm: Algorithm = least
 ) -> RankModel:
-    """Return the modeled step of a rank, without launch overhead."""
+    """Return the modeled step of a rank, without launch overhead.
+
+    Stalls of copies between device and host count as seconds of nodes.
+    """
     found, nodes = timeline(plan, costs, algorithm), plan.graph.nodes
     ranks = max((node.attributes.ranks for node in nodes if node.op.sends), default=1)
     pairs = zip(nodes, found.seconds, strict=True)
     return RankModel(
         seconds=math.fsum(found.seconds),
-        computing_seconds=math.fsum(took for node, took in pairs if not node.op.awaits),
+        computing_seconds=math.fsum(took for n, took in pairs if not n.op.awaits or n.host_copy),
         exchange_seconds=math.fsum(length for *_, length in found.exchanges),
         exchanges=len(found.exchanges),
         sent_bytes=sum(node.op.sent_bytes(node) for node in nodes),

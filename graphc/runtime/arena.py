@@ -1,4 +1,7 @@
-"""The arena: one allocation for all buffers of a plan, and views into it."""
+"""The arena: one allocation for all buffers of a plan, and views into it.
+
+A plan with values on the host has a second allocation for them.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def unallocated(plan: MemoryPlan, lent: Collection[int]) -> Unallocated:
 
 
 class Arena:
-    """The memory of a plan: an array `bytes`, and nothing else.
+    """The memory of a plan: an array `bytes`, an array `host` for values on the host, nothing else.
 
     `lent` maps the indices of state buffers to bytes of another arena, which are used instead.
     `memory` is the memory of another arena for the whole plan; without it, memory is allocated.
@@ -96,16 +99,16 @@ class Arena:
         self._plan, self._lent = plan, lent or {}
         self._unallocated = unallocated(plan, self._lent)
         size = plan.arena_bytes - self._unallocated.bytes
-        if memory is not None:
-            self.bytes = memory
-            return
+        self.bytes = self._allocated(size, "an arena") if memory is None else memory
+        self.host = self._allocated(plan.host_bytes, "an arena on the host")
+
+    def _allocated(self, size: int, what: str) -> Array:
         try:
-            self.bytes = aligned_bytes(size, plan.alignment)
+            return aligned_bytes(size, self._plan.alignment)
         except (MemoryError, ValueError):
             raise ArenaError(
-                f"this machine cannot allocate an arena of {size} bytes "
-                f"({format_bytes(size)}); print graphc.plan(...), which allocates "
-                "nothing, to see the largest values"
+                f"this machine cannot allocate {what} of {size} bytes ({format_bytes(size)}); "
+                "print graphc.plan(...), which allocates nothing, to see the largest values"
             ) from None
 
     @property
@@ -118,6 +121,9 @@ class Arena:
         if index in self._lent:
             return self._lent[index]
         buffer = self._plan.buffers[index]
+        if buffer.kind == "host":
+            first = buffer.offset - self._plan.host_start
+            return self.host[first : first + buffer.bytes]
         first = self._unallocated.offsets.get(index, buffer.offset) - self._unallocated.bytes
         return self.bytes[first : first + buffer.bytes]
 
@@ -129,20 +135,22 @@ class Arena:
     def array(self, value: Value) -> Array:
         """Return an array that is a view of a value's bytes."""
         placement = self._plan.placements[value]
-        if placement.buffer in self._lent:
-            return _view(
-                value.type, placement.offset, placement.strides, self._lent[placement.buffer]
-            )
+        if placement.buffer in self._lent or value.on_host:
+            memory = self.buffer(placement.buffer)
+            return _view(value.type, placement.offset, placement.strides, memory)
         buffer = self._plan.buffers[placement.buffer]
         offset = self._unallocated.offsets.get(buffer.index, buffer.offset) + placement.offset
         return self.view(value.type, offset, placement.strides)
 
     def free(self, first: int, last: int) -> Array:
-        """Return the arena bytes at plan offsets `[first, last)`, in which no value is live.
+        """Return the bytes at plan offsets `[first, last)`, in which no value is live.
 
+        They are bytes of the arena, or of the host if `first` is not below `MemoryPlan.host_start`.
         If states are lent, the result excludes the region of states, which have other offsets then.
         """
-        moved = self._unallocated
+        start, moved = self._plan.host_start, self._unallocated
+        if first >= start:
+            return self.host[first - start : last - start]
         return self.bytes[max(first, moved.end) - moved.bytes : max(last, moved.end) - moved.bytes]
 
     def view(self, type: TensorType, offset: int, strides: tuple[int, ...] | None = None) -> Array:

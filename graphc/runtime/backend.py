@@ -43,6 +43,10 @@ class Backend(Protocol):
         """The bytes of the arena."""
 
     @property
+    def host_bytes(self) -> int:
+        """The bytes of host memory for values that are copied there."""
+
+    @property
     def communication_bytes(self) -> int:
         """The bytes of workspace for collectives, outside the arena."""
 

@@ -245,8 +245,8 @@ def _shows_numbers(node: Node) -> bool:
 
 
 def _keeps_numbers(node: Node) -> bool:
-    """Return True if the output of a node has the same integers as its only input."""
-    if not isinstance(node.op, Copy | Cast):
+    """Return True if the output of a node has the same integers as its first input."""
+    if not isinstance(node.op, Copy | Cast) and node.host_copy is None:
         return False
     given, kept = node.inputs[0].type.dtype, node.output.type.dtype
     return given.kind == kept.kind == "int" and kept.itemsize >= given.itemsize

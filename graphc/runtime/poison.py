@@ -1,5 +1,7 @@
 """Poisoning: the byte ranges of an arena without a live value, which are filled with NaN.
 
+Ranges on the host have offsets from `MemoryPlan.host_start` on.
+
 A step that reads such bytes computes NaN, which exposes a wrong plan.
 """
 
@@ -15,7 +17,7 @@ POISON = 0xFF
 
 
 def empty_at_start(plan: MemoryPlan) -> list[Range]:
-    """Return the byte ranges of the arena that hold no value when a step begins.
+    """Return the byte ranges of the arena and the host that hold no value when a step begins.
 
     These are all bytes except those of states, slots and inputs. Gaps of a whole alignment unit
     between states are also excluded: in a family of plans, they hold constants of other plans.
@@ -33,6 +35,8 @@ def empty_at_start(plan: MemoryPlan) -> list[Range]:
         if first > start and (start >= rest or first - start < plan.alignment):
             found.append((start, first))
         start = max(start, last)
+    if plan.host_bytes:
+        found.append((plan.host_start, plan.host_start + plan.host_bytes))
     return found
 
 

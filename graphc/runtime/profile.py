@@ -19,6 +19,7 @@ from graphc.plans.costs import MeasuredCosts, Measurement, node_key
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.bind import Call, arrays_of, node_calls, numpy_settings
+from graphc.runtime.cpu.copies import Concurrent, Lanes
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.initial import fill_initial
 from graphc.runtime.ranks.together import lane_of
@@ -77,7 +78,8 @@ def step_times(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> StepTim
     graph, lane = plan.graph, lane_of(plan, seed, None)
     arena = Arena(plan)
     arrays = arrays_of(plan, arena)
-    steps = list(node_calls(plan, arena, arrays, None, lane).values())
+    lanes = Lanes(lane, Concurrent()) if plan.host_bytes else lane
+    steps = list(node_calls(plan, arena, arrays, None, lanes).values())
     for state in graph.states:
         fill_initial(state, seed, arrays[state], lane.wire.rank)
     feeds = random_feeds(graph, seed)

@@ -45,7 +45,7 @@ class Program:
     """One graph bound to one device.
 
     `plan` gives the offset of every buffer in the arena. Nothing else is allocated except
-    `kept_bytes`, which is 0 for most programs.
+    `host_bytes` and `kept_bytes`, which are 0 for most programs.
 
     If a step raises, all states are unchanged, unless it was stopped during its updates. In that
     case, reading states, `save` and further steps raise `TornError` until `load` or `reset`. A lock
@@ -146,12 +146,16 @@ class Program:
         return self._backend.arena_bytes
 
     @property
+    def host_bytes(self) -> int:
+        """The bytes of host memory for values that the plan copies there."""
+        return self._backend.host_bytes
+
+    @property
     def kept_bytes(self) -> int:
         """The bytes of backup copies of states in host memory, outside the arena.
 
-        They are 0 unless a check can fail after updates have begun. That is the case with
-        `check_finite`, and on the CPU if integers that the graph computes are checked after an
-        update.
+        They are 0 unless a check can fail after updates have begun: with `check_finite`, and on the
+        CPU if integers that the graph computes are checked after an update.
         """
         return self._backend.kept_bytes
 
@@ -174,8 +178,7 @@ class Program:
     def communication_bytes(self) -> int:
         """The bytes of workspace for collectives, outside the arena; 0 for a plan of one rank.
 
-        Memory that MPI itself allocates is not included. On a GPU, this is the device memory that
-        NCCL allocated.
+        Memory of MPI itself is not included. On a GPU, it is device memory that NCCL allocated.
         """
         return self._backend.communication_bytes
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
-from graphc.plans.rank_model import timeline
+from graphc.plans.timeline import timeline
 
 
 @dataclass(frozen=True)

@@ -221,9 +221,11 @@ def _place(plan: MemoryPlan, value: Value) -> Iterator[str]:
         "part": f"as a part of {over}, computed in place",
         "state": f"at the address of the state {over}" if over else "in the region of states",
     }[placement.how]
-    begin = plan.address(value)
+    begin, where = plan.address(value), "the arena"
+    if value.on_host:
+        begin, where = begin - plan.host_start, "host memory"
     yield (
-        f"Its bytes begin at {begin:#x} of the arena, {how}. Its buffer of "
+        f"Its bytes begin at {begin:#x} of {where}, {how}. Its buffer of "
         f"{format_bytes(buffer.bytes)} is live from node {buffer.lifetime.first} to node "
         f"{plan.lifetime_end(buffer) - 1}."
     )

@@ -103,7 +103,7 @@ def _models(
     models = []
     same = identities([plan.graph for plan in plans.values()])
     for (label, plan), numbers in zip(plans.items(), same, strict=True):
-        model = page_model(plan, label, clocks.get(label))
+        model = page_model(plan, label, clocks.get(label), kinds_of(*plans.values()))
         model["values"]["same"] = list(numbers.values())
         model["lowering"] = list(lowering.get(label, ()))
         model["limit"] = limits[label]._asdict() if label in limits else None

@@ -7,7 +7,7 @@ the text of one object per value.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, get_args
 
 from graphc.ir.graph import Graph, Node, Value
@@ -53,10 +53,13 @@ def kinds_of(*plans: MemoryPlan) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if kind not in RARE or kind in there)
 
 
-def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict[str, Any]:
+def page_model(
+    plan: MemoryPlan, label: str, clock: Clock | None = None, kinds: Sequence[Kind] = KINDS
+) -> dict[str, Any]:
     """Return the model of one plan of a page; `label` is the text of its tab.
 
-    `clock` gives the seconds of nodes, by default the roofline of the plan's device.
+    `clock` gives the seconds of nodes, by default the roofline of the plan's device. Kinds of
+    buffers are numbered as in `kinds`.
     """
     graph, texts = plan.graph, Table[str]()
     clock = clock or estimated(plan)
@@ -71,7 +74,7 @@ def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict
         "peak_step": plan.peak_step,
         "alignment": plan.alignment,
         "live": plan.live_profile,
-        "buffers": _buffers(plan),
+        "buffers": _buffers(plan, kinds),
         "clock": clock.source,
         "nodes": _nodes(graph, texts, clock),
         "exchanges": _exchanges(graph, clock),
@@ -81,17 +84,18 @@ def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict
     }
 
 
-def _buffers(plan: MemoryPlan) -> dict[str, Any]:
-    """Return the columns of all buffers.
+def _buffers(plan: MemoryPlan, listed: Sequence[Kind]) -> dict[str, Any]:
+    """Return the columns of all buffers. Those on the host have no bytes, as the page shows the
+    arena.
 
     `kind` is the kind at step `first`. `turns` maps a buffer to its later kinds, as pairs of the
     first node and the kind from that node. `slots` holds the names of the values of slots.
     """
-    kinds = {kind: number for number, kind in enumerate(KINDS)}
+    kinds = {kind: number for number, kind in enumerate(listed)}
     by_kind, names = [spans(plan, buffer) for buffer in plan.buffers], plan.graph.names
     return {
         "offset": [buffer.offset for buffer in plan.buffers],
-        "bytes": [buffer.bytes for buffer in plan.buffers],
+        "bytes": [buffer.bytes if buffer.kind != "host" else 0 for buffer in plan.buffers],
         "first": [buffer.lifetime.first for buffer in plan.buffers],
         "last": [plan.lifetime_end(buffer) for buffer in plan.buffers],
         "kind": [kinds[found[0].kind] for found in by_kind],
@@ -180,7 +184,7 @@ def aligned_bytes(plan: MemoryPlan, buffer: Buffer) -> int:
 def live_by_kind(plan: MemoryPlan) -> list[dict[Kind, int]]:
     """Return the live bytes of each kind at each step, aligned; they sum to `live_profile`."""
     changes: list[dict[Kind, int]] = [{} for _ in range(len(plan.live_profile) + 1)]
-    for buffer in plan.buffers:
+    for buffer in plan.arena_buffers:
         size = aligned_bytes(plan, buffer)
         for first, last, kind in spans(plan, buffer):
             for step, change in (first, size), (last, -size):

@@ -62,7 +62,7 @@ def plan_picture(plan: MemoryPlan, title: str) -> bytes:
         )  # fmt: skip
         _draw_map(addresses, plan)
         _draw_live(live, plan)
-        there = {span.kind for buffer in plan.buffers for span in spans(plan, buffer)}
+        there = {span.kind for buffer in plan.arena_buffers for span in spans(plan, buffer)}
         present = [kind for kind in kinds_of(plan) if kind in there]
         _legend(figure, present, 0.098, 0.945)
         return _png(figure)
@@ -79,7 +79,7 @@ def _legend(figure: Figure, kinds: Sequence[Kind], left: float, top: float) -> N
 def _draw_map(axes: Axes, plan: MemoryPlan) -> None:
     corners, colours, edges = [], [], []
     steps, arena = len(plan.live_profile), max(1, plan.arena_bytes)
-    for buffer in plan.buffers:
+    for buffer in plan.arena_buffers:
         low, high = buffer.offset, buffer.offset + buffer.bytes
         for left, right, kind in spans(plan, buffer):
             corners.append(((left, low), (right, low), (right, high), (left, high)))

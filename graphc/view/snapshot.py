@@ -33,7 +33,7 @@ def snapshot(plan: MemoryPlan) -> bytes:
 
 def snapshot_object(plan: MemoryPlan) -> dict[str, Any]:
     """Return the snapshot before pickling: one device with one segment, and its events."""
-    used = [buffer for buffer in plan.buffers if buffer.bytes]
+    used = [buffer for buffer in plan.arena_buffers if buffer.bytes]
     steps = len(plan.live_profile)
     begins: list[list[Block]] = [[] for _ in range(steps + 1)]
     ends: list[list[Block]] = [[] for _ in range(steps + 1)]

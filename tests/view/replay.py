@@ -1,7 +1,7 @@
 """What every buffer holds at every node, as one node after another writes its results."""
 
 from graphc.ir.types import align
-from graphc.plans.memory_plan import kind_of
+from graphc.plans.kinds import kind_of
 
 
 def replayed(plan):

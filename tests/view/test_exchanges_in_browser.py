@@ -5,7 +5,7 @@ import functools
 import pytest
 from view.networks import planned
 
-from graphc.plans.rank_model import timeline
+from graphc.plans.timeline import timeline
 
 pytestmark = pytest.mark.browser
 

@@ -8,7 +8,7 @@ from view.replay import live_of_kind, replayed
 
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import RARE
-from graphc.plans.rank_model import timeline
+from graphc.plans.timeline import timeline
 from graphc.view.page_model import HOWS, KINDS, PHASES, kinds_of, live_by_kind, page_model
 
 

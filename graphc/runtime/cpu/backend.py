@@ -12,6 +12,7 @@ from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.backend import Outputs, Report, Staged
 from graphc.runtime.cpu.bind import bind, numpy_settings
+from graphc.runtime.cpu.copies import Concurrent, Lanes
 from graphc.runtime.cpu.native import Rows
 from graphc.runtime.cpu.side_by_side import SideBySide
 from graphc.runtime.index_ranges import ComputedRange
@@ -43,7 +44,11 @@ class CpuBackend:
         self.plan, self.is_torn = plan, False
         self._arena: Arena = Arena(plan, lent, None if within is None else within._arena.bytes)
         self._lane = lane
-        self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed, threads, lane)
+        self._beside = Concurrent() if plan.host_bytes else None
+        lanes = lane if self._beside is None else Lanes(lane, self._beside)
+        self._arrays, calls = bind(
+            plan, self._arena, poison, check_finite, computed, threads, lanes
+        )
         self._reading, self._updating = calls.reading, calls.updating
         effects = plan.graph.effects if calls.checks_late else ()
         replaced = (state for node in effects for state in node.replaced.values())
@@ -60,6 +65,10 @@ class CpuBackend:
     @property
     def arena_bytes(self) -> int:
         return int(self._arena.bytes.size)
+
+    @property
+    def host_bytes(self) -> int:
+        return int(self._arena.host.size)
 
     @property
     def communication_bytes(self) -> int:
@@ -92,6 +101,8 @@ class CpuBackend:
         return feeds
 
     def submit(self, staged: Staged) -> Outputs:
+        if self._beside is not None:
+            self._beside.begin_step()
         for source, given in staged.items():
             write(self._arrays[source], given)
         visible = self.plan.graph.outputs
@@ -105,6 +116,8 @@ class CpuBackend:
         except BaseException:
             self._lane.stopped()
             raise
+        if self._beside is not None:
+            self._beside.end_step()
         for name, value in visible.items():
             np.copyto(outputs[name], self._arrays[value])
         return lambda: outputs

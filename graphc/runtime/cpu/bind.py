@@ -19,6 +19,7 @@ from graphc.ir.op import Lane, Strided, is_16_bit
 from graphc.ir.types import align
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
+from graphc.runtime.cpu.copies import Immediate, Lanes
 from graphc.runtime.cpu.native import Rows, native_rows
 from graphc.runtime.cpu.side_by_side import side_by_side
 from graphc.runtime.index_ranges import ComputedRange
@@ -28,6 +29,9 @@ from graphc.runtime.ranks.lane import ALONE
 Array = np.ndarray[Any, np.dtype[Any]]
 Call = Callable[[], Any]
 
+
+ONE_BY_ONE: Lane = Lanes(ALONE, Immediate())
+"""The lane of nodes that run one by one, without other ranks."""
 
 BUFFER_ELEMENTS = 512
 """The buffer size of NumPy's ufuncs, which buffer operands that are broadcast. This many elements
@@ -48,7 +52,7 @@ class Recording:
     `scratch` has the arrays for the workspace tensors of its node.
     """
 
-    def __init__(self, scratch: tuple[Array, ...], lane: Lane = ALONE) -> None:
+    def __init__(self, scratch: tuple[Array, ...], lane: Lane = ONE_BY_ONE) -> None:
         self.scratch, self.lane = scratch, lane
         self.calls: list[Call] = []
 
@@ -62,11 +66,11 @@ def bind_node(
     arrays: Mapping[Value, Array],
     workspace: Sequence[Array],
     strided: Strided,
-    lane: Lane = ALONE,
+    lane: Lane = ONE_BY_ONE,
 ) -> list[Call]:
     """Return the calls of one node on the arrays of its values.
 
-    `workspace` has one array per workspace tensor. Collectives run on `lane`.
+    `workspace` has one array per workspace tensor. Collectives and copies run on `lane`.
     """
     inputs = node.op.prepared(node, strided)
     outputs = [v for v in node.outputs if node.op.widens(node) and is_16_bit(v)]
@@ -146,7 +150,7 @@ def bind(
     check_finite: bool,
     computed: Mapping[Node, Sequence[ComputedRange]],
     threads: int | None = None,
-    lane: Lane = ALONE,
+    lane: Lane = ONE_BY_ONE,
 ) -> tuple[dict[Value, Array], StepCalls]:
     """Return views of all values in the arena, and the calls of a step.
 
@@ -170,7 +174,7 @@ def bind(
         ]
         finite: list[Call] = [
             functools.partial(_require_finite, node, plan.graph, value, arrays[value])
-            for value in (node.outputs if check_finite else ())
+            for value in (node.outputs if check_finite and not node.op.begins else ())
         ]
         checks_late |= calls is updating and bool(checks or finite)
         calls[node] = [*checks, *run[node], *finite, *map(fill, freed.get(step, ()))]
@@ -193,7 +197,7 @@ def node_calls(
     arena: Arena,
     arrays: Mapping[Value, Array],
     threads: int | None,
-    lane: Lane = ALONE,
+    lane: Lane = ONE_BY_ONE,
 ) -> dict[Node, list[Call]]:
     """Return the calls of each node, native if possible; none if all its outputs are views."""
     rows: Mapping[Node, Rows] = {}
@@ -227,7 +231,7 @@ def numpy_calls(
     plan: MemoryPlan,
     arena: Arena,
     arrays: Mapping[Value, Array],
-    lane: Lane = ALONE,
+    lane: Lane = ONE_BY_ONE,
 ) -> list[Call]:
     """Return the NumPy calls of one node; none if all its outputs are views."""
     if all(plan.placements[value].how == "view" for value in node.outputs):

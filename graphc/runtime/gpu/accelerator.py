@@ -47,7 +47,7 @@ class Accelerator(Protocol):
         """Create a stream."""
 
     def run(self, call: BoundCall, stream: Stream) -> None:
-        """Enqueue a kernel, a library call or a collective."""
+        """Enqueue a kernel, a library call, a collective, or a copy to or from pinned memory."""
 
     def fill(self, address: int, size: int, byte: int, stream: Stream) -> None:
         """Enqueue a fill of `size` bytes with one value."""

@@ -20,6 +20,7 @@ from graphc.runtime.arena import unallocated
 from graphc.runtime.backend import Outputs, Report, Staged
 from graphc.runtime.gpu.accelerator import Accelerator, Event, Stream
 from graphc.runtime.gpu.bind import (
+    BoundCopy,
     BoundExchange,
     BoundGemm,
     BoundLaunch,
@@ -47,8 +48,8 @@ class GpuBackend:
 
     The first step runs call by call, while libraries initialize and code is loaded. The second step
     is captured as a CUDA graph, and it and all later steps replay the graph, unless `cuda_graph` is
-    False. Nodes run on the streams of the plan. `poison` and `check_finite` are for debugging:
-    steps then run call by call on one stream.
+    False. Nodes run on the streams of the plan, collectives and copies on streams of their own.
+    `poison` and `check_finite` are for debugging: steps then run call by call on one stream.
 
     With `cudnn`, cuDNN computes the convolutions and attention that it supports. A warning lists
     products that cuBLASLt does not support; `report` lists all requests that libraries decline.
@@ -79,7 +80,8 @@ class GpuBackend:
             start = accelerator.allocate(self.arena_bytes) if within is None else within._base
             self._base: int = start - self._unallocated.bytes
             own = {index: self._base + at for index, at in self._unallocated.offsets.items()}
-            self._elsewhere = {**own, **(lent or {})}
+            self._host = accelerator.pinned(plan.host_bytes) if plan.host_bytes else None
+            self._elsewhere = {**own, **(lent or {}), **self._on_host()}
             self._places = places_of_plan(plan, self._base, self._elsewhere)
             self._works = self._ready(cudnn, together=not debugging)
             self._slots = slots_of_works(plan, self._works, alone=debugging)
@@ -124,10 +126,12 @@ class GpuBackend:
             BoundGemm: "cublaslt",
             BoundPlan: "cudnn",
             BoundExchange: "nccl",
+            BoundCopy: "copies",
         }
+        rare = ("nccl", "copies")
         counts = Counter(kinds[type(call)] for work in works for call in work.calls)
         self.report = Report(
-            {kind: counts[kind] for kind in kinds.values() if kind != "nccl" or counts[kind]},
+            {kind: counts[kind] for kind in kinds.values() if kind not in rare or counts[kind]},
             (*products, *requests),
         )
         if products:
@@ -144,6 +148,22 @@ class GpuBackend:
     @property
     def arena_bytes(self) -> int:
         return self.plan.arena_bytes - self._unallocated.bytes
+
+    @property
+    def host_bytes(self) -> int:
+        return self.plan.host_bytes
+
+    def _on_host(self) -> dict[int, int]:
+        """Map the indices of buffers on the host to their addresses in pinned memory."""
+        start = self._host_base
+        found = (buffer for buffer in self.plan.buffers if buffer.kind == "host")
+        return {buffer.index: start + buffer.offset for buffer in found}
+
+    @property
+    def _host_base(self) -> int:
+        """The address of offset 0 of the plan, by the addresses of host memory."""
+        address = 0 if self._host is None else int(self._host.ctypes.data)
+        return address - self.plan.host_start
 
     @property
     def communication_bytes(self) -> int:
@@ -324,13 +344,14 @@ class GpuBackend:
     def _fill(self, spans: Iterable[tuple[int, int]]) -> None:
         for span in spans:
             first, last = (max(offset, self._unallocated.end) for offset in span)
+            base = self._base if first < self.plan.host_start else self._host_base
             if first < last:
-                self._accelerator.fill(self._base + first, last - first, POISON, self.stream)
+                self._accelerator.fill(base + first, last - first, POISON, self.stream)
 
     def _require_finite(self, work: Work) -> None:
         (node,) = work.nodes
         for value in node.outputs:
-            if value.type.dtype.kind != "float":
+            if value.type.dtype.kind != "float" or node.host_copy is not None:
                 continue
             if not np.isfinite(self._fetched(value).astype(np.float64)).all():
                 raise NonFiniteError(

@@ -13,7 +13,7 @@ from graphc.codegen.elementwise.kernel import elementwise
 from graphc.codegen.elementwise.ops import straightened
 from graphc.codegen.elementwise.updates import grouped, groups
 from graphc.codegen.lowering import calls_of
-from graphc.codegen.node_calls import Buffer, Call, Exchange, Gemm, Launch, Scratch
+from graphc.codegen.node_calls import Buffer, Call, Exchange, Gemm, HostCopy, Launch, Scratch
 from graphc.codegen.products.kernel import product_kernel
 from graphc.codegen.text.kernel import Kernel
 from graphc.codegen.text.operands import Place, in_one_piece
@@ -67,7 +67,16 @@ class BoundExchange:
     y: int
 
 
-BoundCall = BoundLaunch | BoundGemm | BoundPlan | BoundExchange
+@dataclass(frozen=True, slots=True)
+class BoundCopy:
+    """A copy between device and host, with the addresses of its source `x` and its result `y`."""
+
+    copy: HostCopy
+    x: int
+    y: int
+
+
+BoundCall = BoundLaunch | BoundGemm | BoundPlan | BoundExchange | BoundCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +151,10 @@ def slots_of_works(plan: MemoryPlan, works: Sequence[Work], alone: bool) -> list
     """Return the stream of each work (calls of a node), and the indices of works that it waits for.
 
     All works run on one stream if `alone` or if the plan has no stream schedule. In the second
-    case, collectives get a stream of their own.
+    case, collectives get a stream of their own, and so do copies in each direction.
     """
-    if plan.streams is None and not alone and any(map(_is_exchange, works)):
-        return _slots_beside_exchanges(plan, works)
+    if plan.streams is None and not alone and any(_beside(work) is not None for work in works):
+        return _slots_of_concurrent(plan, works)
     if plan.streams is None or alone:
         return [StreamSlot(0, ())] * len(works)
     position, slots = plan.graph.position, plan.streams.slots
@@ -157,30 +166,43 @@ def slots_of_works(plan: MemoryPlan, works: Sequence[Work], alone: bool) -> list
     return found
 
 
-def _is_exchange(work: Work) -> bool:
-    return any(isinstance(call, BoundExchange) for call in work.calls)
+BESIDE = ("exchange", "host", "device")
+"""Works that run concurrently with kernels: collectives, and copies to the host and back."""
 
 
-def _slots_beside_exchanges(plan: MemoryPlan, works: Sequence[Work]) -> list[StreamSlot]:
-    """Schedule collectives on a second stream.
+def _beside(work: Work) -> str | None:
+    """Return the kind of a concurrent work (`BESIDE`); None for kernels."""
+    for call in work.calls:
+        if isinstance(call, BoundExchange):
+            return "exchange"
+        if isinstance(call, BoundCopy):
+            return call.copy.to
+    return None
 
-    A work is the calls of a node. A collective waits for all works before it. Each collective has a
-    node that awaits its result. The first work from that node on waits for the collective.
+
+def _slots_of_concurrent(plan: MemoryPlan, works: Sequence[Work]) -> list[StreamSlot]:
+    """Schedule each kind of concurrent work on a stream of its own.
+
+    A work is the calls of a node. A concurrent work waits for all kernels before it. Each has a
+    node that awaits its result. The first kernel from that node on waits for the concurrent work,
+    and so do concurrent works from then on, since they wait for the node.
     """
-    begun = {work.step: number for number, work in enumerate(works) if _is_exchange(work)}
-    nodes, position = plan.graph.nodes, plan.graph.position
+    kinds = [_beside(work) for work in works]
+    streams = {kind: at for at, kind in enumerate((k for k in BESIDE if k in kinds), 1)}
+    begun = {work.step: n for n, work in enumerate(works) if kinds[n] is not None}
+    position = plan.graph.position
     due = [
         (step, begun[position[source]])
-        for step, node in enumerate(nodes)
-        if node.op.awaits and (source := node.inputs[0].node) is not None
-        if position[source] in begun
+        for step, node in enumerate(plan.graph.nodes)
+        if (source := node.awaited) is not None and position[source] in begun
     ]
     due.reverse()
     found: list[StreamSlot] = []
     before: tuple[int, ...] = ()
     for number, work in enumerate(works):
-        if _is_exchange(work):
-            found.append(StreamSlot(1, before))
+        kind = kinds[number]
+        if kind is not None:
+            found.append(StreamSlot(streams[kind], before))
             continue
         waits: set[int] = set()
         while due and due[-1][0] <= work.step:
@@ -313,6 +335,8 @@ def _with_addresses(
         return BoundGemm(call, addresses, library, library_bytes)
     if isinstance(call, Exchange):
         return BoundExchange(call, addresses[call.x], addresses[call.y])
+    if isinstance(call, HostCopy):
+        return BoundCopy(call, addresses[call.x], addresses[call.y])
     assert isinstance(call, Launch)  # programs have been lowered to launches
     return _launched(call, addresses)
 

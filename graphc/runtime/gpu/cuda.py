@@ -17,7 +17,14 @@ import numpy as np
 from graphc.errors import ArenaError
 from graphc.ir.types import format_bytes
 from graphc.runtime.gpu.accelerator import Bytes, Event, Stream
-from graphc.runtime.gpu.bind import BoundCall, BoundExchange, BoundGemm, BoundPlan, kernels_of
+from graphc.runtime.gpu.bind import (
+    BoundCall,
+    BoundCopy,
+    BoundExchange,
+    BoundGemm,
+    BoundPlan,
+    kernels_of,
+)
 from graphc.runtime.gpu.cubins import cubins
 from graphc.runtime.gpu.cublaslt import LtProduct, NoAlgorithm, load_cublaslt
 from graphc.runtime.gpu.device import Gpu, load_cupy
@@ -140,6 +147,10 @@ class CudaDevice:
         if isinstance(call, BoundExchange):
             assert self._communicator is not None, "who binds a plan of several ranks connects them"
             self._communicator.run(call, stream.ptr)
+            return
+        if isinstance(call, BoundCopy):
+            way = "DeviceToHost" if call.copy.to == "host" else "HostToDevice"
+            self._copy(call.y, call.x, call.copy.bytes, way, stream)
             return
         function = self._functions[call.kernel.name]
         function((call.grid, 1, 1), (call.block, 1, 1), call.arguments, stream=stream)

@@ -38,9 +38,12 @@ def places_of_plan(
         first = plan.address(value)
         strides = placement.strides or contiguous_strides(value.type)
         end = first + span_bytes(value.type, Layout(0, strides))
-        if first < 0 or end > plan.arena_bytes:
+        start = plan.host_start if value.on_host else 0
+        size = plan.host_bytes if value.on_host else plan.arena_bytes
+        if first < start or end > start + size:
             raise PlanError(
-                f"{value.type} at {first} to {end} exceeds the arena of {plan.arena_bytes} bytes"
+                f"{value.type} at {first - start} to {end - start} exceeds the "
+                f"{'host memory' if value.on_host else 'arena'} of {size} bytes"
             )
         index = placement.buffer
         start = moved.get(index, address + plan.buffers[index].offset)

@@ -24,6 +24,7 @@ from graphc.ir.types import ROW_BYTES, DType
 from graphc.ops.tiled_attention import TiledAttention
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.bind import (
+    BoundCopy,
     BoundExchange,
     BoundGemm,
     BoundLaunch,
@@ -187,7 +188,7 @@ def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tup
             yield _kind(node, "products"), _product_seconds(call, device)
         elif isinstance(call, BoundPlan):
             yield _kind(node, "convolutions"), _request_seconds(call.plan.request, node, device)
-        elif isinstance(call, BoundExchange):
+        elif isinstance(call, BoundExchange | BoundCopy):
             return  # it runs concurrently with other nodes, over a link
     reads = READS.get(node.op.name, 1.0)
     moving = reads * moved_bytes(work, sizes) / (device.bytes_per_second * MEMORY_PART)

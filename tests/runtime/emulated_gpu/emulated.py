@@ -19,7 +19,7 @@ from codegen.fake_cublas import StandIn
 from codegen.on_cpu import Library
 
 from graphc.runtime import bind
-from graphc.runtime.gpu.bind import BoundExchange, BoundGemm, BoundPlan, kernels_of
+from graphc.runtime.gpu.bind import BoundCopy, BoundExchange, BoundGemm, BoundPlan, kernels_of
 from graphc.runtime.gpu.device import Gpu
 
 ONE_AT_A_TIME = threading.Lock()
@@ -68,10 +68,10 @@ class EmulatedDevice:
         self.communicator, self.communication_bytes = None, 0
         self.random = random.Random(seed)
         self.streams, self.libraries, self.allocations = [], {}, []
-        self.arenas = []
+        self.arenas, self.pinned_arrays = [], []
         self.capturing = False
         self.counts = dict.fromkeys(
-            ("calls", "cudnn", "captures", "replays", "pinned", "copies"), 0
+            ("calls", "cudnn", "captures", "replays", "pinned", "copies", "host copies"), 0
         )
 
     def active(self):
@@ -89,7 +89,11 @@ class EmulatedDevice:
     def pinned(self, size):
         assert not self.capturing
         self.counts["pinned"] += 1
-        return np.zeros(size, np.uint8)
+        whole = np.full(size + 2 * GUARD, GUARD_BYTE, np.uint8)
+        whole[GUARD : GUARD + size] = 0
+        self.arenas.append((whole, GUARD, GUARD + size))
+        self.pinned_arrays.append(whole[GUARD : GUARD + size])
+        return self.pinned_arrays[-1]
 
     def serves(self, call):
         assert not self.capturing
@@ -119,8 +123,19 @@ class EmulatedDevice:
         if isinstance(call, BoundExchange):  # others' devices are threads that run meanwhile
             self.communicator.run(call, 0)
             return
+        if isinstance(call, BoundCopy):
+            self.copy_beside(call)
+            return
         with ONE_AT_A_TIME:
             self.compute(call)
+
+    def copy_beside(self, call):
+        """Copies to pinned memory, and from there."""
+        host = call.y if call.copy.to == "host" else call.x
+        starts = [(array.ctypes.data, array.size) for array in self.pinned_arrays]
+        assert any(a <= host and host + call.copy.bytes <= a + size for a, size in starts)
+        self.counts["host copies"] += 1
+        ctypes.memmove(call.y, call.x, call.copy.bytes)
 
     def compute(self, call):
         if isinstance(call, BoundGemm):
