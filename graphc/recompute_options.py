@@ -34,8 +34,9 @@ class HostOptions(Options):
 
     @cached_property
     def host_bytes(self) -> int | None:
-        """The limit of host memory in bytes; None if nothing is copied."""
-        return None if self.host_budget is None else parse_bytes("host_budget", self.host_budget)
+        """The limit of host memory in bytes; None if nothing may be copied."""
+        given = self.host_budget
+        return None if given is None else parse_bytes("host_budget", given) or None
 
 
 @dataclass(frozen=True, kw_only=True)

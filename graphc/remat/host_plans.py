@@ -9,6 +9,7 @@ arena fits and leaves little unused.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from graphc.ir.host_link import HostLink
 from graphc.passes.place_updates import place_updates
@@ -32,6 +33,7 @@ class HostPlans:
 
     def __init__(self, search: Search, link: HostLink) -> None:
         self.search, self.link = search, link
+        self.host_bytes = link.host_bytes
         self.steps = search.training.steps
 
     def within(self, budget: int, bound: float) -> Point | None:
@@ -42,29 +44,44 @@ class HostPlans:
         """
         allocation = self.search.training.allocation
         scale = self.steps.peak(range(len(self.steps))) / max(allocation.live_bytes, 1)
-        best = offload = None
+        best: Point | None = None
         capacity, above = budget * scale, 0
+        offload = self._searched(int(capacity), bound)
+        plan = offload.best
         for _ in range(MOST_CORRECTIONS):
-            if offload is None:
-                offload = self._searched(int(capacity), bound)
-                plan = offload.best
-            else:
-                assert offload.best_base is not None, "a search without a plan ends the loop"
-                plan = offload.planned(offload.best_base, int(capacity), offload.banned)
             if plan is None:
                 break
             point = self._point(plan)
             size = point.allocation.live_bytes
             size = size if size > budget else point.arena_bytes
-            if size > budget:
+            is_stored = self._is_stored(point)
+            if size <= budget and is_stored:
+                above, best = 0, faster(best, point)
+                if size >= (1 - CLOSE) * budget or point.extra_time <= bound:
+                    break
+                capacity *= budget / size
+            elif size > budget:
                 above += 1
                 capacity *= min(budget / size, TIGHTER) ** above
-                continue
-            above, best = 0, faster(best, point)
-            if size >= (1 - CLOSE) * budget or point.extra_time <= bound:
-                break
-            capacity *= budget / size
+            if not is_stored:
+                offload = self._searched(int(capacity), bound)
+                plan = offload.best
+            elif offload.best_base is not None:
+                plan = offload.planned(offload.best_base, int(capacity), offload.banned)
         return best
+
+    def _is_stored(self, point: Point) -> bool:
+        """Return True if the host's arena is within its limit. If not, lower the limit of later
+        searches, which applies to live bytes, by the ratio."""
+        limit, strategy = self.host_bytes, point.strategy
+        if limit is None:
+            return True
+        height = point.allocation.placed(strategy, on_host=True).height
+        if height <= limit:
+            return True
+        live = self.link.host_bytes or 0
+        self.link = replace(self.link, host_bytes=int(live * min(limit / height, TIGHTER)))
+        return False
 
     def _searched(self, capacity: int, bound: float) -> OffloadSearch:
         """Return a search for live bytes of at most `capacity`, after it has run."""
