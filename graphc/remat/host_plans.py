@@ -1,9 +1,10 @@
 """Packed plans with copies to host memory for one training graph.
 
-OffloadSearch bounds live bytes of steps; a budget bounds the packed arena. So the search runs once
-for the budget, scaled as the live bytes of the best schedule's allocation suggest. Then its copies
-are planned again for a capacity that is corrected by the arena found, as in search.py, until the
-arena fits and leaves little unused.
+OffloadSearch bounds live bytes of steps; a budget bounds the packed arena. The two differ by
+packing losses and by parts inside concatenations. So the capacity of a search is corrected by the arena of
+the plan found, as in search.py, until the arena fits and leaves little unused. If the capacity is
+nearly right, the copies of the best schedule are planned again for it; otherwise, the search is
+repeated. Schedules with recomputation alone are cached, as all searches ask for the same ones.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ PARTS = (1.0, 0.75, 0.5)
 """Capacities tried first above the budget, as fractions of the bytes that the link can copy before
 the peak."""
 
+SEARCHES, NEAR = 3, 0.01
+"""Maximum number of searches for one budget, and the change of the capacity, as a fraction, below
+which copies are planned again for the same schedule."""
+
 REFINEMENTS = 2
 """Maximum number of times that the capacities beside the best one are tried."""
 
@@ -34,6 +39,9 @@ class HostPlans:
     def __init__(self, search: Search, link: HostLink) -> None:
         self.search, self.link = search, link
         self.host_bytes = link.host_bytes
+        self.budget = 0
+        self._known: dict[int, list[int] | None] = {}
+        """Capacity → the schedule with recomputation alone, in a better node order."""
         self.steps = search.training.steps
 
     def within(self, budget: int, bound: float) -> Point | None:
@@ -42,32 +50,35 @@ class HostPlans:
         Its extra time includes stalls. The search ends at `bound`, an extra time that no plan is
         below.
         """
-        allocation = self.search.training.allocation
-        scale = self.steps.peak(range(len(self.steps))) / max(allocation.live_bytes, 1)
+        self.budget = budget
         best: Point | None = None
-        capacity, above = budget * scale, 0
-        offload = self._searched(int(capacity), bound)
-        plan = offload.best
+        capacity, searched, above, searches = float(budget), 0.0, 0, 0
+        offload: OffloadSearch | None = None
         for _ in range(MOST_CORRECTIONS):
+            plan = None
+            if offload is not None and abs(capacity - searched) <= NEAR * searched:
+                plan = offload.again(int(capacity))
+            if plan is None:
+                if searches == SEARCHES:
+                    break
+                offload, searched = self._searched(int(capacity), bound), capacity
+                plan, searches = offload.best, searches + 1
             if plan is None:
                 break
             point = self._point(plan)
             size = point.allocation.live_bytes
             size = size if size > budget else point.arena_bytes
-            is_stored = self._is_stored(point)
-            if size <= budget and is_stored:
+            if not self._is_stored(point):
+                offload = None
+            elif size <= budget:
                 above, best = 0, faster(best, point)
                 if size >= (1 - CLOSE) * budget or point.extra_time <= bound:
                     break
-                capacity *= budget / size
-            elif size > budget:
+            if size > budget:
                 above += 1
                 capacity *= min(budget / size, TIGHTER) ** above
-            if not is_stored:
-                offload = self._searched(int(capacity), bound)
-                plan = offload.best
-            elif offload.best_base is not None:
-                plan = offload.planned(offload.best_base, int(capacity), offload.banned)
+            else:
+                capacity *= budget / size
         return best
 
     def _is_stored(self, point: Point) -> bool:
@@ -88,15 +99,18 @@ class HostPlans:
         cost = self.search.solver.cost
         search = OffloadSearch(
             self.steps, self.link, capacity, self._schedules, self.steps.live_out,
-            (1 + bound) * cost, parts=PARTS, refinements=REFINEMENTS,
+            (1 + bound) * cost, parts=PARTS, refinements=REFINEMENTS, origin=self.budget,
         )  # fmt: skip
         search.run(None)
         return search
 
     def _schedules(self, capacity: int) -> Iterator[list[int]]:
-        found = self.search.solver.schedule(capacity)
-        if found is not None:
-            yield self.search.ordered(found).sequence
+        if capacity not in self._known:
+            found = self.search.solver.schedule(capacity)
+            self._known[capacity] = None if found is None else self.search.ordered(found).sequence
+        sequence = self._known[capacity]
+        if sequence is not None:
+            yield sequence
 
     def _point(self, plan: OffloadPlan) -> Point:
         search = self.search

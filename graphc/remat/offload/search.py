@@ -96,11 +96,13 @@ class OffloadSearch:
         adds_recomputation: bool = True,
         parts: Sequence[float] = PARTS,
         refinements: int = REFINEMENTS,
+        origin: int | None = None,
     ) -> None:
         self.steps, self.link, self.budget = steps, link, budget
         self.schedules, self.resident, self.bound = schedules, resident, bound
         self.adds_recomputation = adds_recomputation
         self.parts, self.refinements = parts, refinements
+        self.origin = budget if origin is None else origin
         self.deadline = time.perf_counter() + limit
         self.best: OffloadPlan | None = None
         self.best_base: Base | None = None
@@ -145,15 +147,15 @@ class OffloadSearch:
         return Base(sequence, self.levels(sequence), gaps)
 
     def first_capacities(self) -> list[int]:
-        """Return capacities above the budget, the peak without recomputation, and the budget."""
+        """Return capacities above the origin, the peak without recomputation, and the origin."""
         levels = self.levels(range(len(self.steps)))
         peak = int(levels.max())
         reach = self.link.to_host * self.steps.cost_of(range(int(levels.argmax()) + 1))
         if self.link.host_bytes is not None:
             reach = min(reach, self.link.host_bytes)
-        found = [self.budget + int(part * min(reach, peak)) for part in self.parts]
+        found = [self.origin + int(part * min(reach, peak)) for part in self.parts]
         found = [min(capacity, peak) for capacity in (*found, peak)]
-        return list(dict.fromkeys([*found, self.budget]))
+        return list(dict.fromkeys([*found, self.origin]))
 
     def refined(self) -> bool:
         """Try the capacities between the best one and its neighbors; return whether any was new."""
@@ -227,6 +229,12 @@ class OffloadSearch:
         for gap in found:
             spare[gap.start + 1 : gap.stop] += size[gap.value]
         return self.measured(placed(self.steps, self.link, base.sequence, found, spare))
+
+    def again(self, budget: int) -> OffloadPlan | None:
+        """Return a plan for the best schedule within another number of bytes, or None."""
+        if self.best_base is None:
+            return None
+        return self.planned(self.best_base, budget, self.banned)
 
     def improve(self, base: Base) -> None:
         """Ban one gap after the other from the host, and keep what is faster."""
