@@ -1,10 +1,11 @@
 """Packed plans with copies to host memory for one training graph.
 
 OffloadSearch bounds live bytes of steps; a budget bounds the packed arena. The two differ by
-packing losses and by parts inside concatenations. So the capacity of a search is corrected by the arena of
-the plan found, as in search.py, until the arena fits and leaves little unused. If the capacity is
-nearly right, the copies of the best schedule are planned again for it; otherwise, the search is
-repeated. Schedules with recomputation alone are cached, as all searches ask for the same ones.
+packing losses and by parts inside concatenations. So the capacity of a search is corrected by the
+arena of the plan found, as in search.py, until the arena fits and leaves little unused. If the
+capacity is nearly right, the copies of the best schedule are planned again for it; otherwise, the
+search is repeated. Schedules with recomputation alone are cached, as all searches ask for the same
+ones.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ the peak."""
 SEARCHES, NEAR = 3, 0.01
 """Maximum number of searches for one budget, and the change of the capacity, as a fraction, below
 which copies are planned again for the same schedule."""
+
+WORTH = 0.0005
+"""Extra time, as a fraction of a step, that a further plan must save to be packed."""
 
 REFINEMENTS = 2
 """Maximum number of times that the capacities beside the best one are tried."""
@@ -63,7 +67,7 @@ class HostPlans:
                     break
                 offload, searched = self._searched(int(capacity), bound), capacity
                 plan, searches = offload.best, searches + 1
-            if plan is None:
+            if plan is None or (best is not None and not self._is_faster(plan, best)):
                 break
             point = self._point(plan)
             size = point.allocation.live_bytes
@@ -80,6 +84,13 @@ class HostPlans:
             else:
                 capacity *= budget / size
         return best
+
+    def _is_faster(self, plan: OffloadPlan, best: Point) -> bool:
+        """Return True if a plan is worth packing: it saves time that a user notices."""
+        return self._extra_time(plan) < best.extra_time - WORTH
+
+    def _extra_time(self, plan: OffloadPlan) -> float:
+        return max(0.0, plan.seconds / (self.search.solver.cost or 1.0) - 1)
 
     def _is_stored(self, point: Point) -> bool:
         """Return True if the host's arena is within its limit. If not, lower the limit of later
@@ -116,7 +127,7 @@ class HostPlans:
         search = self.search
         evaluations = search.evaluations
         graph = place_updates(with_copies(search.training, plan.events))
-        extra_time = max(0.0, plan.seconds / (search.solver.cost or 1.0) - 1)
+        extra_time = self._extra_time(plan)
         extra_flops = recomputation(graph, evaluations.costs).extra_flops_fraction
         found = Point(
             evaluations.allocation_of(graph), evaluations.strategy, extra_time, extra_flops
