@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 from plans.with_copies import copied, random_trips
+from runtime import sized_networks as sized
 from runtime.forked import in_child
 
 import graphc as g
@@ -18,6 +19,8 @@ from graphc.errors import FeedError, GraphcError
 from graphc.ir import builder
 from graphc.models import mlp
 from graphc.ops.host_copy import begin_copy_to_device, begin_copy_to_host, finish_copy
+from graphc.plans.family import in_one_arena
+from graphc.runtime.bind import bind_family
 from graphc.runtime.feeds import random_feeds
 from graphc.target import CPU_TARGET
 
@@ -195,6 +198,19 @@ def test_nodes_with_copies_are_timed(plan):
     assert {"copy_to_host", "copy_to_device"} <= {entry.op for entry in measured.measured}
 
 
+def test_programs_in_one_arena_have_their_own_host_memory():
+    sizes, optimizer = sized.SIZES["gpt2"], g.optim.SGD(0.1)
+    family = g.plan_family(sized.gpt2, sizes, optimizer=optimizer)
+    plans = [copied(p, random_trips(p, random.Random(1), 6)) for p in family.plans]
+    found = in_one_arena(family.sizes, plans)
+    programs = [bind_family(each, sized.PAD["gpt2"]) for each in (found, family)]
+    assert {each.host_bytes for each in found.plans} != {0}
+    for step, size in enumerate(2 * sizes["seq_len"]):
+        given = sized.feeds("gpt2", size, step)
+        losses = [program.step(given)["loss"].tobytes() for program in programs]
+        assert losses[0] == losses[1]
+
+
 STEPS = """
 import gc
 import random
@@ -223,7 +239,7 @@ print(tracemalloc.get_traced_memory()[1] - before)
 
 
 def test_nothing_is_allocated_in_a_step():
-    """In a process of its own, as in tests/runtime/test_program.py."""
+    """In a process of its own, as in tests/runtime/test_program.py; an array has 100 KiB."""
     done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 8 * 2**10
+    assert int(done.stdout) < 16 * 2**10

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from plans.with_copies import copied, random_trips, randomly_copied
+from runtime.emulated_gpu.emulated import EmulatedDevice
 from runtime.emulated_gpu.networks import (
     fed,
     on_gpu,
@@ -13,9 +14,13 @@ from runtime.emulated_gpu.networks import (
     small_resnet,
     trained,
 )
+from runtime.emulated_gpu.test_family import build, family_of, feeds
 
+import graphc as g
 from graphc.errors import PlanError
+from graphc.plans.check_family import check_family
 from graphc.plans.check_plan import check_plan
+from graphc.plans.family import in_one_arena
 from graphc.runtime.gpu.bind import BoundCopy
 from graphc.runtime.gpu.step_model import model_step
 
@@ -123,3 +128,17 @@ def test_the_model_of_a_step_leaves_copies_out(plan):
 def test_a_plan_that_needs_more_host_memory_is_not_bound(plan):
     with pytest.raises(PlanError, match="exceeds the host memory"):
         on_gpu(replace(plan, host_bytes=256))
+
+
+def test_programs_in_one_arena_have_their_own_host_memory():
+    plain = g.plan_family(build, {"rows": (4, 8)}, optimizer=g.optim.SGD(0.1), device="cuda")
+    plans = [randomly_copied(each, random.Random(1), 6) for each in plain.plans]
+    found, device = in_one_arena(plain.sizes, plans), EmulatedDevice(3)
+    check_family(found.plans, found.arena_bytes)
+    families = family_of(found, device), family_of(plain, EmulatedDevice(4))
+    for step, rows in enumerate((8, 4, 8, 4, 4, 8)):
+        losses = [family.step(feeds(rows, step))["loss"].tobytes() for family in families]
+        assert losses[0] == losses[1]
+    sizes = [len(array) for array in device.pinned_arrays]
+    assert all(plan.host_bytes in sizes for plan in plans)
+    assert device.counts["host copies"] > 0
