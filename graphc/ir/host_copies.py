@@ -64,8 +64,8 @@ def check_host_copies(graph: Graph) -> None:
 
 def _may_read(node: Node, position: int, value: Value) -> bool:
     """Return True if a node may read a value on the host as operand number `position`."""
-    if node.op.copies_to == "device":
-        return True
+    if node.op.copies_to:
+        return node.op.copies_to == "device"
     copy = node.host_copy
     return copy is not None and (position == 0 or value is copy.inputs[0])
 

@@ -8,7 +8,8 @@ replay in `check_plan` covers both. It reads the source where the copy starts an
 is one of its uses, where the copy ends. It writes the result where the copy starts and reads it at
 the arrival. This module checks the rules that the replay needs:
 
-- the graph has an arrival for each copy, which reads the source (`graphc.ir.host_copies`);
+- the graph has an arrival for each copy, which reads the source (`graphc.ir.host_copies`), and
+  nothing else reads the result of the copy before it is done;
 - values on the host are in host memory, and no others;
 - a copy is one piece of bytes: source and result have the same strides;
 - an arrival is in place, because no kernel runs for it.
@@ -37,6 +38,7 @@ def check_copies(plan: MemoryPlan, places: PlacedValues) -> None:
                 "without streams"
             )
     _check_memory(plan)
+    _check_reads(plan)
     for node in copies:
         if node.op.copies_to:
             _check_strides(plan, places, node)
@@ -47,6 +49,16 @@ def check_copies(plan: MemoryPlan, places: PlacedValues) -> None:
                 "kernel moves it there",
                 names,
             )
+
+
+def _check_reads(plan: MemoryPlan) -> None:
+    """Check that only the arrival of a copy reads the unfinished result."""
+    for node in plan.graph.nodes:
+        for position, value in enumerate(node.inputs):
+            begun = value.node if value.node is not None and value.node.op.copies_to else None
+            if begun is not None and (position or node.awaited is not begun):
+                name = plan.graph.names[value]
+                raise PlanError(f"{node.label} reads {name} before its copy is done", [name])
 
 
 def _check_memory(plan: MemoryPlan) -> None:

@@ -1,8 +1,11 @@
 """Programs on the GPU: refused steps, copies beside steps, losses of parts, recorded engines."""
 
+import random
+
 import numpy as np
 import pytest
 from models.test_zoo import SMALL
+from plans.with_copies import randomly_copied
 from runtime.emulated_gpu.twins import SEED, bits, trained
 from runtime.towers import CLASSES, feeds, plan_of
 
@@ -53,6 +56,23 @@ def test_copies_beside_steps_change_no_bit(name):
         ]
         losses = [outputs["loss"].tobytes() for outputs in program.steps(batches)]
         runs.append((losses, states(program)))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("name", ["resnet", "gpt2"])
+@pytest.mark.parametrize("options", [{}, {"cuda_graph": False}, {"poison": True}])
+def test_values_on_the_host_change_no_bit(name, options):
+    """Values leave at random nodes and come back at others."""
+    plain = g.plan(SMALL[name](), optimizer=g.optim.Adam(), device="cuda")
+    plan = randomly_copied(plain, random.Random(2), 20)
+    runs = []
+    for each in (plain, plan):
+        program = g.bind(each, seed=SEED, **options)
+        losses = [
+            program.step({s.name: a for s, a in random_feeds(plain.graph, step).items()})["loss"]
+            for step in range(4)
+        ]
+        runs.append(([loss.tobytes() for loss in losses], states(program)))
     assert runs[0] == runs[1]
 
 

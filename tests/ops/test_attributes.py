@@ -10,6 +10,7 @@ import pytest
 from codegen.updates import UPDATES
 from ops.refused import ANY_TRUTH, FAR, HUGE, INF, NAN, NOT_FINITE, REFUSED
 from ops.samples import SAMPLES
+from ops.samples.collectives import there_and_back
 from ops.test_every_op import build, find_node
 
 import graphc as g
@@ -131,7 +132,7 @@ def test_other_objects_than_optimizers_are_refused():
 def alone(name, **changes):
     """A graph of one node, on states where it overwrites them and inputs elsewhere.
 
-    Where the node is a collective, what waits for it is there, too.
+    Where the node is a collective or copy, what waits for it is there, too.
     """
     model = nodes()[name]
     replaced = set(model.op.must_overwrite.values())
@@ -144,6 +145,8 @@ def alone(name, **changes):
     attributes = replace(model.attributes, **changes) if changes else model.attributes
     node = builder.create(model.op, operands, attributes, builder.Context())
     outputs = {f"y{v.index}": v for v in node.outputs if v not in node.replaced}
+    if node.op.copies_to:
+        outputs = {"y": there_and_back(operands[0])}
     if node.op.sends:  # and the end of what it begins
         outputs = {"y": builder.apply(Arrival, node.output).output}
     graph = builder.trace(outputs or {"y": node.outputs[0]})

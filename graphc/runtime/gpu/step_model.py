@@ -136,9 +136,10 @@ def model_step(plan: MemoryPlan, with_cudnn: bool = True) -> StepModel:
     for work in works:
         sizes = bytes_of_buffers(plan, work.nodes)
         times = list(_times(work, plan.device, sizes))
-        for kind, seconds in (*times, ("launches", LAUNCH_SECONDS * len(work.calls))):
+        launches = sum(not isinstance(call, BoundCopy) for call in work.calls)
+        for kind, seconds in (*times, ("launches", LAUNCH_SECONDS * launches)):
             by_kind[kind] += seconds
-        spent = LAUNCH_SECONDS * len(work.calls) + sum(seconds for _, seconds in times)
+        spent = LAUNCH_SECONDS * launches + sum(seconds for _, seconds in times)
         by_step[work.step] = spent
         entry = (len(work.nodes), len(work.calls), spent)
         by_op.setdefault(work.nodes[0].op.name, []).append(entry)

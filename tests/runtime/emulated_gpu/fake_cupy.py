@@ -4,6 +4,7 @@ The machine code that is loaded must be NVRTC's; what runs is the same kernel as
 """
 
 import contextlib
+import ctypes
 import types
 
 import numpy as np
@@ -147,9 +148,14 @@ class FakeCupy:
                 return launch
 
         def copy(target, source, size, kind, pointer):
-            on_host = np.frombuffer((np.ctypeslib.ctypes.c_ubyte * size).from_address(
+            on_host = np.frombuffer((ctypes.c_ubyte * size).from_address(
                 source if kind == HOST_TO_DEVICE else target), np.uint8)  # fmt: skip
-            if kind == HOST_TO_DEVICE:
+            if emulated.capturing:  # pinned memory is all that may be captured
+                first = on_host.ctypes.data
+                pinned = [(array.ctypes.data, array.size) for array in emulated.pinned_arrays]
+                assert any(at <= first and first + size <= at + length for at, length in pinned)
+                streams[pointer].add(lambda: ctypes.memmove(target, source, size))
+            elif kind == HOST_TO_DEVICE:
                 emulated.upload(target, on_host, streams[pointer])
             else:
                 emulated.download(on_host, source, streams[pointer])

@@ -2,11 +2,13 @@
 
 import gc
 import json
+import random
 import socket
 import sys
 from functools import partial
 
 import pytest
+from plans.with_copies import copied, random_trips
 from runtime.emulated_gpu.fake_cupy import FREE, FakeCupy
 from runtime.emulated_gpu.networks import SEED, bits, branches, fed
 from runtime.forked import in_child
@@ -59,6 +61,19 @@ def test_compile_trains_on_the_gpu(cupy, options):
     assert program.plan.device.kind == "cuda"
     replays = 0 if "cuda_graph" in options or "poison" in options else 2
     assert cupy.emulated.counts["replays"] == replays
+
+
+def test_values_are_copied_to_pinned_memory_and_back(cupy):
+    """No copy touches the kernels of other nodes, so those of `branches` suffice."""
+    plain = g.plan(branches("float64"), optimizer=g.optim.Adam(1e-2), device="cuda")
+    plan = copied(plain, random_trips(plain, random.Random(3), 8))
+    losses = []
+    for each in (plain, plan):
+        program = g.bind(each, seed=SEED)
+        losses.append([program.step(fed(plain, step))["loss"].tobytes() for step in range(3)])
+    assert losses[0] == losses[1]
+    assert program.report.calls["copies"] > 8
+    assert program.host_bytes == plan.host_bytes
 
 
 class Connection:
