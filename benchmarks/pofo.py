@@ -51,8 +51,8 @@ from rotor import Rotor
 from graphc.remat.given import Event, HostLink, Problem, Timing, measure
 
 GRIDS = (16, 48)
-"""Cells of the grid of states in each of its three directions. A finer grid extends only states that
-may end before the best one of the grid before."""
+"""Cells of the grid of states in each of its three directions. A finer grid extends only
+states that may end before the best one of the grid before."""
 
 MEASURED = 20
 """Number of the best last states whose schedules are measured."""
@@ -137,7 +137,7 @@ class _Front:
         least = self.least
         for axis in range(3):
             least = np.minimum.accumulate(least, axis)
-        # A cell holds sizes up to its bound, so all of a lower cell are less; cell 0 holds no bytes.
+        # A cell holds sizes up to its bound, so all of a lower cell are less; cell 0 is empty.
         cells = self._cells(states)
         lower = tuple(np.maximum(cell - 1, 0) for cell in cells)
         is_first = (cells[0] + cells[1] + cells[2]) == 0
