@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -66,9 +67,10 @@ class Chain:
         """Return the node of B_k in the problem; that of F_k is k."""
         return 2 * len(self) - 1 - stage
 
-    def problem(self, link: HostLink | None = None) -> Problem:
-        """Return the chain as a problem; stages that save nothing have one output."""
-        nodes = [
+    def as_data(self) -> dict[str, Any]:
+        """Return the chain in the format of `graphc remat`; stages that save nothing have one
+        output."""
+        nodes: list[dict[str, Any]] = [
             {
                 "id": stage,
                 "cost": self.forward[stage],
@@ -93,7 +95,11 @@ class Chain:
                     "workspace": self.backward_workspace[stage],
                 }
             )
-        return replace(parse_problem({"nodes": nodes, "boundary": len(self)}), link=link)
+        return {"nodes": nodes, "boundary": len(self)}
+
+    def problem(self, link: HostLink | None = None) -> Problem:
+        """Return the chain as a problem."""
+        return replace(parse_problem(self.as_data()), link=link)
 
 
 def random_chain(rng: np.random.Generator, stages: int) -> Chain:

@@ -2,8 +2,8 @@
 
 Forward steps are cut where at most one value crosses, apart from skip connections: values whose
 last forward use is more than a tenth of all forward steps later. So ResNet is cut between residual
-blocks, GPT-2 before and after attention, and U-Net between layers. If there are too many stages,
-the neighbors with the fewest forward seconds are merged.
+blocks, GPT-2 before and after attention, and U-Net between layers. While there are more than `MOST`
+stages, the neighbors with the fewest forward seconds are merged.
 
 A backward step runs no later than the stages of its operands, for an operand of the forward pass
 the stage that reads it last. It moves to the stage before if its results are larger than its

@@ -24,6 +24,7 @@ import pofo
 from chains import Chain, random_chain
 from network_chains import collapse
 from offload import NETWORKS, PRECISIONS, RATE, training_steps
+from offload_tables import outcome
 from report import circumstances, output_argument, print_table, write_json
 
 from graphc.remat.given import HostLink, replay, solve
@@ -32,9 +33,6 @@ COUNT, SEED = 500, 2021
 STAGES = (6, 40)
 RATIOS = (0.03, 3.0)
 """Range of the bytes that the link copies in a forward pass, as a part of all saved bytes."""
-
-PRECISION = 1e-9
-"""Relative difference of seconds up to which two plans are equally fast."""
 
 PARTS = (0.25, 0.5, 0.75)
 """Budgets of networks, between the lower bound and the bytes without recomputation."""
@@ -78,16 +76,6 @@ def compare(chain: Chain, link: HostLink, part: float, seconds: float) -> dict[s
         "pofo_seconds": took,
         "graphc_seconds": found.seconds,
     }
-
-
-def outcome(row: dict[str, Any]) -> str:
-    """Return which of the two has the faster plan."""
-    if row["pofo"] is None:
-        return "only graphc"
-    relative = (1 + row["graphc"]) / (1 + row["pofo"])
-    if abs(relative - 1) <= PRECISION:
-        return "equal"
-    return "graphc" if relative < 1 else "POFO"
 
 
 def of_network(name: str, precision: str, options: argparse.Namespace) -> list[dict[str, Any]]:

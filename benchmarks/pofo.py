@@ -2,7 +2,7 @@
 
 Beaumont, Eyraud-Dubois and Shilova, "Efficient Combination of Rematerialization and Offloading for
 Training DNNs" (NeurIPS 2021). The program goes through the first forward pass from the first stage
-on. A state is a stage, and with M the bytes of the device
+on. A state is a stage with
 
     kept      the bytes that stay on the device until their backward
     leaving   the bytes that the link still has to copy to the host when the stage starts
@@ -20,16 +20,20 @@ pass, in the order of production. They come back in reverse order. The link free
 of the device at a constant rate, in both directions at the same time. Where the bytes do not
 suffice, computation waits.
 
-Written from the abstract, from memory and from published descriptions of the paper, not from its
-code. Deviations, and points that may differ from the paper:
+The text of the paper was not at hand. States, moves and waits follow the implementation in
+ColossalAI (colossalai/fx/passes/algorithms/ckpt_solver_pofo.py), which follows the paper's own. The
+code here is new. Deviations, and points that may differ from the paper:
 
   - The paper rounds states up to a grid. Here states have exact numbers, and of those in one cell
-    of the grid the fastest is continued, so no rounding adds up over the stages.
+    of the grid the fastest is continued, so no rounding adds up over the stages. This is done for
+    a coarse and for a finer grid. The schedules of the best last states are measured, and the
+    fastest is taken, since whole values do not move at a constant rate.
+  - Whether the paper also copies the input of the network is not known; here it does not count.
   - During the backward pass of a segment, the paper computes how many bytes can come back beside
-    recomputation. Here 1, 1/2 or none of the due bytes have a reserved place, and the rest
+    recomputation; ColossalAI estimates it. Here 1, 1/2 or none of the due bytes have a reserved place, and the rest
     are copied after the segment. The fastest choice is taken.
   - At the end of the forward pass, what has not left and what is due are the same values. So only
-    the difference is waited for. An implementation of the paper (ColossalAI) waits for the sum.
+    the difference is waited for. ColossalAI waits for the sum.
   - F computes what its stage saves even if a segment throws it away, as problems of graphc do.
   - Latency, a limit of host memory and links that run one way at a time are not modeled.
 

@@ -62,7 +62,7 @@ class Rotor:
         need = max(gradient + chain.forward_bytes[first], chain.backward_bytes[first])
         own = chain.forward[first] + chain.backward[first]
         if first == last:
-            yield None, first + 1, self._limited(np.full(self.slots + 1, own), need)
+            yield None, first + 1, self._limited(np.full(self.slots + 1, float(own)), need)
             return
         inner = self._shifted(self.seconds[first + 1, last], chain.whole[first])
         yield None, first + 1, self._limited(own + inner, need)
