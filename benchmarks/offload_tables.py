@@ -66,8 +66,9 @@ def chains(content: dict[str, Any]) -> str:
         f"Of {len(content['random'])} random chains, graphc is faster on {counts['graphc']} and as "
         f"fast on {counts['equal']}. POFO is faster on {counts['POFO']} and has no plan for "
         f"{counts['only graphc']}.\nThe seconds of graphc's step over those of POFO's are "
-        f"{relative[0]:.3f} to {relative[-1]:.3f}, in the median {statistics.median(relative):.4f}. On the "
-        f"{len(slowed)} chains on which one of them takes extra time, the median is {median:.4f}."
+        f"{relative[0]:.3f} to {relative[-1]:.3f}, in the median "
+        f"{statistics.median(relative):.4f}. On the {len(slowed)} chains on which "
+        f"one of them takes extra time, the median is {median:.4f}."
     )
 
 

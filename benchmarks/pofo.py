@@ -30,16 +30,15 @@ code here is new. Deviations, and points that may differ from the paper:
     fastest is taken, since whole values do not move at a constant rate.
   - Whether the paper also copies the input of the network is not known; here it does not count.
   - During the backward pass of a segment, the paper computes how many bytes can come back beside
-    recomputation; ColossalAI estimates it. Here 1, 1/2 or none of the due bytes have a reserved place, and the rest
-    are copied after the segment. The fastest choice is taken.
+    recomputation; ColossalAI estimates it. Here 1, 1/2 or none of the due bytes have a reserved
+    place, and the rest are copied after the segment. The fastest choice is taken.
   - At the end of the forward pass, what has not left and what is due are the same values. So only
     the difference is waited for. ColossalAI waits for the sum.
   - F computes what its stage saves even if a segment throws it away, as problems of graphc do.
   - Latency, a limit of host memory and links that run one way at a time are not modeled.
 
-The schedule is then written as events (`_placed`) with copies of whole values: a value frees its
-bytes only when all of it has left. Copies that do not end before the value is used are omitted.
-Copies back start as soon as the bytes suffice. `graphc.remat.given.measure` gives the real seconds.
+The schedule is then written as events with copies of whole values (chain_copies.py): a value frees
+its bytes only when all of it has left. `graphc.remat.given.measure` gives the real seconds.
 """
 
 from __future__ import annotations
@@ -49,6 +48,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from chain_copies import placed
 from chains import Chain
 from rotor import Rotor
 
@@ -112,7 +112,7 @@ def plan(chain: Chain, link: HostLink, budget: int) -> Schedule | None:
     for seconds, moves in sorted(ends, key=lambda end: end[0])[:MEASURED]:
         sequence = _sequence(chain, rotor, moves)
         copied = [value for move in moves if move.copies_input for value in _input(problem, move)]
-        events = _placed(problem, link, sequence, copied, budget)
+        events = placed(problem, link, sequence, copied, budget)
         found.append(Schedule(events, measure(problem, events, budget), seconds))
     return min(found, key=lambda schedule: schedule.timing.seconds, default=None)
 
@@ -309,97 +309,3 @@ def _input(problem: Problem, move: Move) -> tuple[int, ...]:
     """Return the values of the input of a move."""
     values = problem.values[move.first - 1]
     return values if move.input_is_saved else values[:1]
-
-
-@dataclass(slots=True)
-class _Copy:
-    """A copy of a value: the positions of its production, of its last use before and its first use
-    after the copy, and those before which it is dropped and fetched."""
-
-    value: int
-    made: int
-    start: int
-    stop: int
-    drop: int = -1
-    fetch: int = -1
-
-
-def _placed(
-    problem: Problem, link: HostLink, sequence: list[int], values: Sequence[int], budget: int
-) -> list[Event]:
-    """Return the events of a sequence with copies of values that its first half produces."""
-    turn = len(problem) // 2
-    copies = []
-    for value in values:
-        uses = [at for at, node in enumerate(sequence) if value in problem.inputs[node]]
-        made, stop = problem.producer[value], next(at for at in uses if at >= turn)
-        start = max([made, *(at for at in uses if at < turn)])
-        copies.append(_Copy(value, made, start, stop))
-    levels = problem.steps.levels(sequence) + problem.fixed_bytes
-    while True:
-        spare = budget - levels
-        for copy in copies:
-            spare[copy.start + 1 : copy.stop] += problem.bytes[copy.value]
-        late = _leave(problem, link, sequence, copies, spare)
-        if not late:
-            break
-        copies = [copy for copy in copies if copy.value not in late]
-    _return(problem, copies, spare)
-    return _events(sequence, copies)
-
-
-def _leave(
-    problem: Problem,
-    link: HostLink,
-    sequence: Sequence[int],
-    copies: list[_Copy],
-    spare: np.ndarray,
-) -> set[int]:
-    """Set the drops, each when the copy has ended or when its bytes are needed, and take the bytes
-    that values use until then from `spare`. Return values that are not dropped in time."""
-    now = lane = 0.0
-    ends: dict[int, float] = {}
-    waiting = sorted(copies, key=lambda copy: copy.made)
-    late = set()
-    for at, node in enumerate(sequence):
-        resident = [copy for copy in waiting if copy.start < at]
-        live = sum(problem.bytes[copy.value] for copy in resident)
-        for copy in resident:
-            if ends[copy.value] > now and live <= spare[at]:
-                break
-            waiting.remove(copy)
-            live -= problem.bytes[copy.value]
-            if copy.stop <= at:
-                late.add(copy.value)
-                continue
-            now, copy.drop = max(now, ends[copy.value]), at
-        spare[at] -= live
-        now += problem.cost[node]
-        for copy in waiting:
-            if copy.made == at:
-                ends[copy.value] = lane = max(lane, now) + link.out_seconds(
-                    problem.bytes[copy.value]
-                )
-    return late.union(copy.value for copy in waiting)
-
-
-def _return(problem: Problem, copies: list[_Copy], spare: np.ndarray) -> None:
-    """Set the positions of copies back: in the order of uses, each as soon as its bytes fit."""
-    earliest = 0
-    for copy in sorted(copies, key=lambda copy: copy.stop):
-        size, fetch = problem.bytes[copy.value], copy.stop
-        while fetch > max(earliest, copy.drop + 1) and spare[fetch - 1] >= size:
-            fetch -= 1
-        spare[fetch : copy.stop] -= size
-        copy.fetch = earliest = fetch
-
-
-def _events(sequence: Sequence[int], copies: list[_Copy]) -> list[Event]:
-    events: list[Event] = []
-    for at, node in enumerate(sequence):
-        events += [Event("drop", copy.value) for copy in copies if copy.drop == at]
-        back = [copy for copy in copies if copy.fetch == at]
-        events += [Event("in", copy.value) for copy in sorted(back, key=lambda copy: copy.stop)]
-        events.append(Event("run", node))
-        events += [Event("out", copy.value) for copy in copies if copy.made == at]
-    return events
