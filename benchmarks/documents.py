@@ -30,6 +30,7 @@ from model_tables import (
     torch_in_short,
     torch_planning_times,
 )
+from offload_tables import chains, offload
 from report import RESULTS, table
 
 ROOT = Path(__file__).parents[1]
@@ -145,25 +146,6 @@ def small_lstm(content: dict[str, Any]) -> str:
         found = f"{row['found']:.1%}", shown, f"{row['proven for all orders']:.1%}"
         lines.append((str(row["layers"]), f"{row['share']:.0%}", *found))
     return table(*lines)
-
-
-def offload(content: dict[str, Any]) -> str:
-    """Extra time with recomputation, with copies to the host, and with both."""
-    head = "network", "precision", "budget", "recomputation", "copies", "both", "lower bound"
-    lines = [(*head, "GiB copied", "seconds a plan")]
-    for row in content["rows"]:
-        keys = "recompute", "offload", "both", "both_bound"
-        extra = (f"{row[key]:.1%}" for key in keys)
-        copied = f"{row['bytes_to_host'] / 2**30:.2f}"
-        name = row["network"], row["precision"], f"{row['part']:.0%}"
-        lines.append((*name, *extra, copied, f"{row['both_seconds']:.0f}"))
-    rows = content["rows"]
-    halved = sum(row["both"] <= row["recompute"] / 2 for row in rows)
-    above = sum(row["both_bound"] > row["recompute"] / 2 for row in rows)
-    return (
-        f"{table(*lines)}\n\nBoth together take at most half the extra time of recomputation alone "
-        f"in {halved} of {len(rows)} rows. In {above}, the lower bound is above half."
-    )
 
 
 def step_times(content: dict[str, Any]) -> str:
@@ -338,6 +320,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "a long LSTM": ("budgets_lstm_256.json", wide_budgets),
     "a small LSTM": ("small_lstm.json", small_lstm),
     "offload": ("offload.json", offload),
+    "chains with a link": ("offload_chains.json", chains),
     "step times": ("step_time.json", step_times),
     "step times on Intel": ("step_time_intel.json", step_times),
     "planned times": ("planned_time.json", planned_times),

@@ -43,12 +43,13 @@ NETWORKS: dict[str, Callable[[], graphc.Value]] = {
 }
 
 
-def as_data(network: graphc.Value, device: str, precision: str) -> dict[str, Any]:
-    """Return the training step of a network as a problem in the format of `graphc remat`."""
+def training_steps(network: graphc.Value, device: str, precision: str) -> Steps:
+    """Return the training step of a network as steps of a planner, with the seconds of the cost
+    model."""
     options = PlanOptions(network, optimizer=graphc.optim.SGD(), device=device, precision=precision)
     graph = run(traced(options), before("recompute"), Compilation(options))
     allocation = Allocation(graph, options.target)
-    return steps_as_data(TrainingGraph(allocation, options.cost_model.seconds, False).steps)
+    return TrainingGraph(allocation, options.cost_model.seconds, False).steps
 
 
 def steps_as_data(steps: Steps) -> dict[str, Any]:
@@ -84,7 +85,8 @@ def steps_as_data(steps: Steps) -> dict[str, Any]:
 
 def measure(name: str, precision: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Plan a network within each budget; extra times are fractions of its step's seconds."""
-    problem = parse_problem(as_data(NETWORKS[name](), options.device, precision))
+    steps = training_steps(NETWORKS[name](), options.device, precision)
+    problem = parse_problem(steps_as_data(steps))
     base = replay(problem, problem.needed)
     rows = []
     for part in PARTS:

@@ -1,0 +1,95 @@
+"""Tables of the documents on copies to the host, from offload.json and offload_chains.json."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import Counter
+from typing import Any
+
+from report import table
+
+PRECISION = 1e-9
+"""Relative difference of seconds up to which two plans are equally fast."""
+
+SLOWED = 1e-6
+"""Least extra time of a plan that counts as slower than without a budget."""
+
+RATIOS = (0.0, 0.1, 0.3, 1.0, 3.0)
+"""Bounds of the groups of random chains."""
+
+
+def offload(content: dict[str, Any]) -> str:
+    """Extra time with recomputation, with copies to the host, and with both."""
+    head = "network", "precision", "budget", "recomputation", "copies", "both", "lower bound"
+    lines = [(*head, "GiB copied", "seconds a plan")]
+    for row in content["rows"]:
+        keys = "recompute", "offload", "both", "both_bound"
+        extra = (f"{row[key]:.1%}" for key in keys)
+        copied = f"{row['bytes_to_host'] / 2**30:.2f}"
+        name = row["network"], row["precision"], f"{row['part']:.0%}"
+        lines.append((*name, *extra, copied, f"{row['both_seconds']:.0f}"))
+    rows = content["rows"]
+    halved = sum(row["both"] <= row["recompute"] / 2 for row in rows)
+    above = sum(row["both_bound"] > row["recompute"] / 2 for row in rows)
+    return (
+        f"{table(*lines)}\n\nBoth together take at most half the extra time of recomputation alone "
+        f"in {halved} of {len(rows)} rows. In {above}, the lower bound is above half."
+    )
+
+
+def outcome(row: dict[str, Any]) -> str:
+    """Return which of POFO and graphc has the faster plan of a chain."""
+    if row["pofo"] is None:
+        return "only graphc"
+    relative = (1 + row["graphc"]) / (1 + row["pofo"])
+    if abs(relative - 1) <= PRECISION:
+        return "equal"
+    return "graphc" if relative < 1 else "POFO"
+
+
+def chains(content: dict[str, Any]) -> str:
+    """Extra time of POFO and graphc on chains of networks, and on random chains by ratio."""
+    lines = [("network", "precision", "stages", "budget", "POFO", "graphc", "lower bound")]
+    for row in content["networks"]:
+        extra = (_percent(row[key]) for key in ("pofo", "graphc", "bound"))
+        name = row["network"], row["precision"], str(row["stages"]), f"{row['part']:.0%}"
+        lines.append((*name, *extra))
+    both = [row for row in content["random"] if row["pofo"] is not None]
+    relative = sorted((1 + row["graphc"]) / (1 + row["pofo"]) for row in both)
+    slowed = [row for row in both if max(row["graphc"], row["pofo"]) > SLOWED]
+    median = statistics.median((1 + row["graphc"]) / (1 + row["pofo"]) for row in slowed)
+    counts = Counter(map(outcome, content["random"]))
+    return (
+        f"{table(*lines)}\n\nRandom chains, by the bytes that the link copies in a forward pass "
+        f"over all saved bytes; medians of extra time:\n\n{_groups(content['random'])}\n\n"
+        f"Of {len(content['random'])} random chains, graphc is faster on {counts['graphc']} and as "
+        f"fast on {counts['equal']}. POFO is faster on {counts['POFO']} and has no plan for "
+        f"{counts['only graphc']}.\nThe seconds of graphc's step over those of POFO's are "
+        f"{relative[0]:.3f} to {relative[-1]:.3f}, in the median "
+        f"{statistics.median(relative):.4f}. On the {len(slowed)} chains on which "
+        f"one of them takes extra time, the median is {median:.4f}."
+    )
+
+
+def _groups(rows: list[dict[str, Any]]) -> str:
+    names = "graphc", "equal", "POFO", "only graphc"
+    head = "copied", "chains", "graphc faster", "equal", "POFO faster", "no plan of POFO"
+    lines = [(*head, "POFO", "graphc", "lower bound")]
+    for low, high in itertools.pairwise(RATIOS):
+        inside = [row for row in rows if low < row["ratio"] <= high]
+        if not inside:
+            continue
+        counts = Counter(map(outcome, inside))
+        both = [row for row in inside if row["pofo"] is not None]
+        medians = (
+            _percent(statistics.median(row[key] for row in both))
+            for key in ("pofo", "graphc", "bound")
+        )
+        cells = (str(counts[name]) for name in names)
+        lines.append((f"{low:.0%} to {high:.0%}", str(len(inside)), *cells, *medians))
+    return table(*lines)
+
+
+def _percent(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2%}"
