@@ -24,6 +24,8 @@ def check_host_copies(graph: Graph) -> None:
     - Only copies to the device, and their arrivals, read a value on the host.
     - No output of the graph is on the host.
     """
+    if not any(node.op.copies_to for node in graph.nodes):
+        return
     waiting: dict[Node, Node] = {}
     for node in graph.nodes:
         for position, value in enumerate(node.inputs):

@@ -27,16 +27,17 @@ from graphc.plans.memory_plan import MemoryPlan
 def check_copies(plan: MemoryPlan, places: PlacedValues) -> None:
     """Raise `PlanError`, naming the values, unless copies between device and host are correct."""
     copies = [node for node in plan.graph.nodes if node.host_copy is not None]
-    if copies:
-        try:
-            check_host_copies(plan.graph)
-        except GraphError as error:
-            raise PlanError(str(error)) from None
-        if plan.streams is not None:
-            raise PlanError(
-                "the plan has copies to the host and streams, which cannot be combined; plan "
-                "without streams"
-            )
+    if not copies and all(buffer.kind != "host" for buffer in plan.buffers):
+        return
+    try:
+        check_host_copies(plan.graph)
+    except GraphError as error:
+        raise PlanError(str(error)) from None
+    if plan.streams is not None:
+        raise PlanError(
+            "the plan has copies to the host and streams, which cannot be combined; plan without "
+            "streams"
+        )
     _check_memory(plan)
     _check_reads(plan)
     for node in copies:

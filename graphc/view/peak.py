@@ -103,7 +103,7 @@ def kept_of(plan: MemoryPlan) -> Kept:
     for value in filter(is_forward, plan.graph.values):
         steps = [step for step in plan.graph.uses[value] if nodes[step].phase in BEHIND]
         root = aliases.root(value)
-        if steps and not isinstance(root, State):
+        if steps and not isinstance(root, State) and not value.on_host:
             kept.setdefault(root, []).extend(steps)
     values = [
         KeptValue(called(plan, value), value.type.bytes, min(steps), max(steps))

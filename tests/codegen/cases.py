@@ -364,10 +364,14 @@ def cases_of(sample: Sample, dtype: str) -> Iterator[Case]:
 
 @functools.cache
 def all_cases() -> list[Case]:
-    """Every op with a kernel in every dtype that its row can be drawn in, in all layouts."""
+    """Every op with a kernel in every dtype that its row can be drawn in, in all layouts.
+
+    Copies to the host have no kernel; tests/runtime/emulated_gpu/test_host_copies.py runs them.
+    """
     rows = [
         s for s in (*SAMPLES, *UPDATES, *CASTS, *LONG)
         if is_generated(REGISTRY[s.op]) and s.op not in GPU_PRODUCTS
+        and not REGISTRY[s.op].copies_to
     ]  # fmt: skip
     return [
         case for sample in rows for dtype in _dtypes(sample) for case in cases_of(sample, dtype)

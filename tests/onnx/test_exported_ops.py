@@ -49,6 +49,7 @@ APART = {"fused", "fused_reduce"}
 """What is written as the ops that it is made of."""
 
 BETWEEN_RANKS = {"all_gather", "all_reduce", "arrival", "broadcast", "reduce_scatter"}
+TO_THE_HOST = {"copy_to_device", "copy_to_host"}
 """What ONNX has no ops for."""
 
 WRONG = {"conv2d_input_gradient grouped"}
@@ -61,14 +62,16 @@ DROPPING = {"dropout", "dropped_attention"}
 """Ops that act outside of training alone as another reader of the file does: masks are drawn."""
 
 EXPORTED = [
-    s for s in SAMPLES if s.op not in WITHOUT | DRAWN | BETWEEN_RANKS and s.name not in WRONG
+    s
+    for s in SAMPLES
+    if s.op not in WITHOUT | DRAWN | BETWEEN_RANKS | TO_THE_HOST and s.name not in WRONG
 ]
 
 
 def test_ops_without_a_form_are_these():
     kinds = Elementwise | AxisMap
     held = {name for name, op in REGISTRY.items() if name in RULES or isinstance(op, kinds)}
-    assert set(REGISTRY) - held - STATE_OPS - APART - BETWEEN_RANKS == WITHOUT
+    assert set(REGISTRY) - held - STATE_OPS - APART - BETWEEN_RANKS - TO_THE_HOST == WITHOUT
 
 
 ROUNDED = {"interpolate"}

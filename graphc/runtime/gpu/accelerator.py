@@ -35,7 +35,7 @@ class Accelerator(Protocol):
         """Allocate `size` bytes and return their address; raises `ArenaError` if that fails."""
 
     def pinned(self, size: int) -> Bytes:
-        """Allocate pinned host memory, for asynchronous copies."""
+        """Allocate pinned host memory, for asynchronous copies; raises `ArenaError`."""
 
     def serves(self, call: BoundGemm) -> bool:
         """Return True if the library has an algorithm for a product, and prepare to run it."""

@@ -111,7 +111,14 @@ class CudaDevice:
         )
 
     def pinned(self, size: int) -> Bytes:
-        memory = self._cupy.cuda.PinnedMemoryPointer(self._cupy.cuda.PinnedMemory(max(size, 1)), 0)
+        try:
+            allocated = self._cupy.cuda.PinnedMemory(max(size, 1))
+        except self._runtime.CUDARuntimeError:
+            raise ArenaError(
+                f"this machine cannot allocate {size} bytes ({format_bytes(size)}) of pinned host "
+                "memory; free memory, raise the limit of locked memory, or copy less to the host"
+            ) from None
+        memory = self._cupy.cuda.PinnedMemoryPointer(allocated, 0)
         self._memory.append(memory)
         return np.frombuffer(memory, np.uint8, size)
 

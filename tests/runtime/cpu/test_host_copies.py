@@ -21,6 +21,7 @@ from graphc.models import mlp
 from graphc.ops.host_copy import begin_copy_to_device, begin_copy_to_host, finish_copy
 from graphc.plans.family import in_one_arena
 from graphc.runtime.bind import bind_family
+from graphc.runtime.cpu import copies
 from graphc.runtime.feeds import random_feeds
 from graphc.target import CPU_TARGET
 
@@ -107,6 +108,19 @@ def test_nodes_run_while_a_value_is_copied():
     assert [e for e in events[:out] if isinstance(e, int)] == [0, 1, 2]  # tanh, start, exp
     assert events[out + 1 : back] == [3, 4, 5]  # wait, start, sin
     assert events[back + 1 :] == [6, 7]
+
+
+def test_a_missing_wait_would_be_found(plain, monkeypatch):
+    """Copies that take longer than a step show which nodes do not wait for them."""
+    expected, wrong = trained(plain, 2), 0
+    monkeypatch.setattr(copies.Concurrent, "ends", lambda self, node: lambda: None)
+    for seed in range(6):
+        program = g.Program(copied(plain, random_trips(plain, random.Random(seed), 8)), seed=1)
+        for ticket in tickets(program):
+            ticket.copy = lambda copy=ticket.copy: (time.sleep(5e-3), copy())
+        losses = [program.step(fed(plain, step))["loss"].tobytes() for step in range(2)]
+        wrong += losses != expected[0]
+    assert wrong
 
 
 def test_an_error_of_a_copy_reaches_the_step(plain, plan):

@@ -72,6 +72,8 @@ class FakeCupy:
 
         class PinnedMemory:
             def __init__(self, size):
+                if size > FREE:
+                    raise CudaError("cudaErrorMemoryAllocation")
                 self.array = emulated.pinned(size)
 
         class Stream:

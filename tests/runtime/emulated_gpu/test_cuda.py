@@ -76,6 +76,11 @@ def test_values_are_copied_to_pinned_memory_and_back(cupy):
     assert program.host_bytes == plan.host_bytes
 
 
+def test_more_pinned_memory_than_there_is(cupy):
+    with pytest.raises(ArenaError, match="of pinned host memory; free memory"):
+        cuda.CudaDevice(find_gpu(0)).pinned(FREE + 1)
+
+
 class Connection:
     """As much of a communicator as steps without exchanges ask of it."""
 
