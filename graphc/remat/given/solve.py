@@ -37,6 +37,7 @@ from graphc.remat.given.replay import live_during, replay
 from graphc.remat.local_search import iterate
 from graphc.remat.lower_bound import extra_cost
 from graphc.remat.offload.events import Event, events_of
+from graphc.remat.offload.relief import relieved
 from graphc.remat.offload.search import OffloadSearch
 from graphc.remat.solver import Solver
 
@@ -60,6 +61,9 @@ FEW, LEAST_ATTEMPTS = 1000, 3 * len(PORTFOLIO)
 SOLVER_EFFORT, ATTEMPT_EFFORT = 100_000, 3_000
 """Effort of local search (steps times iterations) after the solver and after each greedy
 attempt."""
+
+IMPROVED = 4
+"""Number of schedules from which the local search of copies starts."""
 
 ORDERS = 200
 """Maximum number of orders of a small problem in which copies to the host are planned."""
@@ -156,6 +160,8 @@ def _linked(problem: Problem, limit: int | None, seconds: float, started: float)
             yield from itertools.islice(exact.orders(problem), ORDERS)
             return
         found = solver.schedule(capacity)
+        for sequence in _relieved(problem, limit, capacity):
+            yield [problem.needed[step] for step in sequence]
         if found is not None:
             yield [problem.needed[step] for step in found.sequence]
         elif attempt := _attempt(problem, capacity, PORTFOLIO[0], 1.0):
@@ -167,6 +173,19 @@ def _linked(problem: Problem, limit: int | None, seconds: float, started: float)
         raise _does_not_fit(problem, limit, fewest)
     cost = None if alone is None else measured.cost
     return _linked_solution(problem, plan, bound, cost, started)
+
+
+def _relieved(problem: Problem, limit: int, capacity: int) -> list[list[int]]:
+    """Return a schedule of steps whose relief is `capacity - limit` bytes at most, if one is found
+    and the problem is not large."""
+    assert problem.link is not None, "the caller checks"
+    steps = problem.steps
+    if capacity <= limit or len(steps) > FEW:
+        return []
+    _, most = relieved(steps, problem.link, 1.0)
+    eased, most = relieved(steps, problem.link, (capacity - limit) / max(most, 1))
+    found = Solver(eased).schedule(limit + most)
+    return [] if found is None else [found.sequence]
 
 
 def _offloaded(
@@ -192,8 +211,9 @@ def _offloaded(
         return ([step[node] for node in sequence] for sequence in schedules(capacity))
 
     search = OffloadSearch(
-        problem.steps, problem.link, limit, numbered, frozenset(pinned), bound, seconds
-    )
+        problem.steps, problem.link, limit, numbered, frozenset(pinned), bound, seconds,
+        improved=IMPROVED,
+    )  # fmt: skip
     plan = search.run(None if start is None else [step[node] for node in start])
     if plan is None:
         return None

@@ -97,12 +97,16 @@ class OffloadSearch:
         parts: Sequence[float] = PARTS,
         refinements: int = REFINEMENTS,
         origin: int | None = None,
+        improved: int = 1,
     ) -> None:
         self.steps, self.link, self.budget = steps, link, budget
         self.schedules, self.resident, self.bound = schedules, resident, bound
         self.adds_recomputation = adds_recomputation
         self.parts, self.refinements = parts, refinements
         self.origin = budget if origin is None else origin
+        self.improved = improved
+        self.found: list[tuple[float, int, Base, OffloadPlan]] = []
+        """Plans found, with their seconds, numbers and schedules."""
         self.deadline = time.perf_counter() + limit
         self.best: OffloadPlan | None = None
         self.best_base: Base | None = None
@@ -124,8 +128,8 @@ class OffloadSearch:
         for _ in range(self.refinements):
             if not self.refined():
                 break
-        if self.best_base is not None:
-            self.improve(self.best_base)
+        for _, _, base, plan in sorted(self.found, key=lambda each: each[:2])[: self.improved]:
+            self.improve(base, plan)
         return self.best
 
     @property
@@ -191,8 +195,9 @@ class OffloadSearch:
         """Record the plan of a schedule for a capacity."""
         if found is not None:
             self.tried[capacity] = min(found.seconds, self.tried.get(capacity, found.seconds))
-            if self.take(found):
-                self.best_base, self.best_capacity = base, capacity
+            self.found.append((found.seconds, len(self.found), base, found))
+            if self.take(found, base):
+                self.best_capacity = capacity
 
     def beside(self, base: Base) -> Base | None:
         """Return a schedule with more recomputation instead of stalls; its gaps are those of the
@@ -207,13 +212,12 @@ class OffloadSearch:
         again = self.base(found)
         return Base(found, again.levels, [gap for gap in again.gaps if gap.value in copied])
 
-    def take(self, found: OffloadPlan) -> bool:
+    def take(self, found: OffloadPlan, base: Base, banned: frozenset[Gap] = frozenset()) -> bool:
         """Keep a plan if it is the fastest so far."""
-        limit = float("inf") if self.best is None else self.best.seconds * (1 - PRECISION)
-        if found.seconds < limit:
-            self.best = found
-            return True
-        return False
+        is_faster = self.best is None or _is_faster(found, self.best)
+        if is_faster:
+            self.best, self.best_base, self.banned = found, base, banned
+        return is_faster
 
     def planned(
         self, base: Base, budget: int, banned: frozenset[Gap] = frozenset()
@@ -236,26 +240,32 @@ class OffloadSearch:
             return None
         return self.planned(self.best_base, budget, self.banned)
 
-    def improve(self, base: Base) -> None:
-        """Ban one gap after the other from the host, and keep what is faster."""
+    def improve(self, base: Base, plan: OffloadPlan) -> None:
+        """Ban one gap after the other of a schedule from the host, and keep what is faster."""
         left = min(MOST, EFFORT // len(self.steps))
+        banned: frozenset[Gap] = frozenset()
         improves = True
         while improves:
             improves = False
-            for gap in self.used(base, self.banned):
+            for gap in used(base, plan, banned):
                 if not left or self.is_optimal or self.is_late:
                     return
                 left -= 1
-                found = self.planned(base, self.budget, self.banned | {gap})
-                if found is not None and self.take(found):
-                    self.banned, improves = self.banned | {gap}, True
-
-    def used(self, base: Base, banned: frozenset[Gap]) -> list[Gap]:
-        """Return the gaps of the values on the host in the best plan."""
-        assert self.best is not None, "a base has a plan"
-        copied = {event.number for event in self.best.events if event.kind == "out"}
-        return [gap for gap in base.gaps if gap.value in copied and gap not in banned]
+                found = self.planned(base, self.budget, banned | {gap})
+                if found is not None and _is_faster(found, plan):
+                    plan, banned, improves = found, banned | {gap}, True
+                    self.take(plan, base, banned)
 
     def levels(self, sequence: Iterable[int]) -> np.ndarray:
         """Return the live bytes by position of a schedule, with those that are always live."""
         return self.steps.levels(list(sequence)) + self.steps.fixed_bytes
+
+
+def used(base: Base, plan: OffloadPlan, banned: frozenset[Gap]) -> list[Gap]:
+    """Return the gaps of the values on the host in a plan of a schedule."""
+    copied = {event.number for event in plan.events if event.kind == "out"}
+    return [gap for gap in base.gaps if gap.value in copied and gap not in banned]
+
+
+def _is_faster(found: OffloadPlan, best: OffloadPlan) -> bool:
+    return found.seconds < best.seconds * (1 - PRECISION)
