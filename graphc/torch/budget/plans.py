@@ -22,6 +22,7 @@ def plan(
     args: Sequence[Any],
     budget: int | str | None = None,
     *,
+    host_budget: int | str | None = None,
     max_extra_time: float | None = None,
     loss_fn: Callable[..., Any] | None = None,
     reserve: torch.optim.Optimizer | int | str | None = None,
@@ -43,7 +44,9 @@ def plan(
     `args` and `kwargs` are the arguments of one call. `budget` bounds the peak of a whole step:
     parameters, buffers, inputs, activations, workspaces, gradients, and `reserve`, the state of an
     optimizer or a number of bytes. With `accumulate`, gradients of earlier steps count as well.
-    Alternatively, `max_extra_time` is the fraction of a step's time that recomputation may add; the
+    With `host_budget`, up to that many bytes of saved tensors are copied to host memory and back
+    where this is faster than to recompute them. Copies run beside computation on a GPU.
+    Alternatively to a budget, `max_extra_time` is the fraction of a step's time that recomputation may add; the
     plan has the fewest bytes found within it. Without either, the plan is the knee of the trade-off
     curve. With `loss_fn`, the last of `args` is a target, and a call returns
     ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.
@@ -95,6 +98,7 @@ def plan(
         *_arguments(args, kwargs),
         device=device,
         budget=budget,
+        host_budget=host_budget,
         max_extra_time=max_extra_time,
         loss_fn=loss_fn,
         reserve=reserve,
