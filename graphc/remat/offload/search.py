@@ -78,7 +78,8 @@ class OffloadSearch:
 
     `schedules` returns schedules without copies for a capacity. `resident` values are never copied.
     The search ends at `bound` seconds, or after `limit` seconds, but tries at least until a plan
-    fits. With `adds_recomputation`, more may be recomputed than in `schedules`, instead of stalls.
+    fits. After `capacities` capacities, only local search follows. With `adds_recomputation`, more
+    may be recomputed than in `schedules`, instead of stalls.
 
     `tried` has the seconds by capacity, infinite without a plan. `best_base` is the schedule whose
     copies `best` has.
@@ -94,16 +95,19 @@ class OffloadSearch:
         bound: float = 0.0,
         limit: float = float("inf"),
         adds_recomputation: bool = True,
+        capacities: int | None = None,
     ) -> None:
         self.steps, self.link, self.budget = steps, link, budget
         self.schedules, self.resident, self.bound = schedules, resident, bound
-        self.adds_recomputation = adds_recomputation
+        self.adds_recomputation, self.capacities = adds_recomputation, capacities
         self.deadline = time.perf_counter() + limit
         self.best: OffloadPlan | None = None
         self.best_base: Base | None = None
         self.best_capacity = budget
         self.tried: dict[int, float] = {}
         self.seen: set[tuple[int, ...]] = set()
+        self.count = 0
+        """The number of capacities planned for."""
 
     def run(self, start: Sequence[int] | None) -> OffloadPlan | None:
         """Return the fastest plan found, or None if none fits. It is at least as fast as `start`, a
@@ -112,7 +116,7 @@ class OffloadSearch:
             self.best = self.measured(events_of(start))
             self.tried[self.budget] = self.best.seconds
         for capacity in self.first_capacities():
-            if self.is_optimal or (self.best_base and self.is_late):
+            if self.is_optimal or (self.best_base and (self.is_late or self.is_spent)):
                 break
             self.at(capacity)
         for _ in range(REFINEMENTS):
@@ -125,6 +129,10 @@ class OffloadSearch:
     @property
     def is_late(self) -> bool:
         return time.perf_counter() > self.deadline
+
+    @property
+    def is_spent(self) -> bool:
+        return self.capacities is not None and self.count >= self.capacities
 
     @property
     def is_optimal(self) -> bool:
@@ -162,13 +170,14 @@ class OffloadSearch:
         ]
         new = [capacity for capacity in middles if capacity not in self.tried]
         for capacity in new:
-            if self.is_optimal or self.is_late:
+            if self.is_optimal or self.is_late or self.is_spent:
                 return False
             self.at(capacity)
         return bool(new)
 
     def at(self, capacity: int) -> None:
         """Plan for one capacity of recomputation."""
+        self.count += 1
         for sequence in self.schedules(capacity):
             if tuple(sequence) not in self.seen:
                 self.seen.add(tuple(sequence))

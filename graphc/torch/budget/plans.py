@@ -44,11 +44,13 @@ def plan(
     `args` and `kwargs` are the arguments of one call. `budget` bounds the peak of a whole step:
     parameters, buffers, inputs, activations, workspaces, gradients, and `reserve`, the state of an
     optimizer or a number of bytes. With `accumulate`, gradients of earlier steps count as well.
-    With `host_budget`, up to that many bytes of saved tensors are copied to host memory and back
-    where this is faster than to recompute them. Copies run beside computation on a GPU.
-    Alternatively to a budget, `max_extra_time` is the fraction of a step's time that recomputation may add; the
-    plan has the fewest bytes found within it. Without either, the plan is the knee of the trade-off
-    curve. With `loss_fn`, the last of `args` is a target, and a call returns
+    With `host_budget`, a number of bytes of host memory, tensors may also be copied there and back.
+    Copies run beside computation on a GPU, at the rates of the device's profile. The plan is at
+    least as fast, by its costs, as one that only recomputes. Alternatively to `budget`,
+    `max_extra_time` is the fraction of a step's time that recomputation may add; the plan has the
+    fewest bytes found within it. Without either, the plan is the knee of the trade-off curve.
+
+    With `loss_fn`, the last of `args` is a target, and a call returns
     ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.
 
     Only the loss is differentiated: the attribute ``loss`` of the output if it has one, the

@@ -38,7 +38,7 @@ from graphc.torch.budget.contents import (
     tensors_in,
 )
 from graphc.torch.budget.lives import RANDOM_STATE, Fault, Replay
-from graphc.torch.budget.offload.contents import CopyFault, Fetched, HostWalk
+from graphc.torch.budget.offload.contents import CopyError, Fetched, HostWalk
 from graphc.torch.budget.timeline import Timeline
 from graphc.torch.budget.traced import Traced, written
 
@@ -230,7 +230,7 @@ class _Emitted:
                 self._there(each, node)
             try:
                 done = self.walk.do(node)
-            except CopyFault as fault:
+            except CopyError as fault:
                 raise _wrong(self.plan, node, str(fault)) from None
             is_spoiled = not self.spoiled.isdisjoint(node.all_input_nodes)
             if done.computes is not None:
@@ -246,12 +246,11 @@ class _Emitted:
         """Check the copies that have not ended when a graph returns."""
         try:
             self.walk.leave([self._there(node) for node in returned if node is not None])
-        except CopyFault as fault:
+        except CopyError as fault:
             raise _wrong(self.plan, where, str(fault)) from None
 
     def _note_copy(self, done: Fetched) -> None:
-        """Add a moment for the begin of a copy from the host, which takes the bytes of its source.
-        """
+        """Add a moment for the begin of a copy from the host, with the bytes of its source."""
         assert done.source is not None
         _, size, place = self.line.made.get(done.source, (-1, done.source.bytes, 0))
         self.line.moments.append((done.node, None, 0))

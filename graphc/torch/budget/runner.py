@@ -131,8 +131,10 @@ class _Writer:
         else:
             given = [self.argument(each) for each in node.args]
             given += [f"{key}={self.argument(each)}" for key, each in node.kwargs.items()]
-            opens = node.target is open_host and self.host is not None
-            called = self.constant(self.host.open if opens else callable_of(node.target))
+            function = callable_of(node.target)
+            if node.target is open_host and self.host is not None:
+                function = self.host.open
+            called = self.constant(function)
             line = f"{self.name(node)} = {called}({', '.join(given)})"
             around = f"with watch({node.name!r}): " if self.is_watched else ""
             self.lines.append(f"  {around}{line}")

@@ -98,7 +98,6 @@ class PlannedStep(Transparent):
     settled: tuple[Settled, ...]
     """Settings that were changed before the first plan."""
     _host: HostMemory
-    """The host memory to which plans copy tensors."""
     _frozen: Frozen
     _call: _Call
     _example: Callable[[], Given]
@@ -315,19 +314,10 @@ class PlannedStep(Transparent):
 
 _BEGUN = frozenset(
     (
-        *SHARED,
-        "forward",
-        "plans",
-        "settled",
-        "_host",
-        "_call",
-        "_replans",
-        "_frozen",
-        "_example",
-        "_compiled",
-        "_beside",
+        *SHARED, "forward", "plans", "settled", "_call", "_replans", "_frozen", "_example",
+        "_compiled", "_beside", "_host",
     )
-)
+)  # fmt: skip
 """Attributes that a copy of a step does not share."""
 
 

@@ -21,7 +21,7 @@ HOST = "host memory"
 """The value of a node that opens host memory."""
 
 
-class CopyFault(Exception):
+class CopyError(Exception):
     """An error in the copies of a graph; its text continues a clause about a node."""
 
 
@@ -57,12 +57,12 @@ class HostWalk(Walk):
         """Destinations of copies to the device that have not ended, with their offsets."""
 
     def do(self, node: fx.Node) -> Done:
-        """Visit a node; raises `CopyFault` if copies are wrong there."""
+        """Visit a node; raises `CopyError` if copies are wrong there."""
         if node.target is end_in:
             return self._end_in(node)
         for each in node.all_input_nodes:
             if any(tensor.storage in self._coming for tensor in tensors_in(self.env[each])):
-                raise CopyFault(f"{each.name} is read before its copy from the host has ended")
+                raise CopyError(f"{each.name} is read before its copy from the host has ended")
         if node.target is open_host:
             self._size = int(node.args[0])
             self.env[node] = HOST
@@ -76,17 +76,17 @@ class HostWalk(Walk):
         done = super().do(node)
         for storage in done.written:
             if storage in self._leaving:
-                raise CopyFault(f"{storage.name} is overwritten before its copy has ended")
+                raise CopyError(f"{storage.name} is overwritten before its copy has ended")
         return done
 
     def leave(self, returned: Iterable[Tree]) -> None:
         """End a graph that returns these values, and so frees all others."""
         kept = {tensor.storage for tree in returned for tensor in tensors_in(tree)}
         for storage in self._coming:
-            raise CopyFault(f"{storage.name} is returned before its copy from the host has ended")
+            raise CopyError(f"{storage.name} is returned before its copy from the host has ended")
         for storage in self._leaving:
             if storage not in kept:
-                raise CopyFault(f"{storage.name} is freed before its copy to the host has ended")
+                raise CopyError(f"{storage.name} is freed before its copy to the host has ended")
 
     def _begin_out(self, node: fx.Node) -> Done:
         host, source, start, size = node.args
@@ -94,19 +94,19 @@ class HostWalk(Walk):
         tensor, fake = self._tensor(source), source.meta["val"]
         bytes_of_elements = fake.numel() * fake.element_size()
         if bytes_of_elements != fake.untyped_storage().nbytes() or fake.storage_offset():
-            raise CopyFault(f"{source.name} is only a part of its storage")
+            raise CopyError(f"{source.name} is only a part of its storage")
         if bytes_of_elements > size:
-            raise CopyFault(f"{source.name} has more bytes than the host keeps for it")
+            raise CopyError(f"{source.name} has more bytes than the host keeps for it")
         if start < 0 or start + size > self._size:
-            raise CopyFault("the copy is outside of host memory")
+            raise CopyError("the copy is outside of host memory")
         if tensor.storage in self._leaving:
-            raise CopyFault(f"{source.name} is copied to the host already")
+            raise CopyError(f"{source.name} is copied to the host already")
         pending = set(self._leaving.values())
         for stored in list(self._stored.values()):
             if stored.start < start + size and start < stored.stop:
                 if stored.start in pending:
                     name = stored.source.name
-                    raise CopyFault(f"{name} is copied to the same host bytes at the same time")
+                    raise CopyError(f"{name} is copied to the same host bytes at the same time")
                 del self._stored[stored.start]
         content = self.seen(source)
         self._stored[start] = Stored(start, start + size, content, tensor.storage, fake)
@@ -118,7 +118,7 @@ class HostWalk(Walk):
         host, source, start = node.args
         self._expect_host(host)
         if self._leaving.get(self._tensor(source).storage) != start:
-            raise CopyFault(f"{source.name} is not being copied to these host bytes")
+            raise CopyError(f"{source.name} is not being copied to these host bytes")
         del self._leaving[self._tensor(source).storage]
         self.env[node] = None
         return Done(node, None)
@@ -128,12 +128,12 @@ class HostWalk(Walk):
         self._expect_host(host)
         stored = self._stored.get(start)
         if stored is None:
-            raise CopyFault(f"host bytes {start:,} have no content, or were overwritten")
+            raise CopyError(f"host bytes {start:,} have no content, or were overwritten")
         if start in self._leaving.values():
-            raise CopyFault(f"the copy of {stored.source.name} to the host has not ended")
+            raise CopyError(f"the copy of {stored.source.name} to the host has not ended")
         fake = node.meta["val"]
         if _layout(fake) != _layout(stored.fake):
-            raise CopyFault("the result has another type or other strides than the copied tensor")
+            raise CopyError("the result has another type or other strides than the copied tensor")
         storage = Storage(stored.source.bytes, node.name, fake)
         self.env[node] = Tensor(stored.content, storage, 0)
         self._coming[storage] = start
@@ -144,7 +144,7 @@ class HostWalk(Walk):
         self._expect_host(host)
         tensor = self._tensor(made)
         if self._coming.get(tensor.storage) != start:
-            raise CopyFault(f"{made.name} is not being copied from these host bytes")
+            raise CopyError(f"{made.name} is not being copied from these host bytes")
         del self._coming[tensor.storage]
         self.env[node] = tensor
         return Done(node, None)
@@ -155,7 +155,7 @@ class HostWalk(Walk):
 
     def _expect_host(self, node: fx.Node) -> None:
         if self.env[node] != HOST:
-            raise CopyFault(f"{node.name} is not host memory")
+            raise CopyError(f"{node.name} is not host memory")
 
 
 def _layout(fake: torch.Tensor) -> tuple[Any, ...]:

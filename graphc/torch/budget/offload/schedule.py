@@ -9,7 +9,7 @@ in the backward pass keeps its host bytes to the end, so a backward pass may run
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
@@ -22,6 +22,9 @@ from graphc.scheduling.problem import Problem
 
 ALIGNMENT = 64
 """Alignment of values on the host in bytes, a cache line."""
+
+CAPACITIES = 8
+"""Maximum number of capacities of recomputation in a search, for each of which the solver runs."""
 
 PACKINGS = 3
 """Maximum number of searches; the host bytes of each are reduced by the excess of the last."""
@@ -79,10 +82,13 @@ def offloaded(
     host_bytes = goal.link.host_bytes
     assert host_bytes is not None, "a budget bounds host memory"
     resident = frozenset(range(len(steps.bytes))) - goal.movable
-    limit = host_bytes
+    limit, seconds = host_bytes, steps.cost_of(range(len(steps)))
     for _ in range(PACKINGS):
         link = replace(goal.link, host_bytes=limit)
-        found = OffloadSearch(steps, link, budget, schedules, resident, steps.cost_of(range(len(steps)))).run(start)
+        search = OffloadSearch(
+            steps, link, budget, schedules, resident, seconds, capacities=CAPACITIES
+        )
+        found = search.run(start)
         if found is None or all(event.kind == "run" for event in found.events):
             return None
         events = in_backward(steps, turn, found.events)
@@ -118,9 +124,7 @@ def in_backward(steps: Problem, turn: int, events: Sequence[Event]) -> list[Even
     return [*kept, *drops, *(before[at] for at in late), *fetches, *after[len(leading) :]]
 
 
-def host_offsets(
-    steps: Problem, turn: int, events: Sequence[Event]
-) -> tuple[dict[int, int], int]:
+def host_offsets(steps: Problem, turn: int, events: Sequence[Event]) -> tuple[dict[int, int], int]:
     """Return the offset of each value that is copied to the host, and the bytes of host memory."""
     boundary = events.index(Event("run", turn))
     first: dict[int, int] = {}
@@ -146,12 +150,20 @@ def host_offsets(
 def levels(
     steps: Problem, events: Sequence[Event], idle: frozenset[int] = frozenset()
 ) -> list[int]:
-    """Return the live bytes at each position of a schedule with copies, without `fixed_bytes`.
-
-    A value on the host takes no bytes from its drop, or its last use, to its next fetch.
-    """
+    """Return the live bytes at each position of a schedule with copies, without `fixed_bytes`."""
     sequence = [event.number for event in events if event.kind == "run"]
     found = steps.profile(sequence, steps.live_out, idle)
+    for value, absent in absences(steps, events):
+        for at in absent:
+            found[at] -= steps.bytes[value]
+    return found
+
+
+def absences(steps: Problem, events: Iterable[Event]) -> Iterator[tuple[int, range]]:
+    """Yield values that are on the host alone, with the positions at which they are.
+
+    They begin with the drop of a value, or after its last use, and end with its next fetch.
+    """
     gone_from: dict[int, int] = {}
     position = 0
     for kind, number in events:
@@ -162,9 +174,7 @@ def levels(
         elif kind == "drop":
             gone_from[number] = position
         elif kind == "in":
-            for at in range(gone_from[number], position):
-                found[at] -= steps.bytes[number]
-    return found
+            yield number, range(gone_from[number], position)
 
 
 def _schedule(
