@@ -75,7 +75,7 @@ class TorchPlanner:
         boundary.
         """
         alone = self.within(budget)
-        if alone is not None and not alone.extra_cost:
+        if (alone is not None and not alone.extra_cost) or budget < self.bound_bytes:
             return alone
 
         def schedules(capacity: int) -> Iterator[Sequence[int]]:

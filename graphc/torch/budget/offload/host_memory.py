@@ -10,8 +10,9 @@ The functions are targets of nodes in emitted graphs:
 
 A lease lasts as long as the tensor with its number, which is saved for the backward pass like any
 other. So two forward passes before a backward pass have different host memory, and a backward pass
-with ``retain_graph`` may run again. A released lease cannot be used by mistake, since its number
-is never used again.
+with ``retain_graph`` may run again. Such a pass copies to memory of its own (`begin_out_apart`),
+because later copies may have reused the bytes of earlier ones. A released lease cannot be used by
+mistake, since its number is never used again.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from graphc.torch.budget.offload.lanes import Lanes, lanes_of
 
 
 class _Layout(NamedTuple):
-    """The type and strides of a tensor that fills its storage, and the bytes of the storage."""
+    """The type and strides of a copied tensor that fills its storage, and the copied bytes."""
 
     dtype: torch.dtype
     offset: int
     size: torch.Size
     stride: tuple[int, ...]
-    bytes: int
+    bytes: torch.Tensor
 
 
 class _Buffer(NamedTuple):
@@ -105,22 +106,30 @@ class Lease:
         self._read: list[tuple[range, Any]] = []
         """Host bytes that have been copied back, with the events of these copies."""
 
-    def begin_out(self, tensor: torch.Tensor, offset: int, size: int) -> None:
-        """Begin the copy of a tensor's storage to the `size` host bytes at an offset."""
+    def begin_out(
+        self, tensor: torch.Tensor, offset: int, size: int, is_apart: bool = False
+    ) -> None:
+        """Begin the copy of a tensor's storage to the `size` host bytes at an offset.
+
+        If `is_apart`, the bytes are of new memory.
+        """
         source = _bytes_of(tensor)
-        layout = _Layout(
-            tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride(), len(source)
-        )
-        if layout.bytes > size:
+        if len(source) > size:
             raise TorchError(
-                f"a tensor of {exact_bytes(layout.bytes)} does not fit the {exact_bytes(size)} of "
+                f"a tensor of {exact_bytes(len(source))} does not fit the {exact_bytes(size)} of "
                 "host memory planned for it, because an op returned another size than in the "
                 "trace; this is a bug in graphc, plan without host_budget"
             )
-        written = range(offset, offset + layout.bytes)
+        written = range(offset, offset + len(source))
         after = [event for read, event in self._read if _overlap(read, written)]
-        event = self.lanes.begin("out", self._at(written), source, after)
-        self._layouts[offset], self._leaving[offset] = layout, (tensor, event)
+        if is_apart:
+            made, after = self.lanes.memory(len(source)), []
+        else:
+            made = self.memory[written.start : written.stop]
+        self._layouts[offset] = _Layout(
+            tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride(), made
+        )
+        self._leaving[offset] = tensor, self.lanes.begin("out", made, source, after)
 
     def end_out(self, offset: int) -> None:
         """Let computation wait for a copy to the host, so that its source may be freed.
@@ -134,13 +143,12 @@ class Lease:
     def begin_in(self, offset: int, device: torch.device) -> torch.Tensor:
         """Return a tensor like the one copied from `device` to an offset; its copy back begins."""
         layout = self._layouts[offset]
-        whole = torch.empty(layout.bytes, dtype=torch.uint8, device=device)
+        whole = torch.empty(len(layout.bytes), dtype=torch.uint8, device=device)
         made = torch.empty(0, dtype=layout.dtype, device=device).set_(
             whole.untyped_storage(), layout.offset, layout.size, layout.stride
         )
-        read = range(offset, offset + layout.bytes)
-        event = self.lanes.begin("in", whole, self._at(read), ())
-        self._read.append((read, event))
+        event = self.lanes.begin("in", whole, layout.bytes, ())
+        self._read.append((range(offset, offset + len(whole)), event))
         self._coming[offset] = made, event
         return made
 
@@ -156,9 +164,6 @@ class Lease:
                 _, (_, event) = pending.popitem()
                 self.lanes.finish(event)
         self.give_back(_Buffer(self.memory, self.lanes.now()))
-
-    def _at(self, where: range) -> torch.Tensor:
-        return self.memory[where.start : where.stop]
 
 
 _NUMBERS = itertools.count()
@@ -191,6 +196,11 @@ def begin_out(host: torch.Tensor, tensor: torch.Tensor, offset: int, size: int) 
     _lease(host).begin_out(tensor, offset, size)
 
 
+def begin_out_apart(host: torch.Tensor, tensor: torch.Tensor, offset: int, size: int) -> None:
+    """Begin the copy of a tensor's storage to new host memory, in place of these bytes."""
+    _lease(host).begin_out(tensor, offset, size, is_apart=True)
+
+
 def end_out(host: torch.Tensor, tensor: torch.Tensor, offset: int) -> None:
     """Wait for a copy to the host; its source may be freed afterwards."""
     _lease(host).end_out(offset)
@@ -207,7 +217,7 @@ def end_in(host: torch.Tensor, tensor: torch.Tensor, offset: int) -> torch.Tenso
     return tensor
 
 
-for _target in (open_host, begin_out, end_out, begin_in, end_in):
+for _target in (open_host, begin_out, begin_out_apart, end_out, begin_in, end_in):
     torch.fx.node.has_side_effect(_target)
 
 

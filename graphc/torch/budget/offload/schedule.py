@@ -2,8 +2,7 @@
 
 `graphc.remat.offload` searches recomputation and copies together. Its schedules are adapted to the
 two graphs of a step: a copy back that is first used in the backward pass begins there. Host offsets
-are packed (`graphc.packing`) by live ranges over the events of a schedule. A value that is fetched
-in the backward pass keeps its host bytes to the end, so a backward pass may run twice.
+are packed (`graphc.packing`) by live ranges over the events of a schedule.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def offloaded(
         if found is None or all(event.kind == "run" for event in found.events):
             return None
         events = in_backward(steps, turn, found.events)
-        offsets, height = host_offsets(steps, turn, events)
+        offsets, height = host_offsets(steps, events)
         if height <= host_bytes:
             made = _schedule(steps, goal.link, events, offsets, height, idle)
             return made if made.peak_bytes <= budget else None
@@ -124,16 +123,15 @@ def in_backward(steps: Problem, turn: int, events: Sequence[Event]) -> list[Even
     return [*kept, *drops, *(before[at] for at in late), *fetches, *after[len(leading) :]]
 
 
-def host_offsets(steps: Problem, turn: int, events: Sequence[Event]) -> tuple[dict[int, int], int]:
+def host_offsets(steps: Problem, events: Sequence[Event]) -> tuple[dict[int, int], int]:
     """Return the offset of each value that is copied to the host, and the bytes of host memory."""
-    boundary = events.index(Event("run", turn))
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for at, (kind, number) in enumerate(events):
         if kind == "out":
             first[number] = last[number] = at
         elif kind == "in":
-            last[number] = at if at < boundary else len(events)
+            last[number] = at
     values = list(first)
     if not values:
         return {}, 0
