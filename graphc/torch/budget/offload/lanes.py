@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from graphc.errors import TorchError
+from graphc.ir.types import exact_bytes
 
 Direction = Literal["out", "in"]
 
@@ -114,20 +115,40 @@ class Streams:
         return torch.cuda.current_stream(self.device).record_event()
 
     def memory(self, size: int) -> torch.Tensor:
-        """Return pinned memory of exactly `size` bytes.
+        """Return pinned memory of `size` bytes; raises `TorchError` if there is not enough.
 
         Torch's own allocator of pinned memory rounds sizes up to powers of two.
         """
-        array = np.empty(size, np.uint8)
+        whole = -(-size // PAGE) * PAGE
+        try:
+            array = np.empty(whole + PAGE, np.uint8)
+        except MemoryError as error:
+            raise _not_pinned(size, str(error)) from None
+        # No other registered memory has one of these pages.
+        begin = -array.ctypes.data % PAGE
         with torch.cuda.device(self.device):
-            torch.cuda.check_error(
-                torch.cuda.cudart().cudaHostRegister(array.ctypes.data, array.nbytes, 0)
-            )
-        made = torch.from_numpy(array)
+            code = int(torch.cuda.cudart().cudaHostRegister(array.ctypes.data + begin, whole, 0))
+        if code:
+            raise _not_pinned(size, f"CUDA error {code}")
+        made = torch.from_numpy(array[begin : begin + size])
         # The arguments keep the memory until it is no longer registered.
-        weakref.finalize(made, _unregister, array).atexit = False
+        weakref.finalize(made, _unregister, array, begin, self.device).atexit = False
         return made
 
 
-def _unregister(array: np.ndarray[Any, Any]) -> None:
-    torch.cuda.cudart().cudaHostUnregister(array.ctypes.data)
+PAGE = 4096
+"""Bytes of a page, the unit of pinned memory."""
+
+
+def _not_pinned(size: int, reason: str) -> TorchError:
+    return TorchError(
+        f"{exact_bytes(size)} of host memory cannot be pinned ({reason}); lower host_budget, or "
+        "raise the machine's limit of locked memory (ulimit -l)"
+    )
+
+
+def _unregister(array: np.ndarray[Any, Any], begin: int, device: torch.device) -> None:
+    """Unpin memory once no copy of the device uses it."""
+    with torch.cuda.device(device):
+        torch.cuda.synchronize(device)
+        torch.cuda.cudart().cudaHostUnregister(array.ctypes.data + begin)
