@@ -93,17 +93,17 @@ def test_reused_host_bytes_are_written_after_they_were_read(told):
     returned = []
     lease = Lease(torch.zeros(512, dtype=torch.uint8), Streams(GPU), returned.append)
     one, other = torch.ones(32), torch.full((32,), 2.0)
-    lease.begin_out(one, 0, 128)
-    lease.end_out(0)
-    made = lease.begin_in(0, torch.device("cpu"))
-    lease.end_in(0)
+    lease.begin_out(one, 5, 0, 128)
+    lease.end_out(5)
+    made = lease.begin_in(5, torch.device("cpu"))
+    lease.end_in(5)
     assert torch.equal(made, one)
     (read,) = (each[2] for each in told if each[:2] == ("in", "records"))
     del told[:]
-    lease.begin_out(other, 64, 128)
+    lease.begin_out(other, 6, 64, 128)
     assert ("out", "waits for", read) in told
     del told[:]
-    lease.begin_out(one, 256, 128)
+    lease.begin_out(one, 7, 256, 128)
     assert ("out", "waits for", read) not in told
     lease.close()
     assert sum(each[:2] == ("host", "waits for") for each in told) == 2

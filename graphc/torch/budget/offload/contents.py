@@ -1,8 +1,9 @@
 """Value numbers of graphs with copies to host memory, for the checker of plans.
 
-The checker has the content of host bytes, by the ranges that copies write. A copy back has the
-content that its bytes have then. Copies run beside the graph from their begin to their end, so no
-node may write the source of a copy, or read its destination, in between.
+The checker has the content of host bytes, by the ranges that copies write. A copy to the host
+destroys those that it overlaps. A copy back has the content of its bytes. Copies run beside the
+graph from their begin to their end, so no node may write the source of a copy, or read its
+destination, in between.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class HostWalk(Walk):
         super().__init__(*args)
         self._size = 0
         self._stored: dict[int, Stored] = {}
-        """Contents of host bytes, by their offset."""
+        """Intact contents of host bytes, by the keys of copies."""
         self._leaving: dict[Storage, int] = {}
-        """Sources of copies to the host that have not ended, with their offsets."""
+        """Sources of copies to the host that have not ended, with their keys."""
         self._coming: dict[Storage, int] = {}
-        """Destinations of copies to the device that have not ended, with their offsets."""
+        """Destinations of copies to the device that have not ended, with their keys."""
 
     def do(self, node: fx.Node) -> Done:
         """Visit a node; raises `CopyError` if copies are wrong there."""
@@ -89,7 +90,7 @@ class HostWalk(Walk):
                 raise CopyError(f"{storage.name} is freed before its copy to the host has ended")
 
     def _begin_out(self, node: fx.Node) -> Done:
-        host, source, start, size = node.args
+        host, source, key, start, size = node.args
         self._expect_host(host)
         tensor, fake = self._tensor(source), source.meta["val"]
         bytes_of_elements = fake.numel() * fake.element_size()
@@ -102,49 +103,49 @@ class HostWalk(Walk):
         if tensor.storage in self._leaving:
             raise CopyError(f"{source.name} is copied to the host already")
         pending = set(self._leaving.values())
-        for stored in list(self._stored.values()):
+        for other, stored in list(self._stored.items()):
             if stored.start < start + size and start < stored.stop:
-                if stored.start in pending:
+                if other in pending:
                     name = stored.source.name
                     raise CopyError(f"{name} is copied to the same host bytes at the same time")
-                del self._stored[stored.start]
+                del self._stored[other]
         content = self.seen(source)
-        self._stored[start] = Stored(start, start + size, content, tensor.storage, fake)
-        self._leaving[tensor.storage] = start
+        self._stored[key] = Stored(start, start + size, content, tensor.storage, fake)
+        self._leaving[tensor.storage] = key
         self.env[node] = None
         return Done(node, None)
 
     def _end_out(self, node: fx.Node) -> Done:
-        host, source, start = node.args
+        host, source, key = node.args
         self._expect_host(host)
-        if self._leaving.get(self._tensor(source).storage) != start:
-            raise CopyError(f"{source.name} is not being copied to these host bytes")
+        if self._leaving.get(self._tensor(source).storage) != key:
+            raise CopyError(f"{source.name} is not being copied to the host as copy {key}")
         del self._leaving[self._tensor(source).storage]
         self.env[node] = None
         return Done(node, None)
 
     def _begin_in(self, node: fx.Node) -> Done:
-        host, start, _ = node.args
+        host, key, _ = node.args
         self._expect_host(host)
-        stored = self._stored.get(start)
+        stored = self._stored.get(key)
         if stored is None:
-            raise CopyError(f"host bytes {start:,} have no content, or were overwritten")
-        if start in self._leaving.values():
+            raise CopyError(f"copy {key} is not on the host, or its bytes are overwritten")
+        if key in self._leaving.values():
             raise CopyError(f"the copy of {stored.source.name} to the host has not ended")
         fake = node.meta["val"]
         if _layout(fake) != _layout(stored.fake):
             raise CopyError("the result has another type or other strides than the copied tensor")
         storage = Storage(stored.source.bytes, node.name, fake)
         self.env[node] = Tensor(stored.content, storage, 0)
-        self._coming[storage] = start
+        self._coming[storage] = key
         return Fetched(node, None, makes=[storage], source=stored.source)
 
     def _end_in(self, node: fx.Node) -> Done:
-        host, made, start = node.args
+        host, made, key = node.args
         self._expect_host(host)
         tensor = self._tensor(made)
-        if self._coming.get(tensor.storage) != start:
-            raise CopyError(f"{made.name} is not being copied from these host bytes")
+        if self._coming.get(tensor.storage) != key:
+            raise CopyError(f"{made.name} is not being copied from the host as copy {key}")
         del self._coming[tensor.storage]
         self.env[node] = tensor
         return Done(node, None)

@@ -2,11 +2,13 @@
 
 The functions are targets of nodes in emitted graphs:
 
-    host = open_host(size, device)         a lease of host memory, as a tensor with its number
-    begin_out(host, x, offset, size)       begin the copy of the storage of x to `size` host bytes
-    end_out(host, x, offset)               wait for it; then the graph frees x
-    y = begin_in(host, offset)             allocate a tensor like x, and begin the copy back
-    y = end_in(host, y, offset)            wait for it
+    host = open_host(size, device)            a lease of host memory, as a tensor with its number
+    begin_out(host, x, key, offset, size)     copy the storage of x to `size` bytes of host
+    end_out(host, x, key)                     wait for it; then the graph frees x
+    y = begin_in(host, key, device)           allocate a tensor like x, and begin the copy back
+    y = end_in(host, y, key)                  wait for it
+
+A key, the number of a value, identifies a copied tensor.
 
 A lease lasts as long as the tensor with its number, which is saved for the backward pass like any
 other. So two forward passes before a backward pass have different host memory, and a backward pass
@@ -32,13 +34,17 @@ from graphc.torch.budget.offload.lanes import Lanes, lanes_of
 
 
 class _Layout(NamedTuple):
-    """The type and strides of a copied tensor that fills its storage, and the copied bytes."""
+    """The type and strides of a copied tensor that fills its storage, and the copied bytes.
+
+    `place` is their place in the memory of the lease, which is empty if they are elsewhere.
+    """
 
     dtype: torch.dtype
     offset: int
     size: torch.Size
     stride: tuple[int, ...]
     bytes: torch.Tensor
+    place: range
 
 
 class _Buffer(NamedTuple):
@@ -93,7 +99,7 @@ class HostMemory:
 
 
 class Lease:
-    """Host memory of one call, with its copies that have not ended; offsets identify tensors."""
+    """Host memory of one call, with its copies that have not ended, by their keys."""
 
     def __init__(
         self, memory: torch.Tensor, lanes: Lanes, give_back: Callable[[_Buffer], None]
@@ -101,13 +107,13 @@ class Lease:
         self.memory, self.lanes, self.give_back = memory, lanes, give_back
         self._layouts: dict[int, _Layout] = {}
         self._leaving: dict[int, tuple[torch.Tensor, Any]] = {}
-        """Tensors, which must not be freed yet, and events of copies to the host, by offset."""
+        """Tensors, which must not be freed yet, and events of copies to the host."""
         self._coming: dict[int, tuple[torch.Tensor, Any]] = {}
         self._read: list[tuple[range, Any]] = []
         """Host bytes that have been copied back, with the events of these copies."""
 
     def begin_out(
-        self, tensor: torch.Tensor, offset: int, size: int, is_apart: bool = False
+        self, tensor: torch.Tensor, key: int, offset: int, size: int, is_apart: bool = False
     ) -> None:
         """Begin the copy of a tensor's storage to the `size` host bytes at an offset.
 
@@ -120,41 +126,40 @@ class Lease:
                 "host memory planned for it, because an op returned another size than in the "
                 "trace; this is a bug in graphc, plan without host_budget"
             )
-        written = range(offset, offset + len(source))
-        after = [event for read, event in self._read if _overlap(read, written)]
+        place = range(0) if is_apart else range(offset, offset + len(source))
+        after = [event for read, event in self._read if _overlap(read, place)]
+        made = self.memory[place.start : place.stop]
         if is_apart:
-            made, after = self.lanes.memory(len(source)), []
-        else:
-            made = self.memory[written.start : written.stop]
-        self._layouts[offset] = _Layout(
-            tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride(), made
+            made = self.lanes.memory(len(source))
+        self._layouts[key] = _Layout(
+            tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride(), made, place
         )
-        self._leaving[offset] = tensor, self.lanes.begin("out", made, source, after)
+        self._leaving[key] = tensor, self.lanes.begin("out", made, source, after)
 
-    def end_out(self, offset: int) -> None:
+    def end_out(self, key: int) -> None:
         """Let computation wait for a copy to the host, so that its source may be freed.
 
         Another backward pass of the same call finds nothing to wait for.
         """
-        ended = self._leaving.pop(offset, None)
+        ended = self._leaving.pop(key, None)
         if ended is not None:
             self.lanes.wait(ended[1])
 
-    def begin_in(self, offset: int, device: torch.device) -> torch.Tensor:
-        """Return a tensor like the one copied from `device` to an offset; its copy back begins."""
-        layout = self._layouts[offset]
+    def begin_in(self, key: int, device: torch.device) -> torch.Tensor:
+        """Return a tensor like the copied one on `device`; the copy back to it begins."""
+        layout = self._layouts[key]
         whole = torch.empty(len(layout.bytes), dtype=torch.uint8, device=device)
         made = torch.empty(0, dtype=layout.dtype, device=device).set_(
             whole.untyped_storage(), layout.offset, layout.size, layout.stride
         )
         event = self.lanes.begin("in", whole, layout.bytes, ())
-        self._read.append((range(offset, offset + len(whole)), event))
-        self._coming[offset] = made, event
+        self._read.append((layout.place, event))
+        self._coming[key] = made, event
         return made
 
-    def end_in(self, offset: int) -> None:
+    def end_in(self, key: int) -> None:
         """Let computation wait for a copy to the device."""
-        _, event = self._coming.pop(offset)
+        _, event = self._coming.pop(key)
         self.lanes.wait(event)
 
     def close(self) -> None:
@@ -191,29 +196,31 @@ def open_host(size: int, device: torch.device) -> torch.Tensor:
     raise TorchError("a graph with copies to host memory can only be run by its planned step")
 
 
-def begin_out(host: torch.Tensor, tensor: torch.Tensor, offset: int, size: int) -> None:
+def begin_out(host: torch.Tensor, tensor: torch.Tensor, key: int, offset: int, size: int) -> None:
     """Begin the copy of a tensor's storage to the host."""
-    _lease(host).begin_out(tensor, offset, size)
+    _lease(host).begin_out(tensor, key, offset, size)
 
 
-def begin_out_apart(host: torch.Tensor, tensor: torch.Tensor, offset: int, size: int) -> None:
-    """Begin the copy of a tensor's storage to new host memory, in place of these bytes."""
-    _lease(host).begin_out(tensor, offset, size, is_apart=True)
+def begin_out_apart(
+    host: torch.Tensor, tensor: torch.Tensor, key: int, offset: int, size: int
+) -> None:
+    """Begin the copy of a tensor's storage to new host memory, instead of these bytes."""
+    _lease(host).begin_out(tensor, key, offset, size, is_apart=True)
 
 
-def end_out(host: torch.Tensor, tensor: torch.Tensor, offset: int) -> None:
+def end_out(host: torch.Tensor, tensor: torch.Tensor, key: int) -> None:
     """Wait for a copy to the host; its source may be freed afterwards."""
-    _lease(host).end_out(offset)
+    _lease(host).end_out(key)
 
 
-def begin_in(host: torch.Tensor, offset: int, device: torch.device) -> torch.Tensor:
+def begin_in(host: torch.Tensor, key: int, device: torch.device) -> torch.Tensor:
     """Allocate a tensor on `device`, and begin the copy from the host."""
-    return _lease(host).begin_in(offset, device)
+    return _lease(host).begin_in(key, device)
 
 
-def end_in(host: torch.Tensor, tensor: torch.Tensor, offset: int) -> torch.Tensor:
+def end_in(host: torch.Tensor, tensor: torch.Tensor, key: int) -> torch.Tensor:
     """Return the tensor after waiting for its copy from the host."""
-    _lease(host).end_in(offset)
+    _lease(host).end_in(key)
     return tensor
 
 

@@ -44,30 +44,27 @@ class CopyNodes:
         """Emit the begin of a copy to the host."""
         fake = source.meta["val"]
         size = fake.numel() * fake.element_size()
-        self._call(graph, begin_out, source, self._offset(value), size)
+        assert self.copies is not None, "there are copies"
+        self._call(graph, begin_out, source, value, self.copies.offsets[value], size)
 
     def end_out(self, graph: fx.Graph, value: int, source: fx.Node) -> None:
         """Emit the end of a copy to the host."""
-        self._call(graph, end_out, source, self._offset(value))
+        self._call(graph, end_out, source, value)
 
     def begin_in(self, graph: fx.Graph, value: int) -> fx.Node:
         """Emit the begin of a copy to the device; returns the node of its tensor."""
         self._coming.add(value)
         meta = self.joint.base[value].meta
-        made = self._call(graph, begin_in, self._offset(value), meta["val"].device)
+        made = self._call(graph, begin_in, value, meta["val"].device)
         made.meta = dict(meta)
         return made
 
     def end_in(self, graph: fx.Graph, value: int, coming: fx.Node) -> fx.Node:
         """Emit the end of a copy to the device; returns the node of its tensor."""
         self._coming.remove(value)
-        made = self._call(graph, end_in, coming, self._offset(value))
+        made = self._call(graph, end_in, coming, value)
         made.meta = dict(coming.meta)
         return made
 
     def _call(self, graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
         return graph.call_function(target, (self.host, *args))
-
-    def _offset(self, value: int) -> int:
-        assert self.copies is not None, "there are copies"
-        return self.copies.offsets[value]
