@@ -11,6 +11,7 @@ from graphc.remat.given.clocks import measure
 from graphc.remat.offload.events import Event
 from graphc.torch.budget.offload.schedule import (
     ALIGNMENT,
+    CAPACITIES,
     OffloadGoal,
     OffloadSchedule,
     host_offsets,
@@ -72,6 +73,17 @@ def test_packed_host_memory_is_limited(host_bytes):
     assert used <= host_bytes
     assert (used > 0) == (host_bytes > 0)
     assert found.extra_cost <= planner.within(budget).extra_cost
+
+
+def test_the_solver_runs_for_few_capacities(monkeypatch):
+    planner = planner_of(random_training(LAYERS, 2))
+    solved = []
+    schedule = planner.solver.schedule
+    monkeypatch.setattr(
+        planner.solver, "schedule", lambda size: [solved.append(size), schedule(size)][1]
+    )
+    planner.with_copies(between(planner, 0.4), goal_of(planner, 2.0), LAYERS)
+    assert len(solved) <= 1 + CAPACITIES
 
 
 def test_values_that_must_stay_are_not_copied():

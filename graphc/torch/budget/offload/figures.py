@@ -52,8 +52,9 @@ class HostCopies:
     @property
     def rows(self) -> list[tuple[str, str]]:
         """Labels and figures of a printed report."""
+        plural = "" if self.tensors == 1 else "s"
         copied = (
-            f"{self.tensors} tensors, {format_bytes(self.bytes_to_host)} to the host and "
+            f"{self.tensors} tensor{plural}, {format_bytes(self.bytes_to_host)} to the host and "
             f"{format_bytes(self.bytes_to_device)} back, {self.copy_seconds * 1e3:.2f} ms; "
             f"computation waits for {self.stall_seconds * 1e3:.2f} ms"
         )
