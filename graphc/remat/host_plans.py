@@ -17,13 +17,14 @@ from graphc.ir.host_link import HostLink
 from graphc.passes.place_updates import place_updates
 from graphc.plans.cost_model import recomputation
 from graphc.remat.copies import with_copies
-from graphc.remat.offload.search import OffloadPlan, OffloadSearch
+from graphc.remat.offload.search import (
+    FEW_PARTS,
+    FEW_REFINEMENTS,
+    OffloadPlan,
+    OffloadSearch,
+)
 from graphc.remat.points import Point, faster
 from graphc.remat.search import CLOSE, MOST_CORRECTIONS, TIGHTER, Search
-
-PARTS = (1.0, 0.75, 0.5)
-"""Capacities tried first above the budget, as fractions of the bytes that the link can copy before
-the peak."""
 
 SEARCHES, NEAR = 3, 0.01
 """Maximum number of searches for one budget, and the change of the capacity, as a fraction, below
@@ -31,9 +32,6 @@ which copies are planned again for the same schedule."""
 
 WORTH = 0.0005
 """Extra time, as a fraction of a step, that a further plan must save to be packed."""
-
-REFINEMENTS = 2
-"""Maximum number of times that the capacities beside the best one are tried."""
 
 
 class HostPlans:
@@ -110,7 +108,8 @@ class HostPlans:
         cost = self.search.solver.cost
         search = OffloadSearch(
             self.steps, self.link, capacity, self._schedules, self.steps.live_out,
-            (1 + bound) * cost, parts=PARTS, refinements=REFINEMENTS, origin=self.budget,
+            (1 + bound) * cost, parts=FEW_PARTS, refinements=FEW_REFINEMENTS,
+            origin=self.budget,
         )  # fmt: skip
         search.run(None)
         return search

@@ -24,17 +24,19 @@ except ImportError as error:
 class PlannedTrainer(Trainer):  # type: ignore[misc]
     """A ``transformers.Trainer`` whose training steps follow a plan; evaluation runs without one.
 
-    `budget`, `max_extra_time`, `sizes`, `dynamic`, `max_sizes`, `pad` and `unplanned` are those of
-    `graphc.torch.plan`, all other arguments those of Trainer. The first training step plans for its
-    batch, or for all `sizes`, with the state of the optimizer in reserve. `planned_step` is the
-    step, with its report. Raises `OptionError` for sizes together with label smoothing or
-    ``compute_loss_func``, which compare padded outputs with labels that are not padded.
+    `budget`, `host_budget`, `max_extra_time`, `sizes`, `dynamic`, `max_sizes`, `pad` and
+    `unplanned` are those of `graphc.torch.plan`, all other arguments those of Trainer. The first
+    training step plans for its batch, or for all `sizes`, with the state of the optimizer in
+    reserve. `planned_step` is the step, with its report. Raises `OptionError` for sizes together
+    with label smoothing or ``compute_loss_func``, which compare padded outputs with labels that are
+    not padded.
     """
 
     def __init__(
         self,
         *args: Any,
         budget: int | str | None = None,
+        host_budget: int | str | None = None,
         max_extra_time: float | None = None,
         sizes: Any = None,
         dynamic: Any = None,
@@ -44,7 +46,7 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         require_torch()
-        Goal(budget, max_extra_time)  # raises `OptionError` before the Trainer begins
+        Goal(budget, max_extra_time, host_budget)  # raises `OptionError` before the Trainer begins
         self.size_options = {
             "sizes": sizes, "dynamic": dynamic, "max_sizes": max_sizes, "pad": pad,
             "unplanned": unplanned,
@@ -57,7 +59,7 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
                 "compare them with labels that are not padded; use the loss of the model, or plan "
                 "without sizes"
             )
-        self.goal = budget, max_extra_time
+        self.goal, self.host_budget = (budget, max_extra_time), host_budget
         self.planned_step: PlannedStep | None = None
 
     def compute_loss(
@@ -85,6 +87,7 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
         return to_plan(
             model,
             *self.goal,
+            host_budget=self.host_budget,
             reserve=self.optimizer,
             accumulate=self.args.gradient_accumulation_steps > 1,
             loss=None if self._reads_outputs else lambda outputs: outputs[:1],

@@ -40,6 +40,9 @@ the peak. Time may end before all are tried, so the most promising ones come fir
 REFINEMENTS = 4
 """Maximum number of times that the capacities beside the best one are tried."""
 
+FEW_PARTS, FEW_REFINEMENTS = (1.0, 0.75, 0.5), 2
+"""The same for large steps, whose schedules take most of the time of planning."""
+
 EFFORT, MOST = 200_000, 200
 """Limits of the placements of the local search, as a product with the number of steps and
 absolutely."""

@@ -4,6 +4,10 @@ Steps up to the forward/backward boundary become the forward graph, the others t
 Each occurrence of a step becomes one node. A view is emitted before its use, from the latest
 occurrence of its base. Values live across the boundary are saved for backward as one tensor per
 storage, so the saved bytes equal the planned bytes.
+
+A schedule may also copy values to host memory. A copy begins after the producer, and the tensor is
+freed where its copy is awaited. A copy back is awaited before its first use. Views of the value are
+then emitted anew.
 """
 
 from __future__ import annotations
@@ -18,8 +22,11 @@ import torch
 from torch import fx
 
 from graphc.errors import TorchError
+from graphc.remat.offload.events import Event, events_of
 from graphc.torch.budget.in_place import overwriting
 from graphc.torch.budget.joint import is_tangent
+from graphc.torch.budget.offload.nodes import CopyNodes
+from graphc.torch.budget.offload.schedule import Copies
 from graphc.torch.budget.steps import NEW_STATISTICS, STATEFUL_NORMS, TorchSteps
 from graphc.torch.private import (
     SavedForBackwardsAOTOutput,
@@ -29,18 +36,27 @@ from graphc.torch.private import (
 )
 
 
-def emit(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Return the forward and the backward graph of a sequence."""
-    return _Emission(torch_steps, sequence).graphs()
+def emit(
+    torch_steps: TorchSteps, sequence: Sequence[int], copies: Copies | None = None
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Return the forward and the backward graph of a sequence, with its copies."""
+    return _Emission(torch_steps, sequence, copies).graphs()
 
 
 class _Emission:
     """Emission of one sequence; `env` maps nodes of the joint graph to emitted nodes."""
 
-    def __init__(self, torch_steps: TorchSteps, sequence: Sequence[int]) -> None:
+    def __init__(
+        self, torch_steps: TorchSteps, sequence: Sequence[int], copies: Copies | None
+    ) -> None:
         self.torch_steps, self.joint = torch_steps, torch_steps.joint
         self.steps, self.sequence = torch_steps.steps, sequence
         self.turn = sequence.index(torch_steps.turn)
+        events = list(events_of(sequence) if copies is None else copies.events)
+        boundary = events.index(Event("run", torch_steps.turn))
+        self.events = events[:boundary], events[boundary + 1 :]
+        """The events of the forward and of the backward pass."""
+        self.copies = CopyNodes(self.joint, copies)
         counts = Counter(sequence)
         self.repeated = {step for step, count in counts.items() if count > 1}
         firsts = {step: p for p, step in reversed(list(enumerate(sequence)))}
@@ -72,9 +88,14 @@ class _Emission:
     def _crossing(self) -> list[int]:
         """Return the values produced before the boundary and used after it, in ascending order."""
         wanted = set(self._read(self.joint.outputs[self.joint.forward_outputs :]))
-        for step in reversed(self.sequence[self.turn + 1 :]):
-            wanted.difference_update(self.steps.outputs[step])
-            wanted.update(self.steps.inputs[step])
+        for kind, number in reversed(self.events[1]):
+            if kind == "run":
+                wanted.difference_update(self.steps.outputs[number])
+                wanted.update(self.steps.inputs[number])
+            elif kind == "in":
+                wanted.discard(number)
+            elif kind == "drop":
+                wanted.add(number)
         return sorted(wanted - set(self.steps.outputs[self.torch_steps.turn]))
 
     def _statistics(self) -> frozenset[int]:
@@ -108,7 +129,8 @@ class _Emission:
         for source in self.joint.sources:
             if not is_tangent(source):
                 self.env[source] = _copied(graph, source, {})
-        self._carry_out(graph, range(self.turn))
+        self.copies.open(graph)
+        self._carry_out(graph, 0)
         leaving = self.joint.outputs[: self.joint.forward_outputs]
         outputs = [None if node is None else self._tensor(graph, node) for node in leaving]
         saved = self._saved(graph)
@@ -128,6 +150,8 @@ class _Emission:
         ]
         self.read_sources = self._sources_behind_the_turn()
         nodes = [*values, *(self.env[source] for source in self.read_sources)]
+        if any(event.kind != "run" for event in self.events[1]):
+            nodes.append(self.copies.host)
         return sorted(nodes, key=lambda n: bool(n.meta.get("saved_tensor_with_no_vc_check", False)))
 
     def _sources_behind_the_turn(self) -> list[fx.Node]:
@@ -173,10 +197,11 @@ class _Emission:
                 self.env[base] = by_node[forward_env[base]]
         for source in self.read_sources:
             self.env[source] = by_node[forward_env[source]]
+        self.copies.host = by_node.get(self.copies.host)
         constants = [source for source in self.joint.sources if source.op == "get_attr"]
         for source in (*self.joint.tangents, *constants):
             self.env[source] = _copied(graph, source, {})
-        self._carry_out(graph, range(self.turn + 1, len(self.sequence)))
+        self._carry_out(graph, 1)
         leaving = self.joint.outputs[self.joint.forward_outputs :]
         outputs = [None if node is None else self._tensor(graph, node) for node in leaving]
         graph.output(tuple(outputs)).meta["desc"] = list(
@@ -187,12 +212,34 @@ class _Emission:
                 node.meta["autograd_backward"] = True
         return graph
 
-    def _carry_out(self, graph: fx.Graph, positions: Iterable[int]) -> None:
-        for position in positions:
-            step = self.sequence[position]
-            node = self.torch_steps.nodes[step]
+    def _carry_out(self, graph: fx.Graph, part: int) -> None:
+        """Emit the events of the forward pass (part 0) or of the backward pass (part 1)."""
+        position = part * (self.turn + 1)
+        for kind, number in self.events[part]:
+            if kind != "run":
+                self._copy(graph, kind, number)
+                continue
+            for value in self.steps.inputs[number]:
+                if self.copies.is_coming(value):
+                    base = self.joint.base[value]
+                    self.env[base] = self.copies.end_in(graph, value, self.env[base])
+            node = self.torch_steps.nodes[number]
             if node is not None:
-                self._appear(graph, position, step, node)
+                self._appear(graph, position, number, node)
+            position += 1
+
+    def _copy(self, graph: fx.Graph, kind: str, value: int) -> None:
+        """Emit a copy to the host, its end, or the begin of a copy back."""
+        base = self.joint.base[value]
+        if kind == "out":
+            self.copies.begin_out(graph, value, self.env[base])
+            return
+        if kind == "drop":
+            self.copies.end_out(graph, value, self.env[base])
+        for node in (base, *self.copies.views[value]):
+            self.env.pop(node, None)
+        if kind == "in":
+            self.env[base] = self.copies.begin_in(graph, value)
 
     def _appear(self, graph: fx.Graph, position: int, step: int, node: fx.Node) -> None:
         """Emit one occurrence of a step."""

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from graphc.torch.budget.joint import aten
+from graphc.torch.budget.offload.host_memory import begin_out, begin_out_apart
 
 FIRST = {
     aten.add.Tensor: aten.add_.Tensor,
@@ -89,8 +90,12 @@ def overwriting(
 
 
 def not_overwriting(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a copy of the graph with functional ops instead of in-place and out variants."""
+    """Return a copy of the graph with functional ops instead of in-place and out variants.
+
+    Its copies to the host do not overwrite earlier ones either.
+    """
     originals = {each: op for op, each in (*FIRST.items(), *GIVEN.items())}
+    originals[begin_out] = begin_out_apart
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     for node in graph.nodes:

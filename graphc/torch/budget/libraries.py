@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from graphc.ir.device import DEFAULT_GPU, Device, find_device
+from graphc.ir.device import CPU, DEFAULT_GPU, Device, find_device
 from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.steps import device_of
 from graphc.torch.fit.allocator import KIB
@@ -42,10 +42,17 @@ def library_workspaces(joint: Joint, profile: Device | None) -> int:
 
 def _kept_on(function: object, device: torch.device) -> dict[str, int]:
     """Return the sizes of the workspaces of an op on this machine's GPU."""
-    major, minor = torch.cuda.get_device_capability(device)
-    kept = kept_bytes(function, replace(find_device(DEFAULT_GPU), architecture=10 * major + minor))
+    kept = kept_bytes(function, profile_of(device))
     chosen = {CUBLAS: _cublas_bytes(), CUBLASLT: cublaslt_workspace_size()}
     return {name: size if chosen[name] is None else chosen[name] for name, size in kept.items()}
+
+
+def profile_of(device: torch.device) -> Device:
+    """Return a profile with the kind and the architecture of this machine's CPU or GPU."""
+    if device.type != "cuda":
+        return CPU
+    major, minor = torch.cuda.get_device_capability(device)
+    return replace(find_device(DEFAULT_GPU), architecture=10 * major + minor)
 
 
 def _cublas_bytes() -> int | None:

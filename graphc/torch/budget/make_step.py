@@ -50,6 +50,7 @@ def to_plan(
     autocast: torch.dtype | torch.autocast | None = None,
     assume: Assume = "replan",
     device: Device | None = None,
+    host_budget: int | str | None = None,
     **size_options: Any,
 ) -> PlannedStep:
     """Return a step that is planned at its first call; options as in `graphc.torch.plan`."""
@@ -57,7 +58,7 @@ def to_plan(
     requested = Requested.of(**size_options)
     return PlannedStep(
         module,
-        Goal(budget, max_extra_time),
+        Goal(budget, max_extra_time, host_budget),
         loss_fn,
         reserve_bytes(reserve),
         truth("accumulate", accumulate),

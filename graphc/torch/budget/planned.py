@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
 
 from graphc.errors import OptionError
 from graphc.ir.device import Device
+from graphc.ir.links import host_link
 from graphc.ir.types import parse_bytes
 from graphc.remat.solver import Schedule
 from graphc.torch.budget.backend import Rest
@@ -19,7 +20,10 @@ from graphc.torch.budget.emit import emit
 from graphc.torch.budget.estimates import estimate
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.joint import Joint
+from graphc.torch.budget.libraries import profile_of
 from graphc.torch.budget.lives import Replay
+from graphc.torch.budget.offload.movable import device_of_copies, movable
+from graphc.torch.budget.offload.schedule import OffloadGoal, OffloadSchedule
 from graphc.torch.budget.planner import TorchPlanner
 from graphc.torch.budget.replay import check
 from graphc.torch.budget.report import Report, does_not_fit
@@ -35,9 +39,19 @@ class Goal:
     writes_inputs = False
     """True if graphs may write into inputs; otherwise torch copies new contents after them."""
 
-    def __init__(self, budget: int | str | None, max_extra_time: float | None) -> None:
+    def __init__(
+        self,
+        budget: int | str | None,
+        max_extra_time: float | None,
+        host_budget: int | str | None = None,
+    ) -> None:
         if budget is not None and max_extra_time is not None:
             raise OptionError("give either budget or max_extra_time, not both")
+        if host_budget is not None and budget is None:
+            raise OptionError(
+                f"host_budget={host_budget!r} bounds the bytes that a plan for a budget copies to "
+                "host memory; give budget, too"
+            )
         if max_extra_time is not None and not (
             isinstance(max_extra_time, int | float)
             and not isinstance(max_extra_time, bool)
@@ -48,6 +62,7 @@ class Goal:
             )
         self.budget = None if budget is None else parse_bytes("budget", budget)
         self.max_extra_time = max_extra_time
+        self.host_budget = None if host_budget is None else parse_bytes("host_budget", host_budget)
 
     def planned(
         self,
@@ -65,14 +80,25 @@ class Goal:
         """
         costs = measure(joint) if device is None else estimate(device, joint)
         torch_steps, planner = prepared(joint, held.bytes, costs)
+        copies = self._copies(torch_steps, device)
+        if copies is not None:
+            # The schedules of copies are not reused for other sizes.
+            earlier = ()
         solved = [Candidate(e.report.planner, e.solved) for e in earlier if e.solved is not None]
         adapted = reused(planner, self.budget, self.max_extra_time, solved)
-        plan = adapted or chosen(planner, self, torch_steps)
+        plan = adapted or chosen(planner, self, torch_steps, copies)
         forward, backward, replay = checked(torch_steps, plan)
         shown = Shown(torch_steps, replay, held, sources, self.budget, device)
         report = Report.of(torch_steps, planner, plan, shown)
         solved_now = plan if adapted is None else None
         return Planned(report, torch_steps, forward, backward, replay, solved_now)
+
+    def _copies(self, torch_steps: TorchSteps, device: Device | None) -> OffloadGoal | None:
+        """Return the link to the host and what may be copied; None without host memory."""
+        if not self.host_budget:
+            return None
+        link = host_link(device or profile_of(device_of_copies(torch_steps.joint)))
+        return OffloadGoal(replace(link, host_bytes=self.host_budget), movable(torch_steps))
 
 
 @dataclass(frozen=True)
@@ -90,6 +116,11 @@ class Planned:
     solved: Schedule | None = None
     """The schedule, if the solver has found it; None if it is that of an earlier plan."""
 
+    @property
+    def host_bytes(self) -> int:
+        """The bytes of host memory that a call needs for copies."""
+        return self.solved.copies.host_bytes if isinstance(self.solved, OffloadSchedule) else 0
+
 
 def prepared(
     joint: Joint, fixed_bytes: int, costs: Mapping[fx.Node, Measured], in_place: bool = True
@@ -106,7 +137,8 @@ def checked(
 
     Raises `TorchError` if the graphs do not implement the joint graph within the planned peak.
     """
-    forward, backward = emit(torch_steps, found.sequence)
+    copies = found.copies if isinstance(found, OffloadSchedule) else None
+    forward, backward = emit(torch_steps, found.sequence, copies)
     replayed = check(to_replay(torch_steps, forward.graph, backward.graph), found.peak_bytes)
     return forward, backward, replayed
 
@@ -132,10 +164,19 @@ def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) ->
     )
 
 
-def chosen(planner: TorchPlanner, goal: Goal, torch_steps: TorchSteps) -> Schedule:
+def chosen(
+    planner: TorchPlanner,
+    goal: Goal,
+    torch_steps: TorchSteps,
+    copies: OffloadGoal | None = None,
+) -> Schedule:
     """Return the schedule for a goal; raises `BudgetError` if no schedule fits."""
     if goal.budget is not None:
-        found = planner.within(goal.budget)
+        found = (
+            planner.within(goal.budget)
+            if copies is None
+            else planner.with_copies(goal.budget, copies, torch_steps.turn)
+        )
         if found is None:
             raise does_not_fit(torch_steps, planner, goal.budget)
         return found

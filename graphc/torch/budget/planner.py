@@ -8,14 +8,16 @@ takes no bytes in a schedule that executes the step once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from graphc.ir.host_link import HostLink
 from graphc.remat.lower_bound import extra_cost, least_bytes
 from graphc.remat.points import between, knee_of
 from graphc.remat.solver import Schedule, Solver
 from graphc.scheduling.problem import Problem
+from graphc.torch.budget.offload.schedule import OffloadGoal, offloaded
 
 POINTS = 24
 """Number of capacities on a frontier, including both ends."""
@@ -51,9 +53,10 @@ class TorchPlanner:
         """A lower bound on the peak of every schedule."""
         return least_bytes(self._bounding)
 
-    def bound_cost(self, budget: int) -> float:
-        """Return a lower bound on the recomputation time of every schedule within a budget."""
-        return extra_cost(self._bounding, budget)
+    def bound_cost(self, budget: int, link: HostLink | None = None) -> float:
+        """Return a lower bound on the recomputation time of every schedule within a budget; with a
+        link to the host, on the time of recomputation and of stalls."""
+        return extra_cost(self._bounding, budget, link)
 
     def within(self, budget: int) -> Schedule | None:
         """Return the fastest schedule found of at most `budget` bytes, or None."""
@@ -63,6 +66,33 @@ class TorchPlanner:
         if found is not None:
             return self._counted(found)
         return self.least if self.least.peak_bytes <= budget else None
+
+    def with_copies(self, budget: int, goal: OffloadGoal, turn: int) -> Schedule | None:
+        """Return the fastest schedule found of at most `budget` bytes that may also copy values to
+        the host, or None.
+
+        It is never slower than that of `within`. `turn` is the step of the forward/backward
+        boundary.
+        """
+        alone = self.within(budget)
+        if (alone is not None and not alone.extra_cost) or budget < self.bound_bytes:
+            return alone
+
+        def schedules(capacity: int) -> Iterator[Sequence[int]]:
+            found = self.solver.schedule(capacity)
+            if found is not None:
+                yield found.sequence
+
+        found = offloaded(
+            self.problem,
+            turn,
+            budget,
+            goal,
+            schedules,
+            None if alone is None else alone.sequence,
+            lambda sequence: unkept(sequence, self.kept_for),
+        )
+        return min(filter(None, (alone, found)), key=lambda plan: plan.extra_cost, default=None)
 
     def of(self, sequence: Sequence[int]) -> Schedule:
         """Return the schedule of a sequence."""

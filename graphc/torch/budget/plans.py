@@ -22,6 +22,7 @@ def plan(
     args: Sequence[Any],
     budget: int | str | None = None,
     *,
+    host_budget: int | str | None = None,
     max_extra_time: float | None = None,
     loss_fn: Callable[..., Any] | None = None,
     reserve: torch.optim.Optimizer | int | str | None = None,
@@ -43,9 +44,13 @@ def plan(
     `args` and `kwargs` are the arguments of one call. `budget` bounds the peak of a whole step:
     parameters, buffers, inputs, activations, workspaces, gradients, and `reserve`, the state of an
     optimizer or a number of bytes. With `accumulate`, gradients of earlier steps count as well.
-    Alternatively, `max_extra_time` is the fraction of a step's time that recomputation may add; the
-    plan has the fewest bytes found within it. Without either, the plan is the knee of the trade-off
-    curve. With `loss_fn`, the last of `args` is a target, and a call returns
+    With `host_budget`, a number of bytes of host memory, tensors may also be copied there and back.
+    Copies run beside computation on a GPU, at the rates of the device's profile. The plan is at
+    least as fast, by its costs, as one that only recomputes. Alternatively to `budget`,
+    `max_extra_time` is the fraction of a step's time that recomputation may add; the plan has the
+    fewest bytes found within it. Without either, the plan is the knee of the trade-off curve.
+
+    With `loss_fn`, the last of `args` is a target, and a call returns
     ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.
 
     Only the loss is differentiated: the attribute ``loss`` of the output if it has one, the
@@ -95,6 +100,7 @@ def plan(
         *_arguments(args, kwargs),
         device=device,
         budget=budget,
+        host_budget=host_budget,
         max_extra_time=max_extra_time,
         loss_fn=loss_fn,
         reserve=reserve,

@@ -34,11 +34,11 @@ from graphc.torch.budget.contents import (
     Numbers,
     Storage,
     Tree,
-    Walk,
     fakes_in,
     tensors_in,
 )
 from graphc.torch.budget.lives import RANDOM_STATE, Fault, Replay
+from graphc.torch.budget.offload.contents import CopyError, Fetched, HostWalk
 from graphc.torch.budget.timeline import Timeline
 from graphc.torch.budget.traced import Traced, written
 
@@ -84,7 +84,7 @@ class _Emitted:
 
     def __init__(self, plan: Plan, joint: Traced, numbers: Numbers) -> None:
         self.plan, self.joint = plan, joint
-        self.walk = Walk(numbers)
+        self.walk = HostWalk(numbers)
         self.line = Timeline()
         self.faults: list[Fault] = []
         self.spoiled: set[fx.Node] = set()
@@ -97,6 +97,7 @@ class _Emitted:
         self._begin()
         self._through(self.plan.forward)
         returned = returned_by(self.plan.forward)
+        self._leave(returned, "the end of the forward graph")
         outputs = self.plan.forward_outputs
         self._expect(returned[:outputs], 0, "the forward graph")
         turn = len(self.line.moments)
@@ -171,6 +172,7 @@ class _Emitted:
             if not node.users:  # it is freed only when the graph returns
                 self.line.use(self.walk.env[node])
         returned = returned_by(self.plan.backward)
+        self._leave((), "the end of the backward graph")
         begin = self.plan.forward_outputs
         kept = kept_gradients(self.plan.joint, begin, self.plan.leaves)
         self._expect(returned, begin, "the backward graph", kept)
@@ -226,14 +228,34 @@ class _Emitted:
                 continue
             for each in node.all_input_nodes:
                 self._there(each, node)
-            done = self.walk.do(node)
+            try:
+                done = self.walk.do(node)
+            except CopyError as fault:
+                raise _wrong(self.plan, node, str(fault)) from None
             is_spoiled = not self.spoiled.isdisjoint(node.all_input_nodes)
             if done.computes is not None:
                 self._note(done, self._original(done, may_copy, is_spoiled))
+            elif isinstance(done, Fetched):
+                self._note_copy(done)
             elif is_spoiled:
                 self.spoiled.add(node)
             for each in (*node.all_input_nodes, node):
                 self.line.use(self.walk.env[each])
+
+    def _leave(self, returned: Sequence[fx.Node | None], where: str) -> None:
+        """Check the copies that have not ended when a graph returns."""
+        try:
+            self.walk.leave([self._there(node) for node in returned if node is not None])
+        except CopyError as fault:
+            raise _wrong(self.plan, where, str(fault)) from None
+
+    def _note_copy(self, done: Fetched) -> None:
+        """Add a moment for the begin of a copy from the host, with the bytes of its source."""
+        assert done.source is not None
+        _, size, place = self.line.made.get(done.source, (-1, done.source.bytes, 0))
+        self.line.moments.append((done.node, None, 0))
+        for storage in done.makes:
+            self.line.make(storage, len(self.line.moments) - 1, size, place)
 
     def _there(self, node: fx.Node, reader: fx.Node | str = "the return") -> Tree:
         if node not in self.walk.env:

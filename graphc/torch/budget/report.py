@@ -16,11 +16,14 @@ from torch import fx
 from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import exact_bytes, format_bytes, size_lines
+from graphc.remat.offload.events import events_of
 from graphc.remat.solver import Schedule
 from graphc.torch.budget.branches import EXPECT, Branch
 from graphc.torch.budget.eager import EAGER, EAGER_BACKWARD, name_of_section
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.names import module_path
+from graphc.torch.budget.offload.figures import HostCopies
+from graphc.torch.budget.offload.schedule import OffloadSchedule, absences, levels
 from graphc.torch.budget.planner import TorchPlanner, unkept
 from graphc.torch.budget.refusals import called_op
 from graphc.torch.budget.settled import Settled
@@ -81,8 +84,9 @@ class Report:
 
     `peak_bytes` is the peak of a whole step, and `plain_bytes` the peak without recomputation.
     `bound_bytes` is a lower bound on the peak of every plan. `extra_time` is a fraction of
-    `seconds`, the time of a step without recomputation. `bound_time` is a lower bound on the extra
-    time of every plan within the peak. The bounds, `least_bytes` and the frontier are computed when
+    `seconds`, the time of a step without recomputation, and includes waits for copies. `bound_time`
+    is a lower bound on the extra time of every plan within the peak; if the plan has copies, also
+    of plans with copies. The bounds, `least_bytes` and the frontier are computed when
     they are first read.
     """
 
@@ -106,6 +110,8 @@ class Report:
     """Settings of the module that planning has changed, so that a trainer does not."""
     sizes: tuple[PlannedSize, ...] = ()
     """The plans of all sizes planned ahead, in ascending order of size."""
+    copies: HostCopies | None = None
+    """The copies to host memory, or None without any."""
 
     @classmethod
     def of(
@@ -113,7 +119,7 @@ class Report:
     ) -> Report:
         """Return the report of one plan."""
         seconds = planner.seconds or 1.0
-        node, live = at_peak(torch_steps, plan.sequence)
+        node, live = at_peak(torch_steps, plan)
         return cls(
             peak_bytes=plan.peak_bytes,
             plain_bytes=planner.no_recompute.peak_bytes,
@@ -131,6 +137,7 @@ class Report:
             eager=tuple(_eager(torch_steps)),
             shown=shown,
             planner=planner,
+            copies=HostCopies.of(plan),
         )
 
     @property
@@ -146,7 +153,8 @@ class Report:
     @cached_property
     def bound_time(self) -> float:
         """A lower bound on the extra time of every plan within the peak."""
-        return self.planner.bound_cost(self.peak_bytes) / (self.seconds or 1.0)
+        link = None if self.copies is None else self.copies.link
+        return self.planner.bound_cost(self.peak_bytes, link) / (self.seconds or 1.0)
 
     @property
     def frontier(self) -> Frontier:
@@ -165,7 +173,8 @@ class Report:
          "least_bytes": int,             peak of the smallest plan found
          "bound_bytes": int,             lower bound on the peak of every plan
          "step_seconds": float,          sum of node times of a step without recomputation
-         "extra_time_fraction": float,   recomputation time as a fraction of `step_seconds`
+         "extra_time_fraction": float,   time of recomputation, and of waits for copies, as a
+                                         fraction of `step_seconds`
          "extra_time_bound": float,      lower bound on it for every plan within this peak
          "held_bytes": {kind: int},      resident before the step: parameters, buffers, inputs,
                                          gradients of earlier steps, reserve, constants,
@@ -184,6 +193,8 @@ class Report:
                                          in eager mode in forward and backward pass
          "sizes": [{"size": str, "peak_bytes": int, "extra_time_fraction": float,
                     "planning_seconds": float}],   plans for sizes, made before the first step
+         "copies": null | {"host_bytes": int, "tensors": int, "bytes_to_host": int,
+                    "bytes_to_device": int, "copy_seconds": float, "stall_seconds": float},
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """
@@ -206,6 +217,7 @@ class Report:
             "assumed": [asdict(each) for each in self.assumed],
             "eager": [asdict(each) for each in self.eager],
             "sizes": [each.json for each in self.sizes],
+            "copies": None if self.copies is None else self.copies.json,
             "frontier": self.frontier.json,
         }
 
@@ -234,6 +246,7 @@ class Report:
             ("smallest found", exact_bytes(self.least_bytes)),
             ("lower bound", exact_bytes(self.bound_bytes)),
             ("extra time", extra),
+            *(() if self.copies is None else self.copies.rows),
             ("held", held),
             ("costs", self.shown.costs),
         ]
@@ -291,11 +304,13 @@ def table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
     return [title, *shown, *more] if rows else []
 
 
-def at_peak(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[str, list[Live]]:
-    """Return the node at the peak of a sequence, and the live bytes there by module."""
-    steps, idle = torch_steps.steps, unkept(sequence, torch_steps.state_of)
-    levels = steps.profile(sequence, steps.live_out, idle)
-    position = levels.index(max(levels))
+def at_peak(torch_steps: TorchSteps, plan: Schedule) -> tuple[str, list[Live]]:
+    """Return the node at the peak of a plan, and the live bytes there by module."""
+    steps, sequence = torch_steps.steps, plan.sequence
+    idle = unkept(sequence, torch_steps.state_of)
+    events = plan.copies.events if isinstance(plan, OffloadSchedule) else events_of(sequence)
+    levels_of_plan = levels(steps, events, idle)
+    position = levels_of_plan.index(max(levels_of_plan))
     step = sequence[position]
     live = set(steps.live_out)
     for later in reversed(sequence[position + 1 :]):
@@ -303,6 +318,7 @@ def at_peak(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[str, list
         live.update(steps.inputs[later])
     made = {value for each in sequence[: position + 1] for value in steps.outputs[each]}
     live = (live & made) | {*steps.inputs[step], *steps.outputs[step]}
+    live -= {value for value, absent in absences(steps, events) if position in absent}
     by_module: Counter[str] = Counter()
     for value in live - idle:
         producer = torch_steps.nodes[steps.producer[value]] if steps.producer[value] >= 0 else None
@@ -336,7 +352,7 @@ def _repeated(torch_steps: TorchSteps, sequence: Sequence[int]) -> list[Repeated
 def does_not_fit(torch_steps: TorchSteps, planner: TorchPlanner, budget: int) -> BudgetError:
     """Return an error with the least peak found, its bound, and the modules at that peak."""
     least = planner.least
-    node, live = at_peak(torch_steps, least.sequence)
+    node, live = at_peak(torch_steps, least)
     largest = [(each.module or "(the module itself)", each.bytes) for each in live]
     fixed = torch_steps.steps.fixed_bytes
     return BudgetError(

@@ -18,6 +18,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
+from graphc.torch.budget.offload.host_memory import HostMemory, open_host
 from graphc.torch.private import run_and_save_rng_state, run_with_rng_state
 
 Boxed = Callable[[list[Any]], tuple[Any, ...]]
@@ -69,9 +70,14 @@ def _is_gpu(device: object) -> bool:
     return isinstance(device, torch.device) and device.type == "cuda"
 
 
-def runner(module: fx.GraphModule, watch: Watch | None = None) -> Boxed:
-    """Compile a graph into a function that takes a list of arguments and empties it."""
-    written = _Writer(module, watch)
+def runner(
+    module: fx.GraphModule, watch: Watch | None = None, host: HostMemory | None = None
+) -> Boxed:
+    """Compile a graph into a function that takes a list of arguments and empties it.
+
+    `host` is the memory to which the graph copies tensors.
+    """
+    written = _Writer(module, watch, host)
     scope = written.constants
     exec(compile("\n".join(written.lines), "<graphc.torch>", "exec"), scope)
     run: Boxed = scope["run"]
@@ -82,8 +88,10 @@ def runner(module: fx.GraphModule, watch: Watch | None = None) -> Boxed:
 class _Writer:
     """A writer of the function's lines, and of the constants that they name."""
 
-    def __init__(self, module: fx.GraphModule, watch: Watch | None) -> None:
-        self.module, self.is_watched = module, watch is not None
+    def __init__(
+        self, module: fx.GraphModule, watch: Watch | None, host: HostMemory | None
+    ) -> None:
+        self.module, self.is_watched, self.host = module, watch is not None, host
         self.constants: dict[str, Any] = {"watch": watch}
         self.names: dict[fx.Node, str] = {}
         self.dead: dict[fx.Node, list[fx.Node]] = defaultdict(list)
@@ -123,7 +131,10 @@ class _Writer:
         else:
             given = [self.argument(each) for each in node.args]
             given += [f"{key}={self.argument(each)}" for key, each in node.kwargs.items()]
-            called = self.constant(callable_of(node.target))
+            function = callable_of(node.target)
+            if node.target is open_host and self.host is not None:
+                function = self.host.open
+            called = self.constant(function)
             line = f"{self.name(node)} = {called}({', '.join(given)})"
             around = f"with watch({node.name!r}): " if self.is_watched else ""
             self.lines.append(f"  {around}{line}")

@@ -29,6 +29,7 @@ from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.libraries import library_workspaces
 from graphc.torch.budget.losses import Loss
 from graphc.torch.budget.measure import memory_ranges
+from graphc.torch.budget.offload.host_memory import HostMemory
 from graphc.torch.budget.planned import Goal, Planned
 from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_tensors
 from graphc.torch.budget.replans import Replans, warn_of_replan
@@ -96,6 +97,7 @@ class PlannedStep(Transparent):
     """Plans in the order in which they were made."""
     settled: tuple[Settled, ...]
     """Settings that were changed before the first plan."""
+    _host: HostMemory
     _frozen: Frozen
     _call: _Call
     _example: Callable[[], Given]
@@ -124,7 +126,7 @@ class PlannedStep(Transparent):
     def _begin(self) -> None:
         """Reset the plans and compile the step anew."""
         self.__dict__.update(plans=[], settled=(), _call=_Call(), _example=gone)
-        self.__dict__.update(_replans=Replans(), _frozen=Frozen())
+        self.__dict__.update(_replans=Replans(), _frozen=Frozen(), _host=HostMemory())
         # torch has a cache for each: a planned size must not meet the traces of unplanned calls.
         self.__dict__.update(_compiled=Compiled(self._compile), _beside=Compiled(self._compile))
 
@@ -312,18 +314,10 @@ class PlannedStep(Transparent):
 
 _BEGUN = frozenset(
     (
-        *SHARED,
-        "forward",
-        "plans",
-        "settled",
-        "_call",
-        "_replans",
-        "_frozen",
-        "_example",
-        "_compiled",
-        "_beside",
+        *SHARED, "forward", "plans", "settled", "_call", "_replans", "_frozen", "_example",
+        "_compiled", "_beside", "_host",
     )
-)
+)  # fmt: skip
 """Attributes that a copy of a step does not share."""
 
 
@@ -369,13 +363,16 @@ def _partition(
     if isinstance(plan.report, Report):
         plan = replace(plan, report=replace(plan.report, settled=step.settled))
     step.plans.append(plan)
+    step._host.reserve(plan.host_bytes)
     step._call.guard = step._replans.failed_guard(step, given, step._call.failures)
     return plan.forward, plan.backward
 
 
 def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part) -> Boxed:
     """Return the function that runs a graph of a step, and watches nodes during `watched`."""
-    plain, made_for = runner(module), found()
+    made_for = found()
+    host = made_for._host if made_for is not None else None
+    plain = runner(module, host=host)
     again = cache(lambda: runner(not_overwriting(module)))
     number = len(made_for.plans) - 1 if made_for is not None else 0
     del made_for
@@ -391,7 +388,7 @@ def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part)
         if part == "forward":
             tensors = (each for each in args if isinstance(each, torch.Tensor))
             step._call.ran = Ran(step.plans[number], memory_ranges(tensors))
-        return runner(module, partial(step._call.watch, part))(args)
+        return runner(module, partial(step._call.watch, part), host)(args)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run

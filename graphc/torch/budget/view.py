@@ -20,6 +20,7 @@ from graphc.packing import pack
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.lives import RANDOM_STATE, Content, Life, Moment, Replay
 from graphc.torch.budget.names import module_path
+from graphc.torch.budget.offload.host_memory import begin_in
 from graphc.torch.budget.sources import Source
 from graphc.torch.budget.steps import TorchSteps
 from graphc.view.page import Limit, page_of
@@ -31,8 +32,8 @@ KINDS = (
 )  # fmt: skip
 """Kinds of buffers.
 
-``saved`` is a result of the forward pass after the forward/backward boundary; ``repeated`` is a
-recomputed result.
+``saved`` is a result of the forward pass after the forward/backward boundary, or a copy of one back
+from host memory; ``repeated`` is a recomputed result.
 """
 
 PACKING_EFFORT = 10**5
@@ -115,6 +116,8 @@ class _Model:
         for moment in self.replay.moments:
             if moment.original is not None:
                 yield joint.node_of[moment.original]
+            elif _is_fetch(moment):
+                yield None
             else:
                 value = None if moment.node is None else moment.node.meta.get("val")
                 yield None if value is None else by_tensor.get(id(value))
@@ -194,6 +197,8 @@ class _Model:
             return "random state"
         if place == self.replay.turn:
             return "gradient"
+        if _is_fetch(self.replay.moments[place]):
+            return "saved"
         kinds = {"forward": "activation", "mirror": "repeated", "gradient": "gradient"}
         return kinds[self.phases[place]]
 
@@ -319,8 +324,15 @@ def _path(name: str) -> str:
     return name.replace(".", "/")
 
 
+def _is_fetch(moment: Moment) -> bool:
+    """Return whether a moment begins a copy from host memory."""
+    return moment.node is not None and moment.node.target is begin_in
+
+
 def _op(moment: Moment, original: fx.Node | None) -> str:
     if moment.node is None:
         return "turn"
+    if _is_fetch(moment):
+        return "copy from the host"
     target = moment.node.target if original is None else original.target
     return getattr(getattr(target, "_schema", None), "name", str(target)).removeprefix("aten::")
