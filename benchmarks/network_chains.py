@@ -17,11 +17,17 @@ its steps need beside the values that outlive it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 
 from chains import Chain
 
+import graphc
+from graphc.allocation.allocate import Allocation
+from graphc.models import MODELS
+from graphc.options import PlanOptions
+from graphc.pipeline import Compilation, before, run, traced
+from graphc.remat.training_graph import TrainingGraph
 from graphc.scheduling.problem import Problem as Steps
 
 SKIP = 0.1
@@ -29,6 +35,24 @@ SKIP = 0.1
 
 MOST = 40
 """Maximum number of stages."""
+
+
+PRECISIONS = ("fp32", "tf32")
+
+NETWORKS: dict[str, Callable[[], graphc.Value]] = {
+    "ResNet-50, batch 64": partial(MODELS["resnet"], depth=50, batch=64, form="common"),
+    "U-Net, batch 16": partial(MODELS["unet"], batch=16),
+    "GPT-2 medium, batch 8": partial(MODELS["gpt2"], size="medium", batch=8),
+}
+
+
+def training_steps(network: graphc.Value, device: str, precision: str) -> Steps:
+    """Return the training step of a network as steps of a planner, with the seconds of the cost
+    model."""
+    options = PlanOptions(network, optimizer=graphc.optim.SGD(), device=device, precision=precision)
+    graph = run(traced(options), before("recompute"), Compilation(options))
+    allocation = Allocation(graph, options.target)
+    return TrainingGraph(allocation, options.cost_model.seconds, False).steps
 
 
 def collapse(steps: Steps) -> tuple[Chain, int]:

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 import pofo
 from chains import Chain, random_chain
-from network_chains import collapse
-from offload import NETWORKS, PRECISIONS, RATE, training_steps
+from network_chains import NETWORKS, PRECISIONS, collapse, training_steps
 from offload_tables import outcome
 from report import circumstances, output_argument, print_table, write_json
 
@@ -38,6 +37,10 @@ PARTS = (0.25, 0.5, 0.75)
 """Budgets of networks, between the lower bound and the bytes without recomputation."""
 
 CHAINS = ("ResNet-50, batch 64", "U-Net, batch 16", "GPT-2 medium, batch 8")
+
+
+RATE = 25e9
+"""Bytes per second of the link of networks in each direction: PCIe 4 with 16 lanes."""
 
 
 def random_cases(count: int) -> Iterator[tuple[Chain, HostLink, float]]:

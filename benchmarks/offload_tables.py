@@ -21,21 +21,27 @@ RATIOS = (0.0, 0.1, 0.3, 1.0, 3.0)
 
 def offload(content: dict[str, Any]) -> str:
     """Extra time with recomputation, with copies to the host, and with both."""
-    head = "network", "precision", "budget", "recomputation", "copies", "both", "lower bound"
-    lines = [(*head, "GiB copied", "seconds a plan")]
+    head = "network", "device", "precision", "budget", "recomputation", "copies", "both"
+    lines = [(*head, "lower bound", "GiB on the host", "seconds a plan", "with copies")]
     for row in content["rows"]:
-        keys = "recompute", "offload", "both", "both_bound"
-        extra = (f"{row[key]:.1%}" for key in keys)
-        copied = f"{row['bytes_to_host'] / 2**30:.2f}"
-        name = row["network"], row["precision"], f"{row['part']:.0%}"
-        lines.append((*name, *extra, copied, f"{row['both_seconds']:.0f}"))
-    rows = content["rows"]
+        extra = (_short(row[key]) for key in ("recompute", "offload", "both", "both_bound"))
+        stored = row["host_bytes"]
+        name = row["network"], row["device"], row["precision"], f"{row['part']:.0%}"
+        seconds = (row["recompute_seconds"], row["both_seconds"])
+        planning = ("" if each is None else f"{each:.0f}" for each in seconds)
+        lines.append((*name, *extra, "" if stored is None else f"{stored / 2**30:.2f}", *planning))
+    rows = [row for row in content["rows"] if row["recompute"] is not None]
     halved = sum(row["both"] <= row["recompute"] / 2 for row in rows)
     above = sum(row["both_bound"] > row["recompute"] / 2 for row in rows)
     return (
-        f"{table(*lines)}\n\nBoth together take at most half the extra time of recomputation alone "
-        f"in {halved} of {len(rows)} rows. In {above}, the lower bound is above half."
+        f"{table(*lines)}\n\nRecomputation alone has a plan in {len(rows)} of "
+        f"{len(content['rows'])} rows. Of these, both together take at most half its extra time in "
+        f"{halved}; in {above}, the lower bound is above half."
     )
+
+
+def _short(value: float | None) -> str:
+    return "no plan" if value is None else f"{value:.1%}"
 
 
 def outcome(row: dict[str, Any]) -> str:

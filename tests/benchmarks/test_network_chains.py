@@ -1,8 +1,7 @@
 """Training steps of networks as chains."""
 
 import pytest
-from network_chains import MOST, collapse
-from offload import training_steps
+from network_chains import MOST, collapse, training_steps
 
 from graphc.models import MODELS
 from graphc.remat.given import replay
