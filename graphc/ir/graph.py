@@ -33,6 +33,9 @@ Phase = Literal["forward", "gradient", "mirror", "update"]
 Role = Literal["parameter", "moment", "statistic", "counter", "constant"]
 """The kind of a state; a constant is never replaced."""
 
+Memory = Literal["device", "host"]
+"""The memory of a state between steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Initial:
@@ -120,9 +123,19 @@ class Value(Operators, Methods):
 
     @property
     def on_host(self) -> bool:
-        """True if the bytes of this value are in host memory, as the result of a copy to it."""
+        """True if the bytes of this value are in host memory: it is a state there, or the result of
+        a copy to it."""
         copy = None if self.node is None else self.node.host_copy
         return copy is not None and copy.op.copies_to == "host"
+
+    @property
+    def fetched(self) -> State | None:
+        """The state on the host whose copy on the device this value is; None if it is not one."""
+        copy = None if self.node is None else self.node.host_copy
+        if copy is None or copy is self.node or copy.op.copies_to != "device":
+            return None
+        source = copy.inputs[0]
+        return source if isinstance(source, State) else None
 
     def __repr__(self) -> str:
         origin = "?" if self.node is None else self.node.label
@@ -170,6 +183,13 @@ class State(Value):
     """The source line that created the state, as FILE:LINE; empty if unknown."""
     layer: Layer | None = None
     """The unnamed layer that created the state; None if there is none."""
+    memory: Memory = "device"
+    """The memory of the state. Steps update a copy of a state on the host, and write it back."""
+
+    @property
+    def on_host(self) -> bool:
+        """True if the bytes of this state are in host memory."""
+        return self.memory == "host"
 
     def __repr__(self) -> str:
         return f"<state {self.name}: {self.type}>"
@@ -220,7 +240,11 @@ class Node:
 
     @property
     def replaced(self) -> dict[Value, Value]:
-        """Output → the state that it replaces, for outputs in `Op.must_overwrite`."""
+        """Output → the value that it replaces, for outputs in `Op.must_overwrite`.
+
+        That is a state or, for updates of a state on the host, its copy on the device
+        (`Value.fetched`).
+        """
         op = self.op
         return {
             self.outputs[op.outputs.index(output)]: self.inputs[op.inputs.index(state)]
@@ -249,7 +273,7 @@ class Node:
 
     @property
     def writes(self) -> set[Value]:
-        """The values whose bytes the node writes: its outputs, and the states that they replace."""
+        """The values whose bytes the node writes: its outputs, and the values that they replace."""
         return {*self.replaced.values(), *self.outputs}
 
     @property
@@ -368,6 +392,11 @@ class Graph:
                     names[value] = f"%{number}"
                     number += 1
         return names
+
+    @cached_property
+    def replaced(self) -> frozenset[Value]:
+        """The values that nodes replace (`Node.replaced`)."""
+        return frozenset(value for node in self.effects for value in node.replaced.values())
 
     def in_order(self, nodes: Iterable[Node]) -> Graph:
         """Return the graph with only the given nodes, in the given order."""

@@ -26,7 +26,7 @@ from graphc.plans.memory_plan import MemoryPlan
 def check_copies(plan: MemoryPlan, places: PlacedValues) -> None:
     """Raise `PlanError`, naming the values, unless copies between device and host are correct."""
     copies = [node for node in plan.graph.nodes if node.host_copy is not None]
-    if copies:
+    if copies or any(state.on_host for state in plan.graph.states):
         try:
             check_host_copies(plan.graph)
         except GraphError as error:

@@ -158,13 +158,14 @@ class TrainingGraph:
 
     def _made(self, node: Node) -> tuple[int, ...]:
         placements = self.storages.placements
-        own = [value for value in node.outputs if placements[value].how == "new"]
+        # Only a write-back reads the new content of a state.
+        own = [v for v in node.outputs if placements[v].how != "state" or self.graph.uses[v]]
         return tuple(self.numbers[value] for value in own)
 
     def _overwrites(self, node: Node) -> tuple[tuple[int, int], ...]:
         """Return the pairs (output, operand) of a node whose output may overwrite the operand. Live
         ranges, which graphc.allocation.inplace also checks, are ignored."""
-        pairs = []
+        pairs: list[tuple[int, int]] = []
         outputs, inputs = node.named_outputs(), node.named_inputs()
         for name, candidates in node.op.may_overwrite.items():
             values = _each(outputs[name])
@@ -175,7 +176,9 @@ class TrainingGraph:
                 for operand in operands
                 if self._may_share(node, value, operand)
             ]
-        return tuple(pairs)
+        # Updates of states on the host replace copies.
+        copies = ((y, x) for y, x in node.replaced.items() if x.fetched is not None)
+        return (*pairs, *((self.numbers[y], self.numbers[x]) for y, x in copies))
 
     def _may_share(self, node: Node, value: Value, operand: Value) -> bool:
         placement = self.storages.placements[operand]

@@ -83,8 +83,15 @@ def _why_kept(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel
     if isinstance(value, State):
         yield "A state owns its bytes in and between all steps; they are never reused."
         return
+    if value.fetched is not None:
+        yield f"It is the copy of the state {graph.names[value.fetched]} on the host."
     if value.node is not None and value.node.op.has_effect:
-        yield "It is the new content of a state, at the address of that state."
+        over = value.node.replaced.get(value)
+        if over is not None and over.fetched is not None:
+            state = graph.names[over.fetched]
+            yield f"It is the new content of the state {state}, until it is copied to the host."
+        else:
+            yield "It is the new content of a state, at the address of that state."
         return
     if value in graph.kept:
         yield "It is never evicted, because the program marks it with `graphc.keep`."
