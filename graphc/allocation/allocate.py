@@ -3,7 +3,8 @@
 The arena is `[state | slots | rest]`. If copies overlap with steps, slots hold the next feeds of
 inputs and, if the graph changes no state, the last outputs. In the rest, every value has an offset
 for its live range. Values copied to the host are placed in the same way in a second arena, in host
-memory, after the states that are there. Planning takes five steps, each using only the results of earlier ones (V values, E edges):
+memory, after the states that are there. Planning takes five steps, each using only the results of
+earlier ones (V values, E edges):
 
 1. Live ranges (`liveness`): the producer and the last consumer of each value. O(V + E).
 2. Layouts (`layout`): the values that are not row-major, by the target's preferences. O(V + E).

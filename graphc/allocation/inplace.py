@@ -20,12 +20,12 @@ joins S after t views or overwrites a value in S. So its producer is a use of S 
 `S.last` already includes. The storage of a concatenation with parts has its full live range from
 the start. Once y overwrites x, the uses of y extend `S.last`.
 
-An output that replaces a state, or its copy on the device, always has that storage. Parts of concatenations, and
-concatenations with parts, get their storage from `zero_copy` and overwrite nothing. The arrival of
-a copy between device and host overwrites the unfinished result in every plan; nothing else reads
-that. Values on the host have storages of their own, as copies overwrite nothing. O(V + E) for V
-values and E edges. `sharing` and `placing` decide which storages share a block of the arena (the
-recycled tags of the figure).
+An output that replaces a state, or its copy on the device, always has that storage. Parts of
+concatenations, and concatenations with parts, get their storage from `zero_copy` and overwrite
+nothing. The arrival of a copy between device and host overwrites the unfinished result in every
+plan; nothing else reads that. Values on the host have storages of their own, as copies overwrite
+nothing. O(V + E) for V values and E edges. `sharing` and `placing` decide which storages share a
+block of the arena (the recycled tags of the figure).
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ def with_moments_on_host(graph: Graph, least_bytes: int = LEAST_BYTES) -> Graph:
 
     Moments that nodes of other phases read, or that no update replaces, stay on the device.
     """
-    moved = {state: replace(state, memory="host") for state in _movable(graph, least_bytes)}
+    movable = _movable(graph, least_bytes)
+    moved: dict[Value, State] = {state: replace(state, memory="host") for state in movable}
     return _with_copies(graph, moved) if moved else graph
 
 

@@ -14,8 +14,7 @@ nodes, the link to the host, and the link back. Before each node,
 
 The walk places the end of a write-back where the clock says that it has ended. The limit is the
 budget of the arena. Without one, it is the arena without overlap plus `GROWTH` of the bytes on the
-host. The offsets of values may need more than live bytes. Then the walk is repeated with a lower
-limit.
+host. The arena may need more than live bytes. Then the walk is repeated with a lower limit.
 
 Invariant: a fetch precedes the first use of the copy, and the end of a write-back follows its
 begin, so each node reads the same values as before.
@@ -37,11 +36,11 @@ from graphc.ir.host_link import HostLink
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 
-GROWTH = 1 / 16
+GROWTH = 1 / 32
 """Without a budget, the arena may grow by this fraction of the bytes of states on the host."""
 
-WALKS = 4
-"""Maximum number of walks, each with a lower limit of live bytes."""
+LESS = (1.0, 0.97, 0.92, 0.8)
+"""The fractions of the limit, without the states on the device, that are tried in turn."""
 
 
 def overlap_state_copies(
@@ -59,18 +58,16 @@ def overlap_state_copies(
     limit = arena if goal is None or goal.budget is None else goal.budget
     if goal is None:
         limit += int(GROWTH * given.host_state_bytes)
-    tight = given.in_order(steps.in_order(steps.tight))
-    live = _live(tight, steps.others)
-    capacity = limit - (tight.arena_bytes("packed") - tight.live_bytes)
+    live = _live(given.in_order(steps.in_order(steps.tight)), steps.others)
     seconds = modeled_seconds(given.graph.nodes, costs, link)
-    for _ in range(WALKS):
-        found = given.in_order(steps.in_order(_Walk(steps, live, capacity).run()))
-        if modeled_seconds(found.graph.nodes, costs, link) >= seconds:
+    for part in LESS:
+        capacity = given.state_bytes + int(part * (limit - given.state_bytes))
+        nodes = steps.in_order(_Walk(steps, live, capacity).run())
+        if modeled_seconds(nodes, costs, link) >= seconds:
             break
-        excess = found.arena_bytes("packed") - limit
-        if excess <= 0:
+        found = given.in_order(nodes)
+        if found.arena_bytes("packed") <= limit:
             return found
-        capacity -= excess
     return given
 
 
@@ -88,7 +85,7 @@ def modeled_seconds(nodes: Iterable[Node], costs: CostModel, link: HostLink) -> 
 
 
 class _Clock:
-    """The time of a step in seconds, when each direction of the link is free, and when copies end."""
+    """The time in a step, and the times at which the link is free and copies end, in seconds."""
 
     def __init__(self, link: HostLink) -> None:
         self.link = link
