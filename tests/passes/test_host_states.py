@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from runtime.states_on_host import planned
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
-from graphc.errors import GraphcError, GraphError, OptionError, PlanError, ShapeError, TextError
+from graphc.errors import GraphError, PlanError, ShapeError, TextError
 from graphc.ir.graph import Graph, State
 from graphc.ir.links import host_link
 from graphc.ir.parse import parse_graph
@@ -30,7 +28,6 @@ from graphc.passes.overlap_state_copies import GROWTH, modeled_seconds
 from graphc.plans.check_plan import check_plan
 from graphc.plans.copy_model import model_copies
 from graphc.plans.cost_model import CostModel
-from graphc.plans.goal import Goal
 
 
 def plan_of(**options):
@@ -140,7 +137,7 @@ def test_texts_and_files_keep_states_on_the_host(tmp_path):
 
 def test_a_write_back_must_be_awaited():
     plan = plan_of()
-    begin, end = ends(plan)
+    _, end = ends(plan)
     graph = plan.graph.in_order(node for node in plan.graph.nodes if node is not end)
     refused(plan, "no node waits for .*write_back", graph)
 
@@ -184,7 +181,7 @@ def test_a_state_is_not_written_to_another():
     plan = plan_of()
     states = {s.name: s for s in plan.graph.states}
     other = states[STATE.replace("/m/", "/v/")]
-    (begin, _), state = ends(plan), states[STATE]
+    state = states[STATE]
 
     def swapped(node, inputs):
         if node.op.name != "write_back" or node.inputs[1] not in (state, other):
@@ -208,7 +205,7 @@ def test_nothing_is_fetched_once_the_write_back_has_begun():
     at = plan.graph.position[end]
     nodes = plan.graph.nodes
     graph = plan.graph.in_order([*nodes[:at], late, arrival, *nodes[at:]])
-    with pytest.raises(GraphError, match="reads @adam/m/layer1/weight after .*write_back"):
+    with pytest.raises(GraphError, match=r"reads @adam/m/layer1/weight after .*write_back"):
         verify(graph)
     copies = {late.output: fetch.output, arrival.output: fetch.output}
     placements = {new: plan.placements[old] for new, old in copies.items()}
@@ -216,7 +213,7 @@ def test_nothing_is_fetched_once_the_write_back_has_begun():
     longer = [
         replace(b, lifetime=replace(b.lifetime, last=len(graph.nodes) + 1)) for b in plan.buffers
     ]
-    with pytest.raises(PlanError, match="@adam/m/layer1/weight is overwritten by .* before step"):
+    with pytest.raises(PlanError, match=r"@adam/m/layer1/weight is overwritten by .* before step"):
         check_plan(
             replace(
                 plan, graph=graph, placements={**plan.placements, **placements},

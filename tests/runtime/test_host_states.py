@@ -88,7 +88,7 @@ def test_the_host_budget_must_hold_the_states():
     small = [state for state in plan.graph.states if state.role == "moment" and not state.on_host]
     assert plan.host_bytes == plan.host_state_bytes == 2 * 4 * 256 * 256
     assert {state.shape for state in small} == {(256,), (256, 16), (10, 256), (10,)}
-    with pytest.raises(OptionError, match="needs 512.00 KiB of host memory.*raise host_budget"):
+    with pytest.raises(OptionError, match=r"needs 512.00 KiB of host memory.*raise host_budget"):
         g.plan(loss, host_budget="256KiB", **options)
 
 
@@ -161,7 +161,7 @@ def test_a_number_that_is_not_finite_changes_no_state(kernels):
     name = next(state.name for state in program.graph.states if state.name.startswith("adam/v"))
     program.states[name] = np.full_like(program.states[name], np.inf)
     before = bits(program)
-    with pytest.raises(NonFiniteError, match="adam_update|arrival"):
+    with pytest.raises(NonFiniteError, match=r"adam_update|arrival"):
         stepped(program, 1)
     assert bits(program) == before
 
