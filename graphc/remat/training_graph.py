@@ -225,7 +225,7 @@ class TrainingGraph:
         """Return events in which runs name node positions, each node after the views that it reads.
 
         Copies name values by number, as before. Views of a value are repeated if it was recomputed
-        or fetched after them.
+        or fetched after them. Copies of values that copy a state on the host are left out.
         """
         graph = self.graph
         latest: dict[Value, int] = {}
@@ -257,7 +257,7 @@ class TrainingGraph:
                 for value in node.inputs:
                     renew(value)
                 run(node)
-            else:
+            elif event.number not in self.copied:
                 if event.kind == "in":
                     latest[self.roots[event.number]] = len(result)
                 result.append(event)
@@ -269,6 +269,14 @@ class TrainingGraph:
         for value in graph.outputs.values():
             renew(value)
         return result
+
+    @cached_property
+    def copied(self) -> frozenset[int]:
+        """The numbers of values that nodes which copy a state on the host read or compute."""
+        nodes = (node for node in self.graph.nodes if node.host_copy is not None)
+        return frozenset(
+            self.numbers[value] for node in nodes for value in (*node.inputs, *node.outputs)
+        )
 
     @cached_property
     def roots(self) -> dict[int, Value]:
