@@ -169,16 +169,12 @@ class Allocation:
     @cached_property
     def state_bytes(self) -> int:
         """The bytes of the state region at the start of the arena."""
-        return self._state_bytes(on_host=False)
+        return sum(self._aligned(s.type.bytes) for s in self.graph.states if not s.on_host)
 
     @cached_property
     def host_state_bytes(self) -> int:
         """The bytes of the states on the host, which precede all other values there."""
-        return self._state_bytes(on_host=True)
-
-    def _state_bytes(self, on_host: bool) -> int:
-        states = (state for state in self.graph.states if state.on_host == on_host)
-        return sum(self._aligned(state.type.bytes) for state in states)
+        return sum(self._aligned(s.type.bytes) for s in self.graph.states if s.on_host)
 
     def fixed_bytes(self, storages: Storages) -> int:
         """Return the bytes of states and slots, which precede all other buffers and are never

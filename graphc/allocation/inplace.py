@@ -36,6 +36,7 @@ from graphc.allocation.liveness import Liveness
 from graphc.allocation.storages import Storage, Storages
 from graphc.allocation.zero_copy import Parts
 from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.host_copies import fetched_state
 from graphc.ir.types import Layout, contiguous_strides, span_bytes
 from graphc.plans.memory_plan import How, Placement
 
@@ -73,7 +74,7 @@ def assign_storages(
                 continue
             if value in replaced:
                 over = replaced[value]
-                is_copy = over.fetched is not None
+                is_copy = fetched_state(over) is not None
                 assignment.join(value, over, own.get(value), "over" if is_copy else "state")
                 continue
             name = node.op.output_name(position)

@@ -34,7 +34,6 @@ Role = Literal["parameter", "moment", "statistic", "counter", "constant"]
 """The kind of a state; a constant is never replaced."""
 
 Memory = Literal["device", "host"]
-"""The memory of a state between steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +127,6 @@ class Value(Operators, Methods):
         copy = None if self.node is None else self.node.host_copy
         return copy is not None and copy.op.copies_to == "host"
 
-    @property
-    def fetched(self) -> State | None:
-        """The state on the host whose copy on the device this value is; None if it is not one."""
-        copy = None if self.node is None else self.node.host_copy
-        if copy is None or copy is self.node or copy.op.copies_to != "device":
-            return None
-        source = copy.inputs[0]
-        return source if isinstance(source, State) else None
-
     def __repr__(self) -> str:
         origin = "?" if self.node is None else self.node.label
         return f"<{self.type} from {origin}>"
@@ -184,7 +174,7 @@ class State(Value):
     layer: Layer | None = None
     """The unnamed layer that created the state; None if there is none."""
     memory: Memory = "device"
-    """The memory of the state. Steps update a copy of a state on the host, and write it back."""
+    """Its memory between steps. Steps update a copy of a state on the host, and write it back."""
 
     @property
     def on_host(self) -> bool:
@@ -240,11 +230,8 @@ class Node:
 
     @property
     def replaced(self) -> dict[Value, Value]:
-        """Output → the value that it replaces, for outputs in `Op.must_overwrite`.
-
-        That is a state or, for updates of a state on the host, its copy on the device
-        (`Value.fetched`).
-        """
+        """Output → the value that it replaces, for outputs in `Op.must_overwrite`: a state, or the
+        copy of a state on the host."""
         op = self.op
         return {
             self.outputs[op.outputs.index(output)]: self.inputs[op.inputs.index(state)]
@@ -411,19 +398,3 @@ class Graph:
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: counts, and a picture of bytes by node."""
         return written(self, "html")
-
-
-def ancestors(targets: Iterable[Value]) -> list[Node]:
-    """Return all nodes that the targets need, in order of creation.
-
-    The search is iterative, so that the depth of a graph is not limited.
-    """
-    found: set[Node] = set()
-    pending = [value.node for value in targets if value.node is not None]
-    while pending:
-        node = pending.pop()
-        if node in found:
-            continue
-        found.add(node)
-        pending.extend(v.node for v in node.inputs if v.node is not None and v.node not in found)
-    return sorted(found, key=lambda node: node.serial)

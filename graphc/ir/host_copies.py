@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from graphc.errors import GraphError
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.text import text_window
 
 CURE = "create both nodes of a copy with the functions of graphc.ops.host_copy"
@@ -72,6 +72,15 @@ def check_host_copies(graph: Graph) -> None:
             )
 
 
+def fetched_state(value: Value) -> State | None:
+    """Return the state on the host whose copy on the device a value is; None if it is not one."""
+    copy = None if value.node is None else value.node.host_copy
+    if copy is None or copy is value.node or copy.op.copies_to != "device":
+        return None
+    source = copy.inputs[0]
+    return source if isinstance(source, State) else None
+
+
 def _may_read(node: Node, position: int, value: Value) -> bool:
     """Return True if a node may read a value on the host as operand number `position`."""
     if node.op.copies_to == "device":
@@ -89,27 +98,28 @@ def _check_write_backs(graph: Graph) -> None:
     written: set[Value] = set()
     for node in graph.nodes:
         if node.op.copies_to and node.op.has_effect:
-            source, (state,) = node.inputs[0], node.replaced.values()
-            if not state.on_host or updated.pop(source, None) is not state:
+            source, (over,) = node.inputs[0], node.replaced.values()
+            if not over.on_host or updated.pop(source, None) is not over:
                 _fail(
                     graph,
                     node,
-                    f"{node.label} writes {graph.names[source]} to {graph.names[state]}, but only "
+                    f"{node.label} writes {graph.names[source]} to {graph.names[over]}, but only "
                     "the updated copy of a state on the host is written back, to this state",
                 )
             continue
         for output, replaced in node.replaced.items():
-            if replaced.fetched is not None:
-                if replaced.fetched in written:
-                    name = graph.names[replaced.fetched]
+            state = fetched_state(replaced)
+            if state is not None:
+                if state in written:
+                    name = graph.names[state]
                     _fail(graph, node, f"{node.label} updates {name} again in the same step")
-                written.add(replaced.fetched)
-                updated[output] = replaced.fetched
-    for output, state in updated.items():
+                written.add(state)
+                updated[output] = state
+    for output, over in updated.items():
         _fail(
             graph,
             output.producer,
-            f"{graph.names[output]}, the new content of {graph.names[state]}, is not written back "
+            f"{graph.names[output]}, the new content of {graph.names[over]}, is not written back "
             "to the host",
         )
 

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from graphc.errors import GraphError
 from graphc.ir.graph import Graph, Node, State, Value
-from graphc.ir.host_copies import check_host_copies
+from graphc.ir.host_copies import check_host_copies, fetched_state
 from graphc.ir.names import check_names
 from graphc.ir.text import text_window
 from graphc.ir.types import MOST_BYTES
@@ -60,7 +60,8 @@ def verify(graph: Graph) -> None:
         if inferred != node.output_types:
             _fail(graph, node, f"{node.label} returns {inferred}, not {node.output_types}")
         for output, replaced in node.replaced.items():
-            state = replaced if replaced.fetched is None else replaced.fetched
+            fetched = fetched_state(replaced)
+            state = replaced if fetched is None else fetched
             # The end of a write-back replaces the unfinished result, see `check_host_copies`.
             is_end = node.host_copy is not None and replaced is node.host_copy.output
             if not is_end and (not isinstance(state, State) or state.role == "constant"):

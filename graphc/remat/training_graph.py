@@ -11,6 +11,7 @@ from functools import cached_property
 
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Input, Node, State, Value
+from graphc.ir.host_copies import fetched_state
 from graphc.ir.types import align
 from graphc.passes.forward_passes import forward_passes
 from graphc.remat.offload.events import Event, events_of
@@ -177,7 +178,7 @@ class TrainingGraph:
                 if self._may_share(node, value, operand)
             ]
         # Updates of states on the host replace copies.
-        copies = ((y, x) for y, x in node.replaced.items() if x.fetched is not None)
+        copies = ((y, x) for y, x in node.replaced.items() if fetched_state(x) is not None)
         return (*pairs, *((self.numbers[y], self.numbers[x]) for y, x in copies))
 
     def _may_share(self, node: Node, value: Value, operand: Value) -> bool:

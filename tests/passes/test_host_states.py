@@ -8,6 +8,7 @@ from runtime.states_on_host import planned
 import graphc as g
 from graphc.errors import GraphError, PlanError, ShapeError, TextError
 from graphc.ir.graph import Graph, State
+from graphc.ir.host_copies import fetched_state
 from graphc.ir.links import host_link
 from graphc.ir.parse import parse_graph
 from graphc.ir.text import format_graph
@@ -253,7 +254,7 @@ def test_functions_refuse_values_that_they_cannot_copy():
         finish_write_back(begin_copy_to_host(x))
     with pytest.raises(GraphError, match="finish_copy needs"):
         finish_copy(begin_write_back(x, host))
-    assert finish_copy(begin_copy_to_device(host)).fetched is host
+    assert fetched_state(finish_copy(begin_copy_to_device(host))) is host
 
 
 def test_values_that_others_read_stay_on_the_device():
