@@ -125,7 +125,7 @@ class PlacementOptions(Options):
 
 
 @dataclass(frozen=True)
-class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
+class PlanningOptions(HostOptions, PlacementOptions, StepOptions, NetworkOptions):
     """The options of plans of a network that do not depend on what is recomputed."""
 
     _: KW_ONLY
@@ -165,6 +165,9 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
                 "a step of several ranks supports only one stream besides communication; omit "
                 "streams or ranks"
             )
+        if self.optimizer is None and self.has_host_states:
+            raise OptionError("host_states applies only to training; give an optimizer")
+        self._check_host()
         if self.optimizer is None and self.chunk_losses:
             raise OptionError("chunk_losses applies only to training; give an optimizer")
         if self.device == AUTO:
@@ -182,6 +185,26 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
         if self.planned_for.kind == "cpu" and self.overlap_copies:
             raise OptionError("overlap_copies requires a GPU; omit it on the CPU")
         _ = self.cost_model  # reads its file
+
+    def _check_host(self) -> None:
+        """Check that the other options permit copies to the host, if there are any."""
+        given = {"host_budget": self.host_budget is not None, "host_states": self.has_host_states}
+        refused = {
+            "streams": self.streams > 1,
+            "ranks": self.ranks > 1,
+            "allocate": self.allocate == "none",
+        }
+        names = [name for name, is_given in given.items() if is_given]
+        for name in (name for name, is_refused in refused.items() if names and is_refused):
+            raise OptionError(
+                f"copies to the host do not support {name}={getattr(self, name)!r}; omit {name} or "
+                f"{' and '.join(names)}"
+            )
+
+    @property
+    def has_host_states(self) -> bool:
+        """True if states may be in host memory."""
+        return self.host_states != "none"
 
     @property
     def goal(self) -> Goal | None:
@@ -249,24 +272,8 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
         return self.target.fuses if self.fuse is None else self.fuse
 
 
-def _check_host(host: HostOptions, options: PlanningOptions) -> None:
-    """Check that the other options of a plan permit copies to the host, if there are any."""
-    if host.host_budget is None:
-        return
-    refused = {
-        "streams": options.streams > 1,
-        "ranks": options.ranks > 1,
-        "allocate": options.allocate == "none",
-    }
-    for name in (name for name, is_given in refused.items() if is_given):
-        raise OptionError(
-            f"copies to the host do not support {name}={getattr(options, name)!r}; omit {name} or "
-            "host_budget"
-        )
-
-
 @dataclass(frozen=True)
-class FrontierOptions(HostOptions, PlanningOptions):
+class FrontierOptions(PlanningOptions):
     """The options of `frontier`, which makes plans for all budgets."""
 
     loss: Value = field(metadata=now_required(NetworkOptions, "loss"))
@@ -281,7 +288,6 @@ class FrontierOptions(HostOptions, PlanningOptions):
                 "a frontier supports only one stream; omit streams, and plan with a budget to "
                 "see the bytes of more streams"
             )
-        _check_host(self, self)
 
 
 @dataclass(frozen=True)
@@ -311,7 +317,6 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
                 "recomputation requires a training step; give an optimizer, or omit "
                 f"recompute={self.policy!r}"
             )
-        _check_host(self, self)
 
     @property
     def policy(self) -> Recompute:

@@ -22,9 +22,10 @@ from graphc.errors import GraphcError, GraphError, OptionError
 from graphc.files import write_atomically
 from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
-from graphc.ir.links import links_of
+from graphc.ir.links import host_link, links_of
 from graphc.ir.names import check_name
 from graphc.ir.text import format_graph
+from graphc.ir.types import format_bytes
 from graphc.ir.verify import verify
 from graphc.ops.shape import copy
 from graphc.options import PlanningOptions, PlanOptions
@@ -37,9 +38,11 @@ from graphc.passes.fusion.constants import inline_constants
 from graphc.passes.fusion.elementwise import fuse
 from graphc.passes.fusion.epilogues import fuse_epilogues
 from graphc.passes.fusion.reductions import fuse_reductions
+from graphc.passes.host_states import with_moments_on_host
 from graphc.passes.modes import count_step, number_streams, to_inference, without_changes
 from graphc.passes.norm_gradients import merge_norm_gradients
 from graphc.passes.overlap_collectives import overlap_collectives
+from graphc.passes.overlap_state_copies import overlap_state_copies
 from graphc.passes.pad_classes import pad_classes
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
@@ -277,6 +280,19 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
     )
 
 
+def _with_states_on_host(graph: Graph, compilation: Compilation) -> Graph:
+    """Move states to the host; raises `OptionError` if they exceed the limit of host memory."""
+    options = compilation.options
+    graph = with_moments_on_host(graph)
+    size, limit = compilation.allocation(graph).host_state_bytes, options.host_bytes
+    if limit is not None and size > limit:
+        raise OptionError(
+            f"host_states={options.host_states!r} needs {format_bytes(size)} of host memory, more "
+            f"than host_budget, {format_bytes(limit)}; raise host_budget, or omit host_states"
+        )
+    return graph
+
+
 def _recomputes(compilation: Compilation) -> bool:
     given = compilation.recomputes
     return compilation.options.recomputes if given is None else given
@@ -331,6 +347,14 @@ def _with_exchanges_beside(graph: Graph, compilation: Compilation) -> Graph:
     )
 
 
+def _with_state_copies_beside(graph: Graph, compilation: Compilation) -> Graph:
+    options = compilation.options
+    allocation, goal = compilation.allocation(graph), _goal_of_repeats(compilation)
+    return compilation.keep(
+        overlap_state_copies(allocation, options.cost_model, host_link(options.planned_for), goal)
+    )
+
+
 def _allocated(graph: Graph, compilation: Compilation) -> MemoryPlan:
     options = compilation.options
     allocation = compilation.allocation(graph)
@@ -378,6 +402,7 @@ STEPS: tuple[Step, ...] = (
     plain("place-updates", place_updates, _trains),
     plain("bias-gradients", merge_bias_gradients, lambda options: options.target.has_epilogues),
     plain("fuse-epilogues", fuse_epilogues, lambda options: options.target.has_epilogues),
+    Step("host-states", _with_states_on_host, lambda options: options.has_host_states),
     *FUSING,
     Step("recompute", _recomputed, _trains),
     Step("order", _in_order, lambda options: options.reorders and options.policy != "optimal"),
@@ -390,6 +415,11 @@ STEPS: tuple[Step, ...] = (
         "overlap-collectives",
         _with_exchanges_beside,
         lambda options: options.reorders and options.ranks > 1,
+    ),
+    Step(
+        "overlap-state-copies",
+        _with_state_copies_beside,
+        lambda options: options.reorders and options.has_host_states,
     ),
 )
 """The steps in order; after the last one, values are assigned offsets ("plan")."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from graphc.errors import OptionError
 from graphc.ir.types import parse_bytes
 from graphc.keywords import Flag, Options, option
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import RECOMPUTE, Recompute
+
+HostStates = Literal["none", "moments"]
+HOST_STATES: tuple[HostStates, ...] = ("none", "moments")
 
 
 def _check_part_of_flops(name: str, given: object) -> None:
@@ -22,21 +26,35 @@ def _check_part_of_flops(name: str, given: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HostOptions(Options):
-    """The option of host memory."""
+    """The options of host memory."""
 
     host_budget: int | str | None = option(
         None,
-        "Host memory for values that are copied there and back, instead of being recomputed, in "
-        'bytes or as ``"64GiB"``; applies with `budget`. None copies nothing.',
+        'The limit of host memory, in bytes or as ``"64GiB"``. With `budget`, values are copied '
+        "there and back within this limit, instead of being recomputed; None copies no values. It "
+        "also limits `host_states`, whose bytes count first.",
         check=parse_bytes,
-        flag=Flag("with --budget: host memory for copies of values, such as 64GiB", metavar="B"),
+        flag=Flag(
+            "limit of host memory, such as 64GiB; with --budget, also for copies of values",
+            metavar="B",
+        ),
+    )
+    host_states: HostStates = option(
+        "none",
+        "The states that are in host memory between steps, one of {choices}. ``moments`` are those "
+        "of the optimizer, of at least 64 KiB each: a step copies each to the device for its "
+        "update, and back, while other nodes run. Results do not change. Parameters stay on the "
+        "device. See docs/offload.md.",
+        choices=HOST_STATES,
+        flag=Flag(
+            "states in host memory between steps: {choices} (default: {default})", metavar="S"
+        ),
     )
 
     @cached_property
     def host_bytes(self) -> int | None:
-        """The limit of host memory in bytes; None if nothing may be copied."""
-        given = self.host_budget
-        return None if given is None else parse_bytes("host_budget", given) or None
+        """The limit of host memory in bytes, or None."""
+        return None if self.host_budget is None else parse_bytes("host_budget", self.host_budget)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +99,11 @@ class RecomputeOptions(HostOptions):
         """Check each option, and that at most one option determines what is recomputed."""
         super().check()
         given = self._given_goals
-        if self.host_budget is not None and self.budget is None:
-            raise OptionError("host_budget applies only with a budget of the arena; give a budget")
+        if self.host_budget is not None and self.budget is None and self.host_states == "none":
+            raise OptionError(
+                "host_budget applies only with a budget of the arena or with host_states; give one "
+                "of them"
+            )
         if len(given) > 1:
             raise OptionError(
                 f"give only one of {' and '.join(given)}; each of them determines the plan"
@@ -104,7 +125,7 @@ class RecomputeOptions(HostOptions):
             return Goal(max_extra_flops=float(self.max_extra_flops))
         for name in self._given_goals:
             limit = parse_bytes(name, getattr(self, name))
-            return Goal(**{name: limit}, host_budget=self.host_bytes)
+            return Goal(**{name: limit}, host_budget=self.host_bytes or None)
         return None
 
     @property

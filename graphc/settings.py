@@ -33,6 +33,8 @@ def settings_of(options: PlanningOptions) -> dict[str, Any]:
         settings["chunk_losses"] = options.chunks_losses
     if options.overlap_copies:
         settings["overlap_copies"] = True
+    if options.has_host_states:
+        settings["host_states"] = options.host_states
     if options.ranks > 1:
         settings["ranks"] = int(options.ranks)
         if options.shard != "none":

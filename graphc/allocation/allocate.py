@@ -3,7 +3,8 @@
 The arena is `[state | slots | rest]`. If copies overlap with steps, slots hold the next feeds of
 inputs and, if the graph changes no state, the last outputs. In the rest, every value has an offset
 for its live range. Values copied to the host are placed in the same way in a second arena, in host
-memory. Planning takes five steps, each using only the results of earlier ones (V values, E edges):
+memory, after the states that are there. Planning takes five steps, each using only the results of
+earlier ones (V values, E edges):
 
 1. Live ranges (`liveness`): the producer and the last consumer of each value. O(V + E).
 2. Layouts (`layout`): the values that are not row-major, by the target's preferences. O(V + E).
@@ -168,7 +169,12 @@ class Allocation:
     @cached_property
     def state_bytes(self) -> int:
         """The bytes of the state region at the start of the arena."""
-        return sum(self._aligned(state.type.bytes) for state in self.graph.states)
+        return sum(self._aligned(s.type.bytes) for s in self.graph.states if not s.on_host)
+
+    @cached_property
+    def host_state_bytes(self) -> int:
+        """The bytes of the states on the host, which precede all other values there."""
+        return sum(self._aligned(s.type.bytes) for s in self.graph.states if s.on_host)
 
     def fixed_bytes(self, storages: Storages) -> int:
         """Return the bytes of states and slots, which precede all other buffers and are never
@@ -260,7 +266,7 @@ class Allocation:
             recomputation=recomputation(self.graph, costs or CostModel(self.target.device)),
             planning_seconds=time.perf_counter() - started,
             slots=slots,
-            host_bytes=on_host.height,
+            host_bytes=self.host_state_bytes + on_host.height,
         )
 
     def workspace_bytes(self, node: Node, storages: Storages) -> int:
@@ -326,17 +332,18 @@ class Allocation:
         The buffers of storages come first, in their order, then workspaces in the order of nodes.
         Offsets on the host begin at `host_start`.
         """
-        state_offset, rest = 0, self.fixed_bytes(storages)
+        state_offsets = {False: 0, True: host_start}
+        rest, host_rest = self.fixed_bytes(storages), host_start + self.host_state_bytes
         offset_of: dict[int | Node, int] = {
             tenant.owner.index if isinstance(tenant.owner, Storage) else tenant.owner: start + at
-            for start, found in ((rest, places), (host_start, on_host))
+            for start, found in ((rest, places), (host_rest, on_host))
             for tenant, at in zip(found.tenants, found.offsets, strict=True)
         }
         buffers: list[Buffer] = []
         for storage in storages.storages:
             if isinstance(storage.root, State):
-                offset = state_offset
-                state_offset += self._aligned(storage.bytes)
+                offset = state_offsets[storage.on_host]
+                state_offsets[storage.on_host] += self._aligned(storage.bytes)
             else:
                 offset = offset_of[storage.index]
             lifetime = Lifetime(storage.first, storage.last)

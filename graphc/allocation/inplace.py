@@ -20,12 +20,12 @@ joins S after t views or overwrites a value in S. So its producer is a use of S 
 `S.last` already includes. The storage of a concatenation with parts has its full live range from
 the start. Once y overwrites x, the uses of y extend `S.last`.
 
-An output that replaces a state always has the state's storage. Parts of concatenations, and
-concatenations with parts, get their storage from `zero_copy` and overwrite nothing. The arrival of
-a copy between device and host overwrites the unfinished result in every plan; nothing else reads
-that. Values on the host have storages of their own, as copies overwrite nothing. O(V + E) for V
-values and E edges. `sharing` and `placing` decide which storages share a block of the arena (the
-recycled tags of the figure).
+An output that replaces a state, or its copy on the device, always has that storage. Parts of
+concatenations, and concatenations with parts, get their storage from `zero_copy` and overwrite
+nothing. The arrival of a copy between device and host overwrites the unfinished result in every
+plan; nothing else reads that. Values on the host have storages of their own, as copies overwrite
+nothing. O(V + E) for V values and E edges. `sharing` and `placing` decide which storages share a
+block of the arena (the recycled tags of the figure).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from graphc.allocation.liveness import Liveness
 from graphc.allocation.storages import Storage, Storages
 from graphc.allocation.zero_copy import Parts
 from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.host_copies import fetched_state
 from graphc.ir.types import Layout, contiguous_strides, span_bytes
 from graphc.plans.memory_plan import How, Placement
 
@@ -72,7 +73,9 @@ def assign_storages(
                 assignment.place(value)
                 continue
             if value in replaced:
-                assignment.join(value, replaced[value], own.get(value), "state")
+                over = replaced[value]
+                is_copy = fetched_state(over) is not None
+                assignment.join(value, over, own.get(value), "over" if is_copy else "state")
                 continue
             name = node.op.output_name(position)
             found = None

@@ -69,7 +69,9 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
     add_options(parser, PlanOptions, ("allocate", "recompute", "dump"))
     add_order(parser)
     group = parser.add_argument_group("recomputation by budget, at most one")
-    add_options(group, PlanOptions, (*GOALS, "host_budget"))
+    add_options(group, PlanOptions, GOALS)
+    group = parser.add_argument_group("host memory")
+    add_options(group, PlanOptions, ("host_budget", "host_states"))
     add_costs(parser)
 
 

@@ -47,7 +47,7 @@ from graphc.options import PlanOptions
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.plan_file import load_plan, save_plan
 from graphc.plans.printout import format_plan
-from graphc.recompute_options import RecomputeOptions
+from graphc.recompute_options import HostOptions, RecomputeOptions
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
@@ -220,12 +220,12 @@ def _show_frontier(options: argparse.Namespace) -> None:
         raise OptionError("--frontier needs a training step; leave out --optimizer none")
     chosen = plan_options(options)
     decided = (*declared(RecomputeOptions), "dump")
-    host_budget = chosen.pop("host_budget")
+    host = {name: chosen.pop(name) for name in declared(HostOptions)}
     given = [name for name in decided if chosen.pop(name, None) is not None]
     if given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise OptionError(f"--frontier shows plans for all budgets; leave out {names}")
-    points = frontier(build(options.model, options.settings), host_budget=host_budget, **chosen)
+    points = frontier(build(options.model, options.settings), **host, **chosen)
     if options.output is not None:
         _draw_frontier(options, points)
     if options.json:

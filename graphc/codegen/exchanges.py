@@ -29,13 +29,13 @@ def _begins(node: Node, places: Places) -> NodeCalls:
 @kernels_of(host_copy.HostCopy)
 def _copies(node: Node, places: Places) -> NodeCalls:
     """Return a copy of all bytes from the first to the last element, gaps included."""
-    (x,), y = node.inputs, node.output
+    x, y = node.inputs[0], node.output
     size = span_bytes(x.type, Layout(0, places[x].strides))
     to: Literal["host", "device"] = "host" if node.op.copies_to == "host" else "device"
     return NodeCalls((HostCopy(to, size, x, y),))
 
 
-@kernels_of("arrival")
+@kernels_of("arrival", "written_back")
 def _ends(node: Node, places: Places) -> NodeCalls:
     """Return a copy of the input to the output, or nothing if both have the same place. The plan's
     order makes later nodes wait for the end of the collective or copy."""

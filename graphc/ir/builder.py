@@ -17,9 +17,10 @@ from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 from graphc.errors import GraphError, OptionError, PlacedError, place_of_caller, truth
+from graphc.ir.ancestors import ancestors
 from graphc.ir.attributes import checked_attributes
 from graphc.ir.contents import Contents, contents_of
-from graphc.ir.graph import Graph, Initial, Input, Layer, Node, Phase, Role, State, Value, ancestors
+from graphc.ir.graph import Graph, Initial, Input, Layer, Node, Phase, Role, State, Value
 from graphc.ir.names import check_name, check_names, check_state_name, joined, name_layers
 from graphc.ir.op import REGISTRY, Op
 from graphc.ir.operators import operator

@@ -33,6 +33,8 @@ Phase = Literal["forward", "gradient", "mirror", "update"]
 Role = Literal["parameter", "moment", "statistic", "counter", "constant"]
 """The kind of a state; a constant is never replaced."""
 
+Memory = Literal["device", "host"]
+
 
 @dataclass(frozen=True, slots=True)
 class Initial:
@@ -120,7 +122,8 @@ class Value(Operators, Methods):
 
     @property
     def on_host(self) -> bool:
-        """True if the bytes of this value are in host memory, as the result of a copy to it."""
+        """True if the bytes of this value are in host memory: it is a state there, or the result of
+        a copy to it."""
         copy = None if self.node is None else self.node.host_copy
         return copy is not None and copy.op.copies_to == "host"
 
@@ -170,6 +173,13 @@ class State(Value):
     """The source line that created the state, as FILE:LINE; empty if unknown."""
     layer: Layer | None = None
     """The unnamed layer that created the state; None if there is none."""
+    memory: Memory = "device"
+    """Its memory between steps. Steps update a copy of a state on the host, and write it back."""
+
+    @property
+    def on_host(self) -> bool:
+        """True if the bytes of this state are in host memory."""
+        return self.memory == "host"
 
     def __repr__(self) -> str:
         return f"<state {self.name}: {self.type}>"
@@ -220,7 +230,8 @@ class Node:
 
     @property
     def replaced(self) -> dict[Value, Value]:
-        """Output → the state that it replaces, for outputs in `Op.must_overwrite`."""
+        """Output → the value that it replaces, for outputs in `Op.must_overwrite`: a state, or the
+        copy of a state on the host."""
         op = self.op
         return {
             self.outputs[op.outputs.index(output)]: self.inputs[op.inputs.index(state)]
@@ -249,7 +260,7 @@ class Node:
 
     @property
     def writes(self) -> set[Value]:
-        """The values whose bytes the node writes: its outputs, and the states that they replace."""
+        """The values whose bytes the node writes: its outputs, and the values that they replace."""
         return {*self.replaced.values(), *self.outputs}
 
     @property
@@ -369,6 +380,11 @@ class Graph:
                     number += 1
         return names
 
+    @cached_property
+    def replaced(self) -> frozenset[Value]:
+        """The values that nodes replace (`Node.replaced`)."""
+        return frozenset(value for node in self.effects for value in node.replaced.values())
+
     def in_order(self, nodes: Iterable[Node]) -> Graph:
         """Return the graph with only the given nodes, in the given order."""
         return Graph(tuple(nodes), self.outputs, self.kept)
@@ -382,19 +398,3 @@ class Graph:
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: counts, and a picture of bytes by node."""
         return written(self, "html")
-
-
-def ancestors(targets: Iterable[Value]) -> list[Node]:
-    """Return all nodes that the targets need, in order of creation.
-
-    The search is iterative, so that the depth of a graph is not limited.
-    """
-    found: set[Node] = set()
-    pending = [value.node for value in targets if value.node is not None]
-    while pending:
-        node = pending.pop()
-        if node in found:
-            continue
-        found.add(node)
-        pending.extend(v.node for v in node.inputs if v.node is not None and v.node not in found)
-    return sorted(found, key=lambda node: node.serial)

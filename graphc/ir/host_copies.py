@@ -3,6 +3,10 @@
 A copy is two nodes, as a collective is: one starts it, and an arrival waits for it. In between, its
 source must keep its bytes, and nothing may read its result. A value on the host has no other use
 than copies back to the device, since kernels read device memory only.
+
+A step updates a state on the host in this order: it copies the state to the device, an update
+replaces that copy, and a write-back replaces the state by the copy. No node reads a replaced value
+(`verify`), so nothing fetches a state once its write-back has begun.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from graphc.errors import GraphError
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.text import text_window
 
 CURE = "create both nodes of a copy with the functions of graphc.ops.host_copy"
@@ -21,7 +25,10 @@ def check_host_copies(graph: Graph) -> None:
 
     - A copy to the host reads a value on the device, and a copy to the device one on the host.
     - Exactly one arrival waits for a copy, and the copy's source is among its `reads`.
-    - Only copies to the device, and their arrivals, read a value on the host.
+    - Only copies to the device, their arrivals, and write-backs read a value on the host.
+    - The end of a write-back replaces its unfinished result.
+    - A copy of a state that an update replaces is written back once, to the same state. Only such
+      copies are written back.
     - No output of the graph is on the host.
     """
     if not any(node.op.copies_to for node in graph.nodes):
@@ -51,7 +58,10 @@ def check_host_copies(graph: Graph) -> None:
                 f"{node.label} does not keep {graph.names[copy.inputs[0]]}, the source of the copy "
                 f"that it waits for; {CURE}",
             )
+        if copy.op.has_effect != node.op.has_effect:
+            _fail(graph, node, f"{node.label} does not fit {copy.label}; {CURE}")
         waiting[copy] = node
+    _check_write_backs(graph)
     for node in graph.nodes:
         if node.op.copies_to and node not in waiting:
             _fail(graph, node, f"no node waits for {node.label}; {CURE}")
@@ -64,12 +74,56 @@ def check_host_copies(graph: Graph) -> None:
             )
 
 
+def fetched_state(value: Value) -> State | None:
+    """Return the state on the host whose copy on the device a value is; None if it is not one."""
+    copy = None if value.node is None else value.node.host_copy
+    if copy is None or copy is value.node or copy.op.copies_to != "device":
+        return None
+    source = copy.inputs[0]
+    return source if isinstance(source, State) else None
+
+
 def _may_read(node: Node, position: int, value: Value) -> bool:
     """Return True if a node may read a value on the host as operand number `position`."""
     if node.op.copies_to:
         return node.op.copies_to == "device"
     copy = node.host_copy
+    if copy is node:  # a write-back replaces a state on the host
+        return value in node.replaced.values()
     return copy is not None and (position == 0 or value is copy.inputs[0])
+
+
+def _check_write_backs(graph: Graph) -> None:
+    """Check that exactly the replaced copies of states are written back, once, to their states."""
+    updated: dict[Value, Value] = {}
+    """New content of a copy of a state that was not written back yet → the state."""
+    written: set[Value] = set()
+    for node in graph.nodes:
+        if node.op.copies_to and node.op.has_effect:
+            source, (over,) = node.inputs[0], node.replaced.values()
+            if not over.on_host or updated.pop(source, None) is not over:
+                _fail(
+                    graph,
+                    node,
+                    f"{node.label} writes {graph.names[source]} to {graph.names[over]}, but only "
+                    "the updated copy of a state on the host is written back, to this state",
+                )
+            continue
+        for output, replaced in node.replaced.items():
+            state = fetched_state(replaced)
+            if state is not None:
+                if state in written:
+                    name = graph.names[state]
+                    _fail(graph, node, f"{node.label} updates {name} again in the same step")
+                written.add(state)
+                updated[output] = state
+    for output, over in updated.items():
+        _fail(
+            graph,
+            output.producer,
+            f"{graph.names[output]}, the new content of {graph.names[over]}, is not written back "
+            "to the host",
+        )
 
 
 def _fail(graph: Graph, node: Node, message: str) -> NoReturn:

@@ -97,7 +97,9 @@ class Op:
     may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Output → inputs whose bytes it may reuse if no other node reads them later, best first."""
     must_overwrite: ClassVar[Mapping[str, str]] = {}
-    """Output → the state input that it replaces. Such a node has an effect and is never copied."""
+    """Output → the input that it replaces: a state, or the copy of a state on the host.
+
+    Such a node has an effect and is never copied."""
     independent: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Output → inputs on which it does not depend.
 

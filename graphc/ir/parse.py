@@ -12,7 +12,7 @@ from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 from graphc.errors import GraphcError, TextError, quoted, window
 from graphc.ir import builder
 from graphc.ir.contents import read_contents
-from graphc.ir.graph import Graph, Initial, Node, Phase, State, Value
+from graphc.ir.graph import Graph, Initial, Memory, Node, Phase, State, Value
 from graphc.ir.names import check_name, check_state_name
 from graphc.ir.op import REGISTRY, Op
 from graphc.ir.shards import Member, Shard
@@ -167,7 +167,7 @@ class _Parser:
         label = name[1:]
         if (kind == "input") != name.startswith("%"):
             self.fail("names of inputs must begin with %, names of states with @")
-        known = SOURCE_DETAILS.get(kind, ("initial", "scale", "trainable"))
+        known = SOURCE_DETAILS.get(kind, ("initial", "scale", "trainable", "memory"))
         if "members" in details and kind in ("parameter", "moment"):
             known = ("ranks", "members")
         if not set(details) <= set(known):
@@ -184,7 +184,12 @@ class _Parser:
         trainable = kind == "parameter" and details.get("trainable", True)
         if not isinstance(trainable, bool):
             self.fail(f"trainable must be True or False, got {trainable!r}")
-        return State(type, name=label, initial=initial, role=kind, trainable=trainable)  # type: ignore[arg-type]
+        memory = details.get("memory", "device")
+        if memory not in get_args(Memory):
+            self.fail(f"memory must be one of {get_args(Memory)}, got {memory!r}")
+        return State(
+            type, name=label, initial=initial, role=kind, trainable=trainable, memory=memory,  # type: ignore[arg-type]
+        )  # fmt: skip
 
     def initial(self, label: str, type: TensorType, details: Mapping[str, Any]) -> Initial | Shard:
         if "members" not in details:

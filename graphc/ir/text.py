@@ -46,6 +46,8 @@ def _format_source(graph: Graph, source: Value) -> str:
         details = source.initial.details
         if source.role == "parameter" and not source.trainable:
             details["trainable"] = False
+        if source.on_host:
+            details["memory"] = source.memory
     suffix = " [keep]" if source in graph.kept else ""
     return f"{graph.names[source]}: {source.type} = {kind}(){_braces(details)}{suffix}"
 

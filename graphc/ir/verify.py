@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from graphc.errors import GraphError
 from graphc.ir.graph import Graph, Node, State, Value
-from graphc.ir.host_copies import check_host_copies
+from graphc.ir.host_copies import check_host_copies, fetched_state
 from graphc.ir.names import check_names
 from graphc.ir.text import text_window
 from graphc.ir.types import MOST_BYTES
@@ -22,7 +22,8 @@ def verify(graph: Graph) -> None:
     - names of inputs and of states are unique;
     - the values have less than 2**60 bytes together;
     - a state is updated at most once, and no node reads its old content after that;
-    - an input that an op must overwrite is a state, and not a constant;
+    - an input that an op must overwrite is a state, and not a constant, or the copy of a state on
+      the host;
     - only a node that waits for a collective or copy reads its output, which is not an output of
       the graph;
     - copies between device and host obey the rules of `graphc.ir.host_copies`.
@@ -58,12 +59,16 @@ def verify(graph: Graph) -> None:
         inferred = node.op.infer_types(node.attributes, tuple(v.type for v in node.inputs))
         if inferred != node.output_types:
             _fail(graph, node, f"{node.label} returns {inferred}, not {node.output_types}")
-        for output, state in node.replaced.items():
-            if not isinstance(state, State) or state.role == "constant":
+        for output, replaced in node.replaced.items():
+            fetched = fetched_state(replaced)
+            state = replaced if fetched is None else fetched
+            # The end of a write-back replaces the unfinished result, see `check_host_copies`.
+            is_end = node.host_copy is not None and replaced is node.host_copy.output
+            if not is_end and (not isinstance(state, State) or state.role == "constant"):
                 name = node.op.must_overwrite[node.op.output_name(output.index)]
                 what = "a constant" if isinstance(state, State) else "not a state"
                 _fail(graph, node, f"{node.label} replaces {name!r}, which is {what}")
-            updated[state] = node
+            updated[replaced] = node
         for value in node.outputs:
             if value in known:
                 _fail(

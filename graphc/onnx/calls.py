@@ -14,7 +14,8 @@ from graphc.errors import OnnxError, quoted
 from graphc.importing.calls import Call, UnsupportedError
 from graphc.importing.rules import Rules
 from graphc.importing.weights import Array, Weight
-from graphc.ir.graph import Input, Value, ancestors
+from graphc.ir.ancestors import ancestors
+from graphc.ir.graph import Input, Value
 from graphc.ir.types import DType, as_dtype
 
 Operand = Value | Weight

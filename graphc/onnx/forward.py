@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from graphc.ir import builder
-from graphc.ir.graph import Graph, Node, Value, ancestors
+from graphc.ir.ancestors import ancestors
+from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.op import REGISTRY, Op
 from graphc.ir.rewrite import Rewriter
 from graphc.ops.fused import FusedAttributes, constant, members_of

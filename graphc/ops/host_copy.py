@@ -11,6 +11,13 @@ therefore keeps its bytes until then. `y` has the numbers of `x` and its strides
 contiguous piece of bytes and changes no bit of a step. A value on the host may be fetched several
 times.
 
+A state on the host changes in five nodes. An update replaces the copy of the state on the device,
+and a write-back replaces the state:
+
+    begun = begin_copy_to_device(state)    copy = finish_copy(begun)
+    new = ... an update that overwrites `copy` ...
+    begun = begin_write_back(new, state)   finish_write_back(begun)
+
 Planners insert copies after differentiation, at the steps that they choose.
 """
 
@@ -18,7 +25,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphc.errors import GraphError
+from graphc.errors import GraphError, ShapeError
 from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Op, Recorder
@@ -57,6 +64,32 @@ class CopyToDevice(HostCopy):
     copies_to = "device"
 
 
+class WriteBack(HostCopy):
+    """y = x, in place of a state on the host. Only a `WrittenBack` may use y."""
+
+    name, inputs = "write_back", ("x", "state")
+    strided_axes = {"x": ANY_AXES, "state": ANY_AXES, "y": ANY_AXES}
+    must_overwrite = {"y": "state"}
+    copies_to = "host"
+    instead_of_gradient = dict.fromkeys(("x", "state"), HostCopy.instead_of_gradient["x"])
+
+    def infer(self, attributes: Any, x: TensorType, state: TensorType) -> TensorType:  # type: ignore[override]
+        if x != state:
+            raise ShapeError(f"the new content of a state must be {state}, got {x}")
+        return state
+
+    def kernel(self, record: Recorder, node: Node, x: Array, state: Array, y: Array) -> None:  # type: ignore[override]
+        record(record.lane.begins(node, x, y))
+
+
+class WrittenBack(Arrival):
+    """y = x, once the write-back that computes x is done; `reads` stay live until then."""
+
+    name = "written_back"
+    may_overwrite = {}
+    must_overwrite = {"y": "x"}
+
+
 def begin_copy_to_host(x: Value) -> Value:
     """Start a copy of x, of any shape and dtype, to the host, and return the unfinished result."""
     return apply(CopyToHost, as_value(CopyToHost.name, x)).output
@@ -72,13 +105,34 @@ def begin_copy_to_device(x: Value) -> Value:
     return apply(CopyToDevice, x).output
 
 
+def begin_write_back(x: Value, state: Value) -> Value:
+    """Start a copy of x, the new content of a state on the host, and return the unfinished result.
+
+    Raises `GraphError` if the state is not on the host, and `ShapeError` if x has another type.
+    """
+    if not as_value(WriteBack.name, state).on_host:
+        raise GraphError(f"write_back needs a state on the host, got {state!r}")
+    return apply(WriteBack, as_value(WriteBack.name, x), state).output
+
+
+def finish_write_back(begun: Value) -> Value:
+    """Wait for a write-back, given its unfinished result, and return the new state.
+
+    Raises `GraphError` if `begun` is not the output of a write-back.
+    """
+    node = as_value("finish_write_back", begun).node
+    if node is None or not isinstance(node.op, WriteBack):
+        raise GraphError(f"finish_write_back needs the result of begin_write_back, got {begun!r}")
+    return apply(WrittenBack, begun, node.inputs[0]).output
+
+
 def finish_copy(begun: Value) -> Value:
     """Wait for a copy, given its unfinished result, and return the result.
 
     Raises `GraphError` if `begun` is not the output of a copy.
     """
     node = as_value("finish_copy", begun).node
-    if node is None or not node.op.copies_to:
+    if node is None or not node.op.copies_to or node.op.has_effect:
         raise GraphError(
             f"finish_copy needs the result of begin_copy_to_host or begin_copy_to_device, got "
             f"{begun!r}"

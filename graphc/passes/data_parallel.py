@@ -21,7 +21,8 @@ from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 
 from graphc.ir import builder
-from graphc.ir.graph import Node, State, Value, ancestors
+from graphc.ir.ancestors import ancestors
+from graphc.ir.graph import Node, State, Value
 from graphc.ir.links import Link
 from graphc.ops.collective import AllGather, AllReduce, Arrival, Broadcast, all_reduce
 from graphc.ops.concat import concat, split

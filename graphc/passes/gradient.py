@@ -38,7 +38,8 @@ from typing import Any
 
 from graphc.errors import GradientError
 from graphc.ir import builder
-from graphc.ir.graph import Node, Value, ancestors
+from graphc.ir.ancestors import ancestors
+from graphc.ir.graph import Node, Value
 from graphc.ir.op_class import GradientRule
 from graphc.ops.choice import cast
 from graphc.ops.elementwise import add

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.ir import builder
-from graphc.ir.graph import Graph, Node, Value, ancestors
+from graphc.ir.ancestors import ancestors
+from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.rewrite import Rewriter
 from graphc.ops.batch_total import BatchCount, BatchSum, BatchTotal
 from graphc.ops.collective import all_reduce

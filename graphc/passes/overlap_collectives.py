@@ -29,7 +29,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from graphc.allocation.allocate import Allocation
-from graphc.ir.graph import Graph, Node, State, Value
+from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.links import Links
 from graphc.ops.collective import Arrival, Collective
 from graphc.plans.cost_model import CostModel
@@ -127,10 +127,10 @@ class _Walk:
         self.fills: dict[Node, list[Node]] = {}
         """Node → the collectives that need its result, directly or through feeders."""
         self.readers: dict[Value, set[Node]] = {}
-        """State → the nodes that read it or a view of it."""
+        """Replaced value → the nodes that read it or a view of it."""
         for node in graph.nodes:
             for value in node.reads:
-                if isinstance(value, State):
+                if value in graph.replaced:
                     self.readers.setdefault(value, set()).add(node)
             if isinstance(node.op, Collective):
                 needs = self._needs(node)

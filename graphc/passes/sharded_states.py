@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from itertools import count, filterfalse
 
 from graphc.ir import builder
-from graphc.ir.graph import Graph, Initial, Node, State, Value, ancestors
+from graphc.ir.ancestors import ancestors
+from graphc.ir.graph import Graph, Initial, Node, State, Value
 from graphc.ir.rewrite import Rewriter
 from graphc.ir.shards import Member, Shard
 from graphc.ir.types import DType, TensorType

@@ -28,6 +28,8 @@ def check_family(plans: Sequence[MemoryPlan], arena_bytes: int) -> None:
     """
     for number, plan in enumerate(plans):
         check_plan(plan)
+        if any(state.on_host for state in plan.graph.states):
+            raise PlanError(f"plan {number} has states in host memory; {CURE} without them")
         if plan.arena_bytes > arena_bytes:
             raise PlanError(
                 f"plan {number} needs {plan.arena_bytes} bytes, but the arena of the family has "

@@ -168,7 +168,8 @@ def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | No
     if placement.how == "view":  # `check_plan` has compared the two
         return "view", node.viewed
     if value in node.replaced:
-        return "state", node.replaced[value]
+        over = node.replaced[value]
+        return ("state" if over.on_host or isinstance(over, State) else "over"), over
     wholes = _wholes(plan, value) if placement.how == "part" else []
     if wholes:
         return "part", placement.over if placement.over in wholes else wholes[0]

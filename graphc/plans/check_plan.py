@@ -259,7 +259,7 @@ class _Replay:
                         f"the update of {names[0]} has another placement than the state", names
                     )
                 updated[state] = self.names[value]
-                self.root[value] = state
+                self.root[value] = self.root.get(state, state)
             self.write(value, f"step {step} ({node.label})")
 
     def check_piece(self, value: Value) -> None:

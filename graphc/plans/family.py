@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from graphc.errors import OptionError
 from graphc.ir.contents import Contents
 from graphc.ir.graph import Node, State
 from graphc.ir.types import align, format_bytes
@@ -91,10 +92,14 @@ def in_one_arena(sizes: Sequence[Size], plans: Sequence[MemoryPlan]) -> FamilyPl
     """Return the plans with a common region of states at the start of the arena.
 
     The region of each plan may only grow, by the constants of other plans. Values above it keep
-    their distances, so a valid plan remains valid.
+    their distances, so a valid plan remains valid. Raises `OptionError` if states are on the host.
     """
     sizes_of: dict[Key, int] = {}
     for plan in plans:
+        if plan.host_state_bytes:
+            raise OptionError(
+                "plans of several sizes do not support states in host memory; omit host_states"
+            )
         for key, buffer in _states(plan):
             sizes_of[key] = max(sizes_of.get(key, 0), align(buffer.bytes, plan.alignment))
     offsets, end = {}, 0

@@ -26,6 +26,7 @@ COLOURS: dict[Kind, str] = {
     "workspace": "#cc79a7",
     "slot": "#d55e00",
     "gathered": "#f0e442",
+    "fetched": "#b3b7bb",
     "host": "#8a6d3b",
 }
 """The colors of kinds in all pictures of plans: those of Okabe and Ito, which color-blind readers

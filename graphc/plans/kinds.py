@@ -9,10 +9,12 @@ from graphc.plans.memory_plan import Kind
 def kind_of(value: Value) -> Kind:
     """Return the kind of bytes that a value has, such as state, gradient or feature map."""
     if isinstance(value, State):
-        return "state"
+        return "host" if value.on_host else "state"
     if isinstance(value, Input) or value.node is None:
         return "input"
     copy = value.node.host_copy
+    if copy is not None and copy.op.copies_to == "device" and isinstance(copy.inputs[0], State):
+        return "fetched"
     if copy is not None:
         return "host" if copy.op.copies_to == "host" else _kind_of_fetched(copy)
     match value.node.phase:

@@ -27,9 +27,10 @@ How = Literal["new", "reuse", "over", "view", "part", "state"]
 """
 
 Kind = Literal[
-    "state", "input", "feature map", "gradient", "mirror", "workspace", "slot", "gathered", "host"
+    "state", "input", "feature map", "gradient", "mirror", "workspace", "slot", "gathered",
+    "fetched", "host",
 ]  # fmt: skip
-RARE: tuple[Kind, ...] = ("slot", "gathered", "host")
+RARE: tuple[Kind, ...] = ("slot", "gathered", "fetched", "host")
 """Kinds of buffers that are listed only for plans that have such buffers."""
 
 Way = Literal["in", "out"]
@@ -176,7 +177,14 @@ class MemoryPlan:
     streams: Streams | None = None
     """The stream schedule; None if nodes run one after another."""
     host_bytes: int = 0
-    """The bytes of host memory for values that are copied there."""
+    """The bytes of host memory for states on the host, and for values that are copied there."""
+
+    @cached_property
+    def host_state_bytes(self) -> int:
+        """The bytes of the states on the host, which precede all other values there."""
+        states = (state for state in self.graph.states if state.on_host)
+        buffers = (self.buffers[self.placements[state].buffer] for state in states)
+        return sum(align(buffer.bytes, self.alignment) for buffer in buffers)
 
     @cached_property
     def host_start(self) -> int:
@@ -210,7 +218,7 @@ class MemoryPlan:
 
     @cached_property
     def state_bytes(self) -> int:
-        """The bytes of the state region at the start of the arena."""
+        """The bytes of the state region at the start of the arena, without states on the host."""
         return self._total("state")
 
     @cached_property
@@ -329,6 +337,7 @@ class MemoryPlan:
             "bytes_by_kind": dict(self.bytes_by_kind),
             "arena_by_strategy": dict(self.strategy_bytes),
             **({"host_bytes": self.host_bytes} if self.host_bytes else {}),
+            **({"host_state_bytes": self.host_state_bytes} if self.host_state_bytes else {}),
             **self._streams_summary(),
         }
 

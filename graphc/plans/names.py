@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from graphc.ir.graph import Node, Value
+from graphc.ir.graph import Node, State, Value
 from graphc.plans.kinds import kind_of
 from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan
 
 LABELS = {
     "mirror": "recomputed", "repeated": "recomputed", "logits": "logits and loss",
-    "host": "on the host",
+    "fetched": "fetched state", "host": "on the host",
 }  # fmt: skip
 """Labels of the kinds whose name in views differs from that in plans and torch steps."""
 
@@ -69,7 +69,7 @@ def held_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Value | None:
     its update.
     """
     residents = plan.residents.get(buffer.index, [])
-    if buffer.kind == "state":
+    if residents and isinstance(residents[0], State):
         return residents[0]
     found, latest = None, -2
     for value in residents:

@@ -79,7 +79,9 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
         rows.append(("outside the arena", figure))
     if plan.host_bytes:
         copies = model_copies(plan)
-        rows.append(("on the host", exact_bytes(plan.host_bytes)))
+        states = plan.host_state_bytes
+        which = f", of which states {exact_bytes(states)}" if states else ""
+        rows.append(("on the host", exact_bytes(plan.host_bytes) + which))
         rows.append(
             (
                 "copies",

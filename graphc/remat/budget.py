@@ -99,10 +99,10 @@ class BudgetPlanner:
         return point.graph, Certificate(str(goal), least, min(bound, point.extra_time))
 
     def _link(self, host_budget: int | None) -> HostLink | None:
-        """Return the link to `host_budget` bytes of host memory; None without host memory."""
-        if not host_budget:
-            return None
-        return replace(host_link(self.costs.device), host_bytes=host_budget)
+        """Return the link to host memory for values, of `host_budget` bytes less those of states;
+        None without such memory."""
+        left = (host_budget or 0) - self.allocation.host_state_bytes
+        return replace(host_link(self.costs.device), host_bytes=left) if left > 0 else None
 
     def _on_both(self, budget: int, host_budget: int | None, bound: float) -> Point:
         """Return the point of least extra time found within `budget` bytes, whose copies take at

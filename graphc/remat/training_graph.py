@@ -11,6 +11,7 @@ from functools import cached_property
 
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Input, Node, State, Value
+from graphc.ir.host_copies import fetched_state
 from graphc.ir.types import align
 from graphc.passes.forward_passes import forward_passes
 from graphc.remat.offload.events import Event, events_of
@@ -158,13 +159,14 @@ class TrainingGraph:
 
     def _made(self, node: Node) -> tuple[int, ...]:
         placements = self.storages.placements
-        own = [value for value in node.outputs if placements[value].how == "new"]
+        # Only a write-back reads the new content of a state.
+        own = [v for v in node.outputs if placements[v].how != "state" or self.graph.uses[v]]
         return tuple(self.numbers[value] for value in own)
 
     def _overwrites(self, node: Node) -> tuple[tuple[int, int], ...]:
         """Return the pairs (output, operand) of a node whose output may overwrite the operand. Live
         ranges, which graphc.allocation.inplace also checks, are ignored."""
-        pairs = []
+        pairs: list[tuple[int, int]] = []
         outputs, inputs = node.named_outputs(), node.named_inputs()
         for name, candidates in node.op.may_overwrite.items():
             values = _each(outputs[name])
@@ -175,7 +177,9 @@ class TrainingGraph:
                 for operand in operands
                 if self._may_share(node, value, operand)
             ]
-        return tuple(pairs)
+        # Updates of states on the host replace copies.
+        copies = ((y, x) for y, x in node.replaced.items() if fetched_state(x) is not None)
+        return (*pairs, *((self.numbers[y], self.numbers[x]) for y, x in copies))
 
     def _may_share(self, node: Node, value: Value, operand: Value) -> bool:
         placement = self.storages.placements[operand]
@@ -222,7 +226,7 @@ class TrainingGraph:
         """Return events in which runs name node positions, each node after the views that it reads.
 
         Copies name values by number, as before. Views of a value are repeated if it was recomputed
-        or fetched after them.
+        or fetched after them. Copies of values that copy a state on the host are left out.
         """
         graph = self.graph
         latest: dict[Value, int] = {}
@@ -254,7 +258,7 @@ class TrainingGraph:
                 for value in node.inputs:
                     renew(value)
                 run(node)
-            else:
+            elif event.number not in self.copied:
                 if event.kind == "in":
                     latest[self.roots[event.number]] = len(result)
                 result.append(event)
@@ -266,6 +270,14 @@ class TrainingGraph:
         for value in graph.outputs.values():
             renew(value)
         return result
+
+    @cached_property
+    def copied(self) -> frozenset[int]:
+        """The numbers of values that nodes which copy a state on the host read or compute."""
+        nodes = (node for node in self.graph.nodes if node.host_copy is not None)
+        return frozenset(
+            self.numbers[value] for node in nodes for value in (*node.inputs, *node.outputs)
+        )
 
     @cached_property
     def roots(self) -> dict[int, Value]:

@@ -35,8 +35,9 @@ def empty_at_start(plan: MemoryPlan) -> list[Range]:
         if first > start and (start >= rest or first - start < plan.alignment):
             found.append((start, first))
         start = max(start, last)
-    if plan.host_bytes:
-        found.append((plan.host_start, plan.host_start + plan.host_bytes))
+    if plan.host_bytes > plan.host_state_bytes:
+        first = plan.host_start + plan.host_state_bytes
+        found.append((first, plan.host_start + plan.host_bytes))
     return found
 
 

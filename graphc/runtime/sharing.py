@@ -34,8 +34,8 @@ def lent_buffers(
             f"states belong to a program on {owner.device.name}, but the plan is for "
             f"{plan.device.name}; plan for the same device, or copy them: {COPY}"
         )
-    if plan.graph.effects:
-        state = next(iter(plan.graph.effects[0].replaced.values()))
+    replaced = (state for node in plan.graph.effects for state in node.replaced.values())
+    if (state := next((s for s in replaced if isinstance(s, State)), None)) is not None:
         raise OptionError(
             f"a step updates {plan.graph.names[state]}, but only a program that does not change "
             f"its states can use those of another; omit states= and copy them: {COPY}"
@@ -65,6 +65,11 @@ def _same(plan: MemoryPlan, state: State, owner: MemoryPlan, held: Mapping[str, 
         raise OptionError(
             f"{state.name!r} is sharded over ranks, so this rank has only a part; omit "
             f"states= and copy them: {COPY}"
+        )
+    if state.on_host or theirs.state.on_host:
+        raise OptionError(
+            f"{state.name!r} is in host memory and cannot be shared; plan without host_states, or "
+            f"omit states= and copy them: {COPY}"
         )
     if owner.alignment % plan.alignment or _layout(plan, state) != _layout(owner, theirs.state):
         raise OptionError(

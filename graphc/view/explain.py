@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphc.ir.graph import Input, Node, State, Value
+from graphc.ir.host_copies import fetched_state
 from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
@@ -83,8 +84,16 @@ def _why_kept(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel
     if isinstance(value, State):
         yield "A state owns its bytes in and between all steps; they are never reused."
         return
+    if (fetched := fetched_state(value)) is not None:
+        yield f"It is the copy of the state {graph.names[fetched]} on the host."
     if value.node is not None and value.node.op.has_effect:
-        yield "It is the new content of a state, at the address of that state."
+        over = value.node.replaced.get(value)
+        updated = None if over is None else fetched_state(over)
+        if updated is not None:
+            state = graph.names[updated]
+            yield f"It is the new content of the state {state}, until it is copied to the host."
+        else:
+            yield "It is the new content of a state, at the address of that state."
         return
     if value in graph.kept:
         yield "It is never evicted, because the program marks it with `graphc.keep`."

@@ -78,6 +78,8 @@ def test_the_public_keywords():
         "budget": None,
         "feature_map_budget": None,
         "max_extra_flops": None,
+        "host_budget": None,
+        "host_states": "none",
         "training": None,
         "alignment": 256,
         "costs": None,

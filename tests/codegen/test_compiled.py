@@ -11,7 +11,7 @@ import graphc as g
 from graphc.codegen.lowering import calls_of
 from graphc.codegen.text.kernel import Kernel, module_text
 from graphc.codegen.text.operands import Place, in_one_piece
-from graphc.ir.graph import ancestors
+from graphc.ir.ancestors import ancestors
 from graphc.ir.types import channels_last_strides
 from graphc.runtime.gpu.nvrtc import KernelError, compile_cubin, compile_ptx
 

@@ -14,7 +14,7 @@ import graphc as g
 from graphc.codegen.lowering import calls_of
 from graphc.codegen.text.kernel import module_text
 from graphc.codegen.text.operands import in_one_piece
-from graphc.ir.graph import ancestors
+from graphc.ir.ancestors import ancestors
 from graphc.models import MODELS
 from graphc.runtime.gpu.bind import BoundLaunch, bind
 from graphc.runtime.gpu.nvrtc import compile_cubin, compile_ptx

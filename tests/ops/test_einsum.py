@@ -6,7 +6,7 @@ from ops.test_every_op import check_gradient, weighted_sum
 
 import graphc as g
 from graphc.errors import DTypeError, OptionError, ShapeError
-from graphc.ir.graph import ancestors
+from graphc.ir.ancestors import ancestors
 
 RNG = np.random.default_rng(4)
 EXTENTS = dict(zip("abcdijklmn", (2, 3, 2, 3, 4, 3, 5, 2, 3, 2), strict=True))

@@ -142,7 +142,7 @@ def test_live_bytes_of_each_kind_add_up(both):
 
 def test_a_plan_with_slots_has_one_kind_more():
     plan = planned("mlp", device="h200", overlap_copies=True)
-    assert set(kinds_of(small_plan("mlp, none"), plan)) == set(KINDS) - {"gathered", "host"}
+    assert set(kinds_of(small_plan("mlp, none"), plan)) == set(KINDS) - set(RARE) | {"slot"}
     model, held = page_model(plan, ""), replayed(plan)
     names = {slot.buffer.index: plan.graph.names[slot.value] for slot in plan.slots}
     assert model["buffers"]["slots"] == names

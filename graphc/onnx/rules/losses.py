@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import graphc
-from graphc.ir.graph import State, Value, ancestors
+from graphc.ir.ancestors import ancestors
+from graphc.ir.graph import State, Value
 from graphc.onnx.calls import OnnxCall, rule
 from graphc.ops.loss import REDUCTIONS
 

@@ -142,7 +142,7 @@ class _Grouping:
     def run(self) -> list[_Group]:
         """Return all groups, including those of one member, in the order of their first members."""
         readers: dict[Value, list[Node]] = {}
-        """State → the members of groups that read the state, until it is replaced."""
+        """Value that is replaced later → the members of groups that read it until then."""
         for step, node in enumerate(self.graph.nodes):
             sources = (self.group_of.get(v.node) for v in node.inputs if v.node is not None)
             makers = [group for group in dict.fromkeys(sources) if group and group.is_open]
@@ -152,7 +152,7 @@ class _Grouping:
             if key is not None:
                 joined = _Group([step], key)
                 for value in node.inputs:
-                    if isinstance(self.roots[value], State):
+                    if self.roots[value] in self.graph.replaced:
                         readers.setdefault(self.roots[value], []).append(node)
             # A group that this node does not merge has an outside use, so it is closed.
             for group in makers:

@@ -51,7 +51,12 @@ class CpuBackend:
         )
         self._reading, self._updating = calls.reading, calls.updating
         effects = plan.graph.effects if calls.checks_late else ()
-        replaced = (state for node in effects for state in node.replaced.values())
+        replaced = (
+            state
+            for node in effects
+            for state in node.replaced.values()
+            if isinstance(state, State)
+        )
         self._copies: dict[str, Array] = {} if within is None else within._copies
         self._kept = [(self._arrays[state], self._copy_of(state)) for state in replaced]
 
@@ -92,6 +97,8 @@ class CpuBackend:
         return self._arrays[state].copy()
 
     def write(self, state: State, given: Array) -> None:
+        if self._beside is not None:
+            self._beside.settle()
         np.copyto(self._arrays[state], given)
 
     def buffer(self, state: State) -> Any:
@@ -134,6 +141,8 @@ class CpuBackend:
             for call in self._updating:
                 call()
         except BaseException:
+            if self._beside is not None:
+                self._beside.settle()
             if self._kept:
                 for state, copy in self._kept:
                     np.copyto(state, copy)

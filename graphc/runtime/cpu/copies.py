@@ -60,7 +60,7 @@ class Concurrent:
         return self._tickets[node].wait
 
     def begin_step(self) -> None:
-        """Wait for copies of an earlier step that was interrupted.
+        """Wait for copies of an earlier step that was interrupted, and expect further ones.
 
         A forked child has none of the threads, so it starts its own.
         """
@@ -68,10 +68,16 @@ class Concurrent:
             self._process = os.getpid()
             for worker in self._workers.values():
                 worker.restart()
-        elif not self._is_settled:
+        else:
+            self.settle()
+        self._is_settled = False
+
+    def settle(self) -> None:
+        """Wait for copies of a step that was interrupted, which may still write states."""
+        if self._process == os.getpid() and not self._is_settled:
             for worker in self._workers.values():
                 worker.drain()
-        self._is_settled = False
+            self._is_settled = True
 
     def end_step(self) -> None:
         """Record that all copies of a step are done."""

@@ -202,11 +202,15 @@ class GpuBackend:
     def write(self, state: State, given: Array) -> None:
         with self._accelerator.active():
             self._settle()
+            if state.on_host:
+                self._synchronize()
+                self._array_on_host(state)[...] = given
+                return
             place = self._places[state]
             memory = np.zeros(span_bytes(state.type, Layout(0, place.strides)), np.uint8)
             arranged(memory, state, place)[...] = given
             self._accelerator.upload(place.address, memory, self.stream)
-            self._accelerator.synchronize(self._accelerator.record(self.stream))
+            self._synchronize()
 
     def buffer(self, state: State) -> Any:
         return self._places[state].address - self.plan.placements[state].offset
@@ -361,11 +365,26 @@ class GpuBackend:
 
     def _fetched(self, value: Value) -> Array:
         """Copy the current contents of a value to the host."""
+        if value.on_host:
+            self._synchronize()
+            return self._array_on_host(value).copy()
         place: Place = self._places[value]
         memory = np.empty(span_bytes(value.type, Layout(0, place.strides)), np.uint8)
         self._accelerator.download(memory, place.address, self.stream)
-        self._accelerator.synchronize(self._accelerator.record(self.stream))
+        self._synchronize()
         return arranged(memory, value, place).copy()
+
+    def _synchronize(self) -> None:
+        """Wait for all work of the main stream, which joins the other streams after each step."""
+        self._accelerator.synchronize(self._accelerator.record(self.stream))
+
+    def _array_on_host(self, value: Value) -> Array:
+        """Return a view of a value in pinned memory."""
+        assert self._host is not None, "a plan with values on the host has host memory"
+        place = self._places[value]
+        first = place.address - int(self._host.ctypes.data)
+        size = span_bytes(value.type, Layout(0, place.strides))
+        return arranged(self._host[first : first + size], value, place)
 
 
 def _first_update(works: Sequence[Work]) -> int:
