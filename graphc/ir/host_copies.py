@@ -85,8 +85,8 @@ def fetched_state(value: Value) -> State | None:
 
 def _may_read(node: Node, position: int, value: Value) -> bool:
     """Return True if a node may read a value on the host as operand number `position`."""
-    if node.op.copies_to:
-        return node.op.copies_to == "device"
+    if node.op.copies_to == "device":
+        return True
     copy = node.host_copy
     if copy is node:  # a write-back replaces a state on the host
         return value in node.replaced.values()

@@ -107,7 +107,7 @@ class HostPlans:
         """Return a search for live bytes of at most `capacity`, after it has run."""
         cost = self.search.solver.cost
         search = OffloadSearch(
-            self.steps, self.link, capacity, self._schedules, self.steps.live_out,
+            self.steps, self.link, capacity, self._schedules, self.search.training.resident,
             (1 + bound) * cost, parts=FEW_PARTS, refinements=FEW_REFINEMENTS,
             origin=self.budget,
         )  # fmt: skip

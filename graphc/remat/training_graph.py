@@ -226,7 +226,7 @@ class TrainingGraph:
         """Return events in which runs name node positions, each node after the views that it reads.
 
         Copies name values by number, as before. Views of a value are repeated if it was recomputed
-        or fetched after them. Copies of values that copy a state on the host are left out.
+        or fetched after them.
         """
         graph = self.graph
         latest: dict[Value, int] = {}
@@ -258,7 +258,7 @@ class TrainingGraph:
                 for value in node.inputs:
                     renew(value)
                 run(node)
-            elif event.number not in self.copied:
+            else:
                 if event.kind == "in":
                     latest[self.roots[event.number]] = len(result)
                 result.append(event)
@@ -272,12 +272,12 @@ class TrainingGraph:
         return result
 
     @cached_property
-    def copied(self) -> frozenset[int]:
-        """The numbers of values that nodes which copy a state on the host read or compute."""
+    def resident(self) -> frozenset[int]:
+        """The values that a search may not copy to the host: those that are live at the end, and
+        those that nodes which copy a state on the host read or compute."""
         nodes = (node for node in self.graph.nodes if node.host_copy is not None)
-        return frozenset(
-            self.numbers[value] for node in nodes for value in (*node.inputs, *node.outputs)
-        )
+        copied = (v for node in nodes for v in (*node.inputs, *node.outputs))
+        return self.steps.live_out.union(self.numbers[value] for value in copied)
 
     @cached_property
     def roots(self) -> dict[int, Value]:
