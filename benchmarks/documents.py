@@ -30,11 +30,17 @@ from model_tables import (
     torch_in_short,
     torch_planning_times,
 )
-from offload_tables import chains, offload
+from offload_tables import chains, host_states, offload
 from report import RESULTS, table
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/gpu-status.md", "docs/lengths.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/gpu-status.md",
+    "docs/lengths.md",
+    "docs/offload.md",
+)
 BLOCK = re.compile(r"(<!-- figures: ([\w ]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 PACKED = {
     "MiniMalloc A": "A.1048576",
@@ -320,6 +326,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "a long LSTM": ("budgets_lstm_256.json", wide_budgets),
     "a small LSTM": ("small_lstm.json", small_lstm),
     "offload": ("offload.json", offload),
+    "host states": ("host_states.json", host_states),
     "chains with a link": ("offload_chains.json", chains),
     "step times": ("step_time.json", step_times),
     "step times on Intel": ("step_time_intel.json", step_times),

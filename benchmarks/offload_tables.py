@@ -1,4 +1,5 @@
-"""Tables of the documents on copies to the host, from offload.json and offload_chains.json."""
+"""Tables of the documents on copies to the host, from offload.json, host_states.json
+and offload_chains.json."""
 
 from __future__ import annotations
 
@@ -38,6 +39,19 @@ def offload(content: dict[str, Any]) -> str:
         f"{len(content['rows'])} rows. Of these, both together take at most half its extra time in "
         f"{halved}; in {above}, the lower bound is above half."
     )
+
+
+def host_states(content: dict[str, Any]) -> str:
+    """Bytes and modeled steps with the moments of AdamW on the device and on the host."""
+    head = "device", "precision", "micro-batches", "arena GiB", "moments on the host", "GiB there"
+    lines = [(*head, "step ms", "moments on the host", "stalls")]
+    for row in content["rows"]:
+        name = row["device"], row["precision"], str(row["accumulate"])
+        sizes = (row[key] for key in ("device_arena_bytes", "host_arena_bytes", "host_bytes"))
+        times = (row[key] for key in ("device_step_ms", "host_step_ms", "host_stall_ms"))
+        gibibytes = (f"{size / 2**30:.2f}" for size in sizes)
+        lines.append((*name, *gibibytes, *(f"{each:,.0f}" for each in times)))
+    return table(*lines)
 
 
 def _short(value: float | None) -> str:
