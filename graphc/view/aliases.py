@@ -11,7 +11,6 @@ from typing import NamedTuple
 from graphc.ir.graph import State, Value
 from graphc.plans.memory_plan import MemoryPlan
 
-
 BEHIND = ("gradient", "mirror")
 """Phases after the forward pass, whose nodes use the values that it saves."""
 

@@ -14,7 +14,7 @@ class Clock:
     """The seconds of each node of a plan, in order.
 
     `source` describes their origin. `exchanges` has (node index, begin, seconds) of each collective
-    that overlaps with nodes. `copies` has the modeled copies between device and host.
+    that overlaps with nodes. `copies` has those between device and host.
     """
 
     source: str

@@ -47,7 +47,7 @@ def differences(before: MemoryPlan, after: MemoryPlan) -> list[str]:
 
 
 def _is_own(value: Value | None) -> bool:
-    """Return True if a value is not a copy: neither recomputed nor by a copy to or from the host."""
+    """Return True if a value is not a copy: neither recomputed nor from or to the host."""
     return value is not None and not _is_copy(value) and original(value) is value
 
 

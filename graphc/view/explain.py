@@ -16,6 +16,7 @@ from graphc.view.offloading import Offloading
 READERS = 6
 """Maximum number of uses listed. If there are more, the first ones and the last one are."""
 
+
 def explain_value(plan: MemoryPlan, value: Value, costs: CostModel | None = None) -> list[str]:
     """Return sentences about a value: its type, live range, uses and address.
 
@@ -32,9 +33,7 @@ def explain_value(plan: MemoryPlan, value: Value, costs: CostModel | None = None
     ]
 
 
-def value_facts(
-    plan: MemoryPlan, value: Value, costs: CostModel | None = None
-) -> dict[str, Any]:
+def value_facts(plan: MemoryPlan, value: Value, costs: CostModel | None = None) -> dict[str, Any]:
     """Return the same facts as `explain_value` as numbers and names, for JSON.
 
     `costs` is as for `explain_value`. A node number of -1 means that there is no such node.

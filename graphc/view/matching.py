@@ -55,7 +55,8 @@ def _numbers(graph: Graph, table: Table[Hashable]) -> dict[Value, int]:
             numbers[value] = table.number(graph.names[value])
             continue
         if is_fetched(value):
-            contents[value], numbers[value] = (each[original(value)] for each in (contents, numbers))
+            source = original(value)
+            contents[value], numbers[value] = contents[source], numbers[source]
             continue
         if value not in contents:
             found = _contents(node, [contents[operand] for operand in node.inputs], table)

@@ -1,4 +1,4 @@
-"""Explanations of copies to host memory: their times, and the cost of recomputing the value instead."""
+"""Explanations of copies to host memory: their times, and the cost of recomputation instead."""
 
 from __future__ import annotations
 

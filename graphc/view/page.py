@@ -24,7 +24,7 @@ SCRIPTS = (
 """Scripts of the page, which share one scope; the last one starts the page."""
 
 FOR_HOST = re.compile(r".*// with a host map\n")
-"""Lines of scripts that call ``host.js``. Pages of plans without copies to the host have neither."""
+"""Lines of scripts that call ``host.js``; pages of plans without copies have neither."""
 
 
 class Limit(NamedTuple):

@@ -2,9 +2,9 @@
 
 Each clock is a process with a track of nodes, a track of collectives between ranks, a counter of
 live bytes, and counters of live bytes by kind. Plans with copies to the host also have a track for
-each direction, and a counter of live bytes on the host. Perfetto names a counter by its event and its
-argument, so the counter of all live bytes has the event "live" and the argument "bytes". Times are
-in microseconds, as the format requires.
+each direction, and a counter of live bytes on the host. Perfetto names a counter by its event and
+its argument, so the counter of all live bytes has the event "live" and the argument "bytes". Times
+are in microseconds, as the format requires.
 """
 
 from __future__ import annotations
