@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from cli.running import run
 from view.networks import COPIED, copied_at_random, planned, with_copies, without_copies
 from view.reading import content
 
@@ -303,6 +304,23 @@ def test_differences_name_what_is_copied():
     same = differences(after, after)
     assert all("both" in line or line.startswith("stalls") for line in same)
     assert not any("host" in line for line in differences(before, before))
+
+
+def test_commands_show_plans_from_files(capsys, tmp_path):
+    paths = [str(tmp_path / name) for name in ("without.json", "with.json")]
+    for path, plan in zip(paths, (without_copies(), with_copies()), strict=True):
+        g.save_plan(plan, path)
+    code, out, _ = run(capsys, "compare", *paths)
+    assert (code, format_bytes(with_copies().host_bytes) in out) == (0, True)
+    code, out, _ = run(capsys, "compare", paths[0])
+    assert (code, "host" in out) == (0, False)
+    code, out, _ = run(capsys, "view", "--diff", *paths, "-o", str(tmp_path / "both.html"))
+    assert (code, "stalls of copies: 0" in out) == (0, True)
+    found = content((tmp_path / "both.html").read_text())["plans"]
+    assert ["host_copies" in model for model in found] == [False, True]
+    value = with_copies().graph.names[copied_values(with_copies().graph)[0]]
+    code, out, _ = run(capsys, "explain", paths[1], value)
+    assert (code, "The copy back starts" in out) == (0, True)
 
 
 def test_pictures_show_host_memory():

@@ -27,7 +27,10 @@ function addHost(plan) {
     const found = Object.assign(Object.create(plan), {
       rows, exchanges: { node: rows.map(at => nodes[at]), begin: rows.map(at => begin[at]), seconds: rows.map(at => seconds[at]) },
     });
-    found.nodeLabel = step => plan.called(original[rows[found.exchanges.node.indexOf(step)]]);
+    found.nodeLabel = step => {
+      const value = original[rows[found.exchanges.node.indexOf(step)]];
+      return plan.origin(value) || plan.values.name[value];
+    };
     found.findExchanges();
     for (const axis of ["node", "seconds"]) found.exchanged[axis] = rows.map((at, row) => times(axis, at, found.exchanged[axis][row]));
     return found;
