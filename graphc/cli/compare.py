@@ -187,6 +187,9 @@ def _table(rows: Sequence[Row]) -> Table:
     has_streams = any(row.plan.streams is not None for row in rows)
     if has_streams:  # speed relative to one stream, by the cost model
         table.add_column("\nspeed", justify="right", no_wrap=True)
+    has_host = any(row.plan.host_bytes for row in rows)
+    if has_host:
+        table.add_column("on the\nhost", justify="right", no_wrap=True)
     for row in rows:
         plan, again = row.plan, row.plan.recomputation
         faster = 1.0 if plan.streams is None else plan.streams.speedup
@@ -200,6 +203,7 @@ def _table(rows: Sequence[Row]) -> Table:
             f"{again.extra_time_fraction:.1%}",
             f"{plan.planning_seconds:.2f}",
             *([f"{faster:.2f}x"] if has_streams else []),
+            *([format_bytes(plan.host_bytes)] if has_host else []),
         )
     return table
 

@@ -110,7 +110,7 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _value(plan: MemoryPlan, value: Value, costs: CostModel) -> Told:
-    return value_facts(plan, value), explain_value(plan, value, costs)
+    return value_facts(plan, value, costs), explain_value(plan, value, costs)
 
 
 def _kept(plan: MemoryPlan) -> Told:

@@ -20,6 +20,28 @@ from graphc.ir.text import text_window
 CURE = "create both nodes of a copy with the functions of graphc.ops.host_copy"
 
 
+def original(value: Value) -> Value:
+    """Return the value that copies between device and host copied to `value`; itself if none did.
+
+    For the unfinished result of a copy, it is the value that is being copied.
+    """
+    while value.node is not None and (copy := value.node.host_copy) is not None:
+        value = copy.inputs[0]
+    return value
+
+
+def is_fetched(value: Value) -> bool:
+    """Return True if a value is the finished result of a copy from the host to the device."""
+    node = value.node
+    return node is not None and node.awaited is not None and node.awaited.op.copies_to == "device"
+
+
+def copied_values(graph: Graph) -> list[Value]:
+    """Return the values that copies to the host read, in order of the copies."""
+    copies = (node for node in graph.nodes if node.op.copies_to == "host")
+    return list(dict.fromkeys(original(node.output) for node in copies))
+
+
 def check_host_copies(graph: Graph) -> None:
     """Raise `GraphError`, showing the nodes around the fault, unless all copies are valid.
 

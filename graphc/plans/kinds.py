@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from graphc.ir.graph import Input, Node, State, Value
+from graphc.ir.graph import Input, State, Value
+from graphc.ir.host_copies import original
 from graphc.plans.memory_plan import Kind
 
 
@@ -16,7 +17,7 @@ def kind_of(value: Value) -> Kind:
     if copy is not None and copy.op.copies_to == "device" and isinstance(copy.inputs[0], State):
         return "fetched"
     if copy is not None:
-        return "host" if copy.op.copies_to == "host" else _kind_of_fetched(copy)
+        return "host" if copy.op.copies_to == "host" else _kind_of_fetched(value)
     match value.node.phase:
         case "mirror":
             return "mirror"
@@ -28,15 +29,13 @@ def kind_of(value: Value) -> Kind:
             return "feature map"
 
 
-def _kind_of_fetched(copy: Node) -> Kind:
+def _kind_of_fetched(value: Value) -> Kind:
     """Return the kind of a value that a copy returns to the device: that of its original.
 
     Originals that are states or inputs count as feature maps, since their copies do not persist.
     """
-    there = copy.inputs[0].node
-    begun = None if there is None else there.host_copy
-    found = "feature map" if begun is None else kind_of(begun.inputs[0])
-    return "feature map" if found in ("state", "input", "host") else found
+    found = kind_of(original(value))
+    return "feature map" if found in ("state", "input") else found
 
 
 def _is_gathered(value: Value) -> bool:

@@ -17,6 +17,7 @@ from graphc.errors import OptionError, check_seed, whole_number
 from graphc.ir.graph import Node
 from graphc.plans.costs import MeasuredCosts, Measurement, node_key
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.timeline import TimedCopy, copied_bytes
 from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.bind import Call, arrays_of, node_calls, numpy_settings
 from graphc.runtime.cpu.copies import Concurrent, Lanes
@@ -44,14 +45,15 @@ def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCo
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of the nodes of a plan in order, and of the collectives that overlap with them.
+    """Seconds of the nodes of a plan in order, and of the work that overlaps with them.
 
-    `exchanges` has (node number, start, seconds) of each collective; a start is relative to that of
-    the first node.
+    `exchanges` has (node number, start, seconds) of each collective, and `copies` has the copies
+    between device and host; a start is relative to that of the first node.
     """
 
     seconds: Sequence[float]
     exchanges: Sequence[tuple[int, float, float]] = ()
+    copies: Sequence[TimedCopy] = ()
 
 
 def node_seconds(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> Sequence[float]:
@@ -64,7 +66,8 @@ def step_times(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> StepTim
 
     Caches are therefore as warm as in a real step. After one warm-up step, `repeat` steps are
     timed, and the result is the minimum of each node. For a plan of several ranks, all ranks call
-    this, and the result is the shortest step. `seed` seeds states and inputs.
+    this. For such a plan, and for one with copies to the host, the result is the shortest step.
+    `seed` seeds states and inputs.
 
     Raises `OptionError` for a `repeat` below 1, an invalid seed or a plan for a GPU, `RanksError`
     if other ranks are missing, and `ArenaError` if the plan does not fit into memory.
@@ -78,7 +81,8 @@ def step_times(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> StepTim
     graph, lane = plan.graph, lane_of(plan, seed, None)
     arena = Arena(plan)
     arrays = arrays_of(plan, arena)
-    lanes = Lanes(lane, Concurrent()) if plan.host_bytes else lane
+    copies = Concurrent()
+    lanes = Lanes(lane, copies) if plan.host_bytes else lane
     steps = list(node_calls(plan, arena, arrays, None, lanes).values())
     for state in graph.states:
         fill_initial(state, seed, arrays[state], lane.wire.rank)
@@ -90,9 +94,9 @@ def step_times(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> StepTim
             np.copyto(arrays[source], given)
         with numpy_settings():
             spans = [_timed(calls) for calls in steps]
-        found.append(_times(plan, spans, lane.spans or {}))
+        found.append(_times(plan, spans, lane.spans or {}, copies.spans()))
     lane.spans = None
-    if lane.wire.size > 1:
+    if lane.wire.size > 1 or plan.host_bytes:
         return min(found[1:], key=lambda times: math.fsum(times.seconds))
     return StepTimes([min(each) for each in zip(*(t.seconds for t in found[1:]), strict=True)])
 
@@ -108,9 +112,12 @@ def _timed(calls: Sequence[Call]) -> tuple[int, int]:
 
 
 def _times(
-    plan: MemoryPlan, spans: Sequence[tuple[int, int]], exchanges: Mapping[Node, tuple[int, int]]
+    plan: MemoryPlan,
+    spans: Sequence[tuple[int, int]],
+    exchanges: Mapping[Node, tuple[int, int]],
+    copies: Mapping[Node, tuple[int, int]],
 ) -> StepTimes:
-    """Convert start and end times of nodes and collectives to `StepTimes`, omitting gaps."""
+    """Convert start and end times of nodes, collectives and copies to `StepTimes`, without gaps."""
     seconds = [(end - begin) * 1e-9 for begin, end in spans]
     begins, started = [0.0, *itertools.accumulate(seconds)], [begin for begin, _ in spans]
 
@@ -122,7 +129,16 @@ def _times(
         (plan.graph.position[node], at(begin), at(end) - at(begin))
         for node, (begin, end) in exchanges.items()
     ]
-    return StepTimes(seconds, sorted(beside))
+    arrivals = {node.awaited: step for step, node in enumerate(plan.graph.nodes) if node.awaited}
+    timed = []
+    for node, (begin, end) in copies.items():
+        first, last, to = at(begin), at(end), node.op.copies_to
+        assert to, "only copies between device and host run in this lane"
+        stall = max(last - begins[arrivals[node]], 0.0)
+        size = copied_bytes(plan, node)
+        timed.append(TimedCopy(plan.graph.position[node], to, size, first, last, stall))
+    timed.sort(key=lambda copy: copy.node)
+    return StepTimes(seconds, sorted(beside), timed)
 
 
 def _by_key(nodes: Sequence[Node], seconds: Sequence[float]) -> tuple[Measurement, ...]:

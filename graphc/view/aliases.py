@@ -11,6 +11,9 @@ from typing import NamedTuple
 from graphc.ir.graph import State, Value
 from graphc.plans.memory_plan import MemoryPlan
 
+BEHIND = ("gradient", "mirror")
+"""Phases after the forward pass, whose nodes use the values that it saves."""
+
 
 class Reader(NamedTuple):
     """A use of a value: the step that reads it, and the value itself or the alias that is read."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from graphc.ir.graph import Value
+from graphc.ir.host_copies import copied_values, original
 from graphc.ir.types import format_bytes
+from graphc.plans.copy_model import model_copies
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import called, count, node_at, node_label
@@ -30,12 +32,13 @@ def differences(before: MemoryPlan, after: MemoryPlan) -> list[str]:
         *_by_stage(before, after),
         *_copies("recomputed only in the second", after, [b for a, b in matched if a is None]),
         *_copies("recomputed only in the first", before, [a for a, b in matched if b is None]),
+        *_host_copies(before, after, both),
         *_ended(before, after, both),
         *_moved(before, after, both),
     ]
     others = [
-        (len([a for a, b in matched if b is None and not _is_copy(a)]), "first"),
-        (len([b for a, b in matched if a is None and not _is_copy(b)]), "second"),
+        (sum(b is None and _is_own(a) for a, b in matched), "first"),
+        (sum(a is None and _is_own(b) for a, b in matched), "second"),
     ]
     told += [
         f"{count(number, 'value')} only in the {which} plan" for number, which in others if number
@@ -43,10 +46,33 @@ def differences(before: MemoryPlan, after: MemoryPlan) -> list[str]:
     return told
 
 
+def _is_own(value: Value | None) -> bool:
+    """Return True if a value is not a copy: neither recomputed nor from or to the host."""
+    return value is not None and not _is_copy(value) and original(value) is value
+
+
 def _other_networks(matched: Sequence[object], both: int) -> list[str]:
     if 2 * both >= len(matched):
         return []
     return [f"the plans are of different networks; {both} of {len(matched)} values are in both"]
+
+
+def _host_copies(
+    before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Value]]
+) -> Iterator[str]:
+    """Compare host memory, stalls, and the values that only one of the plans copies to the host."""
+    if not before.host_bytes and not after.host_bytes:
+        return
+    yield _change("host memory", before.host_bytes, after.host_bytes)
+    models = model_copies(before), model_copies(after)
+    yield _change("copied to the host", *(model.out_bytes for model in models))
+    stalls = _both(*(f"{model.stall_seconds:.3g}" for model in models))
+    yield f"stalls of copies: {stalls} seconds by the cost model"
+    first, second = (set(copied_values(plan.graph)) for plan in (before, after))
+    only = [a for a, b in both if a in first and b not in second]
+    yield from _listed("copied to the host only in the first", before, only)
+    only = [b for a, b in both if b in second and a not in first]
+    yield from _listed("copied to the host only in the second", after, only)
 
 
 def _change(what: str, before: int, after: int) -> str:
@@ -71,9 +97,9 @@ def _by_kind(before: MemoryPlan, after: MemoryPlan) -> list[str]:
     """Compare the live bytes of each kind at each plan's own peak; omit kinds that are equal."""
     first, second = (live_by_kind(plan)[plan.peak_step] for plan in (before, after))
     return [
-        _change(f"{kind} bytes at the peak", size, second[kind])
-        for kind, size in first.items()
-        if size != second[kind]
+        _change(f"{kind} bytes at the peak", first.get(kind, 0), second.get(kind, 0))
+        for kind in dict.fromkeys((*first, *second))
+        if first.get(kind, 0) != second.get(kind, 0)
     ]
 
 
@@ -93,7 +119,7 @@ def _by_stage(before: MemoryPlan, after: MemoryPlan) -> list[str]:
 def _stage(plan: MemoryPlan, phase: str) -> tuple[str, str, str]:
     """Return the node count, the seconds and the peak live bytes of a phase."""
     costs, nodes = CostModel.of(plan), plan.graph.nodes
-    steps = [step for step, node in enumerate(nodes) if node.phase == phase]
+    steps = [step for step, node in enumerate(nodes) if node.phase == phase and not node.host_copy]
     seconds = sum(costs.seconds(nodes[step]) for step in steps)
     live = max((plan.live_profile[step] for step in steps), default=0)
     return str(len(steps)), f"{seconds:.3g}", format_bytes(live)
@@ -109,6 +135,11 @@ def _is_copy(value: Value | None) -> bool:
 
 def _copies(what: str, plan: MemoryPlan, alone: Sequence[Value | None]) -> list[str]:
     found = [v for v in alone if v is not None and _is_copy(v) and _has_own_bytes(plan, v)]
+    return _listed(what, plan, found)
+
+
+def _listed(what: str, plan: MemoryPlan, found: Sequence[Value]) -> list[str]:
+    """Return a sentence with the number and bytes of values, and the largest of them, if any."""
     if not found:
         return []
     total = format_bytes(sum(value.type.bytes for value in found))
@@ -170,7 +201,7 @@ def _end(aliases: Aliases, value: Value) -> int:
 
 
 def _moved(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Value]]) -> list[str]:
-    moved = [(a, b) for a, b in both if before.address(a) != after.address(b)]
+    moved = [(a, b) for a, b in both if _place(before, a) != _place(after, b)]
     if not both:
         return []
     if not moved:
@@ -178,7 +209,13 @@ def _moved(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Va
     moved.sort(key=lambda pair: -pair[0].type.bytes)
     listed = ", ".join(
         f"{called(before, a)} ({format_bytes(a.type.bytes)}, "
-        f"{before.address(a):#x} → {after.address(b):#x})"
+        f"{_place(before, a)} → {_place(after, b)})"
         for a, b in moved[:LARGEST]
     )
     return [f"moved: {len(moved)} of {len(both)} values, the largest {listed}"]
+
+
+def _place(plan: MemoryPlan, value: Value) -> str:
+    """Return the address of a value in the arena, or in host memory."""
+    address = plan.address(value)
+    return f"{address - plan.host_start:#x} on the host" if value.on_host else f"{address:#x}"

@@ -11,13 +11,11 @@ from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import born, called, count, listed, node_at, node_of
-from graphc.view.aliases import Aliases, Reader, is_forward
+from graphc.view.aliases import BEHIND, Aliases, Reader, is_forward
+from graphc.view.offloading import Offloading
 
 READERS = 6
 """Maximum number of uses listed. If there are more, the first ones and the last one are."""
-
-BEHIND = ("gradient", "mirror")
-"""Phases after the forward pass, whose nodes use the values that it saves."""
 
 
 def explain_value(plan: MemoryPlan, value: Value, costs: CostModel | None = None) -> list[str]:
@@ -25,19 +23,21 @@ def explain_value(plan: MemoryPlan, value: Value, costs: CostModel | None = None
 
     `costs` gives the cost of recomputing it, by default the roofline of the plan's device.
     """
-    aliases = Aliases(plan)
+    aliases, costs = Aliases(plan), costs or CostModel.of(plan)
+    offloading = Offloading(plan, aliases, costs)
     return [
         _what(plan, value),
-        *_why_kept(plan, value, aliases, costs or CostModel.of(plan)),
+        *_why_kept(plan, value, aliases, costs, is_copied=bool(offloading.of(value))),
+        *offloading.explain(value),
         *_readers(plan, value),
         *_place(plan, value),
     ]
 
 
-def value_facts(plan: MemoryPlan, value: Value) -> dict[str, Any]:
+def value_facts(plan: MemoryPlan, value: Value, costs: CostModel | None = None) -> dict[str, Any]:
     """Return the same facts as `explain_value` as numbers and names, for JSON.
 
-    A node number of -1 means that there is no such node.
+    `costs` is as for `explain_value`. A node number of -1 means that there is no such node.
     """
     placement, names = plan.placements[value], plan.graph.names
     buffer = plan.buffers[placement.buffer]
@@ -50,6 +50,7 @@ def value_facts(plan: MemoryPlan, value: Value) -> dict[str, Any]:
         "phase": value.node.phase if value.node is not None else None,
         "readers": list(plan.graph.uses[value]),
         "copies": [names[copy] for copy in _copies_of(plan, value)],
+        "host_copies": Offloading(plan, Aliases(plan), costs or CostModel.of(plan)).facts(value),
         "how": placement.how,
         "over": None if placement.over is None else names[placement.over],
         "address": plan.address(value),
@@ -69,6 +70,8 @@ def _what(plan: MemoryPlan, value: Value) -> str:
         made = f"a {value.role}, which {life}"
     elif isinstance(value, Input):
         made = "an input, fed at every step"
+    elif (copy := value.producer.host_copy) is not None:
+        made = f"copied to the {copy.op.copies_to} by {node_of(plan, value.producer)}"
     else:
         made = f"computed by {node_of(plan, value.producer)} in the {_pass_of(value.producer)}"
     return f"{name} is {value.type}, {size}, {made}."
@@ -79,7 +82,13 @@ def _pass_of(node: Node) -> str:
             "mirror": "recomputation"}[node.phase]  # fmt: skip
 
 
-def _why_kept(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel) -> Iterator[str]:
+def _why_kept(
+    plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel, is_copied: bool
+) -> Iterator[str]:
+    """Yield sentences on why a value is saved or recomputed, and until when it is live.
+
+    `is_copied` is True if it is copied to the host or back, which `Offloading` explains.
+    """
     graph = plan.graph
     if isinstance(value, State):
         yield "A state owns its bytes in and between all steps; they are never reused."
@@ -100,14 +109,14 @@ def _why_kept(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel
     readers = aliases.readers(value)
     yield from _copies(plan, value, aliases, costs)
     backward = [reader for reader in readers if graph.nodes[reader.step].phase in BEHIND]
-    if is_forward(value) and backward:
+    if is_forward(value) and backward and not is_copied:
         what = "it" if all(reader.value is value for reader in backward) else "its bytes"
         yield (
             f"It is saved for the backward pass because {count(len(backward), 'node')} of the "
             f"gradient and recomputation {'reads' if len(backward) == 1 else 'read'} {what}; the "
             f"first is {node_at(plan, backward[0].step)}{_through(plan, value, backward[0])}."
         )
-    elif is_forward(value) and not _copies_of(plan, value):
+    elif is_forward(value) and not _copies_of(plan, value) and not is_copied:
         yield "No gradient reads it, so it is not saved."
     outputs = aliases.output_names(value)
     if outputs:

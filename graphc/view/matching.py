@@ -6,6 +6,7 @@ matched by the expressions that compute them, as in value numbering.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 
 from graphc.errors import OptionError
 from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.host_copies import is_fetched, original
 from graphc.ir.op import REGISTRY, Op
 from graphc.ops.choice import CastAttributes
 from graphc.ops.fused import Fused, FusedAttributes, members_of
@@ -35,7 +37,8 @@ def identities(graphs: Sequence[Graph]) -> list[dict[Value, int]]:
     Two values match if the same ops with the same attributes compute them from the same sources. It
     does not matter how ops are grouped in fused nodes. If several values of one graph match, their
     order tells them apart. An operand may be a recomputed copy or its original, but a copy itself
-    only matches copies of the same level.
+    only matches copies of the same level. A value fetched from the host has the number of the value
+    that was copied there; other values of copies match by what they copy.
     """
     table = Table[Hashable]()
     return [_numbers(graph, table) for graph in graphs]
@@ -50,6 +53,10 @@ def _numbers(graph: Graph, table: Table[Hashable]) -> dict[Value, int]:
         if node is None:
             contents[value] = table.number((graph.names[value], value.type))
             numbers[value] = table.number(graph.names[value])
+            continue
+        if is_fetched(value):
+            source = original(value)
+            contents[value], numbers[value] = contents[source], numbers[source]
             continue
         if value not in contents:
             found = _contents(node, [contents[operand] for operand in node.inputs], table)
@@ -102,9 +109,14 @@ def pairs(before: Graph, after: Graph) -> Iterator[tuple[Value | None, Value | N
     type.
     """
     first, second = identities((before, after))
-    by_number = {number: value for value, number in second.items()}
-    matched = {value: by_number.pop(number, None) for value, number in first.items()}
-    rest = _by_place(by_number.values())
+    by_number: dict[int, list[Value]] = {}  # a value and its copies from the host share a number
+    for value, number in second.items():
+        by_number.setdefault(number, []).append(value)
+    matched = {
+        value: by_number[number].pop(0) if by_number.get(number) else None
+        for value, number in first.items()
+    }
+    rest = _by_place(itertools.chain.from_iterable(by_number.values()))
     for key, value in _by_place(v for v, match in matched.items() if match is None).items():
         matched[value] = rest.pop(key, None)
     yield from matched.items()

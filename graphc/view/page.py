@@ -19,9 +19,12 @@ from graphc.view.page_model import HOWS, PHASES, kinds_of, page_model
 
 SCRIPTS = (
     "plan.js", "map.js", "limit.js", "panels.js", "scopes.js", "neighbours.js", "pointer.js",
-    "help.js", "address.js", "page.js",
+    "help.js", "address.js", "host.js", "page.js",
 )  # fmt: skip
 """Scripts of the page, which share one scope; the last one starts the page."""
+
+FOR_HOST = re.compile(r".*// with a host map\n")
+"""Lines of scripts that call ``host.js``; pages of plans without copies have neither."""
 
 
 class Limit(NamedTuple):
@@ -79,11 +82,14 @@ def page_of(
         "fitted": opened is not None,
         "plans": list(models),
     }
+    has_host = any("host_bytes" in model for model in models)
+    scripts = "\n".join(_template(name) for name in SCRIPTS if has_host or name != "host.js")
     parts = {
         "title": html.escape(title),
-        "style": _template("page.css"),
+        "style": _template("page.css") + (_template("host.css") if has_host else ""),
+        "host": _template("host.html") if has_host else "",
         "content": _embedded(content),
-        "script": "\n".join(_template(name) for name in SCRIPTS),
+        "script": scripts if has_host else FOR_HOST.sub("", scripts),
     }
     pieces = re.split(r"@(\w+)@", _template("page.html"))
     pieces[1::2] = [parts[name] for name in pieces[1::2]]

@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, get_args
 
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph, Node, Phase, Value
+from graphc.ir.host_copies import original
 from graphc.ir.types import align
 from graphc.plans.memory_plan import RARE, Buffer, How, Kind, MemoryPlan
 from graphc.plans.names import spans
@@ -53,6 +54,11 @@ def kinds_of(*plans: MemoryPlan) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if kind not in RARE or kind in there)
 
 
+def arena_kinds(*plans: MemoryPlan) -> tuple[Kind, ...]:
+    """Return the kinds of `kinds_of` that buffers in the arena have."""
+    return tuple(kind for kind in kinds_of(*plans) if kind != "host")
+
+
 def page_model(
     plan: MemoryPlan, label: str, clock: Clock | None = None, kinds: Sequence[Kind] = KINDS
 ) -> dict[str, Any]:
@@ -78,6 +84,7 @@ def page_model(
         "clock": clock.source,
         "nodes": _nodes(graph, texts, clock),
         "exchanges": _exchanges(graph, clock),
+        **(_on_host(plan, clock) if plan.host_bytes else {}),
         "values": _values(plan),
         "outputs": _outputs(graph),
         "texts": list(texts),  # last, because the columns above fill the table
@@ -85,8 +92,7 @@ def page_model(
 
 
 def _buffers(plan: MemoryPlan, listed: Sequence[Kind]) -> dict[str, Any]:
-    """Return the columns of all buffers. Those on the host have no bytes, as the page shows the
-    arena.
+    """Return the columns of all buffers.
 
     `kind` is the kind at step `first`. `turns` maps a buffer to its later kinds, as pairs of the
     first node and the kind from that node. `slots` holds the names of the values of slots.
@@ -95,7 +101,7 @@ def _buffers(plan: MemoryPlan, listed: Sequence[Kind]) -> dict[str, Any]:
     by_kind, names = [spans(plan, buffer) for buffer in plan.buffers], plan.graph.names
     return {
         "offset": [buffer.offset for buffer in plan.buffers],
-        "bytes": [buffer.bytes if buffer.kind != "host" else 0 for buffer in plan.buffers],
+        "bytes": [buffer.bytes for buffer in plan.buffers],
         "first": [buffer.lifetime.first for buffer in plan.buffers],
         "last": [plan.lifetime_end(buffer) for buffer in plan.buffers],
         "kind": [kinds[found[0].kind] for found in by_kind],
@@ -112,9 +118,47 @@ def _nodes(graph: Graph, texts: Table[str], clock: Clock) -> dict[str, list[Any]
     return {
         "scope": [texts.number(node.scope) for node in graph.nodes],
         "op": [texts.number(node.op.title(node.attributes)) for node in graph.nodes],
-        "phase": [PHASES.index(node.phase) for node in graph.nodes],
+        "phase": [PHASES.index(phase) for phase in phases(graph)],
         "seconds": [_digits(seconds) for seconds in clock.seconds],
     }
+
+
+def phases(graph: Graph) -> list[Phase]:
+    """Return the phase of each node; that of a copy to or from the host is the pass it runs in.
+
+    Nodes of copies have the phase of the value's producer, although values return in another pass.
+    """
+    found: list[Phase] = []
+    last: Phase = "forward"
+    for node in graph.nodes:
+        if node.host_copy is None and node.phase != "update":
+            last = "forward" if node.phase == "forward" else "gradient"
+        found.append(node.phase if node.host_copy is None else last)
+    return found
+
+
+def _on_host(plan: MemoryPlan, clock: Clock) -> dict[str, Any]:
+    """Return the bytes of host memory, and the columns of all copies.
+
+    ``node`` starts a copy to ``to``, and ``arrival`` waits for it, ``stall`` seconds. ``source`` is
+    the value that is copied, ``result`` the copy, and ``original`` the value copied to the host.
+    """
+    graph, numbers = plan.graph, {value: i for i, value in enumerate(plan.graph.values)}
+    arrivals = {node.host_copy: node for node in graph.nodes if node.awaited}
+    copies = [(copy, graph.nodes[copy.node]) for copy in clock.copies]
+    columns = {
+        "node": [copy.node for copy, _ in copies],
+        "arrival": [graph.position[arrivals[node]] for _, node in copies],
+        "to": [copy.to for copy, _ in copies],
+        "bytes": [copy.bytes for copy, _ in copies],
+        "begin": [_digits(copy.start) for copy, _ in copies],
+        "seconds": [_digits(copy.end - copy.start) for copy, _ in copies],
+        "stall": [_digits(copy.stall) for copy, _ in copies],
+        "source": [numbers[node.inputs[0]] for _, node in copies],
+        "result": [numbers[arrivals[node].output] for _, node in copies],
+        "original": [numbers[original(node.output)] for _, node in copies],
+    }
+    return {"host_start": plan.host_start, "host_bytes": plan.host_bytes, "host_copies": columns}
 
 
 def _exchanges(graph: Graph, clock: Clock) -> dict[str, list[Any]]:
@@ -182,16 +226,29 @@ def aligned_bytes(plan: MemoryPlan, buffer: Buffer) -> int:
 
 
 def live_by_kind(plan: MemoryPlan) -> list[dict[Kind, int]]:
-    """Return the live bytes of each kind at each step, aligned; they sum to `live_profile`."""
+    """Return the live bytes of each kind in the arena at each step, aligned.
+
+    They sum to `live_profile`.
+    """
     changes: list[dict[Kind, int]] = [{} for _ in range(len(plan.live_profile) + 1)]
     for buffer in plan.arena_buffers:
         size = aligned_bytes(plan, buffer)
         for first, last, kind in spans(plan, buffer):
             for step, change in (first, size), (last, -size):
                 changes[step][kind] = changes[step].get(kind, 0) + change
-    live: dict[Kind, int] = dict.fromkeys(kinds_of(plan), 0)
+    live: dict[Kind, int] = dict.fromkeys(arena_kinds(plan), 0)
     found = []
     for at_node in changes[:-1]:
         live = {kind: size + at_node.get(kind, 0) for kind, size in live.items()}
         found.append(live)
     return found
+
+
+def host_profile(plan: MemoryPlan) -> list[int]:
+    """Return the live bytes of host memory at each step, aligned."""
+    change = [0] * (len(plan.live_profile) + 1)
+    for buffer in plan.buffers:
+        if buffer.kind == "host":
+            change[buffer.lifetime.first] += aligned_bytes(plan, buffer)
+            change[plan.lifetime_end(buffer)] -= aligned_bytes(plan, buffer)
+    return list(itertools.accumulate(change[:-1]))

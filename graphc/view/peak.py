@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from graphc.ir.graph import Node, State, Value
+from graphc.ir.host_copies import copied_values
 from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan
@@ -20,8 +21,7 @@ from graphc.plans.names import (
     node_at,
     node_label,
 )
-from graphc.view.aliases import Aliases, is_forward
-from graphc.view.explain import BEHIND
+from graphc.view.aliases import BEHIND, Aliases, is_forward
 from graphc.view.page_model import live_by_kind
 
 KEPT = 40
@@ -135,6 +135,13 @@ def explain_kept(plan: MemoryPlan) -> list[str]:
         f"The forward pass saves {count(len(kept.values), 'value')}, {together}, for the "
         f"gradient and recomputation (recompute={plan.recompute})."
     ]
+    copied = copied_values(plan.graph)
+    if copied:
+        size = format_bytes(sum(value.type.bytes for value in copied))
+        told.append(
+            f"{count(len(copied), 'value')} of {size} are copied to the host. If fetched for "
+            "later nodes, they are listed as the results of arrivals."
+        )
     for value in kept.values[:KEPT]:
         first, last = (node_at(plan, step) for step in (value.first_node, value.last_node))
         readers = f"for {first}" if first == last else f"for {first} to {last}"

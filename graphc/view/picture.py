@@ -22,9 +22,9 @@ except ImportError as error:
 
 from graphc.ir.types import format_bytes
 from graphc.plans.html_form import COLOURS
-from graphc.plans.memory_plan import Kind, MemoryPlan
+from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan
 from graphc.plans.names import kind_label, spans
-from graphc.view.page_model import kinds_of, live_by_kind
+from graphc.view.page_model import arena_kinds, kinds_of, live_by_kind
 
 LIGHTNESS = (1.0, 0.93, 1.07)
 
@@ -50,19 +50,28 @@ DOTS_PER_INCH = 160
 
 
 def plan_picture(plan: MemoryPlan, title: str) -> bytes:
-    """Return a PNG of arena address by node, above the curve of live bytes with its peak."""
+    """Return a PNG of arena address by node, above the curve of live bytes with its peak.
+
+    A plan with copies to the host has a map of host memory between them.
+    """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         figure = Figure(figsize=(9, 6))
         figure.suptitle(title, x=0.105, y=0.975, ha="left", fontsize=12, fontweight="bold")
-        addresses, live = figure.subplots(
-            2, 1, sharex=True,
-            gridspec_kw={"height_ratios": (3.2, 1), "hspace": 0.09, "left": 0.105, "right": 0.985,
+        heights = (3.2, 1.1, 1) if plan.host_bytes else (3.2, 1)
+        addresses, *on_host, live = figure.subplots(
+            len(heights), 1, sharex=True,
+            gridspec_kw={"height_ratios": heights, "hspace": 0.09, "left": 0.105, "right": 0.985,
                          "top": 0.885, "bottom": 0.085},
         )  # fmt: skip
-        _draw_map(addresses, plan)
+        _draw_map(addresses, plan, plan.arena_buffers, 0, plan.arena_bytes)
+        addresses.set_ylabel("arena address")
+        for axes in on_host:
+            buffers = [buffer for buffer in plan.buffers if buffer.kind == "host"]
+            _draw_map(axes, plan, buffers, plan.host_start, plan.host_bytes, TICKS // 2)
+            axes.set_ylabel("host address")
         _draw_live(live, plan)
-        there = {span.kind for buffer in plan.arena_buffers for span in spans(plan, buffer)}
+        there = {span.kind for buffer in plan.buffers for span in spans(plan, buffer)}
         present = [kind for kind in kinds_of(plan) if kind in there]
         _legend(figure, present, 0.098, 0.945)
         return _png(figure)
@@ -76,31 +85,39 @@ def _legend(figure: Figure, kinds: Sequence[Kind], left: float, top: float) -> N
     )  # fmt: skip
 
 
-def _draw_map(axes: Axes, plan: MemoryPlan) -> None:
+def _draw_map(
+    axes: Axes,
+    plan: MemoryPlan,
+    buffers: Sequence[Buffer],
+    start: int,
+    size: int,
+    ticks: int = TICKS,
+) -> None:
+    """Draw the buffers of a memory of `size` bytes, whose first offset is `start`."""
     corners, colours, edges = [], [], []
-    steps, arena = len(plan.live_profile), max(1, plan.arena_bytes)
-    for buffer in plan.arena_buffers:
-        low, high = buffer.offset, buffer.offset + buffer.bytes
+    steps = len(plan.live_profile)
+    for buffer in buffers:
+        low = buffer.offset - start
+        high = low + buffer.bytes
         for left, right, kind in spans(plan, buffer):
             corners.append(((left, low), (right, low), (right, high), (left, high)))
             colours.append(SHADES[kind][buffer.index % len(LIGHTNESS)])
-            is_large = min((right - left) / steps, (high - low) / arena) >= BORDERED
+            is_large = min((right - left) / steps, (high - low) / max(1, size)) >= BORDERED
             edges.append(BORDERS[kind] if is_large else colours[-1])
     # The line keeps rectangles thinner than a pixel visible.
     axes.add_collection(
         PolyCollection(corners, facecolors=colours, edgecolors=edges, linewidth=0.3)
     )
     axes.set_xlim(0, steps)
-    axes.set_ylim(0, arena)
-    axes.set_ylabel("arena address")
-    _byte_axis(axes, plan.arena_bytes)
+    axes.set_ylim(0, max(1, size))
+    _byte_axis(axes, size, ticks)
 
 
 def _draw_live(axes: Axes, plan: MemoryPlan) -> None:
     steps = list(range(len(plan.live_profile) + 1))
     profile = [*plan.live_profile, plan.live_profile[-1]]
     by_kind, below = live_by_kind(plan), [0] * len(steps)
-    for kind in kinds_of(plan):
+    for kind in arena_kinds(plan):
         sizes = [step[kind] for step in (*by_kind, by_kind[-1])]
         above = [low + size for low, size in zip(below, sizes, strict=True)]
         axes.fill_between(steps, below, above, step="post", color=COLOURS[kind], linewidth=0)
@@ -123,7 +140,7 @@ def _draw_live(axes: Axes, plan: MemoryPlan) -> None:
 def compare_picture(plans: Sequence[tuple[str, MemoryPlan]], title: str) -> bytes:
     """Return a PNG with one bar per plan: live bytes at the peak by kind, and unused arena bytes.
 
-    The parts of a bar sum to the arena size.
+    The parts of a bar sum to the arena size; bytes on the host are written beside it.
     """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -131,7 +148,7 @@ def compare_picture(plans: Sequence[tuple[str, MemoryPlan]], title: str) -> byte
         figure = Figure(figsize=(9, tall))
         axes = figure.add_axes((0.24, 0.6 / tall, 0.73, 0.42 * len(plans) / tall))
         figure.suptitle(title, x=0.02, y=1 - 0.12 / tall, ha="left", fontsize=12, fontweight="bold")
-        _legend(figure, kinds_of(*(plan for _, plan in plans)), 0.013, 1 - 0.36 / tall)
+        _legend(figure, arena_kinds(*(plan for _, plan in plans)), 0.013, 1 - 0.36 / tall)
         for row, (_, plan) in enumerate(plans):
             left = 0
             for kind, size in peak_bytes_by_kind(plan).items():
@@ -141,14 +158,16 @@ def compare_picture(plans: Sequence[tuple[str, MemoryPlan]], title: str) -> byte
             if spare > 0:
                 axes.barh(row, spare, left=left, facecolor="none", edgecolor=QUIET, hatch="////",
                           linewidth=0.5, height=0.68)  # fmt: skip
+            host = f" + {format_bytes(plan.host_bytes)} on the host" if plan.host_bytes else ""
             axes.annotate(
-                f"{format_bytes(plan.arena_bytes)}", (max(left, plan.arena_bytes), row),
+                f"{format_bytes(plan.arena_bytes)}{host}", (max(left, plan.arena_bytes), row),
                 xytext=(5, 0), textcoords="offset points", va="center", fontsize=9,
             )  # fmt: skip
         axes.set_yticks(range(len(plans)), [label for label, _ in plans])
         axes.invert_yaxis()
         largest = max((plan.arena_bytes for _, plan in plans), default=1)
-        axes.set_xlim(0, largest * 1.13)
+        has_host = any(plan.host_bytes for _, plan in plans)
+        axes.set_xlim(0, largest * (1.4 if has_host else 1.13))
         axes.set_xlabel("bytes of the arena: live at the peak by kind; hatched, not used there")
         _byte_axis(axes, largest, which="x")
         return _png(figure)

@@ -1,10 +1,16 @@
 """Small plans that hold every kind of buffer and every way to get bytes."""
 
 import functools
+import random
+
+import pytest
+from plans.with_copies import randomly_copied
 
 import graphc as g
 from graphc.ir.device import find_device
+from graphc.ir.host_link import HostLink
 from graphc.models import densenet121, gpt2, lstm, mlp, resnet, unet
+from graphc.remat import budget as budgets
 
 SMALL_RESNET = {"units": (1, 2, 1, 1), "batch": 8, "image": 64, "classes": 10}
 
@@ -71,3 +77,43 @@ UNEVEN = (
     "gpt2", "gpt2 in micro-batches", "gpt2 on a GPU", "densenet", "densenet, recursive", "unet",
     "lstm, recursive", "resnet on a GPU",
 )  # fmt: skip
+
+
+@functools.cache
+def without_copies():
+    """A plan within a budget that needs no copies, of the network of `with_copies`."""
+    return _within(1.0)
+
+
+@functools.cache
+def with_copies():
+    """A plan that copies values to the host, planned for a fast link.
+
+    By the model of the views, with the link of a CPU, its copies cause stalls.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budgets, "host_link", lambda device: HostLink(2e11, 2e11))
+        return _within(0.3, host_budget="1GiB")
+
+
+def _within(part, **options):
+    def plan(**more):
+        network = mlp(layers=6, hidden=32, inputs=16, batch=256)
+        return g.plan(network, optimizer=g.optim.SGD(), **more)
+
+    most = plan().arena_bytes
+    least = plan(budget=most).bound_bytes
+    return plan(budget=least + int(part * (most - least)), **options)
+
+
+@functools.cache
+def copied_at_random(network, seed):
+    """A plan whose values, inputs and states are copied at random nodes, some several times."""
+    return randomly_copied(planned(network), random.Random(seed), 8)
+
+
+COPIED = [("mlp", 1), ("lstm", 2), ("resnet", 3)]
+
+
+def all_with_copies():
+    return [with_copies(), *(copied_at_random(*each) for each in COPIED)]

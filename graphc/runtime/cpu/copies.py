@@ -11,6 +11,7 @@ import functools
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,10 @@ class Concurrent:
     def ends(self, node: Node) -> Call:
         """Return a function that waits for a copy. It raises `GraphcError` if the copy failed."""
         return self._tickets[node].wait
+
+    def spans(self) -> dict[Node, tuple[int, int]]:
+        """Return the start and end of the last run of each copy, in nanoseconds."""
+        return {node: ticket.span for node, ticket in self._tickets.items()}
 
     def begin_step(self) -> None:
         """Wait for copies of an earlier step that was interrupted, and expect further ones.
@@ -109,6 +114,8 @@ class _Ticket:
         self.what, self.copy = what, copy
         self.is_done = False
         self.error: BaseException | None = None
+        self.span = (0, 0)
+        """The start and end of the copy in nanoseconds, by `time.perf_counter_ns`."""
         self._signal = threading.Lock()  # released by the thread when the copy is done
 
     def open(self) -> None:
@@ -118,10 +125,12 @@ class _Ticket:
 
     def run(self) -> None:
         """Copy, and wake up the thread that waits."""
+        begin = time.perf_counter_ns()
         try:
             self.copy()
         except BaseException as error:
             self.error = error
+        self.span = begin, time.perf_counter_ns()
         self.is_done = True
         if self._signal.locked():
             self._signal.release()

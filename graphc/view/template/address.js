@@ -15,6 +15,7 @@ function fragment() {
   const { t0, t1, a0, a1 } = view;
   if (plans.length > 1 && isFitted !== content.fitted) found.set("axes", isFitted ? "own" : "all");
   if (!isWhole()) found.set("zoom", [t0, t1, a0, a1].join(" "));
+  if (!isHostWhole()) found.set("host", hostAddresses().join(" "));  // with a host map
   return found.toString();
 }
 
@@ -45,5 +46,6 @@ function readAddress() {
     look(...zoom);
   } else if (isFitted) showThisPlan();
   else showWhole();
+  readHost(given.get("host"));  // with a host map
   if (given.get("beside") === "yes" && plans.length > 1) showAll(true);
 }

@@ -152,6 +152,7 @@ function drawCurve(canvas, plan, view, most, shown, colours) {
     let bottom = 0;
     plan.liveByKind.forEach((live, kind) => {
       if (!shown[kind]) return;
+      if (plan.content.kinds[kind] === "host") return;  // with a host map
       const size = live[best] / most * height;
       context.fillStyle = colours.css[kind];
       context.fillRect(x, height - bottom - size, 1, size);

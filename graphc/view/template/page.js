@@ -34,6 +34,7 @@ const highest = () => (isFitted ? withLimit(Math.max(1, plan.live_bytes), [plan]
 
 function showWhole() {
   isFitted = false;
+  lookAtHost();  // with a host map
   Object.assign(view, { t0: 0, t1: span(view.axis), a0: 0, a1: height });
   redraw();
 }
@@ -45,6 +46,7 @@ function resetZoom() {
 
 function showThisPlan() {
   isFitted = true;
+  lookAtHost();  // with a host map
   look(0, plan.edges[view.axis][plan.steps], 0, ownHeight());
 }
 
@@ -77,6 +79,7 @@ function move(across, up) {
 
 // Shows a buffer in the middle of the map, with its surroundings.
 function moveTo(buffer) {
+  if (isOnHost(plan, buffer)) return moveToHost(buffer);  // with a host map
   const edges = plan.edges[view.axis], { offset, bytes, first, last } = plan.buffers;
   const begin = edges[first[buffer]], end = edges[last[buffer]];
   const times = Math.max((end - begin) * 0.75, span(view.axis) / 200);
@@ -126,6 +129,7 @@ function draw() {
   drawBytes(element("addresses"), view.a0, view.a1, "arena address", colours);
   drawBytes(element("sizes"), 0, highest(), "live", colours);
   drawTimes(element("times"), view, plan.clock, colours);
+  drawHost();  // with a host map
   hoverAgain();
   drawOver();
   Object.assign(element("map").dataset, view, {
@@ -140,6 +144,7 @@ function drawOver() {
   if (selected) outlined.push({ buffer: selected.buffer, colour: colours.mark });
   const steps = [{ step: pointerStep, colour: colours.quiet }, { step: moment, colour: colours.mark }];
   const lines = steps.filter(({ step }) => step !== null);
+  drawHostOver(outlined, lines);  // with a host map
   drawMarks(element("marks"), plan, view, outlined, lines, colours);
   drawPeak(element("live-marks"), plan, view, highest(), lines, colours);
   drawLimit(element("marks"), view.a0, view.a1, plan.limit, colours);
@@ -148,6 +153,7 @@ function drawOver() {
 
 // Returns true if the view shows the complete axes.
 function isWhole() {
+  if (!isHostWhole()) return false;  // with a host map
   const { t0, t1, a0, a1 } = view;
   const [time, bytes] = isFitted ? [plan.edges[view.axis][plan.steps], ownHeight()] : [span(view.axis), height];
   return !t0 && !a0 && t1 === time && a1 === bytes;
@@ -169,6 +175,7 @@ function showPlan(number) {
   const value = same === undefined ? -1 : plan.values.same.indexOf(same);
   select(value < 0 ? null : { buffer: plan.values.buffer[value], value });
   showExchanges();
+  showHost();  // with a host map
   fillSummary();
   fillKinds();
   fillMoment();
@@ -324,6 +331,7 @@ function listenToButtons() {
   element("all").append(...plans.map((each, number) => {
     const button = make("button"), title = make("div", `${each.label} `);
     title.append(make("span", `arena ${formatBytes(each.arena_bytes)}, peak live bytes ${formatBytes(each.live_bytes)}`));
+    if (each.host) title.lastChild.append(`, host memory ${formatBytes(each.host_bytes)}`);  // with a host map
     button.append(title, make("canvas"));
     button.setAttribute("aria-label", `show ${title.textContent}`);
     button.addEventListener("click", () => showPlan(number));

@@ -72,6 +72,7 @@ function describe(buffer, value) {
   rows.push(["kind", content.kind_labels[plan.kindOf(buffer, value)]],
     ["buffer", `${formatBytes(bytes[buffer])}, nodes ${first[buffer]} to ${last[buffer] - 1}`],
     ["address", `${hex(offset[buffer])} to ${hex(end)}`]);
+  describeCopies(rows, buffer, value);  // with a host map
   return rows;
 }
 
@@ -105,6 +106,7 @@ function related(buffer, value) {
     ...listed("part of", one(plan.whole(value))),
     ...listed("recomputed copies", copies.map(withNode)),
     ...listed("copy of", one(plan.values.copy_of[value])),
+    ...relatedCopies(value),  // with a host map
     ...inBuffer,
   ];
 }

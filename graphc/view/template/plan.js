@@ -13,6 +13,7 @@ class Plan {
   constructor(model, content) {
     Object.assign(this, model);
     this.content = content;
+    this.isHost = false;  // with a host map
     this.steps = Math.max(1, model.nodes.op.length);
     const nodes = Float64Array.from({ length: this.steps + 1 }, (_, step) => step);
     this.edges = { node: nodes, seconds: this.addUpSeconds() };
@@ -25,6 +26,7 @@ class Plan {
     this.findPasses();
     this.indexLifetimes();
     this.addUpKinds();
+    addHost(this);  // with a host map
   }
 
   // Returns the start of each step and the end of the last one, in seconds of the clock.
@@ -153,6 +155,7 @@ class Plan {
   indexLifetimes() {
     const { first, last } = this.buffers;
     this.order = Uint32Array.from(first.keys()).sort((a, b) => first[a] - first[b] || a - b);
+    this.order = this.order.filter(buffer => isOnHost(this, buffer) === this.isHost);  // with a host map
     this.latest = new Float64Array(Math.ceil(this.order.length / BLOCK));
     this.order.forEach((buffer, rank) => {
       const block = Math.floor(rank / BLOCK);
@@ -320,6 +323,7 @@ class Plan {
       part: `computed in place as a part of ${other}`,
       state: other ? `at the address of the state ${other}` : "in the region of states",
     }[this.how(value)];
+    if (isCopied(this, value)) return `${copyWords(this, value)}; ${told}`;  // with a host map
     const node = this.values.node[value];
     if (node < 0 || this.content.phases[this.nodes.phase[node]] !== "mirror") return told;
     return `recomputed${copies[value] < 0 ? "" : `, a copy of ${name[copies[value]]}`}; ${told}`;

@@ -131,6 +131,7 @@ function listenToPointer() {
     const at = exchangeUnder(event), value = at < 0 ? -1 : plan.written[plan.exchanges.node[at]];
     if (value >= 0) goTo(plan.values.buffer[value], value);
   });
+  listenToHost();  // with a host map
   for (const place of [map, curve, exchanges]) {
     place.addEventListener("pointerleave", () => { leave(); drawOver(); });
   }
