@@ -4,6 +4,7 @@ The name of a library is a digest of its text, the compiler and its flags. Libra
 has loaded for 30 days are removed.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -48,5 +49,6 @@ def remove_old() -> None:
     """Remove files that no test has used for long."""
     oldest = time.time() - SECONDS_KEPT
     for path in FOLDER.iterdir():
-        if path.stat().st_mtime < oldest:
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another worker may rename or remove it
+            if path.stat().st_mtime < oldest:
+                path.unlink()
