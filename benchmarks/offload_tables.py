@@ -43,8 +43,8 @@ def offload(content: dict[str, Any]) -> str:
 
 def host_states(content: dict[str, Any]) -> str:
     """Bytes and modeled steps with the moments of AdamW on the device and on the host."""
-    head = "device", "precision", "micro-batches", "arena GiB", "moments on the host", "GiB there"
-    lines = [(*head, "step ms", "moments on the host", "stalls")]
+    head = "device", "precision", "micro-batches", "arena GiB", "with host states", "host GiB"
+    lines = [(*head, "step ms", "with host states", "of it stalls")]
     for row in content["rows"]:
         name = row["device"], row["precision"], str(row["accumulate"])
         sizes = (row[key] for key in ("device_arena_bytes", "host_arena_bytes", "host_bytes"))
