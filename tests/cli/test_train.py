@@ -48,9 +48,14 @@ def test_training_on_digits_reaches_its_accuracy(capsys, tmp_path, model, percen
     assert "arena" in last
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize(
-    ("model", "epochs"), [("mlp", "10"), pytest.param("conv", "4", marks=pytest.mark.slow)]
+    ("model", "epochs", "precision"),
+    [
+        ("mlp", "10", "bf16"),
+        pytest.param("mlp", "10", "fp16", marks=pytest.mark.slow),
+        pytest.param("conv", "4", "bf16", marks=pytest.mark.slow),
+        pytest.param("conv", "4", "fp16", marks=pytest.mark.slow),
+    ],
 )
 def test_sixteen_bits_reach_the_same_accuracy(capsys, model, epochs, precision):
     pytest.importorskip("sklearn", reason="scikit-learn carries the digits")

@@ -39,6 +39,7 @@ def test_python_block_prints_what_is_shown():
     assert (done.returncode, done.stdout) == (0, shown), done.stderr
 
 
+@pytest.mark.slow
 def test_whether_it_fits_is_what_plan_prints(capsys):
     command, first, last = re.search(r"\$ graphc (plan .*)\n(.*)\n\.\.\.\n(.*)\n", README).groups()
     assert main(command.split()) == 0
