@@ -116,7 +116,7 @@ class Offloading:
 
     def _wait(self, copy: HostCopy) -> str:
         if not copy.timed.stall:
-            return "No node waits for it."
+            return "The step does not stall for it."
         name = node_of(self._plan, copy.arrival)
         return f"The step stalls {copy.timed.stall:.2g} seconds for it, at {name}."
 

@@ -180,6 +180,7 @@ def test_a_table_of_any_sizes_cuts_no_figure(size):
     plan = SimpleNamespace(
         allocate="inplace", recomputation=again, feature_map_bytes=size, arena_bytes=size,
         live_bytes=size, planning_seconds=1234.5, streams=SimpleNamespace(speedup=12.345),
+        host_bytes=0,
     )  # fmt: skip
     console = Console(width=80, file=io.StringIO())
     console.print(_table([Row("budget 123456789012345678B", plan)]))

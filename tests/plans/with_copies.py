@@ -25,7 +25,7 @@ def begin_of(graph, value):
 
 
 def may_leave(plan, value):
-    """Whether the elements of a value have bytes of their own."""
+    """Return True if the elements of a value have bytes of their own."""
     strides = plan.placements[value].strides or ()
     return all(stride or n == 1 for n, stride in zip(value.shape, strides, strict=False))
 

@@ -188,7 +188,7 @@ def test_explain_tells_when_a_value_leaves_and_returns(plan):
                 assert f"It writes {names[arrival.output]}; " in text
                 assert first in text
         assert text.count("The step stalls") == sum(bool(copy.stall) for copy in own)
-        assert text.count("No node waits") == sum(not copy.stall for copy in own)
+        assert text.count("does not stall for it") == sum(not copy.stall for copy in own)
         assert "Nothing of it is copied" not in text
         facts = value_facts(plan, value)["host_copies"]
         assert [fact["first_node"] for fact in facts] == [copy.node for copy in own]

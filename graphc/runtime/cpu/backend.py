@@ -122,6 +122,8 @@ class CpuBackend:
                     self._update()
         except BaseException:
             self._lane.stopped()
+            if self._beside is not None:  # a copy may write what a program of this arena uses next
+                self._beside.settle()
             raise
         if self._beside is not None:
             self._beside.end_step()

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import GraphcError
+from graphc.errors import ArenaError, GraphcError
 from graphc.ir.graph import Node
 from graphc.ir.op import Lane
 
@@ -159,9 +159,15 @@ class _Worker:
         weakref.finalize(self, self._queue.put, None).atexit = False
 
     def start(self, ticket: _Ticket) -> None:
-        """Enqueue a copy."""
+        """Enqueue a copy; raises `ArenaError` if no thread can be started for it."""
         if self._thread.ident is None:
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                raise ArenaError(
+                    f"no thread for copies between device and host could be started: {error}; end "
+                    "other threads or processes, or plan without host_budget and host_states"
+                ) from None
         ticket.open()
         self._queue.put(ticket)
 

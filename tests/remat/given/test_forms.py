@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 from cli.running import run
-from offload import steps_as_data
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
@@ -124,6 +123,37 @@ def test_nodes_without_outputs_run_if_they_are_pinned():
     nodes[1]["inputs"] = []
     with pytest.raises(ProblemError, match="expected at least one output or pinned node"):
         parse_problem({"nodes": nodes})
+
+
+def steps_as_data(steps):
+    """Return the steps of a planner as a problem in the format of `graphc remat`.
+
+    Values that no step computes are left out.
+    """
+    names = {}
+    for step, outputs in enumerate(steps.outputs):
+        names |= {value: [step, index] for index, value in enumerate(outputs)}
+    nodes = []
+    for step, inputs in enumerate(steps.inputs):
+        known = [value for value in inputs if value in names]
+        outputs = steps.outputs[step]
+        nodes.append(
+            {
+                "id": step,
+                "cost": steps.cost[step],
+                "bytes": [steps.bytes[value] for value in outputs],
+                "inputs": [names[value] for value in known],
+                "workspace": steps.workspace[step],
+                "overwrites": [
+                    [outputs.index(output), known.index(operand)]
+                    for output, operand in steps.overwrites[step]
+                    if operand in known
+                ],
+                "pinned": step in steps.once and not outputs,
+            }
+        )
+    live_out = [names[value] for value in sorted(steps.live_out) if value in names]
+    return {"nodes": nodes, "outputs": live_out, "boundary": steps.runs[0].boundary}
 
 
 def network_as_data():

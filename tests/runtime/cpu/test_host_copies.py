@@ -1,11 +1,13 @@
 """Copies to host memory on two threads: overlap, failures, interruptions, forks, memory."""
 
 import gc
+import os
 import random
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,6 +157,8 @@ def test_copies_of_an_interrupted_step_end_before_the_next(plain, plan, at):
     calls[at] = interrupt
     with pytest.raises(KeyboardInterrupt):
         program.step(fed(plan, 7))
+    # A program of another size in the same arena could run next.
+    assert not any(each._signal.locked() and not each.is_done for each in tickets(program))
     calls[at] = call
     program.reset()
     losses = [program.step(fed(plan, step))["loss"].tobytes() for step in range(2)]
@@ -225,6 +229,8 @@ def test_programs_in_one_arena_have_their_own_host_memory():
         assert losses[0] == losses[1]
 
 
+ROOT = Path(__file__).parents[3]
+
 STEPS = """
 import gc
 import random
@@ -254,6 +260,10 @@ print(tracemalloc.get_traced_memory()[1] - before)
 
 def test_nothing_is_allocated_in_a_step():
     """In a process of its own, as in tests/runtime/test_program.py; an array has 100 KiB."""
-    done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True)
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 16 * 2**10
