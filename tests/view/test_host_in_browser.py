@@ -37,7 +37,7 @@ def expected(row, axis):
 
 
 def filled(screen, row):
-    """Where a row is filled, in times of the view's axis."""
+    """The ranges in which a row is filled, in times of the view's axis."""
     t0, t1, _, _ = screen.view()
     width, height = screen.size(row)
     (line,) = screen.pixels(row, 0, height - 2, width, 1)  # below the texts
