@@ -18,6 +18,8 @@ FAST = HostLink(2e11, 2e11)
 """A link that is fast enough for small networks: a copy takes about as long as a node."""
 
 QUICK = ("gpt2",)
+OTHERS = [name for name in MODELS if name not in (*QUICK, "resnet")]
+"""The step of this ResNet needs hardly more than its states, so no budget is between the two."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +44,7 @@ def seconds(plan):
     return model_copies(plan, link=FAST).seconds
 
 
-@pytest.mark.parametrize("name", parameters(QUICK, [name for name in MODELS if name not in QUICK]))
+@pytest.mark.parametrize("name", parameters(QUICK, OTHERS))
 @pytest.mark.parametrize("part", [0.6, 0.3])
 def test_copies_are_within_both_budgets_and_save_time(name, part):
     try:
@@ -61,7 +63,7 @@ def test_copies_are_within_both_budgets_and_save_time(name, part):
 
 
 @pytest.mark.parametrize(
-    "name", parameters(("gpt2", "densenet121"), ("unet", "lstm", "resnet", "bert"))
+    "name", parameters(("gpt2", "densenet121"), ("unet", "lstm", "preact_resnet", "bert"))
 )
 def test_copies_change_no_bit(name):
     found, _ = planned(name, 0.4, host_budget="1GiB")
