@@ -22,7 +22,7 @@ from graphc.errors import GraphcError, GraphError, OptionError
 from graphc.files import write_atomically
 from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
-from graphc.ir.links import host_link, links_of
+from graphc.ir.links import links_of
 from graphc.ir.names import check_name
 from graphc.ir.text import format_graph
 from graphc.ir.types import format_bytes
@@ -350,9 +350,7 @@ def _with_exchanges_beside(graph: Graph, compilation: Compilation) -> Graph:
 def _with_state_copies_beside(graph: Graph, compilation: Compilation) -> Graph:
     options = compilation.options
     allocation, goal = compilation.allocation(graph), _goal_of_repeats(compilation)
-    return compilation.keep(
-        overlap_state_copies(allocation, options.cost_model, host_link(options.planned_for), goal)
-    )
+    return compilation.keep(overlap_state_copies(allocation, options.cost_model, goal))
 
 
 def _allocated(graph: Graph, compilation: Compilation) -> MemoryPlan:

@@ -1,4 +1,4 @@
-"""graphc profile: measure the ops of a model's step on this machine, for use in planning."""
+"""graphc profile: measure a step's ops and the link to host memory here, for use in planning."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from graphc.cli.arguments import add_recipe, check_writable
+from graphc.cli.arguments import add_options, add_recipe, check_writable
 from graphc.cli.models import add_model
 from graphc.cli.plans import DEFAULT, plan_from_arguments
 from graphc.cli.terminal import Console, say
 from graphc.errors import whole_number
 from graphc.ir.device import Device
+from graphc.ir.host_link import HostLink
+from graphc.options import PlanOptions
 from graphc.plans.costs import MeasuredCosts
 from graphc.runtime.profile import REPEAT, profile
 
@@ -25,6 +27,7 @@ def add(commands: Commands) -> None:
     """Register the command."""
     parser = commands.add_parser("profile", help="measure op times; --costs plans with them")
     add_model(parser)
+    add_options(parser, PlanOptions, ("device",))
     add_recipe(parser, DEFAULT, ("none",))
     parser.add_argument(
         "--repeat", type=int, default=REPEAT, metavar="N",
@@ -44,8 +47,17 @@ def run(options: argparse.Namespace) -> None:
     memory_plan = plan_from_arguments(options)
     costs = profile(memory_plan, repeat)
     costs.write(options.output)
-    _show(costs, memory_plan.device)
+    if costs.measured:
+        _show(costs, memory_plan.device)
+    if costs.host_link is not None:
+        say(f"link to host memory: {_described(costs.host_link)}")
     say(f"{len(costs.measured)} kernels written to {options.output}")
+
+
+def _described(link: HostLink) -> str:
+    out, back = (f"{rate / 1e9:.3g} GB/s" for rate in (link.to_host, link.to_device))
+    ways = "at the same time" if link.both_ways else "one at a time"
+    return f"{out} out and {back} back, {ways}; {link.latency * 1e6:.3g} µs per copy"
 
 
 def _show(costs: MeasuredCosts, device: Device) -> None:

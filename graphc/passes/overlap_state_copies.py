@@ -44,13 +44,14 @@ LESS = (1.0, 0.97, 0.92, 0.8)
 
 
 def overlap_state_copies(
-    given: Allocation, costs: CostModel, link: HostLink, goal: Goal | None = None
+    given: Allocation, costs: CostModel, goal: Goal | None = None
 ) -> Allocation:
     """Return the graph with copies of states that overlap with other nodes.
 
     Returns `given` if the step would not be faster by the cost model, or if no order found keeps to
     the limit: the budget of a goal, else the arena of `given`, which only grows without a goal.
     """
+    link = costs.host_link
     steps = _Steps(given.graph, costs, link)
     if not steps.fetches and not steps.write_backs:
         return given

@@ -10,7 +10,8 @@ from statistics import median
 
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node
-from graphc.ir.links import links_of
+from graphc.ir.host_link import HostLink
+from graphc.ir.links import host_link, links_of
 from graphc.ir.types import Layout, contiguous_strides
 from graphc.plans.costs import MeasuredCosts, node_key
 from graphc.plans.exchange_times import exchange_seconds
@@ -69,6 +70,13 @@ class CostModel:
         ratio = self._op_ratios.get(node.op.name, self._ratio)
         return ratio * seconds(node, self.device, self.tf32)
 
+    @property
+    def host_link(self) -> HostLink:
+        """The link between the device and host memory: measured if available, else by the
+        architecture of the device."""
+        measured = self.measured.host_link if self.measured else None
+        return measured or host_link(self.device)
+
     @cached_property
     def _measured_seconds(self) -> Mapping[str, float]:
         entries = self.measured.measured if self.measured else ()
@@ -101,9 +109,12 @@ class CostModel:
         roofline = f"roofline of {self.device.name}"
         if self.measured is None:
             return roofline
-        name = self.measured.device["name"]
+        name, count = self.measured.device["name"], len(self.measured.measured)
+        link = ", host link measured" if self.measured.host_link else ""
+        if not count:
+            return roofline + link
         others = "" if name == self.device.name else f", others from the {roofline}"
-        return f"{len(self.measured.measured)} kernels measured on {name}{others}"
+        return f"{count} kernels measured on {name}{others}{link}"
 
 
 def recomputation(graph: Graph, costs: CostModel) -> Recomputation:

@@ -4,8 +4,10 @@
      "device": {"name": "cpu", "machine": "x86_64, 2 x ...", "numpy": "2.4.6",
                 "kernels": "native"},
      "measured": [{"key": "tanh(f32[64,10]) -> f32[64,10]", "op": "tanh", "seconds": 1.2e-05,
-                   "count": 3, "flops": 6400, "bytes": 5120}, ...]}
+                   "count": 3, "flops": 6400, "bytes": 5120}, ...],
+     "host_link": {"to_host": 2.4e10, "to_device": 2.5e10, "latency": 8e-06, "both_ways": true}}
 
+Rates of the link between device and host memory are in bytes per second; `host_link` is optional.
 `graphc.runtime.profile` measures the times; `graphc.plans.cost_model` derives node costs from them.
 """
 
@@ -21,12 +23,15 @@ from typing import Any
 from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.graph import Node
+from graphc.ir.host_link import HostLink
 from graphc.ir.op import attribute_items
 from graphc.json_fields import JsonReader
 
 FORMAT = 1
 
 CURE = "create one with `graphc profile MODEL --output FILE`"
+
+LINK_KEYS = ("to_host", "to_device", "latency", "both_ways")
 
 READER = JsonReader(OptionError, CURE)
 
@@ -65,18 +70,22 @@ class Measurement:
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """Measured seconds of the kernels of one step.
+    """Measured seconds of the kernels of one step, and the measured link to host memory if any.
 
     `device` describes the device that ran them; it has at least a name.
     """
 
     device: Mapping[str, str]
     measured: tuple[Measurement, ...]
+    host_link: HostLink | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object of the file."""
         measured = [asdict(entry) for entry in self.measured]
-        return {"format": FORMAT, "device": dict(self.device), "measured": measured}
+        found = {"format": FORMAT, "device": dict(self.device), "measured": measured}
+        if self.host_link is not None:
+            found["host_link"] = {name: getattr(self.host_link, name) for name in LINK_KEYS}
+        return found
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file; raises `OptionError` if that fails."""
@@ -129,8 +138,21 @@ def parse_costs(given: object, where: str = "costs") -> MeasuredCosts:
         if measurement.key in measured:
             READER.fail(place, "each key must be unique", measurement.key)
         measured[measurement.key] = measurement
+    link = _host_link(found["host_link"], f"{where}, host_link") if "host_link" in found else None
     described = {str(name): str(value) for name, value in device.items()}
-    return MeasuredCosts(described, tuple(measured.values()))
+    return MeasuredCosts(described, tuple(measured.values()), link)
+
+
+def _host_link(given: object, where: str) -> HostLink:
+    found = READER.objects(given, where, LINK_KEYS)
+    to_host, to_device, latency = (
+        READER.number(found[name], f"{where}.{name}") for name in LINK_KEYS[:3]
+    )
+    for name in LINK_KEYS[:2]:
+        if not found[name]:
+            READER.fail(f"{where}.{name}", "expected bytes per second above 0", found[name])
+    both_ways = READER.truth(found["both_ways"], f"{where}.both_ways")
+    return HostLink(to_host, to_device, latency, both_ways=both_ways)
 
 
 def _measurement(entry: object, where: str) -> Measurement:

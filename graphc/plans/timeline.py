@@ -13,7 +13,7 @@ from typing import Literal
 
 from graphc.ir.graph import Node
 from graphc.ir.host_link import HostLink
-from graphc.ir.links import host_link, links_of
+from graphc.ir.links import links_of
 from graphc.ir.types import Layout, contiguous_strides, span_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.exchange_times import Algorithm, exchange_seconds, least
@@ -59,7 +59,7 @@ def timeline(
     `link` is the link to the host, by default that of the plan's device.
     """
     costs, links = costs or CostModel.of(plan), links_of(plan.device)
-    copying = _Copying(plan, link or host_link(plan.device))
+    copying = _Copying(plan, link or costs.host_link)
     now = free = 0.0
     seconds: list[float] = []
     exchanges: list[tuple[int, float, float]] = []

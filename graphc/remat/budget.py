@@ -33,7 +33,6 @@ from graphc.allocation.allocate import Allocation
 from graphc.errors import BudgetError
 from graphc.ir.graph import Graph
 from graphc.ir.host_link import HostLink
-from graphc.ir.links import host_link
 from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
@@ -102,7 +101,7 @@ class BudgetPlanner:
         """Return the link to host memory for values, of `host_budget` bytes less those of states;
         None without such memory."""
         left = (host_budget or 0) - self.allocation.host_state_bytes
-        return replace(host_link(self.costs.device), host_bytes=left) if left > 0 else None
+        return replace(self.costs.host_link, host_bytes=left) if left > 0 else None
 
     def _on_both(self, budget: int, host_budget: int | None, bound: float) -> Point:
         """Return the point of least extra time found within `budget` bytes, whose copies take at

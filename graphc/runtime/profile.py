@@ -1,4 +1,4 @@
-"""Measurement of the kernels of a plan on the CPU of this machine."""
+"""Measurement of the kernels of a plan on the CPU of this machine, and of its link to the host."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.bind import Call, arrays_of, node_calls, numpy_settings
 from graphc.runtime.cpu.copies import Concurrent, Lanes
 from graphc.runtime.feeds import random_feeds
+from graphc.runtime.gpu.cuda import CudaDevice
+from graphc.runtime.gpu.device import find_gpu, profile_of
+from graphc.runtime.host_link import cpu_link, gpu_link
 from graphc.runtime.initial import fill_initial
 from graphc.runtime.ranks.together import lane_of
 
@@ -29,10 +32,17 @@ REPEAT = 5
 
 
 def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCosts:
-    """Measure the mean seconds of nodes with equal keys: the same op, attributes and types.
+    """Measure the mean seconds of nodes with equal keys (the same op, attributes and types), and
+    the link between the arena and host memory.
 
-    Raises the errors of `step_times`.
+    For a plan for a GPU, only the link of the first GPU is measured.
+
+    Raises the errors of `step_times`, and `GpuUnavailable`.
     """
+    if plan.device.kind != "cpu":
+        gpu = find_gpu(0)
+        described = {"name": profile_of(gpu).name, "machine": machine()}
+        return MeasuredCosts(described, (), gpu_link(CudaDevice(gpu)))
     best = node_seconds(plan, repeat, seed)
     device = {
         "name": plan.device.name,
@@ -40,7 +50,7 @@ def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCo
         "numpy": np.__version__,
         "kernels": plan.device.kernels,
     }
-    return MeasuredCosts(device, _by_key(plan.graph.nodes, best))
+    return MeasuredCosts(device, _by_key(plan.graph.nodes, best), cpu_link())
 
 
 @dataclass(frozen=True, slots=True)

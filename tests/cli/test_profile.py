@@ -27,15 +27,16 @@ def costs(capsys, tmp_path):
 def test_the_file_covers_the_plan_and_the_table_its_ops(costs):
     path, out = costs
     found = json.loads(path.read_text())
-    assert list(found) == ["format", "device", "measured"]
+    assert list(found) == ["format", "device", "measured", "host_link"]
     assert found["format"] == 1
     assert list(found["device"]) == ["name", "machine", "numpy", "kernels"]
     loss = gpt2(layers=2, width=16, heads=2, seq_len=8, batch=2, vocab=11)
     nodes = plan(loss, optimizer=AdamW()).graph.nodes
     assert {entry["key"] for entry in found["measured"]} == {node_key(node) for node in nodes}
     assert sum(entry["count"] for entry in found["measured"]) == len(nodes)
-    title, *rows, last = out.splitlines()
+    title, *rows, link, last = out.splitlines()
     assert "calls  total ms  share  measured / cpu roofline" in title
+    assert link.startswith("link to host memory: ")
     *ops, step = (row.split() for row in rows)
     assert {row[0] for row in ops} == {node.op.name for node in nodes}
     assert step[:2] == ["step", str(len(nodes))]
@@ -75,7 +76,7 @@ def test_train_takes_the_file_and_computes_the_same(capsys, costs, tmp_path):
     first = json.loads(run(capsys, *options, "--save", saved)[1])
     second = json.loads(run(capsys, *options, "--costs", str(costs[0]))[1])
     assert first["epochs"] == second["epochs"]
-    assert second["settings"]["costs"].endswith("measured on cpu")
+    assert second["settings"]["costs"].endswith("measured on cpu, host link measured")
     more = [*options[:-1], "2", "--resume", saved, "--roofline", "a100"]
     assert run(capsys, *more)[0] == 0
 

@@ -8,6 +8,7 @@ from models.test_zoo import SMALL
 import graphc as g
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.gpu.cuda import LIBRARY_BYTES
+from graphc.runtime.host_link import gpu_link
 
 GRANULE = 2 * 2**20
 """The driver hands out memory by pages of this size."""
@@ -64,3 +65,10 @@ def test_a_plan_beyond_the_memory_is_refused_before_allocation(driver):
     with pytest.raises(g.GraphcError, match="plan with budget="):
         driver.allocate(2 * driver.gpu.memory_bytes)
     assert driver.free_bytes() == before
+
+
+def test_the_link_to_the_host_is_measured(driver):
+    """PCIe 3 with few lanes at least, and at most NVLink-C2C."""
+    link = gpu_link(driver)
+    assert all(1e9 < rate < 1e12 for rate in (link.to_host, link.to_device))
+    assert link.latency < 1e-3

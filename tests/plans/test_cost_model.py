@@ -7,6 +7,8 @@ import pytest
 import graphc as g
 from graphc.errors import OptionError
 from graphc.ir.device import CPU, find_device
+from graphc.ir.host_link import HostLink
+from graphc.ir.links import host_link
 from graphc.plans.cost_model import CostModel, recomputation, seconds
 from graphc.plans.costs import MeasuredCosts, Measurement, node_key
 
@@ -33,6 +35,16 @@ def measured(*entries):
         {"name": "cpu"},
         tuple(Measurement(node_key(n), n.op.name, s, 1, *work(n)) for n, s in entries),
     )
+
+
+def test_a_measured_link_replaces_that_of_the_device():
+    link = HostLink(3e9, 4e9, 1e-6, both_ways=False)
+    only = MeasuredCosts({"name": "a GPU"}, (), link)
+    assert CostModel(H200).host_link == CostModel(H200, measured()).host_link == host_link(H200)
+    assert CostModel(H200, only).host_link == link
+    assert str(CostModel(H200, only)) == "roofline of h200, host link measured"
+    node = tanh(512)
+    assert CostModel(H200, only).seconds(node) == CostModel(H200).seconds(node)
 
 
 @pytest.mark.parametrize("device", [CPU, H200])

@@ -7,6 +7,7 @@ import pytest
 
 import graphc as g
 from graphc.errors import OptionError
+from graphc.ir.host_link import HostLink
 from graphc.plans.costs import MeasuredCosts, Measurement, load_costs, node_key
 
 COSTS = MeasuredCosts(
@@ -15,6 +16,7 @@ COSTS = MeasuredCosts(
         Measurement("tanh(f32[2]) -> f32[2]", "tanh", 1.5e-06, 3, 20, 16),
         Measurement("exp(f32[2]) -> f32[2]", "exp", 0.0, 1, 0, 16),
     ),
+    HostLink(2.4e10, 2.5e10, 8e-06, both_ways=False),
 )
 
 
@@ -101,6 +103,10 @@ BROKEN = [
         "flops: expected an integer of at least 0, got True",
     ),
     (changed("measured", 1, "key", to="tanh(f32[2]) -> f32[2]"), r"\[1\]: each key must be unique"),
+    (changed("host_link", to=3), "host_link: expected an object, got 3"),
+    (changed("host_link", to={"to_host": 1e9}), "host_link: the key 'to_device' is missing"),
+    (changed("host_link", "to_host", to=0), "to_host: expected bytes per second above 0, got 0"),
+    (changed("host_link", "both_ways", to=1), "both_ways: expected true or false, got 1"),
 ]
 
 

@@ -11,7 +11,7 @@ from graphc.errors import BudgetError, OptionError
 from graphc.ir.host_link import HostLink
 from graphc.plans.check_plan import check_plan
 from graphc.plans.copy_model import model_copies
-from graphc.remat import budget as budgets
+from graphc.plans.costs import MeasuredCosts
 from graphc.runtime.feeds import random_feeds
 
 FAST = HostLink(2e11, 2e11)
@@ -22,16 +22,17 @@ OTHERS = [name for name in MODELS if name not in (*QUICK, "resnet")]
 """The step of this ResNet needs hardly more than its states, so no budget is between the two."""
 
 
-@pytest.fixture(autouse=True)
-def fast_link(monkeypatch):
-    monkeypatch.setattr(budgets, "host_link", lambda device: FAST)
+def over(link):
+    """Costs of the CPU's roofline, with another link to the host."""
+    return MeasuredCosts({"name": "cpu"}, (), link)
 
 
-def planned(name, part, **options):
+def planned(name, part, link=FAST, **options):
     """A plan within a part of the bytes between the lower bound and a plan without budget."""
     plain = most(name)
     budget = plain.bound_bytes + int(part * (plain.arena_bytes - plain.bound_bytes))
-    return g.plan(MODELS[name](), optimizer=g.optim.SGD(), budget=budget, **options), budget
+    options |= {"optimizer": g.optim.SGD(), "budget": budget, "costs": over(link)}
+    return g.plan(MODELS[name](), **options), budget
 
 
 @functools.cache
@@ -100,17 +101,17 @@ def test_plans_with_copies_are_equal_each_time():
     assert len(texts) == 1
 
 
-def test_a_slow_link_is_not_used(monkeypatch):
-    monkeypatch.setattr(budgets, "host_link", lambda device: HostLink(1e3, 1e3))
-    found, _ = planned("gpt2", 0.75, host_budget="1GiB")
+def test_a_slow_link_is_not_used():
+    found, _ = planned("gpt2", 0.75, HostLink(1e3, 1e3), host_budget="1GiB")
     assert found.host_bytes == 0
 
 
 @pytest.mark.slow
 def test_a_frontier_with_copies_is_below_one_without():
     network = MODELS["gpt2"]()
-    alone = g.frontier(network, optimizer=g.optim.SGD())
-    both = g.frontier(network, optimizer=g.optim.SGD(), host_budget="1GiB")
+    options = {"optimizer": g.optim.SGD(), "costs": over(FAST)}
+    alone = g.frontier(network, **options)
+    both = g.frontier(network, **options, host_budget="1GiB")
     assert both[0].arena_bytes == alone[0].arena_bytes
     middle = alone[len(alone) // 2]
     assert min(p.extra_time_fraction for p in both if p.arena_bytes <= middle.arena_bytes) < (

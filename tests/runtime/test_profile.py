@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.errors import OptionError
+from graphc.errors import GpuUnavailable, OptionError
 from graphc.models import gpt2, mlp, mobilenet_v2
 from graphc.plans.costs import node_key
 from graphc.runtime.feeds import random_feeds
+from graphc.runtime.host_link import measured_link
 from graphc.runtime.profile import machine
 
 NETWORKS = {
@@ -46,6 +47,35 @@ def test_views_take_no_time():
     plan = g.plan(g.sum(g.exp(g.reshape(x, (24,)))))
     seconds = {entry.op: entry.seconds for entry in g.profile(plan, 1).measured}
     assert seconds["reshape"] == 0 < seconds["exp"]
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_rates_are_those_of_the_copies(both):
+    """Copies of known seconds, with and without a common limit for both directions."""
+
+    def copies(size, out, back):
+        seconds = [1e-5 + size / rate for rate, runs in ((2e10, out), (1e10, back)) if runs]
+        return max(seconds) if both else sum(seconds)
+
+    link = measured_link(copies)
+    assert (link.to_host, link.to_device, link.both_ways) == (2e10, 1e10, both)
+    assert link.latency == pytest.approx(1e-5, rel=0.05)
+
+
+def test_the_link_of_a_cpu_plans_copies():
+    network = NETWORKS["gpt2"]()
+    plain = g.plan(network, optimizer=g.optim.SGD())
+    costs = g.profile(plain, repeat=1)
+    assert 1e7 < costs.host_link.to_host < 1e13
+    assert 0 < costs.host_link.latency < 1e-2
+    options = {"budget": plain.arena_bytes, "host_budget": "1MiB", "costs": costs}
+    assert g.plan(network, optimizer=g.optim.SGD(), **options).arena_bytes <= plain.arena_bytes
+
+
+def test_a_plan_for_a_gpu_needs_one():
+    plan = g.plan(NETWORKS["mlp"](), optimizer=g.optim.SGD(), device="h200")
+    with pytest.raises(GpuUnavailable):
+        g.profile(plan)
 
 
 def test_the_file_says_where_and_plans_with_itself(tmp_path):

@@ -3,14 +3,13 @@
 import functools
 import random
 
-import pytest
 from plans.with_copies import randomly_copied
 
 import graphc as g
 from graphc.ir.device import find_device
 from graphc.ir.host_link import HostLink
 from graphc.models import densenet121, gpt2, lstm, mlp, resnet, unet
-from graphc.remat import budget as budgets
+from graphc.plans.costs import MeasuredCosts
 
 SMALL_RESNET = {"units": (1, 2, 1, 1), "batch": 8, "image": 64, "classes": 10}
 
@@ -91,9 +90,8 @@ def with_copies():
 
     By the model of the views, with the link of a CPU, its copies cause stalls.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budgets, "host_link", lambda device: HostLink(2e11, 2e11))
-        return _within(0.3, host_budget="1GiB")
+    fast = MeasuredCosts({"name": "cpu"}, (), HostLink(2e11, 2e11))
+    return _within(0.3, host_budget="1GiB", costs=fast)
 
 
 def _within(part, **options):

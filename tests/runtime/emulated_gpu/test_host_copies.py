@@ -23,12 +23,22 @@ from graphc.plans.check_plan import check_plan
 from graphc.plans.family import in_one_arena
 from graphc.runtime.gpu.bind import BoundCopy
 from graphc.runtime.gpu.step_model import model_step
+from graphc.runtime.host_link import LARGE, gpu_link
 
 
 @pytest.fixture(scope="module")
 def plan():
     plain = plan_of()
     return copied(plain, random_trips(plain, random.Random(2), 12))
+
+
+def test_the_link_is_measured_with_pinned_memory():
+    device = EmulatedDevice()
+    link = gpu_link(device)
+    assert device.counts["pinned"] == 1
+    assert device.allocations == [2 * LARGE]
+    assert 1e7 < link.to_host < 1e13
+    assert 1e7 < link.to_device < 1e13
 
 
 SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))]
