@@ -34,6 +34,7 @@ from graphc.errors import BudgetError
 from graphc.ir.graph import Graph
 from graphc.ir.host_link import HostLink
 from graphc.ir.types import format_bytes
+from graphc.passes.overlap_state_copies import modeled_seconds, overlap_state_copies
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
@@ -47,6 +48,9 @@ from graphc.remat.search import LARGER, Search
 from graphc.remat.solver import Schedule
 from graphc.remat.training_graph import flops
 from graphc.remat.trials import Trials, does_not_fit
+
+LEAST_RATE = 0.1
+"""The fraction of a link's rate that planning assumes at least beside copies of states."""
 
 POINTS = 16
 """Number of points of a frontier."""
@@ -103,9 +107,18 @@ class BudgetPlanner:
         left = (host_budget or 0) - self.allocation.host_state_bytes
         return replace(self.costs.host_link, host_bytes=left) if left > 0 else None
 
+    def _beside_states(self, link: HostLink) -> HostLink:
+        """Return the link at the rates that copies of states leave on average."""
+        step = self._orders(maps_only=False)[0].solver.cost
+        moved = self.allocation.host_state_bytes / step
+        to_host, to_device = (
+            max(rate - moved, LEAST_RATE * rate) for rate in (link.to_host, link.to_device)
+        )
+        return replace(link, to_host=to_host, to_device=to_device)
+
     def _on_both(self, budget: int, host_budget: int | None, bound: float) -> Point:
-        """Return the point of least extra time found within `budget` bytes, whose copies take at
-        most `host_budget` bytes on the host; raises `BudgetError` if none fits."""
+        """Return the fastest point found within `budget` bytes, whose copies take at most
+        `host_budget` bytes on the host; raises `BudgetError` if none fits."""
         link = self._link(host_budget)
         if link is None:
             return self.within(budget, maps_only=False)
@@ -116,12 +129,24 @@ class BudgetPlanner:
             refusal = error
         if alone is not None and alone.extra_time <= bound:
             return alone
-        plans = HostPlans(self._orders(maps_only=False)[0], link)
-        found = faster(alone, plans.within(budget, bound))
-        if found is None:
+        search, moves_states = (
+            self._orders(maps_only=False)[0],
+            self.allocation.host_state_bytes > 0,
+        )
+        links = [link, self._beside_states(link)] if moves_states else [link]
+        points = [alone, *(HostPlans(search, each).within(budget, bound) for each in links)]
+        found = [point for point in points if point is not None]
+        if not found:
             assert refusal is not None, "there is a plan without copies, or a reason"
             raise refusal
-        return found
+        if moves_states:
+            return min(found, key=lambda point: self._seconds_with_states(point, budget))
+        return min(found, key=lambda point: point.extra_time)
+
+    def _seconds_with_states(self, point: Point, budget: int) -> float:
+        """Return the modeled seconds of a point, with copies of states that overlap with nodes."""
+        graph = overlap_state_copies(point.allocation, self.costs, Goal(budget=budget)).graph
+        return modeled_seconds(graph.nodes, self.costs, self.costs.host_link)
 
     def within(self, budget: int, maps_only: bool) -> Point:
         """Return the point of least extra time found within `budget` bytes; raises `BudgetError` if

@@ -9,11 +9,12 @@ import graphc as g
 from graphc.errors import GraphError, PlanError, ShapeError, TextError
 from graphc.ir.graph import Graph, State
 from graphc.ir.host_copies import fetched_state
+from graphc.ir.host_link import HostLink
 from graphc.ir.links import host_link
 from graphc.ir.parse import parse_graph
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
-from graphc.models import mlp
+from graphc.models import gpt2, mlp
 from graphc.ops.collective import Arrival
 from graphc.ops.host_copy import (
     CopyToDevice,
@@ -29,6 +30,7 @@ from graphc.passes.overlap_state_copies import GROWTH, modeled_seconds
 from graphc.plans.check_plan import check_plan
 from graphc.plans.copy_model import model_copies
 from graphc.plans.cost_model import CostModel
+from graphc.plans.costs import MeasuredCosts
 
 
 def plan_of(**options):
@@ -288,3 +290,20 @@ def test_an_arena_without_a_goal_grows_by_a_small_part(monkeypatch):
         patch.setattr("graphc.pipeline.overlap_state_copies", lambda given, *_: given)
         tight = g.plan(loss, **options)
     assert plan.arena_bytes <= tight.arena_bytes + GROWTH * plan.host_state_bytes
+
+
+@pytest.mark.parametrize("part", [0.5, 0.75])
+def test_copies_of_values_beside_those_of_states_save_time_or_are_left_out(part):
+    """Copies of the moments keep this link busy most of the step."""
+    loss = gpt2(layers=2, width=128, heads=2, seq_len=64, batch=2, vocab=64)
+    costs = MeasuredCosts({"name": "cpu"}, (), HostLink(1e9, 1e9, 1e-6))
+    options = {"optimizer": g.optim.Adam(), "host_states": "moments", "costs": costs}
+    plain = g.plan(loss, **options)
+    least = g.plan(loss, **options, budget=plain.arena_bytes).bound_bytes
+    options["budget"] = least + int(part * (plain.arena_bytes - least))
+    alone, both = g.plan(loss, **options), g.plan(loss, **options, host_budget="1GiB")
+    seconds = [
+        model_copies(plan, CostModel.of(plan, measured=costs)).seconds for plan in (alone, both)
+    ]
+    assert seconds[1] <= seconds[0]
+    assert both.arena_bytes <= options["budget"]
