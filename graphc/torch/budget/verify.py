@@ -28,6 +28,7 @@ from graphc.torch.budget.measure import (
     until_complete,
 )
 from graphc.torch.budget.names import arguments_of, module_path
+from graphc.torch.budget.report import Report
 from graphc.torch.budget.restored import as_before, random_states
 from graphc.torch.budget.steps import device_of
 from graphc.torch.budget.tracing import traced_as_here
@@ -112,7 +113,8 @@ def compared(step: PlannedStep, given: Given) -> Verified:
     there += graph_given + _ranges_of_constants(planned)
     # The warm-up has allocated the workspaces that libraries keep.
     kept = step.reserve + library_workspaces(planned.torch_steps.joint, None)
-    kept += planned.report.held.unpadded  # the arguments of this step are padded
+    if isinstance(planned.report, Report):
+        kept += planned.report.held.unpadded  # the arguments of a planned step may be padded
     return Verified(
         planned.replay.peak.bytes,
         bytes_of_ranges(there) + kept + peak,
