@@ -15,6 +15,7 @@ from functools import cached_property, partial
 
 from graphc.errors import OptionError, whole_number
 from graphc.ir.device import (
+    ADA,
     ALIGNMENT,
     DEVICES,
     KERNELS,
@@ -182,6 +183,13 @@ class PlanningOptions(HostOptions, PlacementOptions, StepOptions, NetworkOptions
             raise OptionError("NumPy kernels run only on the CPU; omit kernels='numpy'")
         if self.planned_for.kind == "cpu" and self.precision == "tf32":
             raise OptionError("tf32 products require a GPU; choose precision='fp32' on the CPU")
+        is_gpu = self.planned_for.kind == "cuda"
+        if is_gpu and self.precision == "fp8" and not self.planned_for.has_float8:
+            raise OptionError(
+                f"{self.planned_for.name} is sm_{self.planned_for.architecture}, whose tensor cores "
+                f"do not multiply 8-bit floats; choose precision='bf16', or a GPU from sm_{ADA} on, "
+                "such as h100"
+            )
         if self.planned_for.kind == "cpu" and self.overlap_copies:
             raise OptionError("overlap_copies requires a GPU; omit it on the CPU")
         _ = self.cost_model  # reads its file
