@@ -64,14 +64,16 @@ class QuantizeAttributes:
 
 
 class Quantize(Op):
-    """y = scale · x, rounded to an 8-bit float, and the maximum of |x|.
+    """y = scale · x, rounded to an 8-bit float, and the maxima of |x| over blocks of x.
+
+    A block has `BLOCK_ELEMENTS` consecutive elements, the last one perhaps fewer.
 
     Numbers are rounded to nearest even. Numbers beyond the largest finite one, and infinity, become
     that one. NaN stays NaN. The gradient is that of y = x: products divide by the scale.
     """
 
     name, inputs = "quantize", ("x", "scale")
-    outputs = ("y", "maximum")
+    outputs = ("y", "maxima")
     attributes = QuantizeAttributes
     native_16_bit = True
     precision = "wide"  # saved by the policy `cheap`: y is smaller than x
@@ -84,7 +86,8 @@ class Quantize(Op):
         if x.dtype not in (float32, bfloat16):
             raise DTypeError(f"x must be float32 or bfloat16, got {x}")
         _check_scales(scale)
-        return x.with_dtype(attributes.stored), TensorType((), float32)
+        blocks = -(-x.elements // BLOCK_ELEMENTS)
+        return x.with_dtype(attributes.stored), TensorType((blocks,), float32)
 
     def cost(self, node: Node) -> Cost:
         moved = super().cost(node)
@@ -94,32 +97,29 @@ class Quantize(Op):
         return cast(dy, node.inputs[0].type.dtype)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return the scratch types: a block of x, and the largest and least number per block."""
-        count = node.inputs[0].type.elements
-        blocks = -(-count // BLOCK_ELEMENTS)
-        return (
-            TensorType((min(count, BLOCK_ELEMENTS),), float32),
-            TensorType((2, blocks), float32),
-        )
+        """Return the scratch types: a block of x, and the least number of each block."""
+        x, maxima = node.inputs[0].type, node.outputs[1].type
+        return TensorType((min(x.elements, BLOCK_ELEMENTS),), float32), maxima
 
     def kernel(
-        self, record: Recorder, node: Node, x: Array, scale: Array, *, y: Array, maximum: Array
+        self, record: Recorder, node: Node, x: Array, scale: Array, *, y: Array, maxima: Array
     ) -> None:
-        whole, extremes = record.scratch
+        whole, minima = record.scratch
         limit = np.float32(LARGEST[node.attributes.stored])
         source, target = x.reshape(-1), y.reshape(-1)
-        for number in range(extremes.shape[1]):
+        for number in range(maxima.size):
+            own = slice(number, number + 1)
             part = slice(number * BLOCK_ELEMENTS, (number + 1) * BLOCK_ELEMENTS)
             block = whole[: source[part].size]
             record(np.copyto, block, source[part])
-            record(np.maximum.reduce, block, 0, None, extremes[0, number : number + 1].reshape(()))
-            record(np.minimum.reduce, block, 0, None, extremes[1, number : number + 1].reshape(()))
+            record(np.maximum.reduce, block, 0, None, maxima[own].reshape(()))
+            record(np.minimum.reduce, block, 0, None, minima[own].reshape(()))
             record(np.multiply, block, scale[1:], out=block)
             record(np.minimum, block, limit, out=block)
             record(np.maximum, block, -limit, out=block)
             record(np.copyto, target[part], block, casting="unsafe")
-        record(np.negative, extremes[1], out=extremes[1])
-        record(np.maximum.reduce, extremes, (0, 1), None, maximum)
+        record(np.negative, minima, out=minima)
+        record(np.maximum, maxima, minima, out=maxima)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,29 +267,29 @@ class Float8Linear(Float8Product):
 
 
 class ScaleUpdate(Op):
-    """The scale of an operand for the next step, from the largest magnitude in this one.
+    """The scale of an operand for the next step, from its largest magnitude in this one.
 
-    `history` gets the magnitude `maximum` as its first number and loses its last one. The scale
+    `history` gets the largest of `maxima` as its first number and loses its last one. The scale
     becomes the largest number of the dtype, divided by the largest number in `history`. It stays if
     that is 0. A magnitude that is not finite counts as 0.
     """
 
-    name, inputs = "scale_update", ("scale", "history", "maximum")
+    name, inputs = "scale_update", ("scale", "history", "maxima")
     outputs = ("scale_new", "history_new")
     attributes = QuantizeAttributes
     must_overwrite = {"scale_new": "scale", "history_new": "history"}
-    needs_contiguous = ("scale", "history")
+    needs_contiguous = ("scale", "history", "maxima")
 
     def infer(
         self,
         attributes: QuantizeAttributes,
         scale: TensorType,
         history: TensorType,
-        maximum: TensorType,
+        maxima: TensorType,
     ) -> tuple[TensorType, TensorType]:
         _check_scales(scale)
-        if history != LAST or maximum != TensorType((), float32):
-            raise ShapeError(f"history must be {LAST} and maximum f32[], got {history}, {maximum}")
+        if history != LAST or maxima.rank != 1 or maxima.dtype != float32:
+            raise ShapeError(f"history must be {LAST} and maxima f32[n], got {history}, {maxima}")
         return scale, history
 
     def kernel(
@@ -298,26 +298,27 @@ class ScaleUpdate(Op):
         node: Node,
         scale: Array,
         history: Array,
-        maximum: Array,
+        maxima: Array,
         *,
         scale_new: Array,
         history_new: Array,
     ) -> None:
         limit = np.float32(LARGEST[node.attributes.stored])
-        record(_update, limit, scale, history, maximum, scale_new, history_new)
+        record(_update, limit, scale, history, maxima, scale_new, history_new)
 
 
 def _update(
     limit: np.float32,
     scale: Array,
     history: Array,
-    maximum: Array,
+    maxima: Array,
     scale_new: Array,
     history_new: Array,
 ) -> None:
     for slot in range(HISTORY - 1, 0, -1):  # the old history may have the same bytes
         history_new[slot] = history[slot - 1]
-    history_new[0] = maximum if np.isfinite(maximum) else 0
+    magnitude = maxima.max()
+    history_new[0] = magnitude if np.isfinite(magnitude) else 0
     most = history_new.max()
     scale_new[:] = scale
     if most > 0:

@@ -14,7 +14,6 @@ updates at its end, a recomputed copy has the same bits.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +22,7 @@ from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.op import REGISTRY
 from graphc.ir.rewrite import Rewriter
 from graphc.ir.types import bfloat16, float8_e4m3, float32
-from graphc.ops.choice import Cast, maximum
+from graphc.ops.choice import Cast
 from graphc.ops.collective import all_gather
 from graphc.ops.concat import concat, split
 from graphc.ops.float8 import (
@@ -177,31 +176,27 @@ def update_scales(graph: Graph, ranks: int) -> Graph:
     if not magnitudes:
         return graph
     with builder.in_phase("update"):
-        found = [
-            functools.reduce(maximum, (node.outputs[1] for node in nodes.values()))
-            for nodes in magnitudes.values()
-        ]
+        found = [[node.outputs[1] for node in nodes.values()] for nodes in magnitudes.values()]
         updates = []
-        for (scale, nodes), magnitude in zip(
-            magnitudes.items(), _together(found, ranks), strict=True
-        ):
+        for (scale, nodes), maxima in zip(magnitudes.items(), _together(found, ranks), strict=True):
             name = scale.name.removesuffix("scale") + "history"
             history = builder.state(name, LAST.shape, "float32", 0.0, "statistic")
             attributes = next(iter(nodes.values())).attributes
-            operands = scale, history, magnitude
-            updates.append(builder.apply(ScaleUpdate, *operands, attributes=attributes))
+            updates.append(builder.apply(ScaleUpdate, scale, history, maxima, attributes=attributes))
     known = set(graph.nodes)
     added = [node for node in builder.trace({}, updates).nodes if node not in known]
     return Graph((*graph.nodes, *added), graph.outputs, graph.kept)
 
 
-def _together(magnitudes: Sequence[Value], ranks: int) -> list[Value]:
-    """Return the maximum of each magnitude over all ranks, once all of them are known.
+def _together(maxima: Sequence[Sequence[Value]], ranks: int) -> Sequence[Value]:
+    """Return the maxima of each scale as one value, once all of them are known.
 
     So no update runs before the last gradient is stored, and a step that fails before that leaves
-    all states unchanged.
+    all states unchanged. With several ranks, the result is the maximum of each scale over them.
     """
-    joint = concat([reshape(each, (1,)) for each in magnitudes])
-    if ranks > 1:
-        joint = largest(reshape(all_gather(joint, ranks), (ranks, len(magnitudes))), 0)
-    return [reshape(each, ()) for each in split(joint, len(magnitudes))]
+    if ranks == 1:
+        sizes = [sum(each.type.elements for each in own) for own in maxima]
+        return split(concat([each for own in maxima for each in own]), sizes)
+    joint = concat([largest(concat(own), keepdims=True) for own in maxima])
+    joint = reshape(all_gather(joint, ranks), (ranks, len(maxima)))
+    return split(largest(joint, 0), len(maxima))

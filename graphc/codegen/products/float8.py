@@ -1,4 +1,4 @@
-"""8-bit products and the kernels around them: storing operands, transposing them, updating scales.
+"""8-bit products, and the kernels that store and transpose their operands.
 
 Tensor cores read 8-bit operands only along contiguous sums: the columns of both column-major
 matrices, which is the form TN of a BLAS. A matrix with sums along the other axis is transposed into
@@ -10,21 +10,19 @@ from __future__ import annotations
 from graphc.codegen.elementwise.ops import copied
 from graphc.codegen.node_calls import Buffer, Gemm, Launch, Matrix, NodeCalls, Scratch
 from graphc.codegen.products.gemm import COMPUTE_32F
+from graphc.codegen.products.scale_updates import scale_updates
 from graphc.codegen.rules import ProductOptions, kernels_of, products_of
 from graphc.codegen.text.access import indented
 from graphc.codegen.text.grid import BLOCK, GRID_LIMIT
 from graphc.codegen.text.kernel import ENTRY, named
 from graphc.codegen.text.operands import INDEX_LIMIT, VECTOR_BYTES, Places
-from graphc.codegen.text.scalar import C_TYPES, literal
+from graphc.codegen.text.scalar import C_TYPES
 from graphc.ir.graph import Node, Value
-from graphc.ir.types import LARGEST, TensorType, float32
-from graphc.ops.float8 import HISTORY, MOST_SCALE
+from graphc.ir.types import TensorType
+from graphc.ops.reduce import BLOCK_ELEMENTS
 
 PACK = 8
 """Elements that a thread stores at a time: 8 bytes, from 16 bytes of 16-bit floats."""
-
-MOST_BLOCKS = 1024
-"""Maximum number of blocks that store an operand; each has a maximum of its own."""
 
 TILE, SEGMENT = 64, 16
 """Extent of the tiles that are transposed, and bytes that a thread reads and writes at a time."""
@@ -32,84 +30,43 @@ TILE, SEGMENT = 64, 16
 
 @kernels_of("quantize")
 def _quantize(node: Node, places: Places) -> NodeCalls:
-    """Return the launches that store an operand and find its largest magnitude.
-
-    Every block finds the maximum of its elements; a second launch finds that of all blocks.
-    """
+    """Return the launch that stores an operand; a block of threads has a block of its elements."""
     x, scale = node.inputs
-    y, maximum = node.outputs
+    y, maxima = node.outputs
     count = x.type.elements
     is_aligned = all(places[value].address % VECTOR_BYTES == 0 for value in (x, y))
     width = PACK if is_aligned and count % PACK == 0 else 1
-    # The number of blocks must not depend on addresses, as the scratch does not.
-    blocks = min(MOST_BLOCKS, -(-count // (PACK * BLOCK)))
-    parameters = f"const {C_TYPES[x.type.dtype]} *x, const float *scale, {C_TYPES[y.type.dtype]} *y"
+    types = C_TYPES[x.type.dtype], C_TYPES[y.type.dtype]
     text = (
-        f'extern "C" __global__ void {ENTRY}({parameters}, float *most) {{\n'
+        f'extern "C" __global__ void {ENTRY}(const {types[0]} *x, const float *scale, '
+        f"{types[1]} *y, float *maxima) {{\n"
         f"    using Index = {_index(count)};\n"
         "    const float factor = scale[1];\n"
         "    float found = 0.0f;\n"
-        f"    Index item = Index(blockIdx.x) * {BLOCK}u + threadIdx.x;\n"
-        f"    for (; item < {count // width}u; item += {blocks * BLOCK}u) {{\n"
-        f"        const auto given = load<{width}>(x + item * {width}u);\n"
-        f"        Pack<{C_TYPES[y.type.dtype]}, {width}> stored;\n"
+        f"    const Index first = Index(blockIdx.x) * {BLOCK_ELEMENTS}u;\n"
+        f"    const Index rest = {count}u - first;\n"
+        f"    const Index end = rest < {BLOCK_ELEMENTS}u ? rest : {BLOCK_ELEMENTS}u;\n"
+        f"    for (Index item = threadIdx.x * {width}u; item < end; item += {BLOCK * width}u) {{\n"
+        f"        const auto given = load<{width}>(x + first + item);\n"
+        f"        Pack<{types[1]}, {width}> stored;\n"
         "        #pragma unroll\n"
         f"        for (int lane = 0; lane < {width}; ++lane) {{\n"
         "            const float number = widen(given.lane[lane]);\n"
         "            found = maximum(found, fabsf(number));\n"
         "            narrow(number * factor, stored.lane[lane]);\n"
         "        }\n"
-        f"        store<{width}>(y + item * {width}u, stored);\n"
+        f"        store<{width}>(y + first + item, stored);\n"
         "    }\n"
         f"    found = across_row<Max, {BLOCK}>(found);\n"
-        "    if (threadIdx.x == 0) most[blockIdx.x] = found;\n}\n"
+        "    if (threadIdx.x == 0) maxima[blockIdx.x] = found;\n}\n"
     )
-    if blocks == 1:
-        return NodeCalls((Launch(named("quantize", text), (x, scale, y, maximum), 1, BLOCK),))
-    parts = Scratch(0)
-    stores = Launch(named("quantize", text), (x, scale, y, parts), blocks, BLOCK)
-    return NodeCalls((stores, _maximum(parts, blocks, maximum)), (TensorType((blocks,), float32),))
-
-
-def _maximum(parts: Buffer, count: int, result: Value) -> Launch:
-    """Return the launch of one block that finds the maximum of `count` numbers."""
-    text = (
-        f'extern "C" __global__ void {ENTRY}(const float *parts, float *most) {{\n'
-        "    float found = 0.0f;\n"
-        f"    for (unsigned item = threadIdx.x; item < {count}u; item += {BLOCK}u)\n"
-        "        found = maximum(found, parts[item]);\n"
-        f"    found = across_row<Max, {BLOCK}>(found);\n"
-        "    if (threadIdx.x == 0) most[0] = found;\n}\n"
-    )
-    return Launch(named("quantize_maximum", text), (parts, result), 1, BLOCK)
+    blocks = maxima.type.elements
+    return NodeCalls((Launch(named("quantize", text), (x, scale, y, maxima), blocks, BLOCK),))
 
 
 @kernels_of("scale_update")
 def _scale_update(node: Node, places: Places) -> NodeCalls:
-    limit = literal(LARGEST[node.attributes.stored], float32)
-    names = ("float *scale", "float *history", "const float *maximum_of_step")
-    parameters = ", ".join((*names, "float *scale_new", "float *history_new"))
-    body = [
-        f"const float largest = {literal(LARGEST[float32], float32)};",
-        "const float first = maximum_of_step[0] <= largest ? maximum_of_step[0] : 0.0f;",
-        "float most = first, factor = scale[1], inverse = scale[0];",
-        f"for (int slot = {HISTORY - 1}; slot > 0; --slot) {{\n"
-        "    history_new[slot] = history[slot - 1];\n"
-        "    most = maximum(most, history_new[slot]);\n}",
-        "history_new[0] = first;",
-        "if (most > 0.0f) {\n"
-        f"    factor = minimum({limit} / most, {literal(MOST_SCALE, float32)});\n"
-        "    inverse = 1.0f / factor;\n}",
-        "scale_new[0] = inverse;",
-        "scale_new[1] = factor;",
-    ]
-    text = (
-        f'extern "C" __global__ void {ENTRY}({parameters}) {{\n'
-        "    if (threadIdx.x != 0) return;\n"
-        f"{indented(body, 1)}\n}}\n"
-    )
-    values = (*node.inputs, *node.outputs)
-    return NodeCalls((Launch(named("scale_update", text), values, 1, 1),))
+    return NodeCalls((scale_updates((node,)),))
 
 
 @products_of("float8_product", "float8_linear")
