@@ -33,7 +33,7 @@ from graphc.passes.chunk_losses import chunk_losses
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.data_parallel import DataParallel
 from graphc.passes.dead_code import remove_dead_code
-from graphc.passes.float8 import to_float8, update_scales
+from graphc.passes.float8 import merge_orientations, to_float8, update_scales
 from graphc.passes.fusion.bias_gradients import merge_bias_gradients
 from graphc.passes.fusion.constants import inline_constants
 from graphc.passes.fusion.elementwise import fuse
@@ -405,6 +405,7 @@ STEPS: tuple[Step, ...] = (
     Step("training-step", _training_step, _trains),
     plain("common-subexpressions", share_common_subexpressions, _trains),
     plain("widen-products", widen_products, _trains),
+    plain("merge-orientations", merge_orientations, _trains_in_float8),
     Step("scale-updates", _scales_updated, _trains_in_float8),
     plain("running-sums", use_running_sums, _trains),
     plain(

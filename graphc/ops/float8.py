@@ -12,6 +12,8 @@ the inverse of the scale, by which products multiply, and the scale.
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -35,7 +37,7 @@ from graphc.ir.types import (
     inner_dtype,
 )
 from graphc.ops.choice import cast
-from graphc.ops.reduce import BLOCK_ELEMENTS
+from graphc.ops.shape import transpose
 
 HISTORY = 16
 """The number of steps whose largest magnitudes determine a scale."""
@@ -48,6 +50,9 @@ MOST_SCALE = 2.0**126
 
 MULTIPLE = 16
 """All extents of 8-bit products on tensor cores are multiples of this number."""
+
+TILE = 128
+"""Rows and columns of the tiles in which operands are stored."""
 
 Name = Annotated[str, OneOf(tuple(dtype.name for dtype in FLOAT8))]
 
@@ -63,82 +68,136 @@ class QuantizeAttributes:
         return inner_dtype(self.dtype)
 
 
-class Quantize(Op):
-    """y = scale · x, rounded to an 8-bit float, and the maxima of |x| over blocks of x.
-
-    A block has `BLOCK_ELEMENTS` consecutive elements, the last one perhaps fewer.
+class Quantization(Op):
+    """Base: scale · x for a matrix x, rounded to an 8-bit float, and the maxima of |x| over tiles.
 
     Numbers are rounded to nearest even. Numbers beyond the largest finite one, and infinity, become
-    that one. NaN stays NaN. The gradient is that of y = x: products divide by the scale.
+    that one. NaN stays NaN. There is one maximum for each tile of `TILE` by `TILE` elements. The
+    gradient is that of y = x, since products divide by the scale.
     """
 
-    name, inputs = "quantize", ("x", "scale")
-    outputs = ("y", "maxima")
+    inputs = ("x", "scale")
     attributes = QuantizeAttributes
     native_16_bit = True
     precision = "wide"  # saved by the policy `cheap`: y is smaller than x
     needs_contiguous = ("x", "scale")
-    any_strides: ClassVar[bool] = False
 
     def infer(
         self, attributes: QuantizeAttributes, x: TensorType, scale: TensorType
-    ) -> tuple[TensorType, TensorType]:
+    ) -> tuple[TensorType, ...]:
+        _check_scales(scale)
         if x.dtype not in (float32, bfloat16):
             raise DTypeError(f"x must be float32 or bfloat16, got {x}")
-        _check_scales(scale)
-        blocks = -(-x.elements // BLOCK_ELEMENTS)
-        return x.with_dtype(attributes.stored), TensorType((blocks,), float32)
+        if x.rank != 2 or any(extent % MULTIPLE for extent in x.shape):
+            raise ShapeError(f"x must be a matrix with extents that {MULTIPLE} divides, got {x}")
+        maxima = TensorType((math.prod(-(-extent // TILE) for extent in x.shape),), float32)
+        y, turned = (TensorType(s, attributes.stored) for s in (x.shape, x.shape[::-1]))
+        found = {"y": y, "turned": turned, "maxima": maxima}
+        return tuple(found[name] for name in self.outputs)
 
     def cost(self, node: Node) -> Cost:
         moved = super().cost(node)
         return Cost(4 * node.inputs[0].type.elements, moved.bytes_read, moved.bytes_written)
 
-    def gradient_x(self, node: Node, dy: Value) -> Value:
-        return cast(dy, node.inputs[0].type.dtype)
-
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Return the scratch types: a block of x, and the least number of each block."""
-        x, maxima = node.inputs[0].type, node.outputs[1].type
-        return TensorType((min(x.elements, BLOCK_ELEMENTS),), float32), maxima
+        """Return the scratch types: a tile of x, and the least number of each tile."""
+        tile = (min(extent, TILE) for extent in node.inputs[0].shape)
+        return TensorType(tuple(tile), float32), node.outputs[-1].type
 
-    def kernel(
-        self, record: Recorder, node: Node, x: Array, scale: Array, *, y: Array, maxima: Array
+    def store(
+        self,
+        record: Recorder,
+        node: Node,
+        x: Array,
+        scale: Array,
+        targets: tuple[Array, ...],
+        maxima: Array,
     ) -> None:
+        """Record the calls that store each tile of x in `targets`, which have the shape of x."""
         whole, minima = record.scratch
         limit = np.float32(LARGEST[node.attributes.stored])
-        source, target = x.reshape(-1), y.reshape(-1)
-        for number in range(maxima.size):
-            own = slice(number, number + 1)
-            part = slice(number * BLOCK_ELEMENTS, (number + 1) * BLOCK_ELEMENTS)
-            block = whole[: source[part].size]
-            record(np.copyto, block, source[part])
-            record(np.maximum.reduce, block, 0, None, maxima[own].reshape(()))
-            record(np.minimum.reduce, block, 0, None, minima[own].reshape(()))
-            record(np.multiply, block, scale[1:], out=block)
-            record(np.minimum, block, limit, out=block)
-            record(np.maximum, block, -limit, out=block)
-            record(np.copyto, target[part], block, casting="unsafe")
+        starts = itertools.product(*(range(0, extent, TILE) for extent in x.shape))
+        for number, (row, column) in enumerate(starts):
+            part = slice(row, row + TILE), slice(column, column + TILE)
+            rows, columns = x[part].shape
+            tile, own = whole[:rows, :columns], slice(number, number + 1)
+            record(np.copyto, tile, x[part])
+            record(np.maximum.reduce, tile, (0, 1), None, maxima[own].reshape(()))
+            record(np.minimum.reduce, tile, (0, 1), None, minima[own].reshape(()))
+            record(np.multiply, tile, scale[1:], out=tile)
+            record(np.minimum, tile, limit, out=tile)
+            record(np.maximum, tile, -limit, out=tile)
+            for target in targets:
+                record(np.copyto, target[part], tile, casting="unsafe")
         record(np.negative, minima, out=minima)
         record(np.maximum, maxima, minima, out=maxima)
 
 
+class Quantize(Quantization):
+    """y = scale · x in 8 bits, for sums over the columns of x."""
+
+    name, outputs = "quantize", ("y", "maxima")
+
+    def gradient_x(self, node: Node, dy: Value) -> Value:
+        return cast(dy, node.inputs[0].type.dtype)
+
+    def kernel(
+        self, record: Recorder, node: Node, x: Array, scale: Array, *, y: Array, maxima: Array
+    ) -> None:
+        self.store(record, node, x, scale, (y,), maxima)
+
+
+class QuantizeTurned(Quantization):
+    """turned = (scale · x)ᵀ in 8 bits, for sums over the rows of x."""
+
+    name, outputs = "quantize_turned", ("turned", "maxima")
+
+    def gradient_x(self, node: Node, dturned: Value) -> Value:
+        return transpose(cast(dturned, node.inputs[0].type.dtype))
+
+    def kernel(
+        self, record: Recorder, node: Node, x: Array, scale: Array, *, turned: Array, maxima: Array
+    ) -> None:
+        self.store(record, node, x, scale, (turned.T,), maxima)
+
+
+class QuantizeBoth(Quantization):
+    """Both y = scale · x and its transpose in 8 bits. `graphc.passes.float8` makes such nodes."""
+
+    name, outputs = "quantize_both", ("y", "turned", "maxima")
+    instead_of_gradient = {"x": "differentiate the nodes from which graphc made this op"}
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        x: Array,
+        scale: Array,
+        *,
+        y: Array,
+        turned: Array,
+        maxima: Array,
+    ) -> None:
+        self.store(record, node, x, scale, (y, turned.T), maxima)
+
+
 @dataclass(frozen=True, slots=True)
 class Float8ProductAttributes:
-    """Flags that transpose the operands, and the dtype of the result."""
+    """The dtype of the result."""
 
-    transpose_a: bool = False
-    transpose_b: bool = False
     wide: bool = False
     """True if the result is float32 instead of bfloat16."""
 
 
 class Float8Product(Op):
-    """y = op(a) · op(b) for 8-bit matrices, divided by their scales, in bfloat16 or float32.
+    """y = a · bᵀ for 8-bit matrices, divided by their scales, in bfloat16 or float32.
 
-    Products of 8-bit floats are exact in float32, and so are sums of a few. Sums are float32.
+    Tensor cores read 8-bit operands only along the axis of the sums, so both have it last. Products
+    of 8-bit floats are exact in float32. Sums are float32.
     """
 
-    name, inputs = "float8_product", ("a", "b", "scale_a", "scale_b")
+    name: ClassVar[str] = "float8_product"
+    inputs: ClassVar[tuple[str, ...]] = ("a", "b", "scale_a", "scale_b")
     multiplies = True
     precision = "narrow"
     attributes = Float8ProductAttributes
@@ -157,20 +216,15 @@ class Float8Product(Op):
             raise DTypeError(
                 f"operands must be 8-bit floats, at most one of them float8_e5m2, got {a} and {b}"
             )
-        if a.rank != 2 or b.rank != 2:
-            raise ShapeError(f"operands must be matrices, got {a} and {b}")
-        rows, inner = a.shape[:: -1 if attributes.transpose_a else 1]
-        inner_b, columns = b.shape[:: -1 if attributes.transpose_b else 1]
-        if inner != inner_b:
-            raise ShapeError(f"the inner extents differ: {inner} from {a} and {inner_b} from {b}")
-        if any(extent % MULTIPLE for extent in (rows, inner, columns)):
+        if a.rank != 2 or b.rank != 2 or a.shape[1] != b.shape[1]:
+            raise ShapeError(f"operands must be matrices with equal last axes, got {a} and {b}")
+        if any(extent % MULTIPLE for extent in a.shape + b.shape):
             raise ShapeError(f"extents must be multiples of {MULTIPLE}, got {a} and {b}")
-        return TensorType((rows, columns), float32 if attributes.wide else bfloat16)
+        return TensorType((a.shape[0], b.shape[0]), float32 if attributes.wide else bfloat16)
 
     def cost(self, node: Node) -> Cost:
-        a, moved = node.inputs[0].shape, super().cost(node)
-        inner = a[0] if node.attributes.transpose_a else a[1]
-        flops = 2 * node.output.type.elements * inner
+        moved = super().cost(node)
+        flops = 2 * node.output.type.elements * node.inputs[0].shape[1]
         return Cost(flops, moved.bytes_read, moved.bytes_written)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
@@ -191,9 +245,7 @@ class Float8Product(Op):
         left, right = record.scratch
         record(np.copyto, left, a, casting="unsafe")
         record(np.copyto, right, b, casting="unsafe")
-        flags: Float8ProductAttributes = node.attributes
-        operands = left.T if flags.transpose_a else left, right.T if flags.transpose_b else right
-        record(np.matmul, *operands, out=y)
+        record(np.matmul, left, right.T, out=y)
         record(np.multiply, y, scale_a[:1], out=y)
         record(np.multiply, y, scale_b[:1], out=y)
 
@@ -224,27 +276,13 @@ class Float8Linear(Float8Product):
             raise ShapeError(f"the bias must be one number of {y.dtype} per column, got {bias}")
         return y
 
-    def gradient_a(
-        self, node: Node, dy: Value, b: Value, scale_b: Value, scale_dy: Value
-    ) -> Value:
-        slope = self.slope(node, dy, scale_dy)
-        flags = Float8ProductAttributes(False, not node.attributes.transpose_b)
-        return apply(Float8Product, slope, b, scale_dy, scale_b, attributes=flags).output
+    def gradient_a(self, node: Node, dy: Value, b: Value, scale_b: Value, scale_dy: Value) -> Value:
+        slope = quantize(dy, scale_dy, float8_e5m2)
+        return apply(Float8Product, slope, turned(b), scale_dy, scale_b).output
 
-    def gradient_b(
-        self, node: Node, dy: Value, a: Value, scale_a: Value, scale_dy: Value
-    ) -> Value:
-        slope, flags = self.slope(node, dy, scale_dy), Float8ProductAttributes(transpose_a=True)
-        operands = (slope, a, scale_dy, scale_a)
-        if not node.attributes.transpose_b:
-            operands = (a, slope, scale_a, scale_dy)
-        return apply(Float8Product, *operands, attributes=flags).output
-
-    def slope(self, node: Node, dy: Value, scale: Value) -> Value:
-        """Return the 8-bit gradient of y. Both gradients read it; equal nodes run once."""
-        if node.attributes.transpose_a:
-            raise GradientError(f"{node.label} has no gradient for transposed rows")
-        return quantize(dy, scale, float8_e5m2)
+    def gradient_b(self, node: Node, dy: Value, a: Value, scale_a: Value, scale_dy: Value) -> Value:
+        slope = turned(quantize(dy, scale_dy, float8_e5m2))
+        return apply(Float8Product, slope, turned(a), scale_dy, scale_a).output
 
     def gradient_bias(self, node: Node, dy: Value) -> tuple[Value, ...]:
         return (dy,) * (len(node.inputs) - 5)
@@ -329,6 +367,19 @@ def _update(
 def quantize(x: Value, scale: Value, dtype: DType) -> Value:
     """Return x times its scale in an 8-bit dtype; `Quantize` says how it is rounded."""
     return apply(Quantize, x, scale, attributes=QuantizeAttributes(dtype.name)).outputs[0]
+
+
+def turned(stored: Value) -> Value:
+    """Return the transpose of a result of `Quantize` or `QuantizeTurned`.
+
+    It is stored again from the same operand, which a pass merges with the first time
+    (`graphc.passes.float8.merge_orientations`). Raises `GradientError` for any other value.
+    """
+    node = stored.node
+    if node is None or type(node.op) not in (Quantize, QuantizeTurned):
+        raise GradientError(f"{stored!r} is not the result of quantize, so it cannot be transposed")
+    other = QuantizeTurned if type(node.op) is Quantize else Quantize
+    return apply(other, *node.inputs, attributes=node.attributes).outputs[0]
 
 
 def _check_scales(*scales: TensorType) -> None:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, State, Value
-from graphc.ir.op import REGISTRY
-from graphc.ir.rewrite import Rewriter
+from graphc.ir.op import REGISTRY, Op
+from graphc.ir.rewrite import Rewriter, instead
 from graphc.ir.types import bfloat16, float8_e4m3, float32
 from graphc.ops.choice import Cast
 from graphc.ops.collective import all_gather
@@ -30,14 +30,18 @@ from graphc.ops.float8 import (
     MULTIPLE,
     Float8Linear,
     Float8ProductAttributes,
+    Quantization,
     Quantize,
     QuantizeAttributes,
+    QuantizeBoth,
+    QuantizeTurned,
     ScaleUpdate,
 )
 from graphc.ops.matmul import Linear, Matmul
 from graphc.ops.reduce import max as largest
 from graphc.ops.row_cross_entropy import LabelOp
 from graphc.ops.shape import reshape
+from graphc.passes.precision import casts_a_parameter
 
 PREFIX = "fp8/"
 """The start of the names of all states of this pass."""
@@ -118,8 +122,8 @@ class _Narrowed:
     def __init__(self, graph: Graph, layers: Mapping[Node, Layer]) -> None:
         self.rewriter, self.layers = Rewriter(graph), layers
         self.scales: dict[tuple[State, str], State] = {}
-        self.stored: dict[Value, tuple[Value, State]] = {}
-        """Value → its 8-bit form and the scale of that."""
+        self.stored: dict[tuple[type[Op], Value], tuple[Value, State]] = {}
+        """Op and value → the 8-bit form and its scale."""
 
     def run(self) -> Graph:
         for node in self.rewriter.graph.nodes:
@@ -133,26 +137,28 @@ class _Narrowed:
 
     def product(self, node: Node, layer: Layer) -> Value:
         context = builder.Context(node.scope, node.mirror, node.phase, node.segment)
-        rows, row_scale = self.quantized(layer.rows, layer.weight, "rows", context)
-        weight, weight_scale = self.quantized(layer.weight, layer.weight, "weight", context)
-        transposes = isinstance(node.op, Linear) or node.attributes.transpose_b
-        flags = Float8ProductAttributes(transpose_b=transposes)
+        is_turned = isinstance(node.op, Matmul) and not node.attributes.transpose_b
+        rows, row_scale = self.quantized(Quantize, layer.rows, layer.weight, "rows", context)
+        weight, weight_scale = self.quantized(
+            QuantizeTurned if is_turned else Quantize, layer.weight, layer.weight, "weight", context
+        )
         scales = row_scale, weight_scale, self.scale(layer.weight, "gradient")
         bias = self.rewriter.values(node.inputs[2:])
         operands = rows, weight, *scales, *bias
-        return builder.create(REGISTRY[Float8Linear.name], operands, flags, context).output
+        attributes = Float8ProductAttributes()
+        return builder.create(REGISTRY[Float8Linear.name], operands, attributes, context).output
 
     def quantized(
-        self, value: Value, weight: State, operand: str, context: builder.Context
+        self, op: type[Op], value: Value, weight: State, operand: str, context: builder.Context
     ) -> tuple[Value, State]:
         """Return the 8-bit form of a value and its scale; layers of the same rows share both."""
-        if value not in self.stored:
+        if (op, value) not in self.stored:
             scale = self.scale(weight, operand)
             operands = self.rewriter.value(value), scale
             attributes = QuantizeAttributes(float8_e4m3.name)
-            made = builder.create(REGISTRY[Quantize.name], operands, attributes, context)
-            self.stored[value] = made.outputs[0], scale
-        return self.stored[value]
+            made = builder.create(REGISTRY[op.name], operands, attributes, context)
+            self.stored[op, value] = made.outputs[0], scale
+        return self.stored[op, value]
 
     def scale(self, weight: State, operand: str) -> State:
         """Return the scale of an operand of all layers with that weight."""
@@ -160,6 +166,35 @@ class _Narrowed:
             name = f"{PREFIX}{weight.name}/{operand}/scale"
             self.scales[weight, operand] = builder.state(name, (2,), "float32", 1.0, "statistic")
         return self.scales[weight, operand]
+
+
+def merge_orientations(graph: Graph) -> Graph:
+    """Return a training graph in which one node stores a value and the transpose of that.
+
+    A value that only its transpose is saved of is then read once. Weights are stored again for
+    their gradient instead, as are their copies in 16 bits (`casts_a_parameter`).
+    """
+    groups: dict[tuple[Value, ...], dict[type[Op], list[Node]]] = {}
+    for node in graph.nodes:
+        if type(node.op) in (Quantize, QuantizeTurned) and not casts_a_parameter(node):
+            groups.setdefault(node.inputs, {}).setdefault(type(node.op), []).append(node)
+    merged = {key: of for key, of in groups.items() if len(of) == 2}
+    rewriter = Rewriter(graph)
+    both: dict[tuple[Value, ...], Node] = {}
+    for node in graph.nodes:
+        if type(node.op) not in (Quantize, QuantizeTurned) or node.inputs not in merged:
+            rewriter.put(node, rewriter.moved(node))
+            continue
+        if node.inputs not in both:
+            inputs = rewriter.values(node.inputs)
+            op = REGISTRY[QuantizeBoth.name]
+            types = op.infer_types(node.attributes, tuple(value.type for value in inputs))
+            fresh = instead(node, op.name, inputs, node.attributes, types)
+            both[node.inputs] = rewriter.add(fresh)
+        y, turned, maxima = both[node.inputs].outputs
+        stored = y if type(node.op) is Quantize else turned
+        rewriter.stand(node.outputs, (stored, maxima))
+    return rewriter.result() if merged else graph
 
 
 def update_scales(graph: Graph, ranks: int) -> Graph:
@@ -170,13 +205,13 @@ def update_scales(graph: Graph, ranks: int) -> Graph:
     """
     magnitudes: dict[State, dict[Value, Node]] = {}
     for node in graph.nodes:
-        if isinstance(node.op, Quantize) and isinstance(node.inputs[1], State):
+        if isinstance(node.op, Quantization) and isinstance(node.inputs[1], State):
             # A weight has one copy for each micro-batch, with equal magnitudes.
             magnitudes.setdefault(node.inputs[1], {}).setdefault(node.inputs[0], node)
     if not magnitudes:
         return graph
     with builder.in_phase("update"):
-        found = [[node.outputs[1] for node in nodes.values()] for nodes in magnitudes.values()]
+        found = [[node.outputs[-1] for node in nodes.values()] for nodes in magnitudes.values()]
         updates = []
         for (scale, nodes), maxima in zip(magnitudes.items(), _together(found, ranks), strict=True):
             name = scale.name.removesuffix("scale") + "history"

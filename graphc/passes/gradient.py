@@ -248,10 +248,11 @@ class _Differentiation:
             part = sum_to(part, target.shape)
         if target.node is not None and casts_a_parameter(target.node):
             # Gradients of the narrow copy of a shared parameter are summed in float32.
-            target = target.node.inputs[0]
-            part = cast(part, target.type.dtype)
-        is_stored = target.type.dtype in FLOAT8  # its gradient has the dtype of the products
-        if part.type != target.type and not is_stored:
+            (parameter, *_) = target.node.inputs
+            part = cast(part, parameter.type.dtype)
+            target = target if target.type.dtype in FLOAT8 else parameter
+        # The gradient of an 8-bit value has the dtype of the products that compute it.
+        if part.type != target.type and target.type.dtype not in FLOAT8:
             raise GradientError(
                 f"a gradient of {target!r} has the type {part.type}; an op's gradient rule is wrong"
             )
