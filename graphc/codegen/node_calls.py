@@ -114,7 +114,9 @@ class Gemm:
             for matrix in (self.first, self.second, self.c)
         )
         bias = None if self.bias is None else buffers.get(self.bias, self.bias)
-        factors = self.factors and tuple(buffers.get(each, each) for each in self.factors)
+        factors = self.factors
+        if factors is not None:
+            factors = buffers.get(factors[0], factors[0]), buffers.get(factors[1], factors[1])
         return replace(self, first=first, second=second, c=c, bias=bias, factors=factors)
 
 

@@ -384,5 +384,7 @@ def turned(stored: Value) -> Value:
 
 def _check_scales(*scales: TensorType) -> None:
     if any(each != SCALE for each in scales):
-        raise ShapeError(f"scales must be {SCALE}, the inverse of a scale and the scale, got "
-                         f"{', '.join(map(str, scales))}")
+        raise ShapeError(
+            f"scales must be {SCALE}, the inverse of a scale and the scale, got "
+            f"{', '.join(map(str, scales))}"
+        )

@@ -217,7 +217,9 @@ def update_scales(graph: Graph, ranks: int) -> Graph:
             name = scale.name.removesuffix("scale") + "history"
             history = builder.state(name, LAST.shape, "float32", 0.0, "statistic")
             attributes = next(iter(nodes.values())).attributes
-            updates.append(builder.apply(ScaleUpdate, scale, history, maxima, attributes=attributes))
+            updates.append(
+                builder.apply(ScaleUpdate, scale, history, maxima, attributes=attributes)
+            )
     known = set(graph.nodes)
     added = [node for node in builder.trace({}, updates).nodes if node not in known]
     return Graph((*graph.nodes, *added), graph.outputs, graph.kept)

@@ -50,9 +50,7 @@ def storing(op, name, x, factor):
     value, (scale,) = g.input("x", x.shape, as_dtype(x.dtype)), scale_states(1)
     node = apply(op, value, scale, attributes=QuantizeAttributes(name))
     arrays = {value: x, scale: aligned(scales(factor))}
-    return node, arrays | {
-        v: aligned(np.zeros(v.shape, v.type.dtype.numpy)) for v in node.outputs
-    }
+    return node, arrays | {v: aligned(np.zeros(v.shape, v.type.dtype.numpy)) for v in node.outputs}
 
 
 def check_bits(node, arrays, cublas=None):
@@ -138,7 +136,9 @@ def test_the_library_takes_no_other_form():
     """Sums along another axis, and two operands with 5 bits of exponent."""
     (a, b), others = stored_values((32, 48), (64, 48)), scale_states(2)
     node = apply(Float8Product, a, b, *others)
-    arrays = {v: aligned(np.zeros(v.shape, v.type.dtype.numpy)) for v in (*node.inputs, node.output)}
+    arrays = {
+        v: aligned(np.zeros(v.shape, v.type.dtype.numpy)) for v in (*node.inputs, node.output)
+    }
     (call,) = calls_of(node, places_of(arrays)).calls
     assert (call.transpose_first, call.transpose_second) == (True, False)
     wrong = replace(call, transpose_second=True, second=replace(call.second, leading=32))

@@ -1,4 +1,4 @@
-"""8-bit floats against tables of their definition, and the ops that use them against plain loops."""
+"""8-bit floats against tables of their definition, and ops that use them against plain loops."""
 
 import ml_dtypes
 import numpy as np

@@ -53,9 +53,6 @@ def scale_updates(nodes: Sequence[Node]) -> Launch:
         "}",
     ]
     parameters = ", ".join(f"float *{name}" for name in names)
-    text = (
-        f'extern "C" __global__ void {ENTRY}({parameters}) {{\n'
-        f"{indented(body, 1)}\n}}\n"
-    )
+    text = f'extern "C" __global__ void {ENTRY}({parameters}) {{\n{indented(body, 1)}\n}}\n'
     arguments = tuple(value for node in nodes for value in node.inputs)
     return Launch(named("scale_updates", text), arguments, len(nodes), BLOCK)

@@ -85,9 +85,7 @@ class Products:
             )
         )
         factors = [addresses[factor] for factor in call.factors or ()]
-        product = LtProduct(
-            self._library, self._handle, call, placements, bias, factors=factors
-        )
+        product = LtProduct(self._library, self._handle, call, placements, bias, factors=factors)
         try:
             algorithm = self._fitting(
                 product, call, placements, aligned(bias or 0), workspace_bytes

@@ -252,9 +252,7 @@ def check_descriptors(library, call, bias, factors=()):
     placements = [
         MatrixPlacement(m.leading, m.stride, 16) for m in (call.first, call.second, call.c)
     ]
-    with LtProduct(
-        library, ctypes.c_void_p(), call, placements, bias, factors=factors
-    ) as product:
+    with LtProduct(library, ctypes.c_void_p(), call, placements, bias, factors=factors) as product:
         operation, *layouts, _ = product._described
         held = {
             name: read(library, "MatmulDesc", operation, attribute, type)
