@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from graphc.ir.attributes import OneOf
 from graphc.ir.builder import apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
-from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.op import Array, Cost, NoAttributes, Op, Recorder
 from graphc.ir.types import (
     FLOAT8,
     LARGEST,
@@ -200,12 +200,12 @@ class Float8Product(Op):
     inputs: ClassVar[tuple[str, ...]] = ("a", "b", "scale_a", "scale_b")
     multiplies = True
     precision = "narrow"
-    attributes = Float8ProductAttributes
+    attributes: ClassVar[type[Any]] = Float8ProductAttributes
     needs_contiguous = ("a", "b", "scale_a", "scale_b")
 
     def infer(
         self,
-        attributes: Float8ProductAttributes,
+        attributes: Any,
         a: TensorType,
         b: TensorType,
         scale_a: TensorType,
@@ -220,7 +220,8 @@ class Float8Product(Op):
             raise ShapeError(f"operands must be matrices with equal last axes, got {a} and {b}")
         if any(extent % MULTIPLE for extent in a.shape + b.shape):
             raise ShapeError(f"extents must be multiples of {MULTIPLE}, got {a} and {b}")
-        return TensorType((a.shape[0], b.shape[0]), float32 if attributes.wide else bfloat16)
+        is_wide = getattr(attributes, "wide", False)
+        return TensorType((a.shape[0], b.shape[0]), float32 if is_wide else bfloat16)
 
     def cost(self, node: Node) -> Cost:
         moved = super().cost(node)
@@ -253,14 +254,16 @@ class Float8Product(Op):
 class Float8Linear(Float8Product):
     """The product of a linear layer, with an optional bias: a has its rows, b is its weight.
 
-    `scale_dy` is the scale of the gradient of y, which is stored as float8_e5m2.
+    `scale_dy` is the scale of the gradient of y, which is stored as float8_e5m2. As in `Linear`,
+    y and the bias have one dtype.
     """
 
+    attributes = NoAttributes
     name, inputs = "float8_linear", ("a", "b", "scale_a", "scale_b", "scale_dy", "*bias")
 
     def infer(  # type: ignore[override]
         self,
-        attributes: Float8ProductAttributes,
+        attributes: Any,
         a: TensorType,
         b: TensorType,
         scale_a: TensorType,

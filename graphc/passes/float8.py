@@ -29,7 +29,6 @@ from graphc.ops.float8 import (
     LAST,
     MULTIPLE,
     Float8Linear,
-    Float8ProductAttributes,
     Quantization,
     Quantize,
     QuantizeAttributes,
@@ -145,8 +144,8 @@ class _Narrowed:
         scales = row_scale, weight_scale, self.scale(layer.weight, "gradient")
         bias = self.rewriter.values(node.inputs[2:])
         operands = rows, weight, *scales, *bias
-        attributes = Float8ProductAttributes()
-        return builder.create(REGISTRY[Float8Linear.name], operands, attributes, context).output
+        op = REGISTRY[Float8Linear.name]
+        return builder.create(op, operands, op.attributes(), context).output
 
     def quantized(
         self, op: type[Op], value: Value, weight: State, operand: str, context: builder.Context

@@ -106,7 +106,8 @@ def test_products(name, op, wide, epilogues):
     (a,), (b,) = stored_values((32, 48), dtype=name), stored_values((64, 48))
     others = [*scale_states(3), g.input("bias", (64,), "bfloat16")] if op is Float8Linear else (
         scale_states(2))  # fmt: skip
-    node = apply(op, a, b, *others, attributes=Float8ProductAttributes(wide))
+    attributes = Float8ProductAttributes(wide) if op is Float8Product else None
+    node = apply(op, a, b, *others, attributes=attributes)
     given = [rng.standard_normal(v.shape).astype(v.type.dtype.numpy) for v in node.inputs]
     for index, value in enumerate(node.inputs):
         if value.shape == (2,):

@@ -155,6 +155,15 @@ def test_a_weight_that_is_stored_transposed():
     )
 
 
+def test_a_layer_that_is_read_in_float32_alone():
+    """Its bias has the dtype of its result, so the result stays bfloat16."""
+    h = g.power(g.linear(g.input("x", (ROWS, WIDTH)), WIDTH, name="first"), 2.0)
+    program = training(g.mean(g.linear(h, 16, name="last")))
+    (layer,) = ops(program.plan, "float8_linear")
+    assert layer.output.type.dtype == layer.inputs[5].type.dtype
+    assert np.isfinite(program.step(x=np.ones((ROWS, WIDTH), np.float32))["loss"])
+
+
 def test_precision_fp8_without_such_layers_is_bf16():
     loss = g.softmax_cross_entropy(
         g.linear(g.input("x", (ROWS, 48)), CLASSES), g.input("labels", (ROWS,), "int32")
