@@ -15,6 +15,7 @@ from functools import cached_property, partial
 
 from graphc.errors import OptionError, whole_number
 from graphc.ir.device import (
+    ADA,
     ALIGNMENT,
     DEVICES,
     KERNELS,
@@ -182,6 +183,12 @@ class PlanningOptions(HostOptions, PlacementOptions, StepOptions, NetworkOptions
             raise OptionError("NumPy kernels run only on the CPU; omit kernels='numpy'")
         if self.planned_for.kind == "cpu" and self.precision == "tf32":
             raise OptionError("tf32 products require a GPU; choose precision='fp32' on the CPU")
+        gpu = self.planned_for
+        if gpu.kind == "cuda" and self.precision == "fp8" and not gpu.has_float8:
+            raise OptionError(
+                f"{gpu.name} is sm_{gpu.architecture}, whose tensor cores do not multiply 8-bit "
+                f"floats; choose precision='bf16', or a GPU from sm_{ADA} on, such as h100"
+            )
         if self.planned_for.kind == "cpu" and self.overlap_copies:
             raise OptionError("overlap_copies requires a GPU; omit it on the CPU")
         _ = self.cost_model  # reads its file

@@ -33,6 +33,7 @@ from graphc.passes.chunk_losses import chunk_losses
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.data_parallel import DataParallel
 from graphc.passes.dead_code import remove_dead_code
+from graphc.passes.float8 import merge_orientations, to_float8, update_scales
 from graphc.passes.fusion.bias_gradients import merge_bias_gradients
 from graphc.passes.fusion.constants import inline_constants
 from graphc.passes.fusion.elementwise import fuse
@@ -280,6 +281,10 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
     )
 
 
+def _scales_updated(graph: Graph, compilation: Compilation) -> Graph:
+    return update_scales(graph, compilation.options.ranks)
+
+
 def _with_states_on_host(graph: Graph, compilation: Compilation) -> Graph:
     """Move states to the host; raises `OptionError` if they exceed the limit of host memory."""
     options = compilation.options
@@ -367,6 +372,10 @@ def _trains(options: PlanningOptions) -> bool:
     return options.trains
 
 
+def _trains_in_float8(options: PlanningOptions) -> bool:
+    return options.trains and options.precision == "fp8"
+
+
 FUSING: tuple[Step, ...] = (
     Step("fuse", _fused, lambda options: options.fuses),
     Step(
@@ -388,11 +397,14 @@ STEPS: tuple[Step, ...] = (
     plain("common-subexpressions", share_common_subexpressions),
     plain("pad-classes", pad_classes, lambda options: options.target.pads_rows),
     plain("scale-products", scale_products, lambda options: options.target.scales_products),
+    plain("float8", to_float8, lambda options: options.precision == "fp8"),
     plain("dead-code", remove_dead_code),
     Step("count-steps", _counting_steps, lambda options: not options.trains),
     Step("training-step", _training_step, _trains),
     plain("common-subexpressions", share_common_subexpressions, _trains),
     plain("widen-products", widen_products, _trains),
+    plain("merge-orientations", merge_orientations, _trains_in_float8),
+    Step("scale-updates", _scales_updated, _trains_in_float8),
     plain("running-sums", use_running_sums, _trains),
     plain(
         "norm-gradients", merge_norm_gradients, lambda options: options.target.merges_norm_gradients

@@ -109,7 +109,8 @@ class StepOptions(Options):
     precision: Precision = option(
         "fp32",
         "One of {choices}. ``bf16`` and ``fp16`` store feature maps in 16 bits and parameters in "
-        "float32; ``fp16`` scales the loss and skips the update of a step that overflows. "
+        "float32; ``fp16`` scales the loss and skips the update of a step that overflows; ``fp8`` "
+        "is ``bf16`` with 8-bit operands of linear layers. "
         "``tf32`` lets float32 products on a GPU round their operands to 10 bits of mantissa.",
         choices=tuple(PRECISIONS),
         flag=Flag("precision of feature maps: {choices} (default: {default})", metavar="P"),

@@ -157,6 +157,8 @@ def _declined_by_precision(gpu: Gpu) -> dict[Precision, list[str]]:
         cudnn = Cudnn(load_cudnn())
         try:
             for precision in PRECISIONS:
+                if precision == "fp8":  # its requests are those of bf16
+                    continue
                 requests = _declined_requests(gpu, cudnn, precision)
                 if requests:
                     found[precision] = requests

@@ -26,6 +26,7 @@ from graphc.codegen.lines.long_lines import lines_kernels
 from graphc.codegen.lines.program import Along
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Buffer, Call, NodeCalls, Slot
+from graphc.codegen.products import float8
 from graphc.codegen.products import ops as products
 from graphc.codegen.random import ops as random
 from graphc.codegen.random.kernel import drawn_kernel
@@ -39,9 +40,9 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 
 FAMILIES = (
-    attention, axis_map, convolution, cross_entropy, elementwise, exchanges, extremes, interpolate,
-    lookup, norms, order, pooling, products, random, reductions, resample, roi_align, scan, scatter,
-    softmax, step_numbers,
+    attention, axis_map, convolution, cross_entropy, elementwise, exchanges, extremes, float8,
+    interpolate, lookup, norms, order, pooling, products, random, reductions, resample, roi_align,
+    scan, scatter, softmax, step_numbers,
 )  # fmt: skip
 """Modules that register the rules of the package's own ops when they are imported."""
 

@@ -99,6 +99,8 @@ class Gemm:
     shared: tuple[bool, bool] | None = None
     """For the first and the second operand, true if all products of the node read the same matrix.
     None if this call computes all products; its strides then show whether a matrix is shared."""
+    factors: tuple[Buffer, Buffer] | None = None
+    """For 8-bit operands, a float32 by which the first is multiplied, and one for the second."""
 
     @property
     def all_batches(self) -> int:
@@ -112,7 +114,10 @@ class Gemm:
             for matrix in (self.first, self.second, self.c)
         )
         bias = None if self.bias is None else buffers.get(self.bias, self.bias)
-        return replace(self, first=first, second=second, c=c, bias=bias)
+        factors = self.factors
+        if factors is not None:
+            factors = buffers.get(factors[0], factors[0]), buffers.get(factors[1], factors[1])
+        return replace(self, first=first, second=second, c=c, bias=bias, factors=factors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from graphc.errors import OptionError, choose, did_you_mean
 from graphc.ir.device_memory import REPORTED_MIB, sold_gigabytes
 from graphc.ir.types import DType, float32
 
-HOPPER = 90
+ADA, HOPPER = 89, 90
+"""Architectures of GPUs; products of 8-bit floats need the first one or a later one."""
 
 ALIGNMENT = 256
 """The alignment of all buffers in bytes, which vector loads, cuBLAS and cuDNN require."""
@@ -53,10 +54,17 @@ class Device:
             return 0
         return (32 if self.architecture >= HOPPER else 4) * 2**20
 
+    @property
+    def has_float8(self) -> bool:
+        """True for a GPU whose tensor cores multiply 8-bit floats, at twice the rate of 16 bits."""
+        return self.kind == "cuda" and self.architecture >= ADA
+
     def product_rate(self, dtype: DType, tf32: bool = False) -> float:
         """Return flops per second of products of operands of that dtype."""
         special = 0.0
-        if dtype.itemsize == 2:
+        if dtype.kind == "float8" and self.has_float8:
+            special = 2 * self.narrow_flops_per_second
+        elif dtype.itemsize == 2:
             special = self.narrow_flops_per_second
         elif tf32 and dtype == float32:
             special = self.tf32_flops_per_second

@@ -17,7 +17,7 @@ from graphc.ir.names import check_name, check_state_name
 from graphc.ir.op import REGISTRY, Op
 from graphc.ir.shards import Member, Shard
 from graphc.ir.syntax import expression_tree
-from graphc.ir.types import TensorType, as_dtype
+from graphc.ir.types import TensorType, inner_dtype
 from graphc.ir.verify import verify
 
 PHASES: dict[str, Phase] = {
@@ -118,7 +118,7 @@ class _Parser:
                 self.fail(f"{name} is defined twice")
             try:
                 shape = tuple(map(_whole, filter(None, extents.split(","))))
-                found.append((name, TensorType(shape, as_dtype(dtype))))
+                found.append((name, TensorType(shape, inner_dtype(dtype))))
             except (GraphcError, ValueError) as error:
                 self.fail(str(error))
         return found

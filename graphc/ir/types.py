@@ -13,7 +13,8 @@ import numpy as np
 
 from graphc.errors import DTypeError, OptionError, ShapeError, quoted
 
-Kind = Literal["float", "int", "bool"]
+Kind = Literal["float", "float8", "int", "bool"]
+"""The kind of a dtype. Only a few ops take operands of kind ``float8``; see `FLOAT8`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,18 @@ int64 = _dtype("int64", "i64", "int", np.int64)
 uint8 = _dtype("uint8", "u8", "int", np.uint8)
 bool_ = _dtype("bool", "b1", "bool", np.bool_)
 
+float8_e4m3 = _dtype("float8_e4m3", "f8e4m3", "float8", ml_dtypes.float8_e4m3fn)
+float8_e5m2 = _dtype("float8_e5m2", "f8e5m2", "float8", ml_dtypes.float8_e5m2)
+
 DTYPES = (float32, float16, bfloat16, float64, int32, int64, uint8, bool_)
+"""The dtypes of inputs, states and outputs."""
+
+FLOAT8 = (float8_e4m3, float8_e5m2)
+"""The 8-bit floats of Micikevicius et al. (2022): 4 bits of exponent and 3 of mantissa, or 5 and 2.
+
+Operands of products have them inside a step with precision fp8. The first one has no infinity.
+"""
+
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
 _BY_SHORT = {dtype.short: dtype for dtype in DTYPES}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES}
@@ -64,6 +76,11 @@ def as_dtype(given: object) -> DType:
         names = ", ".join(dtype.name for dtype in DTYPES)
         raise DTypeError(f"unknown dtype {quoted(given)}; choose one of: {names}")
     return found
+
+
+def inner_dtype(name: str) -> DType:
+    """Return the dtype of that name or short name, which may be one of `FLOAT8`."""
+    return next((d for d in FLOAT8 if name in (d.name, d.short)), None) or as_dtype(name)
 
 
 def compute_dtype(dtype: DType) -> DType:
@@ -321,11 +338,12 @@ def parse_bytes(where: str, given: object) -> int:
     return int(size)
 
 
-_LARGEST = {
+LARGEST = {
     dtype: float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
-    for dtype in DTYPES
-    if dtype.kind == "float"
+    for dtype in (*DTYPES, *FLOAT8)
+    if dtype.kind in ("float", "float8")
 }
+"""The largest finite number of each float dtype."""
 
 
 def number_of(where: str, given: object, dtype: DType) -> float:
@@ -342,9 +360,9 @@ def number_of(where: str, given: object, dtype: DType) -> float:
     except OverflowError:
         number = math.inf
     if dtype.kind == "float":
-        if abs(number) > _LARGEST[dtype] and abs(given) != math.inf:
+        if abs(number) > LARGEST[dtype] and abs(given) != math.inf:
             raise DTypeError(
-                f"{where}: {quoted(given)} exceeds {_LARGEST[dtype]:g}, the largest {dtype}"
+                f"{where}: {quoted(given)} exceeds {LARGEST[dtype]:g}, the largest {dtype}"
             )
         return number
     low, high = (0, 1) if dtype.kind == "bool" else _limits(dtype)

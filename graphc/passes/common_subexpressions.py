@@ -14,7 +14,7 @@ def share_common_subexpressions(graph: Graph) -> Graph:
 
     Recomputed copies are not merged with their originals. Tensors filled with one number are not
     merged, since keeping one in memory costs more than filling another. In graphs with gradients,
-    16-bit copies of parameters are not merged either, since each copy would stay in memory for all
+    narrow copies of parameters are not merged either, since each copy would stay in memory for all
     micro-batches.
     """
     has_gradients = any(node.phase == "gradient" for node in graph.nodes)

@@ -41,6 +41,7 @@ from graphc.ir import builder
 from graphc.ir.ancestors import ancestors
 from graphc.ir.graph import Node, Value
 from graphc.ir.op_class import GradientRule
+from graphc.ir.types import FLOAT8
 from graphc.ops.choice import cast
 from graphc.ops.elementwise import add
 from graphc.ops.reduce import sum_to
@@ -156,7 +157,7 @@ class _Differentiation:
         self.active = set(wrt)
         for node in self.nodes:
             if any(self.passes_back(node, index) for index in range(len(node.inputs))):
-                floats = (value for value in node.outputs if value.type.dtype.kind == "float")
+                floats = (v for v in node.outputs if v.type.dtype.kind in ("float", "float8"))
                 self.active.update(floats)
 
     def passes_back(self, node: Node, index: int) -> bool:
@@ -246,10 +247,12 @@ class _Differentiation:
         if part.shape != target.shape:
             part = sum_to(part, target.shape)
         if target.node is not None and casts_a_parameter(target.node):
-            # Gradients of the 16-bit copy of a shared parameter are summed in float32.
-            (target,) = target.node.inputs
-            part = cast(part, target.type.dtype)
-        if part.type != target.type:
+            # Gradients of the narrow copy of a shared parameter are summed in float32.
+            (parameter, *_) = target.node.inputs
+            part = cast(part, parameter.type.dtype)
+            target = target if target.type.dtype in FLOAT8 else parameter
+        # The gradient of an 8-bit value has the dtype of the products that compute it.
+        if part.type != target.type and target.type.dtype not in FLOAT8:
             raise GradientError(
                 f"a gradient of {target!r} has the type {part.type}; an op's gradient rule is wrong"
             )

@@ -36,7 +36,7 @@ RARE: tuple[Kind, ...] = ("slot", "gathered", "fetched", "host")
 Way = Literal["in", "out"]
 
 Recompute = Literal["none", "mirror", "cheap", "segments", "sublinear", "recursive", "optimal"]
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 Allocate = Literal["none", "inplace", "sharing", "packed", "coloring"]
 
 RECOMPUTE: tuple[Recompute, ...] = (
@@ -50,9 +50,9 @@ ALLOCATE: tuple[Allocate, ...] = (*COMPARED, "coloring")
 
 
 PRECISIONS: dict[Precision, str] = {
-    "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"
+    "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"
 }  # fmt: skip
-"""Precision → the dtype in which feature maps are stored."""
+"""Precision → the dtype in which feature maps are stored; in fp8, some operands have 8 bits."""
 
 
 def check_alignment(alignment: object) -> int:

@@ -9,6 +9,7 @@ from graphc.ir.forms import writes
 from graphc.ir.graph import Node
 from graphc.ir.types import exact_bytes, format_bytes
 from graphc.plans.copy_model import model_copies
+from graphc.plans.float8_layers import describe_float8
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import buffer_name, kind_at, kind_label
 from graphc.plans.rank_model import model_rank
@@ -53,6 +54,8 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
     if plan.settings:
         listed = (v if k == "optimizer" else f"{k}={v}" for k, v in plan.settings.items())
         rows.append(("step", ", ".join(listed)))
+    if plan.settings.get("precision") == "fp8":
+        rows.append(("8-bit operands", describe_float8(graph)))
     again, proven = plan.recomputation, plan.certificate
     if proven is not None:
         rows.append(("planned for", proven.goal))

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from graphc.allocation.streams import on_streams
 from graphc.errors import DependencyError, GpuUnavailable, OptionError, whole_number
-from graphc.ir.device import gpu_number
-from graphc.ir.types import bfloat16
+from graphc.ir.device import ADA, gpu_number
+from graphc.ir.types import FLOAT8, DType, bfloat16
 from graphc.keywords import option, required, takes
 from graphc.options import AUTO
 from graphc.plans.check_family import check_family
@@ -155,7 +155,12 @@ def _on_gpu(
     plan: MemoryPlan, gpu: Gpu, options: BindOptions, within: Program | None = None
 ) -> Program:
     cudnn, lent = options.cudnn, _lent_on_gpu(plan, gpu, options.states)
-    if gpu.architecture < BFLOAT16_ARCHITECTURE and _uses_bfloat16(plan):
+    if gpu.architecture < ADA and _uses(plan, *FLOAT8):
+        raise OptionError(
+            f"{gpu.name} is sm_{gpu.architecture}, whose tensor cores do not multiply 8-bit "
+            "floats; choose precision='bf16'"
+        )
+    if gpu.architecture < BFLOAT16_ARCHITECTURE and _uses(plan, bfloat16):
         raise OptionError(
             f"{gpu.name} is sm_{gpu.architecture}, which does not support bfloat16; choose "
             "precision='fp16'"
@@ -206,8 +211,8 @@ def _gpu_backend(program: Program | None) -> GpuBackend | None:
     return backend if isinstance(backend, GpuBackend) else None
 
 
-def _uses_bfloat16(plan: MemoryPlan) -> bool:
-    return any(value.type.dtype == bfloat16 for value in plan.placements)
+def _uses(plan: MemoryPlan, *dtypes: DType) -> bool:
+    return any(value.type.dtype in dtypes for value in plan.placements)
 
 
 def _cudnn(

@@ -6,6 +6,15 @@
 #include <vector>
 
 namespace {
+constexpr int E4M3 = 28, E5M2 = 29;
+bool is_eight(int64_t type) { return type == E4M3 || type == E5M2; }
+// Finite numbers only, with so many bits of mantissa.
+double eight_bits(uint8_t code, int mantissa) {
+    const int bias = (1 << (6 - mantissa)) - 1, exponent = (code & 0x7f) >> mantissa;
+    const double part = (code & ((1 << mantissa) - 1)) / double(1 << mantissa);
+    const double size = exponent ? std::ldexp(1 + part, exponent - bias) : std::ldexp(part, 1 - bias);
+    return code & 0x80 ? -size : size;
+}
 double get(const void *base, int type, int64_t i) {
     uint16_t half;
     switch (type) {
@@ -16,6 +25,8 @@ double get(const void *base, int type, int64_t i) {
             std::memcpy(&x, static_cast<const uint16_t *>(base) + i, 2);
             return x;
         }
+        case E4M3: return eight_bits(static_cast<const uint8_t *>(base)[i], 3);
+        case E5M2: return eight_bits(static_cast<const uint8_t *>(base)[i], 2);
     }
     std::memcpy(&half, static_cast<const uint16_t *>(base) + i, 2);
     const uint32_t bits = uint32_t(half) << 16;
@@ -113,6 +124,15 @@ int refusal(const Object &o, const Object &a, const Object &b, const Object &c, 
                        epilogue == 32 || epilogue == 36 || epilogue == SUMS;
     if (!known || ((has_bias(epilogue) || epilogue == SUMS) && !o.at<const void *>(8, nullptr))) return 7;
     const bool is_double = o.numbers[0] == 70;
+    if (is_eight(a.numbers[0]) || is_eight(b.numbers[0])) {
+        const bool operands = is_eight(a.numbers[0]) && is_eight(b.numbers[0]) &&
+                              (a.numbers[0] == E4M3 || b.numbers[0] == E4M3);
+        const bool results = d.numbers[0] == 14 || (d.numbers[0] == 0 && !has_bias(epilogue));
+        const bool extents = m % 16 == 0 && n % 16 == 0 && k % 16 == 0 && a.leading() % 16 == 0 && b.leading() % 16 == 0;
+        const bool factors = o.at<const void *>(17, nullptr) && o.at<const void *>(18, nullptr);
+        const bool sums = transa && !transb && o.numbers[0] == 68 && (epilogue == 1 || epilogue == 4);
+        return operands && results && extents && factors && sums ? 0 : 15;
+    }
     const bool types = is_double ? a.numbers[0] == 1 && d.numbers[0] == 1 : a.numbers[0] != 1 && d.numbers[0] != 1;
     if (!types || a.numbers[0] != b.numbers[0] || o.numbers[1] != is_double) return 15;
     if (is_double && epilogue != 1) return 15;
@@ -129,7 +149,7 @@ extern "C" int cublasLtDestroy(void *given) { return given == &lt_handle ? 0 : 1
 extern "C" int cublasLtMatmulDescCreate(void **made, int compute, int scale) { return make(made, 'o', compute, scale); }
 extern "C" int cublasLtMatmulDescDestroy(void *given) { return destroy(given, 'o'); }
 extern "C" int cublasLtMatmulDescSetAttribute(void *given, int attribute, const void *value, size_t size) {
-    return set(given, 'o', attribute, value, size, {{2, 4}, {3, 4}, {4, 4}, {5, 4}, {6, 4}, {7, 4}, {8, 8}, {10, 8}});
+    return set(given, 'o', attribute, value, size, {{2, 4}, {3, 4}, {4, 4}, {5, 4}, {6, 4}, {7, 4}, {8, 8}, {10, 8}, {17, 8}, {18, 8}});
 }
 extern "C" int cublasLtMatrixLayoutCreate(void **made, int type, uint64_t rows, uint64_t columns, int64_t leading) {
     return make(made, 'l', type, rows, columns, leading);
@@ -202,7 +222,9 @@ extern "C" int cublasLtMatmul(
     const int transa = operation.at<int32_t>(3, 0), transb = operation.at<int32_t>(4, 0);
     const int64_t k = transa ? a.rows() : a.columns();
     const bool is_double = operation.numbers[1] == 1;
-    const double scale = is_double ? *(const double *)alpha : *(const float *)alpha;
+    double scale = is_double ? *(const double *)alpha : *(const float *)alpha;
+    for (const int attribute : {17, 18})
+        if (const auto *factor = operation.at<const float *>(attribute, nullptr)) scale *= *factor;
     const double keep = is_double ? *(const double *)beta : *(const float *)beta;
     for (int64_t p = 0; p < d.batch(); ++p)
         for (int64_t j = 0; j < d.columns(); ++j)

@@ -40,7 +40,7 @@ TOKENS = {"layers": 2, "width": 64, "heads": 2, "seq_len": 32, "batch": 2, "voca
 
 
 @pytest.mark.parametrize(
-    ("precision", "tolerance"), [("tf32", 1e-2), ("bf16", 5e-2), ("fp16", 2e-2)]
+    ("precision", "tolerance"), [("tf32", 1e-2), ("bf16", 5e-2), ("fp16", 2e-2), ("fp8", 5e-2)]
 )
 def test_narrow_precisions_come_close(precision, tolerance):
     expected = trained(gpt2(**TOKENS), "cpu", optimizer=g.optim.Adam(1e-3))

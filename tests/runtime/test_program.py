@@ -162,6 +162,7 @@ NETWORKS = {
     [
         ("fp32", "native"),
         ("fp16", "numpy"),
+        ("fp8", "native"),
         pytest.param("fp16", "native", marks=pytest.mark.slow),
         pytest.param("fp32", "numpy", marks=pytest.mark.slow),
     ],

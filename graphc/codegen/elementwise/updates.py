@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from graphc.codegen.elementwise.kernel import element_code, loop, pack_width
 from graphc.codegen.node_calls import Launch
+from graphc.codegen.products.scale_updates import POINTERS, scale_updates
 from graphc.codegen.text.access import indented
 from graphc.codegen.text.grid import BLOCK
 from graphc.codegen.text.kernel import ENTRY, named
@@ -33,6 +34,7 @@ from graphc.codegen.text.scalar import C_TYPES
 from graphc.ir.expression import ScalarProgram
 from graphc.ir.graph import Node, Value
 from graphc.ops.elementwise import Elementwise
+from graphc.ops.float8 import ScaleUpdate
 from graphc.ops.update import Update
 
 SMALL_BYTES = 64 * 2**10
@@ -64,6 +66,8 @@ class Likeness:
 def likeness(node: Node) -> Likeness | None:
     """Return the properties that updates must share to run in one launch. Returns None if the node
     is not a small update."""
+    if isinstance(node.op, ScaleUpdate):
+        return Likeness(node.op.name, node.attributes, (), ())
     if not isinstance(node.op, Update) or any(
         value.type.bytes >= SMALL_BYTES or value.shape != node.outputs[0].shape
         for value in node.outputs
@@ -139,6 +143,8 @@ def _is_in_one_piece(value: Value, place: Place) -> bool:
 def grouped(nodes: Sequence[Node], places: Places) -> Launch:
     """Return one launch for updates with equal properties. No update may read a state that another
     one replaces."""
+    if isinstance(nodes[0].op, ScaleUpdate):
+        return scale_updates(nodes)
     columns = _columns(nodes, places)
     inputs = len(nodes[0].inputs)
     operands = [column.operand for column in columns]
@@ -285,4 +291,6 @@ def _operand(name: str, values: Sequence[Value], places: Places, stride: int) ->
 
 
 def _parameter_bytes(nodes: Sequence[Node], places: Places) -> int:
+    if isinstance(nodes[0].op, ScaleUpdate):
+        return POINTER_BYTES * POINTERS * len(nodes)
     return POINTER_BYTES * sum(column.pointers for column in _columns(nodes, places))

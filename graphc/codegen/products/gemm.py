@@ -16,10 +16,12 @@ from graphc.codegen.node_calls import Epilogue, Gemm, Matrix
 from graphc.codegen.text.operands import Operand, Place, collapse, operand
 from graphc.errors import OptionError
 from graphc.ir.graph import Node, Value
-from graphc.ir.types import DType, bfloat16, float16, float32, float64
+from graphc.ir.types import DType, bfloat16, float8_e4m3, float8_e5m2, float16, float32, float64
 from graphc.ops.matmul import Activation
 
-DATA_TYPES = {float32: 0, float64: 1, float16: 2, bfloat16: 14}
+DATA_TYPES = {
+    float32: 0, float64: 1, float16: 2, bfloat16: 14, float8_e4m3: 28, float8_e5m2: 29,
+}  # fmt: skip
 """The values of `cudaDataType` by dtype."""
 
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77

@@ -33,6 +33,11 @@ def product_kernel(call: Gemm) -> Launch:
     before = f" + widen({_element(c, 'row', 'column')})" if call.beta else ""
     left = ("inner", "row") if call.transpose_first else ("row", "inner")
     right = ("column", "inner") if call.transpose_second else ("inner", "column")
+    factors = [
+        Operand(f"{name}_factor", float32, (), buffer)
+        for name, buffer in zip(("first", "second"), call.factors or (), strict=False)
+    ]
+    factor = " * ".join([factor, *(f"{each.name}[0]" for each in factors)])
     body = [
         f"const Index row = item % {call.m}u, rest = item / {call.m}u;",
         f"const Index column = rest % {call.n}u, batch = rest / {call.n}u;",
@@ -55,9 +60,14 @@ def product_kernel(call: Gemm) -> Launch:
     ]
     everything = ((items,), Operand("", c.dtype, (1,)))
     kernel = grid_kernel(
-        "product", items, widest_index([*spans, everything]), parameters([first, second], [c]), body
+        "product",
+        items,
+        widest_index([*spans, everything]),
+        parameters([first, second, *factors], [c]),
+        body,
     )
-    return over_grid(kernel, (call.first.buffer, call.second.buffer, call.c.buffer), items)
+    buffers = (call.first.buffer, call.second.buffer, *(call.factors or ()), call.c.buffer)
+    return over_grid(kernel, buffers, items)
 
 
 def _operand(name: str, matrix: Matrix) -> Operand:

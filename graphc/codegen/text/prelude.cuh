@@ -3,6 +3,8 @@
 
 struct float16 { unsigned short bits; };
 struct bfloat16 { unsigned short bits; };
+struct float8_e4m3 { unsigned char bits; };
+struct float8_e5m2 { unsigned char bits; };
 
 #ifndef GRAPHC_HOST
 __device__ inline float widen(float16 x) {
@@ -23,6 +25,47 @@ template <class T> __device__ inline T widen(T x) { return x; }
 template <class T, class S> __device__ inline void narrow(S x, T &result) {
     result = static_cast<T>(x);
 }
+
+// 8-bit floats with MANTISSA bits of mantissa; MOST is the code of the largest finite number. Rounding
+// is to nearest even; numbers beyond MOST become MOST, and NaN stays NaN.
+template <unsigned MANTISSA, unsigned MOST> struct Eight {
+    static constexpr unsigned BIAS = 0x3f >> MANTISSA, SHIFT = 23 - MANTISSA;
+    static constexpr float LEAST = 1.0f / (1u << (BIAS - 1 + MANTISSA)); // the subnormal with code 1
+    __device__ static inline unsigned char code(float x) {
+        if (x != x) return 0x7f;
+        const unsigned bits = __float_as_uint(x), size = bits & 0x7fffffffu;
+        const unsigned half = (1u << (SHIFT - 1)) - 1 + (size >> SHIFT & 1);
+        unsigned found = ((size + half) >> SHIFT) - ((127 - BIAS) << MANTISSA);
+        if (size < (128 - BIAS) << 23) found = unsigned(rintf(__uint_as_float(size) / LEAST));
+        return (found < MOST ? found : MOST) | (bits >> 24 & 0x80u);
+    }
+    __device__ static inline float number(unsigned char code) {
+        const unsigned size = code & 0x7fu;
+        float found = __uint_as_float((size << SHIFT) + ((127 - BIAS) << 23));
+        if (size < 1u << MANTISSA) found = size * LEAST;
+        if (size > MOST) found = __uint_as_float(size == 0x7c ? 0x7f800000u : 0x7fc00000u);
+        return code & 0x80u ? -found : found;
+    }
+};
+using Eight43 = Eight<3, 0x7e>;
+using Eight52 = Eight<2, 0x7b>;
+__device__ inline float widen(float8_e4m3 x) { return Eight43::number(x.bits); }
+__device__ inline float widen(float8_e5m2 x) { return Eight52::number(x.bits); }
+#if !defined(GRAPHC_HOST) && __CUDA_ARCH__ >= 890
+__device__ inline void narrow(float x, float8_e4m3 &result) {
+    unsigned short pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    result.bits = static_cast<unsigned char>(pair);
+}
+__device__ inline void narrow(float x, float8_e5m2 &result) {
+    unsigned short pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    result.bits = static_cast<unsigned char>(pair);
+}
+#else
+__device__ inline void narrow(float x, float8_e4m3 &result) { result.bits = Eight43::code(x); }
+__device__ inline void narrow(float x, float8_e5m2 &result) { result.bits = Eight52::code(x); }
+#endif
 
 // Up to 16 bytes an access; wider packs are several accesses.
 template <class T, int N>

@@ -27,6 +27,8 @@ EPILOGUES: Mapping[Epilogue, int] = {
 BGRADB."""
 
 DESC_TRANSA, DESC_TRANSB, DESC_EPILOGUE, DESC_BIAS_POINTER = 3, 4, 7, 8
+DESC_SCALE_POINTERS = (17, 18)
+"""Attributes of a product with the addresses of the factors of A and B, float32 on the device."""
 LAYOUT_BATCH_COUNT, LAYOUT_STRIDED_BATCH_OFFSET = 5, 6
 PREF_MAX_WORKSPACE_BYTES, PREF_REDUCTION_SCHEME_MASK = 1, 3
 PREF_MIN_ALIGNMENT_BYTES = (5, 6, 7, 8)
@@ -127,11 +129,12 @@ class LtProduct:
         placements: Sequence[MatrixPlacement],
         bias: int | None,
         batch: int | None = None,
+        factors: Sequence[int] = (),
     ) -> None:
         self._library, self._handle, self._call = library, handle, call
         self._made: list[tuple[str, ctypes.c_void_p]] = []
         try:
-            operation = self._operation(bias)
+            operation = self._operation(bias, factors)
             layouts = [
                 self._layout(matrix, shape, each, call.batch if batch is None else batch)
                 for matrix, shape, each in zip(
@@ -201,7 +204,7 @@ class LtProduct:
     ) -> None:
         self.close()
 
-    def _operation(self, bias: int | None) -> ctypes.c_void_p:
+    def _operation(self, bias: int | None, factors: Sequence[int]) -> ctypes.c_void_p:
         call = self._call
         scale = DATA_TYPES[float64 if call.compute == COMPUTE_64F else float32]
         operation = self._make("MatmulDesc", call.compute, scale)
@@ -211,6 +214,8 @@ class LtProduct:
         self._set("MatmulDesc", operation, DESC_EPILOGUE, epilogue)
         if bias is not None:
             self._set("MatmulDesc", operation, DESC_BIAS_POINTER, ctypes.c_void_p(bias))
+        for attribute, factor in zip(DESC_SCALE_POINTERS, factors, strict=False):
+            self._set("MatmulDesc", operation, attribute, ctypes.c_void_p(factor))
         return operation
 
     def _layout(

@@ -84,7 +84,8 @@ class Products:
                 (call.first, call.second, call.c), shapes(call), places, strict=True
             )
         )
-        product = LtProduct(self._library, self._handle, call, placements, bias)
+        factors = [addresses[factor] for factor in call.factors or ()]
+        product = LtProduct(self._library, self._handle, call, placements, bias, factors=factors)
         try:
             algorithm = self._fitting(
                 product, call, placements, aligned(bias or 0), workspace_bytes
@@ -150,12 +151,13 @@ class Products:
     ) -> Algorithm | None:
         """Return the library's first choice for all products of a node at once.
 
-        For the choice, the library uses the address of the bias only for its alignment. So a number
-        with that alignment is passed instead of the address.
+        For the choice, the library uses the addresses of the bias and of factors only for their
+        alignment. So numbers with that alignment are passed instead of the addresses.
         """
         bias = None if call.bias is None else bias_alignment
+        factors = [PROMISED_ALIGNMENT for _ in call.factors or ()]
         with LtProduct(
-            self._library, self._handle, call, placements, bias, call.all_batches
+            self._library, self._handle, call, placements, bias, call.all_batches, factors
         ) as asked:
             return asked.first_choice([each.alignment for each in placements], workspace_bytes)
 

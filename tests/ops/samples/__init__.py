@@ -54,8 +54,14 @@ STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {
     "adam_correction",
     "batch_count",
     "batch_sum",
+    "float8_linear",
+    "float8_product",
     "learning_rate",
+    "quantize",
+    "quantize_both",
+    "quantize_turned",
     "with_change",
     "with_gradient",
 }
-"""Ops of optimizers; tests/api/test_optim.py compares them with their papers' formulas."""
+"""Ops of optimizers; tests/api/test_optim.py compares them with their papers' formulas. Those on
+8-bit floats are in tests/ops/test_float8.py."""

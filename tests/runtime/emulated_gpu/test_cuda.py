@@ -259,6 +259,24 @@ def test_a_gpu_that_is_too_old_says_so(cupy, monkeypatch):
         compiled("float32", device="cuda", precision="bf16")
 
 
+def test_a_gpu_without_8_bit_products_says_so(cupy, monkeypatch):
+    """In plans for that GPU, and where a plan for another one is bound."""
+    x = g.relu(g.linear(g.input("x", (16, 16)), 16, name="first"))
+    loss = g.mean(g.linear(x, 16, name="last"))
+    plan = g.plan(loss, optimizer=g.optim.SGD(), device="h200", precision="fp8")
+    monkeypatch.setattr(
+        cupy.cuda.runtime,
+        "getDeviceProperties",
+        lambda n: {"name": b"Old GPU", "major": 8, "minor": 0, "multiProcessorCount": 9},
+    )
+    for make in (
+        lambda: g.bind(plan, device="cuda"),
+        lambda: g.compile(loss, optimizer=g.optim.SGD(), device="cuda", precision="fp8"),
+    ):
+        with pytest.raises(g.GraphcError, match="sm_80, whose tensor cores do not multiply 8-bit"):
+            make()
+
+
 def test_an_evaluation_shares_states_on_the_gpu(cupy):
     owner = compiled("float32", device="cuda")
     outputs = {"y": branches("float32")}

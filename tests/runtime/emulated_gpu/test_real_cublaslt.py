@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 from codegen.on_cpu import places_of
 from codegen.test_epilogues import addresses_of, node_of, normal
+from ops.test_float8 import scale_states, stored_values
 
 import graphc as g
+from graphc.codegen.lowering import calls_of
 from graphc.codegen.products import gemm as numbers
 from graphc.codegen.products.gemm import gemms
+from graphc.codegen.text.operands import in_one_piece
 from graphc.errors import DependencyError
 from graphc.ir.builder import apply
-from graphc.ir.types import bfloat16, float16, float32, float64
+from graphc.ir.types import bfloat16, float8_e4m3, float8_e5m2, float16, float32, float64
+from graphc.ops.float8 import Float8Product
 from graphc.ops.matmul import Linear, LinearAttributes, Matmul, MatmulAttributes
 from graphc.ops.product_with_sums import ProductWithSums
 from graphc.runtime.gpu import cublaslt
@@ -31,6 +35,8 @@ CONSTANTS = {
     "CUDA_R_64F": numbers.DATA_TYPES[float64],
     "CUDA_R_16F": numbers.DATA_TYPES[float16],
     "CUDA_R_16BF": numbers.DATA_TYPES[bfloat16],
+    "CUDA_R_8F_E4M3": numbers.DATA_TYPES[float8_e4m3],
+    "CUDA_R_8F_E5M2": numbers.DATA_TYPES[float8_e5m2],
     "CUBLAS_COMPUTE_32F": numbers.COMPUTE_32F,
     "CUBLAS_COMPUTE_64F": numbers.COMPUTE_64F,
     "CUBLAS_COMPUTE_32F_FAST_TF32": numbers.COMPUTE_32F_FAST_TF32,
@@ -40,6 +46,8 @@ CONSTANTS = {
     "CUBLASLT_MATMUL_DESC_TRANSB": cublaslt.DESC_TRANSB,
     "CUBLASLT_MATMUL_DESC_EPILOGUE": cublaslt.DESC_EPILOGUE,
     "CUBLASLT_MATMUL_DESC_BIAS_POINTER": cublaslt.DESC_BIAS_POINTER,
+    "CUBLASLT_MATMUL_DESC_A_SCALE_POINTER": cublaslt.DESC_SCALE_POINTERS[0],
+    "CUBLASLT_MATMUL_DESC_B_SCALE_POINTER": cublaslt.DESC_SCALE_POINTERS[1],
     "CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT": cublaslt.LAYOUT_BATCH_COUNT,
     "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET": cublaslt.LAYOUT_STRIDED_BATCH_OFFSET,
     "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES": cublaslt.PREF_MAX_WORKSPACE_BYTES,
@@ -231,12 +239,20 @@ def test_the_library_holds_sums(library):
     check_descriptors(library, call, addresses_of(arrays)[node.outputs[1]])
 
 
-def check_descriptors(library, call, bias):
+def test_the_library_holds_factors_of_8_bit_operands(library):
+    (a,), (b,) = stored_values((16, 32), dtype="float8_e5m2"), stored_values((48, 32))
+    node = apply(Float8Product, a, b, *scale_states(2))
+    values = (*node.inputs, node.output)
+    (call,) = calls_of(node, {value: in_one_piece(value.type) for value in values}).calls
+    check_descriptors(library, call, None, (0x1000, 0x2000))
+
+
+def check_descriptors(library, call, bias, factors=()):
     cublaslt.declare(library)
     placements = [
         MatrixPlacement(m.leading, m.stride, 16) for m in (call.first, call.second, call.c)
     ]
-    with LtProduct(library, ctypes.c_void_p(), call, placements, bias) as product:
+    with LtProduct(library, ctypes.c_void_p(), call, placements, bias, factors=factors) as product:
         operation, *layouts, _ = product._described
         held = {
             name: read(library, "MatmulDesc", operation, attribute, type)
@@ -253,6 +269,8 @@ def check_descriptors(library, call, bias):
             "transa": call.transpose_first, "transb": call.transpose_second,
             "epilogue": cublaslt.EPILOGUES[call.epilogue], "bias": bias,
         }  # fmt: skip
+        for attribute, factor in zip(cublaslt.DESC_SCALE_POINTERS, factors, strict=False):
+            assert read(library, "MatmulDesc", operation, attribute, POINTER) == factor
         shapes = cublaslt.shapes(call)
         matrices = (call.first, call.second, call.c)
         for layout, shape, matrix in zip(layouts, shapes, matrices, strict=True):
