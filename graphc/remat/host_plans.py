@@ -17,12 +17,8 @@ from graphc.ir.host_link import HostLink
 from graphc.passes.place_updates import place_updates
 from graphc.plans.cost_model import recomputation
 from graphc.remat.copies import with_copies
-from graphc.remat.offload.search import (
-    FEW_PARTS,
-    FEW_REFINEMENTS,
-    OffloadPlan,
-    OffloadSearch,
-)
+from graphc.remat.offload.plans import OffloadPlan
+from graphc.remat.offload.search import FEW_PARTS, FEW_REFINEMENTS, OffloadSearch
 from graphc.remat.points import Point, faster
 from graphc.remat.search import CLOSE, MOST_CORRECTIONS, TIGHTER, Search
 

@@ -179,7 +179,7 @@ class Solver:
                 found = self._by_dp(int(part * capacity))
                 if found is not None:
                     yield found
-            yield self._joined([cut.sequence(capacity) for cut in self._cuts])
+            yield self.joined([cut.sequence(capacity) for cut in self._cuts])
         else:
             yield self.no_recompute.sequence
 
@@ -217,9 +217,15 @@ class Solver:
             if math.isinf(table.cost(level)):
                 return None
             parts.append(emit(spans.chain, table.actions(level)))
-        return self._joined(parts)
+        return self.joined(parts)
 
-    def _joined(self, parts: Iterable[list[int]]) -> list[int]:
+    def reruns(self, capacity: int) -> list[Reruns]:
+        """Return the costs of reruns of each run of `spans`, in tables that reach a capacity."""
+        most = self._table_bytes(capacity - self.problem.fixed_bytes)
+        tables = (self._table(number, most, True).reruns for number in range(len(self.spans)))
+        return [table for table in tables if table is not None]
+
+    def joined(self, parts: Iterable[list[int]]) -> list[int]:
         """Join the sequences of the runs with the steps between runs, which execute once."""
         sequence: list[int] = []
         reached = 0

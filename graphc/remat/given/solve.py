@@ -36,6 +36,7 @@ from graphc.remat.given.problem import Problem
 from graphc.remat.given.replay import live_during, replay
 from graphc.remat.local_search import iterate
 from graphc.remat.lower_bound import extra_cost
+from graphc.remat.offload.chain_copies import joint_schedules
 from graphc.remat.offload.events import Event, events_of
 from graphc.remat.offload.relief import relieved
 from graphc.remat.offload.search import OffloadSearch
@@ -61,9 +62,6 @@ FEW, LEAST_ATTEMPTS = 1000, 3 * len(PORTFOLIO)
 SOLVER_EFFORT, ATTEMPT_EFFORT = 100_000, 3_000
 """Effort of local search (steps times iterations) after the solver and after each greedy
 attempt."""
-
-IMPROVED = 4
-"""Number of schedules from which the local search of copies starts."""
 
 ORDERS = 200
 """Maximum number of orders of a small problem in which copies to the host are planned."""
@@ -168,7 +166,7 @@ def _linked(problem: Problem, limit: int | None, seconds: float, started: float)
             yield attempt[1]
 
     left = max(0.0, started + seconds - time.perf_counter())
-    plan = _offloaded(problem, limit, schedules, alone, bound, left)
+    plan = _offloaded(problem, limit, schedules, alone, bound, left, solver)
     if plan is None:
         raise _does_not_fit(problem, limit, fewest)
     cost = None if alone is None else measured.cost
@@ -195,6 +193,7 @@ def _offloaded(
     start: Sequence[int] | None,
     bound: float,
     seconds: float,
+    solver: Solver | None,
 ) -> list[Event] | None:
     """Return the events of the fastest plan with copies found within `limit` bytes, or None.
 
@@ -210,9 +209,11 @@ def _offloaded(
     def numbered(capacity: int) -> Iterator[list[int]]:
         return ([step[node] for node in sequence] for sequence in schedules(capacity))
 
+    resident = frozenset(pinned)
+    joints = joint_schedules(solver, problem.link, limit, resident) if solver else []
     search = OffloadSearch(
-        problem.steps, problem.link, limit, numbered, frozenset(pinned), bound, seconds,
-        improved=IMPROVED,
+        problem.steps, problem.link, limit, numbered, resident, bound, seconds,
+        joints=joints,
     )  # fmt: skip
     plan = search.run(None if start is None else [step[node] for node in start])
     if plan is None:

@@ -46,13 +46,20 @@ class Copy:
 
 
 def placed(
-    steps: Problem, link: HostLink, sequence: Sequence[int], gaps: Sequence[Gap], spare: Integers
-) -> list[Event]:
-    """Return the events of a sequence in which the values of `gaps` are on the host. `spare` has
-    the bytes at each position that are free if they are there during their whole gaps."""
+    steps: Problem,
+    link: HostLink,
+    sequence: Sequence[int],
+    gaps: Sequence[Gap],
+    spare: Integers,
+    small_first: bool = False,
+) -> list[Copy]:
+    """Return the copies of a sequence in which the values of `gaps` are on the host. `spare` has
+    the bytes at each position that are free if they are there during their whole gaps. The results
+    of one step leave in the order of their gaps, or with `small_first` by increasing bytes."""
     gaps = list(gaps)
+    size = steps.bytes if small_first else None
     while True:
-        copies = _copies(gaps)
+        copies = _copies(gaps, size)
         times, late = _leave(steps, link, sequence, copies, spare)
         if not late:
             break
@@ -61,7 +68,7 @@ def placed(
         for gap in late:
             spare[gap.start + 1 : gap.stop] -= steps.bytes[gap.value]
     _return(steps, link, copies, times, spare)
-    return _events(sequence, copies)
+    return copies
 
 
 def unstalled(
@@ -81,13 +88,15 @@ def unstalled(
     return [copy for copy in copies if copy.fetch > copy.drop]
 
 
-def _copies(gaps: Iterable[Gap]) -> list[Copy]:
-    seen: set[int] = set()
-    copies = []
-    for gap in sorted(gaps):
-        copies.append(Copy(gap, gap.value not in seen))
-        seen.add(gap.value)
-    return copies
+def _copies(gaps: Iterable[Gap], size: Sequence[int] | None = None) -> list[Copy]:
+    """Return copies in the order of production; those of one step by `size`, if given."""
+    first: dict[int, Gap] = {}
+    ordered = sorted(gaps)
+    for gap in ordered:
+        first.setdefault(gap.value, gap)
+    if size is not None:
+        ordered.sort(key=lambda gap: (gap.made, size[gap.value]))
+    return [Copy(gap, first[gap.value] is gap) for gap in ordered]
 
 
 def _leave(
@@ -165,7 +174,8 @@ def _return(
         spare[fetch:stop] -= size
 
 
-def _events(sequence: Sequence[int], copies: Sequence[Copy]) -> list[Event]:
+def events_with(sequence: Sequence[int], copies: Sequence[Copy]) -> list[Event]:
+    """Return a sequence with its copies as events."""
     before: dict[int, list[Event]] = {}
     after: dict[int, list[Event]] = {}
     for copy in copies:

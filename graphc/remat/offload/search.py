@@ -1,10 +1,9 @@
-"""Joint planning of recomputation and copies to the host, by the capacity of recomputation.
+"""Joint planning of recomputation and copies to the host.
 
 A schedule for the budget B is built in two steps:
 
     1. a schedule with recomputation alone for a capacity C ≥ B, which the caller provides
-    2. copies to the host of enough values for a peak of B (gaps.py), placed with few stalls
-       (placement.py)
+    2. copies to the host of enough values for a peak of B (plans.py)
 
 At C = B nothing is copied, at the peak without recomputation nothing is recomputed. With C, the
 seconds of recomputation fall and those of stalls rise. Without stalls, a link of rate r copies at
@@ -12,25 +11,27 @@ most r W bytes during the W seconds before the peak. So capacities B + φ r W ar
 factors φ, then those between the best one and its neighbors. The lower bound has the same form
 (lower_bound.py): recomputation within B + r W.
 
-Last, local search at the best capacity: one value after the other is banned from the host, and the
-plan is kept if it is faster. This finds values whose copies fit the lanes better, since the choice
-of gaps ignores sizes. Plans are compared by the clocks of events.py, so none is slower than
-recomputation alone.
+For chains, a dynamic program chooses recomputation and copies together (chain_copies.py). Its
+schedules come with values to copy.
+
+Last, local search from the fastest plans that stall. One copy after the other is left out. The
+bytes missing then are those of other values that are copied, or that eviction recomputes beside the
+remaining copies. Both find values whose copies fit the lanes better, since the choice of gaps
+ignores sizes. Where recomputation alone does not fit, the second removes most stalls: large
+capacities leave many values to the copies, and few of those must be copied.
+
+Plans are compared by the clocks of events.py, so none is slower than recomputation alone.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
 
 from graphc.ir.host_link import HostLink
-from graphc.remat.offload.beside_copies import evicted_beside
-from graphc.remat.offload.events import Event, events_of, seconds_of
-from graphc.remat.offload.gaps import Gap, chosen, gaps_of
-from graphc.remat.offload.placement import placed, unstalled
+from graphc.remat.offload.chain_copies import Joints
+from graphc.remat.offload.gaps import Gap
+from graphc.remat.offload.plans import PRECISION, Base, Copying, OffloadPlan
 from graphc.scheduling.problem import Problem
 
 PARTS = (1.0, 0.75, 1.2, 0.5, 0.9, 1.6, 0.25, 2.5)
@@ -43,45 +44,31 @@ REFINEMENTS = 4
 FEW_PARTS, FEW_REFINEMENTS = (1.0, 0.75, 0.5), 2
 """The same for large steps, whose schedules take most of the time of planning."""
 
-EFFORT, MOST = 200_000, 200
-"""Limits of the placements of the local search, as a product with the number of steps and
-absolutely."""
+EFFORT, MOST = 400_000, 200
+"""Limits of the trials of local search: of all starts, as a product with the number of steps, and
+of each start."""
 
-PRECISION = 1e-9
+EVICTIONS = 5
+"""Number of trials that one with eviction counts for."""
+
+IMPROVED = 8
+"""Number of plans from which local search starts, of recomputation for capacities and of joint
+schedules each."""
 
 Schedules = Callable[[int], Iterable[Sequence[int]]]
 """Returns schedules with recomputation alone for a capacity in bytes."""
 
-
-@dataclass(frozen=True, slots=True)
-class OffloadPlan:
-    """A schedule with copies to the host, its seconds, and those of its steps alone."""
-
-    events: list[Event]
-    seconds: float
-    run_seconds: float
-
-    @property
-    def stalls(self) -> float:
-        """The seconds during which computation waits for copies."""
-        return max(0.0, self.seconds - self.run_seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """A schedule with recomputation alone, its live bytes by position, and its gaps."""
-
-    sequence: Sequence[int]
-    levels: np.ndarray
-    gaps: list[Gap]
+Found = list[tuple[float, int, Base, OffloadPlan]]
+"""Plans with their seconds, numbers and schedules."""
 
 
 class OffloadSearch:
     """A search for the fastest plan within a budget of bytes.
 
-    `schedules` returns schedules without copies for a capacity. `resident` values are never copied.
-    The search ends at `bound` seconds, or after `limit` seconds, but tries at least until a plan
-    fits. With `adds_recomputation`, more may be recomputed than in `schedules`, instead of stalls.
+    `schedules` returns schedules without copies for a capacity, and each of `joints` schedules with
+    values to copy. `resident` values are never copied. The search ends at `bound` seconds, or after
+    `limit` seconds, but tries all joint schedules, and capacities at least until a plan fits. With
+    `adds_recomputation`, more may be recomputed than in `schedules`, instead of stalls.
 
     `tried` has the seconds by capacity, infinite without a plan. `best_base` is the schedule whose
     copies `best` has.
@@ -100,39 +87,43 @@ class OffloadSearch:
         parts: Sequence[float] = PARTS,
         refinements: int = REFINEMENTS,
         origin: int | None = None,
-        improved: int = 1,
+        joints: Sequence[Joints] = (),
     ) -> None:
         self.steps, self.link, self.budget = steps, link, budget
-        self.schedules, self.resident, self.bound = schedules, resident, bound
+        self.copying = Copying(steps, link, resident)
+        self.schedules, self.joints, self.bound = schedules, joints, bound
         self.adds_recomputation = adds_recomputation
         self.parts, self.refinements = parts, refinements
         self.origin = budget if origin is None else origin
-        self.improved = improved
-        self.found: list[tuple[float, int, Base, OffloadPlan]] = []
-        """Plans found, with their seconds, numbers and schedules."""
+        self.found: Found = []
+        self.found_joint: Found = []
         self.deadline = time.perf_counter() + limit
         self.best: OffloadPlan | None = None
         self.best_base: Base | None = None
         self.best_capacity = budget
         self.banned: frozenset[Gap] = frozenset()
         self.tried: dict[int, float] = {}
-        self.seen: set[tuple[int, ...]] = set()
+        self.trials = EFFORT // max(1, len(steps))
+        self.seen: set[tuple[tuple[int, ...], frozenset[int]]] = set()
 
     def run(self, start: Sequence[int] | None) -> OffloadPlan | None:
         """Return the fastest plan found, or None if none fits. It is at least as fast as `start`, a
         schedule without copies that fits."""
         if start is not None:
-            self.best = self.measured(events_of(start))
+            self.best = self.copying.measured(start)
             self.tried[self.budget] = self.best.seconds
+        for joint in self.joints:
+            self.jointly(joint)
         for capacity in self.first_capacities():
-            if self.is_optimal or (self.best_base and self.is_late):
+            if self.is_optimal or (self.found and self.is_late):
                 break
             self.at(capacity)
         for _ in range(self.refinements):
             if not self.refined():
                 break
-        for _, _, base, plan in sorted(self.found, key=lambda each: each[:2])[: self.improved]:
-            self.improve(base, plan)
+        for found in (self.found_joint, self.found):
+            for base, plan in self.fastest(found):
+                self.improve(base, plan)
         return self.best
 
     @property
@@ -143,19 +134,27 @@ class OffloadSearch:
     def is_optimal(self) -> bool:
         return self.best is not None and self.best.seconds <= self.bound * (1 + PRECISION)
 
-    def measured(self, events: list[Event]) -> OffloadPlan:
-        """Return the plan of events, with its seconds."""
-        run_seconds = self.steps.cost_of(each.number for each in events if each.kind == "run")
-        return OffloadPlan(events, seconds_of(self.steps, self.link, events), run_seconds)
+    def jointly(self, joint: Joints) -> None:
+        """Plan joint schedules that should be faster than the best plan."""
+        once = self.steps.cost_of(range(len(self.steps)))
+        limit = float("inf") if self.best is None else self.best.seconds - once
+        for sequence, values in [] if self.is_optimal else joint(limit):
+            if self.is_optimal:
+                break
+            if self.is_new(sequence, values):
+                base = self.copying.base_with(sequence, values)
+                self.record(self.found_joint, base, self.copying.planned(base, self.budget))
 
-    def base(self, sequence: Sequence[int]) -> Base:
-        """Return a schedule with its live bytes and gaps."""
-        gaps = gaps_of(self.steps, sequence, self.resident)
-        return Base(sequence, self.levels(sequence), gaps)
+    def is_new(self, sequence: Sequence[int], values: frozenset[int] = frozenset()) -> bool:
+        """Return True for the first time that a schedule is asked for."""
+        key = tuple(sequence), values
+        is_new = key not in self.seen
+        self.seen.add(key)
+        return is_new
 
     def first_capacities(self) -> list[int]:
         """Return capacities above the origin, the peak without recomputation, and the origin."""
-        levels = self.levels(range(len(self.steps)))
+        levels = self.copying.levels(range(len(self.steps)))
         peak = int(levels.max())
         reach = self.link.to_host * self.steps.cost_of(range(int(levels.argmax()) + 1))
         if self.link.host_bytes is not None:
@@ -182,93 +181,71 @@ class OffloadSearch:
 
     def at(self, capacity: int) -> None:
         """Plan for one capacity of recomputation."""
+        least = min(self.tried.values(), default=float("inf"))
         for sequence in self.schedules(capacity):
-            if tuple(sequence) not in self.seen:
-                self.seen.add(tuple(sequence))
-                base = self.base(sequence)
-                found = self.planned(base, self.budget)
-                self.record(capacity, base, found)
-                stalls = found is None or found.stalls > 0
-                beside = self.beside(base) if stalls and self.adds_recomputation else None
-                if beside is not None:
-                    self.record(capacity, beside, self.planned(beside, self.budget))
-        self.tried.setdefault(capacity, float("inf"))
+            if self.is_new(sequence):
+                base = self.copying.base(sequence)
+                plan = self.copying.planned(base, self.budget)
+                made = [self.record(self.found, base, plan)]
+                if self.adds_recomputation and (plan is None or plan.stalls > 0):
+                    beside = self.copying.beside(base, self.budget)
+                    if beside is not None:
+                        plan = self.copying.planned(beside, self.budget)
+                        made.append(self.record(self.found, beside, plan))
+                seconds = min(made)
+                self.tried[capacity] = min(seconds, self.tried.get(capacity, seconds))
+        if self.tried.setdefault(capacity, float("inf")) < least:
+            self.best_capacity = capacity
 
-    def record(self, capacity: int, base: Base, found: OffloadPlan | None) -> None:
-        """Record the plan of a schedule for a capacity."""
-        if found is not None:
-            self.tried[capacity] = min(found.seconds, self.tried.get(capacity, found.seconds))
-            self.found.append((found.seconds, len(self.found), base, found))
-            if self.take(found, base):
-                self.best_capacity = capacity
+    def record(self, found: Found, base: Base, plan: OffloadPlan | None) -> float:
+        """Record the plan of a schedule, and return its seconds, infinite without a plan."""
+        if plan is None:
+            return float("inf")
+        found.append((plan.seconds, len(found), base, plan))
+        self.take(plan, base)
+        return plan.seconds
 
-    def beside(self, base: Base) -> Base | None:
-        """Return a schedule with more recomputation instead of stalls; its gaps are those of the
-        values that are copied without stalls."""
-        excess = base.levels - self.budget
-        gaps, _ = chosen(base.gaps, self.steps.bytes, excess, self.link.host_bytes)
-        copies = unstalled(self.steps, self.link, base.sequence, gaps)
-        found = evicted_beside(self.steps, base.sequence, copies, self.budget)
-        if found is None:
-            return None
-        copied = {copy.gap.value for copy in copies}
-        again = self.base(found)
-        return Base(found, again.levels, [gap for gap in again.gaps if gap.value in copied])
-
-    def take(self, found: OffloadPlan, base: Base, banned: frozenset[Gap] = frozenset()) -> bool:
+    def take(self, plan: OffloadPlan, base: Base, banned: frozenset[Gap] = frozenset()) -> None:
         """Keep a plan if it is the fastest so far."""
-        is_faster = self.best is None or _is_faster(found, self.best)
-        if is_faster:
-            self.best, self.best_base, self.banned = found, base, banned
-        return is_faster
-
-    def planned(
-        self, base: Base, budget: int, banned: frozenset[Gap] = frozenset()
-    ) -> OffloadPlan | None:
-        """Return a plan for a schedule within `budget` bytes, in which the `banned` gaps stay on
-        the device; None if copies do not suffice."""
-        gaps = [gap for gap in base.gaps if gap not in banned]
-        size, excess = self.steps.bytes, base.levels - budget
-        found, is_enough = chosen(gaps, size, excess, self.link.host_bytes)
-        if not is_enough:
-            return None
-        spare = -excess
-        for gap in found:
-            spare[gap.start + 1 : gap.stop] += size[gap.value]
-        return self.measured(placed(self.steps, self.link, base.sequence, found, spare))
+        if plan.is_faster(self.best):
+            self.best, self.best_base, self.banned = plan, base, banned
 
     def again(self, budget: int) -> OffloadPlan | None:
         """Return a plan for the best schedule within another number of bytes, or None."""
         if self.best_base is None:
             return None
-        return self.planned(self.best_base, budget, self.banned)
+        return self.copying.planned(self.best_base, budget, self.banned)
+
+    def fastest(self, found: Found) -> list[tuple[Base, OffloadPlan]]:
+        """Return the fastest plans of a list, without those that recompute as much as the best plan
+        takes: leaving out copies cannot make them faster."""
+        assert self.best is not None or not found, "plans are compared with the best one"
+        distinct: dict[float, tuple[Base, OffloadPlan]] = {}
+        for seconds, _, base, plan in sorted(found, key=lambda each: each[:2]):
+            if self.best is not None and plan.run_seconds < self.best.seconds:
+                distinct.setdefault(seconds, (base, plan))
+        return list(distinct.values())[:IMPROVED]
 
     def improve(self, base: Base, plan: OffloadPlan) -> None:
-        """Ban one gap after the other of a schedule from the host, and keep what is faster."""
-        left = min(MOST, EFFORT // len(self.steps))
+        """Leave out one copy after the other of a plan, and keep what is faster."""
+        stop = max(0, self.trials - MOST)
         banned: frozenset[Gap] = frozenset()
         improves = True
-        while improves:
+        while improves and plan.stalls:
             improves = False
-            for gap in used(base, plan, banned):
-                if not left or self.is_optimal or self.is_late:
+            for copy in sorted(plan.copies, key=lambda copy: -self.steps.bytes[copy.gap.value]):
+                if self.trials <= stop or self.is_optimal or self.is_late:
                     return
-                left -= 1
-                found = self.planned(base, self.budget, banned | {gap})
-                if found is not None and _is_faster(found, plan):
-                    plan, banned, improves = found, banned | {gap}, True
+                self.trials -= 1
+                without = banned | {copy.gap}
+                found = self.copying.planned(base, self.budget, without)
+                if found is not None and found.is_faster(plan):
+                    plan, banned, improves = found, without, True
+                elif self.adds_recomputation:
+                    self.trials -= EVICTIONS
+                    other = self.copying.replaced(base, plan, copy, self.budget)
+                    if other is not None and other[1].is_faster(plan):
+                        (base, plan), banned, improves = other, frozenset(), True
+                if improves:
                     self.take(plan, base, banned)
-
-    def levels(self, sequence: Iterable[int]) -> np.ndarray:
-        """Return the live bytes by position of a schedule, with those that are always live."""
-        return self.steps.levels(list(sequence)) + self.steps.fixed_bytes
-
-
-def used(base: Base, plan: OffloadPlan, banned: frozenset[Gap]) -> list[Gap]:
-    """Return the gaps of the values on the host in a plan of a schedule."""
-    copied = {event.number for event in plan.events if event.kind == "out"}
-    return [gap for gap in base.gaps if gap.value in copied and gap not in banned]
-
-
-def _is_faster(found: OffloadPlan, best: OffloadPlan) -> bool:
-    return found.seconds < best.seconds * (1 - PRECISION)
+                    break

@@ -32,7 +32,7 @@ def test_the_schedules_are_legal_and_fit(case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_plans_are_nearly_as_fast(case):
-    """They were up to 4.5 % slower before schedules with relief were tried."""
+def test_plans_are_as_fast(case):
+    """They were up to 4.5 % slower before the dynamic program chose copies."""
     found = solve(parse_problem(case["problem"]), seconds=8)
-    assert found.cost <= 1.045 * case["seconds"]
+    assert found.cost <= case["seconds"] * (1 + 1e-9)
