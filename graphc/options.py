@@ -17,6 +17,7 @@ from graphc.errors import OptionError, whole_number
 from graphc.ir.device import (
     ADA,
     ALIGNMENT,
+    AMPERE,
     DEVICES,
     KERNELS,
     Device,
@@ -187,7 +188,8 @@ class PlanningOptions(HostOptions, PlacementOptions, StepOptions, NetworkOptions
         if gpu.kind == "cuda" and self.precision == "fp8" and not gpu.has_float8:
             raise OptionError(
                 f"{gpu.name} is sm_{gpu.architecture}, whose tensor cores do not multiply 8-bit "
-                f"floats; choose precision='bf16', or a GPU from sm_{ADA} on, such as h100"
+                f"floats; choose a GPU from sm_{ADA} on, such as h100, or precision="
+                f"{'bf16' if gpu.architecture >= AMPERE else 'fp16'!r}"
             )
         if self.planned_for.kind == "cpu" and self.overlap_copies:
             raise OptionError("overlap_copies requires a GPU; omit it on the CPU")

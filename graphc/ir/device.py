@@ -10,7 +10,7 @@ from graphc.errors import OptionError, choose, did_you_mean
 from graphc.ir.device_memory import REPORTED_MIB, sold_gigabytes
 from graphc.ir.types import DType, float32
 
-ADA, HOPPER = 89, 90
+AMPERE, ADA, HOPPER = 80, 89, 90
 """Architectures of GPUs; products of 8-bit floats need the first one or a later one."""
 
 ALIGNMENT = 256

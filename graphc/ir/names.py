@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from graphc.errors import GraphError, OptionError
 from graphc.ir.graph import Graph, Input, Layer, State
 
+FLOAT8_STATES = "fp8/"
+"""The start of the names of the states of 8-bit operands."""
+
 _NAME = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*")
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, State, Value
+from graphc.ir.names import FLOAT8_STATES
 from graphc.ir.op import REGISTRY, Op
 from graphc.ir.rewrite import Rewriter, instead
 from graphc.ir.types import bfloat16, float8_e4m3, float32
@@ -41,9 +42,6 @@ from graphc.ops.reduce import max as largest
 from graphc.ops.row_cross_entropy import LabelOp
 from graphc.ops.shape import reshape
 from graphc.passes.precision import casts_a_parameter
-
-PREFIX = "fp8/"
-"""The start of the names of all states of this pass."""
 
 
 def to_float8(graph: Graph) -> Graph:
@@ -162,7 +160,7 @@ class _Narrowed:
     def scale(self, weight: State, operand: str) -> State:
         """Return the scale of an operand of all layers with that weight."""
         if (weight, operand) not in self.scales:
-            name = f"{PREFIX}{weight.name}/{operand}/scale"
+            name = f"{FLOAT8_STATES}{weight.name}/{operand}/scale"
             self.scales[weight, operand] = builder.state(name, (2,), "float32", 1.0, "statistic")
         return self.scales[weight, operand]
 
@@ -170,7 +168,7 @@ class _Narrowed:
 def merge_orientations(graph: Graph) -> Graph:
     """Return a training graph in which one node stores a value and the transpose of that.
 
-    A value that only its transpose is saved of is then read once. Weights are stored again for
+    So a value is read once, also if only its transpose is saved. Weights are stored again for
     their gradient instead, as are their copies in 16 bits (`casts_a_parameter`).
     """
     groups: dict[tuple[Value, ...], dict[type[Op], list[Node]]] = {}

@@ -14,6 +14,7 @@ from typing import Any
 
 from graphc.errors import PlanError
 from graphc.ir.contents import Contents
+from graphc.ir.names import FLOAT8_STATES
 from graphc.plans.check_plan import check_plan
 from graphc.plans.memory_plan import MemoryPlan
 
@@ -53,10 +54,11 @@ def _check_states(plan: MemoryPlan, first: MemoryPlan, number: int) -> None:
     own, expected = _places(plan), _places(first)
     for name in sorted(own.keys() ^ expected.keys()):
         has, lacks = (number, 0) if name in own else (0, number)
+        cure = (
+            EIGHT_BITS if name.startswith(FLOAT8_STATES) else "build the same layers for all sizes"
+        )
         raise PlanError(
-            f"plan {has} has a state {name!r}, but plan {lacks} does not; build the same layers "
-            "for all sizes",
-            [name],
+            f"plan {has} has a state {name!r}, but plan {lacks} does not; {cure}", [name]
         )
     for name, found in own.items():
         for what, given, right in zip(WHAT, found, expected[name], strict=True):
@@ -68,6 +70,11 @@ def _check_states(plan: MemoryPlan, first: MemoryPlan, number: int) -> None:
                     [name],
                 )
 
+
+EIGHT_BITS = (
+    "8-bit operands need rows that are a multiple of 16 in every size: choose such sizes (for the "
+    "last batch of an epoch, drop_last=True), or precision='bf16'"
+)
 
 WHAT = ("type", "role", "initial value", "offset", "strides")
 

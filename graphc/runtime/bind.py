@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from graphc.allocation.streams import on_streams
 from graphc.errors import DependencyError, GpuUnavailable, OptionError, whole_number
-from graphc.ir.device import ADA, gpu_number
+from graphc.ir.device import ADA, AMPERE, gpu_number
 from graphc.ir.types import FLOAT8, DType, bfloat16
 from graphc.keywords import option, required, takes
 from graphc.options import AUTO
@@ -35,8 +35,6 @@ from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import Lane
 from graphc.runtime.ranks.together import connected_gpus, lane_of, ranks_of
 from graphc.runtime.ranks.world import find_world, world_lane
-
-BFLOAT16_ARCHITECTURE = 80
 
 
 def _check_streams(name: str, given: object) -> None:
@@ -158,9 +156,9 @@ def _on_gpu(
     if gpu.architecture < ADA and _uses(plan, *FLOAT8):
         raise OptionError(
             f"{gpu.name} is sm_{gpu.architecture}, whose tensor cores do not multiply 8-bit "
-            "floats; choose precision='bf16'"
+            f"floats; choose precision={'bf16' if gpu.architecture >= AMPERE else 'fp16'!r}"
         )
-    if gpu.architecture < BFLOAT16_ARCHITECTURE and _uses(plan, bfloat16):
+    if gpu.architecture < AMPERE and _uses(plan, bfloat16):
         raise OptionError(
             f"{gpu.name} is sm_{gpu.architecture}, which does not support bfloat16; choose "
             "precision='fp16'"

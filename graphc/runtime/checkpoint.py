@@ -17,6 +17,7 @@ from safetensors.numpy import save
 
 from graphc.errors import CheckpointError
 from graphc.files import write_atomically
+from graphc.ir.names import FLOAT8_STATES
 from graphc.ir.types import TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,6 +43,13 @@ DTYPES = {
 TAKE_A_PART = (
     "to load only matching states from the file: saved = safetensors.numpy.load_file(path); "
     "program.states.update({name: saved[name] for name in program.states})"
+)
+
+
+OTHER_OPERANDS = (
+    "states fp8/... are those of precision='fp8' for layers whose extents 16 divides; to keep what "
+    "both have: saved = safetensors.numpy.load_file(path); "
+    "program.states.update({name: saved[name] for name in saved if name in program.states})"
 )
 
 
@@ -165,6 +173,8 @@ def _check_fit(path: str, found: Mapping[str, _Header], states: Mapping[str, Ten
         # For example, the states of a training run for an inference program.
         is_enough = len(problems) == 1 and extra
         cure = f"; {TAKE_A_PART}" if is_enough else ""
+        if any(name.startswith(FLOAT8_STATES) for name in (*missing, *extra)):
+            cure = f"; {OTHER_OPERANDS}"
         raise CheckpointError(
             f"{path!r} belongs to another network or optimizer: {'; '.join(problems[:4])}. "
             f"The program is unchanged{cure}"
