@@ -39,6 +39,7 @@ STATUS = {
     "steps of several sizes in one arena": r"test_steps_of_several_sizes",
     "a hundred steps without an allocation": r"test_a_hundred_steps",
     "the driver's bytes": r"test_the_driver|test_an_arena|test_a_plan_beyond",
+    "the measured link to the host": r"test_the_link_to_the_host",
 }
 """Parts of docs/gpu-status.md, and the tests of tests/on_gpu that they are checked by."""
 
