@@ -27,6 +27,7 @@ DECAY = (-0.1, 1e300, *NOT_FINITE)
 BETA = (-0.1, 1.0, 1.5, *NOT_FINITE)
 RMS = {"alpha": BETA, "epsilon": DECAY, "weight_decay": DECAY}
 NUMBER = (*NOT_FINITE, 10**400, "1", True)
+FLOAT8_DTYPE = ("float32", "bfloat16", "float8", "", 8)
 STREAM = (-1, 2**32, HUGE, 0.5)
 ABOVE_0 = (0.0, -1.0, *NOT_FINITE)
 DTYPE = ("", "half", "f99", None, 3)
@@ -181,6 +182,9 @@ REFUSED = {
     },
     "power": {"value": NUMBER},
     "reduce_scatter": RANKS,
+    "quantize": {"dtype": FLOAT8_DTYPE},
+    "quantize_both": {"dtype": FLOAT8_DTYPE},
+    "quantize_turned": {"dtype": FLOAT8_DTYPE},
     "reshape": {"shape": (*SHAPE, (7,), ())},
     "reverse": {"axes": (*AXES["axes"], ())},
     "resize_axis": RESIZE,
@@ -202,6 +206,7 @@ REFUSED = {
         "momentum": MOMENTUM, "epsilon": EPSILON, "unbiased": (0.0, -1.0, 9.0, *NOT_FINITE),
     },
     "scale": {"value": NUMBER},
+    "scale_update": {"dtype": FLOAT8_DTYPE},
     "selu": {"alpha": ABOVE_0, "gamma": ABOVE_0},
     "selu_gradient": {"alpha": ABOVE_0, "gamma": ABOVE_0},
     "scaled_matmul": {"accumulate": (True,), "alpha": NUMBER},
@@ -236,6 +241,7 @@ REFUSED = {
 """Op → attribute → values that its type inference refuses on the operands of the op's sample."""
 
 ANY_TRUTH = {
+    ("float8_product", "wide"): "a product of 8-bit floats may be float32",
     ("argmax", "last"): "the first or the last of equal elements counts",
     ("argmin", "last"): "as for argmax",
     ("attention", "causal"): "rows see all columns, or those before them",

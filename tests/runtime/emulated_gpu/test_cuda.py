@@ -251,7 +251,7 @@ def test_a_gpu_that_is_too_old_says_so(cupy, monkeypatch):
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", properties(7))
     with pytest.raises(g.GraphcError, match="Old GPU is sm_70; CUDA 13 requires sm_75"):
         compiled(device="cuda")
-    monkeypatch.setattr(bind_module, "BFLOAT16_ARCHITECTURE", 100)
+    monkeypatch.setattr(bind_module, "AMPERE", 100)
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", properties(9))
     with pytest.raises(
         g.GraphcError, match="sm_90, which does not support bfloat16; choose precision='fp16'"

@@ -112,7 +112,7 @@ def test_the_command_names_what_cudnn_declines(monkeypatch, capsys):
     out, every = asked(monkeypatch, capsys)
     kinds = {text.split(" ")[1] for requests in every.values() for text in requests}
     assert kinds == {"fprop", "dgrad", "wgrad", "forward", "backward"}
-    assert set(every) == set(PRECISIONS)
+    assert set(every) == set(PRECISIONS) - {"fp8"}  # whose requests are those of bf16
     assert sum(map(len, every.values())) > sum(map(len, none.values()))
     assert "cuDNN declines in bf16: convolution fprop x=" in out
     assert all(set(none[name]) <= set(every[name]) for name in none)
