@@ -131,7 +131,7 @@ def stepped(name: str, options: dict[str, Any]) -> dict[str, Any]:
             for op, seconds in sorted(by_op.items(), key=lambda item: -item[1])
         },
         "modelled_milliseconds_by_op": {
-            each.op: round(1e3 * each.seconds, 3) for each in model.by_op
+            each.op: round(1e3 * each.seconds, 3) for each in model.by_op if each.calls
         },
         "launches": [
             (
