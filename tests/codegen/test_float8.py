@@ -87,7 +87,7 @@ def test_every_rounding_and_nan(name):
 
 
 def test_an_operand_that_is_not_aligned():
-    """As a part of a concatenation may be."""
+    """A part of a concatenation may begin at any element."""
     whole = aligned(np.arange(16 * 32 + 1, dtype=np.float32))
     x = whole[1:].reshape(16, 32)
     assert x.ctypes.data % 16 == 4

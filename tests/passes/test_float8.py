@@ -181,7 +181,7 @@ def expected_scale(name, history):
 
 
 def test_scales_follow_a_plain_loop_over_twenty_steps():
-    """Of the fed rows and of the weights, whose magnitudes are known before a step; bit for bit.
+    """Compares scales of the fed rows and the weights bit for bit; their magnitudes are known.
 
     Magnitudes of the rows change by powers of two from step to step.
     """

@@ -121,14 +121,14 @@ def _take(
     Returns the number of rows used."""
     amounts, origins, count = tables.amounts, tables.moves, len(fronts)
     kept, leaving, due = amounts[row, KEPT], amounts[row, LEAVING], amounts[row, DUE]
-    room = limits.free - kept - copied
+    free = limits.free - kept - copied
     for take in range(moves.first_take[cut], moves.first_take[cut + 1]):
         stop, leaves = moves.stop[take], moves.leaves[take]
         forward_peak, region_peak = moves.forward_peak[take], moves.region_peak[take]
-        if max(forward_peak, region_peak) > room:
+        if max(forward_peak, region_peak) > free:
             continue
-        out = max(0.0, forward_peak - room + leaving)
-        back = max(0.0, region_peak - room + due)
+        out = max(0.0, forward_peak - free + leaving)
+        back = max(0.0, region_peak - free + due)
         total = amounts[row, SECONDS] + moves.take_extra[take]
         total += out / limits.to_host + back / limits.to_device
         left = max(0.0, leaving - out - moves.take_forward[take] * limits.to_host)
@@ -165,17 +165,17 @@ def _split(
     """Add the states after the splits of a state, as `_take` does."""
     amounts, origins = tables.amounts, tables.moves
     kept, leaving, due = amounts[row, KEPT], amounts[row, LEAVING], amounts[row, DUE]
-    room = limits.free - kept - copied
+    free = limits.free - kept - copied
     for stop in range(cut + 1, len(fronts)):
-        if moves.split_need[cut, stop] > room:
+        if moves.split_need[cut, stop] > free:
             break
-        out = max(0.0, moves.split_wait[cut, stop] - room + leaving)
+        out = max(0.0, moves.split_wait[cut, stop] - free + leaving)
         left = max(0.0, leaving - out - moves.forward[cut, stop] * limits.to_host)
         for part in range(len(RESERVED) if due > 0 else 1):
             held = RESERVED[part] * due
-            if room < held:
+            if free < held:
                 continue
-            level = int((room - held) / moves.level_bytes + 1e-9)
+            level = int((free - held) / moves.level_bytes + 1e-9)
             level = min(level, moves.reruns.shape[2] - 1)
             extra = moves.reruns[cut, stop - 1, level]
             total = amounts[row, SECONDS] + extra
