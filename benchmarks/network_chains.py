@@ -24,9 +24,10 @@ from chains import Chain
 
 import graphc
 from graphc.allocation.allocate import Allocation
+from graphc.compilation import Compilation, run, traced
 from graphc.models import MODELS
 from graphc.options import PlanOptions
-from graphc.pipeline import Compilation, before, run, traced
+from graphc.pipeline import before
 from graphc.remat.training_graph import TrainingGraph
 from graphc.scheduling.problem import Problem as Steps
 

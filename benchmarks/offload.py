@@ -19,12 +19,13 @@ from report import circumstances, output_argument, print_table, write_json
 
 import graphc
 from graphc.allocation.allocate import Allocation
+from graphc.compilation import Compilation, run, traced
 from graphc.errors import BudgetError
 from graphc.ir.device import find_device
 from graphc.ir.links import host_link
 from graphc.models import MODELS
 from graphc.options import PlanOptions
-from graphc.pipeline import Compilation, before, run, traced
+from graphc.pipeline import before
 from graphc.plans.copy_model import model_copies
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.remat.offload.search import OffloadSearch

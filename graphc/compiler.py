@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
 
+from graphc.compilation import Compilation, collection_paused, run, traced
 from graphc.errors import GpuUnavailable
 from graphc.ir.device import Device, planned_device
 from graphc.keywords import Flag, option, takes
 from graphc.options import AUTO, FrontierOptions, PlanningOptions, PlanOptions
-from graphc.pipeline import Compilation, before, collection_paused, make_plan, planner, run, traced
+from graphc.pipeline import before, make_plan, planner
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.bind import bind, find
 from graphc.runtime.gpu.device import Gpu, profile_of

@@ -1,32 +1,25 @@
 """The compiler pipeline: a list of named passes from a network to a plan.
 
-Each step is verified, timed and dumped in the same way. Without an optimizer, the training step and
-its rewrites are skipped. Every step has a predicate that selects the options it applies to.
-`make_plan` accepts another list, so a pass can be tried from outside the package.
+Without an optimizer, the training step and its rewrites are skipped. `make_plan` accepts another
+list, so a pass can be tried from outside the package. `graphc.compilation` runs the steps.
 """
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from graphc.allocation.allocate import Allocation
 from graphc.allocation.streams import planned_on_streams
-from graphc.errors import GraphcError, GraphError, OptionError
-from graphc.files import write_atomically
+from graphc.compilation import Compilation, Step, collection_paused, plain, run, traced
+from graphc.errors import OptionError
 from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.links import links_of
-from graphc.ir.names import check_name
-from graphc.ir.text import format_graph
 from graphc.ir.types import format_bytes
-from graphc.ir.verify import verify
 from graphc.ops.shape import copy
 from graphc.options import PlanningOptions, PlanOptions
 from graphc.passes.chunk_losses import chunk_losses
@@ -52,117 +45,15 @@ from graphc.passes.scaled_products import scale_products
 from graphc.passes.simplify import simplify
 from graphc.passes.training_step import training_graph
 from graphc.passes.updates_together import updates_together
-from graphc.plans.check_plan import check_plan
 from graphc.plans.exchange_times import all_reduce_link
 from graphc.plans.goal import Goal
-from graphc.plans.memory_plan import PRECISIONS, Certificate, MemoryPlan
-from graphc.progress import report
+from graphc.plans.memory_plan import PRECISIONS, MemoryPlan
 from graphc.remat import BudgetPlanner, recompute
 from graphc.remat.reorder import reordered, with_least_peak
 from graphc.settings import settings_of
 
 WORTH_CHUNKS = 0.95
 """Losses are computed in chunks if that multiplies the peak by at most this factor."""
-
-Pass = Callable[[Graph], Graph]
-Made = TypeVar("Made", Graph, MemoryPlan)
-
-
-@dataclass(frozen=True)
-class Step:
-    """A pass of the pipeline: its name, its function, and a predicate of options that enable it."""
-
-    name: str
-    change: Callable[[Graph, Compilation], Graph]
-    when: Callable[[PlanningOptions], bool] = lambda options: True
-
-
-def plain(
-    name: str, change: Pass, when: Callable[[PlanningOptions], bool] = lambda options: True
-) -> Step:
-    """Return a step whose function needs only the graph, not the state of the compilation."""
-    return Step(name, lambda graph, compilation: change(graph), when)
-
-
-@dataclass
-class Compilation:
-    """State of one run of the pipeline: its options, and results besides the graph.
-
-    If the options name a folder, the result of each step is written there, numbered
-    (``00-forward.txt``, ``01-number-streams.txt``, ...), and the durations to ``times.txt``.
-    """
-
-    options: PlanningOptions
-    dump: Path | None = None
-    certificate: Certificate | None = None
-    seconds: list[tuple[str, float]] = field(default_factory=list)
-    recomputes: bool | None = None
-    """True if values may be recomputed, which affects fusion. If None, the options decide."""
-    unfused: Graph | None = None
-    """The graph before fusion."""
-    _allocation: Allocation | None = None
-    _verified: Graph | None = None
-
-    def allocation(self, graph: Graph) -> Allocation:
-        """Return the allocation of a graph, reusing the cached one if it is for the same graph."""
-        if self._allocation is None or self._allocation.graph is not graph:
-            options = self.options
-            self._allocation = Allocation(
-                graph, options.target, options.alignment, options.overlap_copies
-            )
-        return self._allocation
-
-    def keep(self, allocation: Allocation) -> Graph:
-        """Cache an allocation, which a later step may need, and return its graph."""
-        self._allocation = allocation
-        return allocation.graph
-
-    def stage(self, name: str, make: Callable[[], Made]) -> Made:
-        """Run `make`, time it, check the graph or plan it returns, and dump that if requested.
-
-        Raises `GraphError` that names the stage if the graph is ill-formed.
-        """
-        report(f"planning {self.options.policy}, {self.options.allocate}: {name}")
-        started = time.perf_counter()
-        made = make()
-        self.seconds.append((name, time.perf_counter() - started))
-        if isinstance(made, MemoryPlan):
-            check_plan(made)
-        elif made is not self._verified:  # some steps return the graph unchanged
-            _verify_after(name, made)
-            self._verified = made
-        if self.dump is not None:
-            text = format_graph(made) if isinstance(made, Graph) else made.text()
-            self._write(self.dump, name, text)
-        return made
-
-    def _write(self, folder: Path, name: str, text: str) -> None:
-        times = "".join(f"{seconds:10.6f} s  {each}\n" for each, seconds in self.seconds)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise GraphcError(
-                f"cannot dump into {str(folder)!r}: {getattr(error, 'strerror', None) or error}; "
-                "choose a writable folder"
-            ) from None
-        path = folder / f"{len(self.seconds) - 1:02d}-{name}.txt"
-        write_atomically(path, text.encode(), GraphcError)
-        write_atomically(folder / "times.txt", times.encode(), GraphcError)
-
-
-def _verify_after(name: str, graph: Graph) -> None:
-    try:
-        verify(graph)
-    except GraphcError as error:
-        raise GraphError(f"after the pass {name!r}: {error}") from error
-
-
-def run(graph: Graph, steps: Sequence[Step], compilation: Compilation) -> Graph:
-    """Return the graph after the steps that apply to these options, in order."""
-    for step in steps:
-        if step.when(compilation.options):
-            graph = compilation.stage(step.name, partial(step.change, graph, compilation))
-    return graph
 
 
 def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> MemoryPlan:
@@ -173,37 +64,6 @@ def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> Memo
         graph = run(traced(options), STEPS if steps is None else steps, compilation)
         memory_plan = compilation.stage("plan", partial(_allocated, graph, compilation))
     return replace(memory_plan, planning_seconds=time.perf_counter() - started)
-
-
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """Pause garbage collection: planning creates many lasting objects and few reference cycles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def traced(options: PlanningOptions) -> Graph:
-    """Return the graph of the loss and the other outputs, by name."""
-    if isinstance(options.outputs, Mapping):
-        named = dict(options.outputs)
-    else:
-        values = builder.as_values("outputs", options.outputs)
-        named = {f"output{index}": value for index, value in enumerate(values)}
-    if options.loss is not None:
-        if "loss" in named:
-            raise OptionError("the output name 'loss' is reserved; rename the other output")
-        named = {"loss": options.loss, **named}
-    if not named:
-        raise OptionError("compile needs a loss or outputs")
-    for name, value in named.items():
-        check_name(name)
-        builder.as_value(f"output {name!r}", value)
-    return builder.trace(named)
 
 
 def _with_states_copied(graph: Graph, compilation: Compilation) -> Graph:

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from graphc.compilation import traced
 from graphc.errors import OnnxError, OptionError, check_seed, or_all, quoted, truth
 from graphc.files import check_writable, is_regular, write_atomically
 from graphc.ir.contents import Contents
@@ -22,7 +23,6 @@ from graphc.onnx.recorded import record
 from graphc.onnx.written import Written, written
 from graphc.options import PlanOptions
 from graphc.passes.modes import number_streams
-from graphc.pipeline import traced
 from graphc.runtime.initial import fill_initial
 from graphc.runtime.program import Program
 

@@ -15,11 +15,12 @@ import pytest
 import graphc as g
 from graphc.cli import main
 from graphc.cli.arguments import add_options
+from graphc.compilation import plain
 from graphc.compiler import CompileOptions
 from graphc.errors import OptionError
 from graphc.keywords import Flag, Options, declared, option, takes
 from graphc.options import FrontierOptions, PlacementOptions, PlanOptions
-from graphc.pipeline import STEPS, before, make_plan, plain
+from graphc.pipeline import STEPS, before, make_plan
 from graphc.recompute_options import RecomputeOptions
 from graphc.runtime.bind import BindOptions
 from graphc.runtime.options import RunOptions

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc.compilation import traced
 from graphc.errors import OptionError
 from graphc.options import PlanOptions
 from graphc.passes.chunk_losses import chunk_losses
-from graphc.pipeline import traced
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.program import Program
 

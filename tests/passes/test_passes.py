@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.allocation.sharing import share
+from graphc.compilation import plain
 from graphc.errors import GraphcError, GraphError
 from graphc.ir.builder import trace
 from graphc.ir.graph import Graph
@@ -17,7 +18,7 @@ from graphc.options import PlanOptions
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
 from graphc.passes.simplify import simplify
-from graphc.pipeline import STEPS, make_plan, plain
+from graphc.pipeline import STEPS, make_plan
 
 
 def names(graph):

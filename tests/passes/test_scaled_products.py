@@ -5,9 +5,10 @@ import pytest
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
+from graphc.compilation import Compilation, run, traced
 from graphc.options import PlanOptions
 from graphc.passes.scaled_products import scale_products
-from graphc.pipeline import Compilation, before, run, traced
+from graphc.pipeline import before
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.program import Program
 

@@ -12,11 +12,12 @@ from remat.networks import MODELS, least_bytes, parameters, plan, planned
 import graphc as g
 from graphc import pipeline
 from graphc.allocation.allocate import Allocation
+from graphc.compilation import Compilation, run, traced
 from graphc.errors import BudgetError, OptionError
 from graphc.ir.builder import trace
 from graphc.models import lstm
 from graphc.options import PlanOptions
-from graphc.pipeline import Compilation, planner, run, traced
+from graphc.pipeline import planner
 from graphc.plans.check_plan import check_plan
 from graphc.plans.goal import Goal
 from graphc.recompute_options import RecomputeOptions

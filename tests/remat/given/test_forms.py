@@ -9,10 +9,11 @@ from cli.running import run
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
+from graphc.compilation import Compilation, traced
+from graphc.compilation import run as run_passes
 from graphc.errors import BudgetError, ProblemError
 from graphc.models import gpt2
-from graphc.pipeline import Compilation, before, traced
-from graphc.pipeline import run as run_passes
+from graphc.pipeline import before
 from graphc.remat.given import replay, solve
 from graphc.remat.given.exact import cheapest, is_small
 from graphc.remat.given.problem import parse_problem
