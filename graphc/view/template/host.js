@@ -199,7 +199,6 @@ function wordsOfCopy(at) {
 
 function listenToHost() {
   const map = element("host-map");
-  let dragged = null;
   map.addEventListener("wheel", event => {
     event.preventDefault();
     const box = map.getBoundingClientRect(), turn = event.deltaY || event.deltaX;
@@ -207,26 +206,7 @@ function listenToHost() {
     if (!event.shiftKey) zoomHost(factor, 1 - (event.clientY - box.top) / box.height);
     zoom(factor, pointAt(event).x, 0.5, !event.altKey, false);
   }, { passive: false });
-  map.addEventListener("pointerdown", event => {
-    if (event.button !== 0) return;
-    dragged = { x: event.clientX, y: event.clientY, hasMoved: false };
-    map.setPointerCapture(event.pointerId);
-  });
-  map.addEventListener("pointermove", event => {
-    if (!dragged) return hover(event, tellHost);
-    const across = event.clientX - dragged.x, down = event.clientY - dragged.y;
-    if (!dragged.hasMoved && Math.hypot(across, down) < 4) return undefined;
-    leave();
-    moveHost(down / map.clientHeight);
-    move(-across / map.clientWidth, 0);
-    dragged = { x: event.clientX, y: event.clientY, hasMoved: true };
-    return undefined;
-  });
-  map.addEventListener("pointerup", event => {
-    if (dragged && !dragged.hasMoved) { hover(event, tellHost); select(hovered); }
-    dragged = null;
-  });
-  map.addEventListener("pointercancel", () => { dragged = null; });
+  listenToDrags(map, tellHost, (right, up) => { moveHost(up); move(right, 0); });
   map.addEventListener("keydown", event => {  // keys of addresses; the others are those of the page
     const change = {
       ArrowUp: () => moveHost(0.2), ArrowDown: () => moveHost(-0.2), "+": () => zoomHost(1 / 1.4), "-": () => zoomHost(1.4),

@@ -94,34 +94,39 @@ function showTooltip(event, lines) {
   tooltip.style.top = `${Math.min(top, frame.height - tooltip.offsetHeight - 8)}px`;
 }
 
-function listenToPointer() {
-  const map = element("map");
+// Shows what is under the pointer on a map. A drag moves the map by parts of its width and height, a click selects.
+function listenToDrags(map, tell, moveBy) {
   let dragged = null;
-  map.addEventListener("wheel", event => {
-    event.preventDefault();
-    const { x, y } = pointAt(event);
-    const turn = event.deltaY || event.deltaX;  // browsers turn the wheel sideways while Shift is down
-    zoom(Math.exp(Math.max(-1, Math.min(1, turn / 300))), x, y, !event.altKey, !event.shiftKey);
-  }, { passive: false });
   map.addEventListener("pointerdown", event => {
     if (event.button !== 0) return;
     dragged = { x: event.clientX, y: event.clientY, hasMoved: false };
     map.setPointerCapture(event.pointerId);
   });
   map.addEventListener("pointermove", event => {
-    if (!dragged) return hover(event, tellMap);
+    if (!dragged) return hover(event, tell);
     const across = event.clientX - dragged.x, down = event.clientY - dragged.y;
     if (!dragged.hasMoved && Math.hypot(across, down) < 4) return undefined;
     leave();
-    move(-across / map.clientWidth, down / map.clientHeight);
+    moveBy(-across / map.clientWidth, down / map.clientHeight);
     dragged = { x: event.clientX, y: event.clientY, hasMoved: true };
     return undefined;
   });
   map.addEventListener("pointerup", event => {
-    if (dragged && !dragged.hasMoved) { hover(event, tellMap); select(hovered); }
+    if (dragged && !dragged.hasMoved) { hover(event, tell); select(hovered); }
     dragged = null;
   });
   map.addEventListener("pointercancel", () => { dragged = null; });
+}
+
+function listenToPointer() {
+  const map = element("map");
+  map.addEventListener("wheel", event => {
+    event.preventDefault();
+    const { x, y } = pointAt(event);
+    const turn = event.deltaY || event.deltaX;  // browsers turn the wheel sideways while Shift is down
+    zoom(Math.exp(Math.max(-1, Math.min(1, turn / 300))), x, y, !event.altKey, !event.shiftKey);
+  }, { passive: false });
+  listenToDrags(map, tellMap, move);
   const curve = element("curve");
   curve.addEventListener("pointermove", event => hover(event, tellCurve));
   curve.addEventListener("click", event => setMoment(pointAt(event).step));
