@@ -32,7 +32,7 @@ from graphc.passes.fusion.constants import inline_constants
 from graphc.passes.fusion.elementwise import fuse
 from graphc.passes.fusion.epilogues import fuse_epilogues
 from graphc.passes.fusion.reductions import fuse_reductions
-from graphc.passes.host_states import with_moments_on_host
+from graphc.passes.host_states import LEAST_BYTES, with_moments_on_host
 from graphc.passes.modes import count_step, number_streams, to_inference, without_changes
 from graphc.passes.norm_gradients import merge_norm_gradients
 from graphc.passes.overlap_collectives import overlap_collectives
@@ -146,10 +146,16 @@ def _scales_updated(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _with_states_on_host(graph: Graph, compilation: Compilation) -> Graph:
-    """Move states to the host; raises `OptionError` if they exceed the limit of host memory."""
+    """Move states to the host; raises `OptionError` if there are none or they exceed the limit."""
     options = compilation.options
     graph = with_moments_on_host(graph)
     size, limit = compilation.allocation(graph).host_state_bytes, options.host_bytes
+    if not size:
+        raise OptionError(
+            f"host_states={options.host_states!r} moves no state: "
+            f"{type(options.optimizer).__name__} has no moment of at least "
+            f"{format_bytes(LEAST_BYTES)} here; omit host_states"
+        )
     if limit is not None and size > limit:
         raise OptionError(
             f"host_states={options.host_states!r} needs {format_bytes(size)} of host memory, more "

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from ops.test_float8 import FORMATS
 from runtime.ranks.threads import on_ranks
+from runtime.states_on_host import planned as with_all_moments_on_host
 from safetensors.numpy import load_file
 
 import graphc as g
@@ -302,7 +303,6 @@ STRATEGIES = [
     *({"allocate": name} for name in ("none", "inplace", "sharing", "coloring")),
     *({"recompute": name} for name in ("cheap", "mirror", "segments", "sublinear", "recursive")),
     {"budget": 0.97}, {"reorder": False}, {"streams": 2}, {"fuse": False},
-    {"host_states": "moments"},
 ]  # fmt: skip
 NETWORKS = {"mlp": lambda: mlp(depth=6), "gpt2": small_gpt2}
 
@@ -330,6 +330,13 @@ def test_bits_do_not_depend_on_the_strategy(name, strategy):
     if "budget" in strategy:
         strategy = {"budget": int(strategy["budget"] * reference(name, "cpu").arena_bytes)}
     plan = plan_of(NETWORKS[name](), **strategy)
+    assert steps_of(plan) == expected_bits(name)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_bits_do_not_depend_on_where_moments_are(name):
+    plan = with_all_moments_on_host(NETWORKS[name](), optimizer=ADAM, precision="fp8")
+    assert plan.host_bytes
     assert steps_of(plan) == expected_bits(name)
 
 

@@ -6,7 +6,7 @@ import pytest
 from runtime.states_on_host import planned
 
 import graphc as g
-from graphc.errors import GraphError, PlanError, ShapeError, TextError
+from graphc.errors import GraphError, OptionError, PlanError, ShapeError, TextError
 from graphc.ir.graph import Graph, State
 from graphc.ir.host_copies import fetched_state
 from graphc.ir.host_link import HostLink
@@ -35,6 +35,13 @@ from graphc.plans.costs import MeasuredCosts
 
 def plan_of(**options):
     return planned(mlp(layers=3, hidden=24, inputs=16, batch=8), **options)
+
+
+@pytest.mark.parametrize("optimizer", [g.optim.SGD(0.1), g.optim.Momentum(0.1)])
+def test_no_large_moment_is_an_error(optimizer):
+    loss = mlp(layers=3, hidden=24, inputs=16, batch=8)  # its moments are smaller
+    with pytest.raises(OptionError, match=r"moves no state: .* at least 64.00 KiB.*omit"):
+        g.plan(loss, optimizer=optimizer, host_states="moments")
 
 
 def node_of(plan, op, state):
