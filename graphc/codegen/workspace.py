@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphc.codegen.cudnn_request import attention_workspace_bytes
+from graphc.codegen.cudnn_attention import attention_workspace_bytes
 from graphc.codegen.lowering import calls_of, is_generated
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Gemm

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphc.codegen.cudnn_request import Request, library_calls
+from graphc.codegen.cudnn_calls import library_calls
+from graphc.codegen.cudnn_request import Request
 from graphc.codegen.elementwise.kernel import elementwise
 from graphc.codegen.elementwise.ops import straightened
 from graphc.codegen.elementwise.updates import grouped, groups

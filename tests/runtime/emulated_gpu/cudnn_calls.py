@@ -6,7 +6,7 @@ from ops.samples import SAMPLES
 from ops.samples.attention import attention_samples as attention_rows
 
 import graphc as g
-from graphc.codegen.cudnn_request import library_calls
+from graphc.codegen.cudnn_calls import library_calls
 from graphc.ir.builder import apply
 from graphc.ops.conv import Conv2d, Conv2dAttributes
 

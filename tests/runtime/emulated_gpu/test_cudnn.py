@@ -30,7 +30,7 @@ import graphc as g
 from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.text.operands import Place, in_one_piece
 from graphc.errors import DependencyError
-from graphc.ir.builder import apply
+from graphc.ir.builder import apply, trace
 from graphc.runtime.gpu.cudnn import Cudnn, CudnnError, load_cudnn, signature
 
 ROUNDING = {"float64": 1e-12, "float32": 1e-6, "float16": 6e-4, "bfloat16": 4.5e-3}
@@ -109,6 +109,30 @@ def test_attention_that_cudnn_is_not_asked_for():
     assert call((2, 2, 5, 8), "bfloat16", keys=(2, 7), causal="last") is not None
     assert call((2, 2, 5, 8), "bfloat16", causal="first") is not None
     assert call((2, 2, 5, 8), "float32") is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "causal", "is_asked"),
+    [
+        (64, 64, False, False), (64, 64, True, True), (320, 320, False, False),
+        (5, 192, False, False), (5, 192, True, True), (64, 128, False, True),
+        (64, 63, False, True), (256, 256, False, True), (1, 128, False, False),
+        (1, 128, True, False), (2, 128, False, True),
+    ],
+)  # fmt: skip
+def test_gradients_that_may_be_nan_are_not_asked_for(rows, columns, causal, is_asked):
+    """See pytorch issue 196678 and cudnn-frontend issue 1072."""
+    q = g.input("q", (1, 2, rows, 8), "bfloat16")
+    k, v = (g.input(name, (1, 2, columns, 8), "bfloat16") for name in "kv")
+    y = g.attention(q, k, v, causal)
+    (dq,) = g.gradient(g.mean(y), [q])
+    nodes = {node.op.name: node for node in trace({"dq": dq}).nodes}
+    asked = {}
+    for name in ("attention", "attention_gradient"):
+        node = nodes[name]
+        places = {x: in_one_piece(x.type) for x in (*node.inputs, *node.outputs)}
+        asked[name] = library_call(node, places) is not None
+    assert asked == {"attention": True, "attention_gradient": is_asked}
 
 
 def test_attention_signatures_tell_requests_apart():

@@ -13,7 +13,7 @@ from runtime.emulated_gpu.networks import SEED, bits, fed, fused_gpt2, on_gpu
 from runtime.emulated_gpu.test_cudnn_engines import serving_packed_operands_alone
 
 import graphc as g
-from graphc.codegen import cudnn_request
+from graphc.codegen import cudnn_attention
 from graphc.codegen.cudnn_request import packed
 from graphc.errors import DependencyError
 from graphc.ir.device import find_device
@@ -290,7 +290,7 @@ def test_earlier_versions_get_room_for_the_scores_of_all_pairs(cudnn, monkeypatc
 def test_scores_of_all_pairs_are_reserved_up_to_a_limit(cudnn, monkeypatch):
     """Beyond it the request is reported; an engine that needs no order of sums serves it."""
     monkeypatch.setattr(engines, "LIMIT", "ANOTHER_NAME")
-    monkeypatch.setattr(cudnn_request, "MOST_PAIR_BYTES", 2 * 256 * 256 * 2 - 1)
+    monkeypatch.setattr(cudnn_attention, "MOST_PAIR_BYTES", 2 * 256 * 256 * 2 - 1)
     plan = attention_plan(91_900)
     assert attention_by(cudnn, plan) == ["forward"]
     program, _ = on_gpu(plan, cudnn=cudnn)
