@@ -31,11 +31,14 @@ BACK = ((1, 2, 37, 40), QUERIES, KEYS, VALUES, (1, 2, 37, 40), (1, 2, 37))
 DROPPED = tuple(
     (DroppedAttributes(0.05, causal, rate=0.3, stream=6), shapes)
     for causal, shapes in (
-        (True, TILES[0]),
+        (True, ((1, 1, 130, 16), (1, 1, 152, 16), (1, 1, 152, 24))),
         (False, ((1, 2, 70, 16), (1, 1, 91, 16), (1, 1, 91, 24))),
     )
 )
-"""Rows of an even and of an odd number of columns; the latter with keys that heads share."""
+"""Columns in whole blocks of four, and others; the latter with keys that heads share."""
+FULL = ((1, 1, 64, 16), (1, 1, 128, 16), (1, 1, 128, 24))
+"""Full tiles only."""
+NEGATIVE = AttentionAttributes(-0.05, True)
 
 
 def both(long, a, shapes):
@@ -80,6 +83,7 @@ def attention_cases(long):
             (*((1, 1, 66, 8),) * 5, (1, 1, 66)),
         ),
         *[row for shapes in TILES for row in both(long, CAUSAL, shapes)],
+        *[row for a in (FLAT, NEGATIVE) for row in both(long, a, FULL)],
         *[row for a, shapes in DROPPED for row in both(long, a, shapes)],
         *[
             long(

@@ -62,6 +62,15 @@ template <class T> static T __shfl_xor_sync(unsigned, T value, unsigned lanes) {
     return other;
 }
 
+template <class T> static T __shfl_sync(unsigned, T value, unsigned lane) {
+    static T slots[MOST_THREADS];
+    slots[threadIdx.x] = value;
+    sync_warp();
+    const T other = slots[threadIdx.x / 32 * 32 + lane];
+    sync_warp();
+    return other;
+}
+
 static unsigned __ballot_sync(unsigned, bool vote) {
     static bool votes[MOST_THREADS];
     votes[threadIdx.x] = vote;

@@ -43,7 +43,7 @@ BROKEN_ON_TENSOR_CORES = {
     "sums are not corrected": ("attention", "total[i] *= kept;", ""),
     "shares of one thread": ("attention", "total[i] = across_quad<Sum>(total[i]);", ""),
     "one more column is seen": ("attention", "column <= row +", "column <= 1 + row +"),
-    "all is seen": ("attention", "all_seen = ", "all_seen = true || "),
+    "all is seen": ("attention", "if (!(", "if (!(true || "),
     "the same tile again": ("attention", "stage ^= 1u;", ""),
     "the last tile is left out": ("attention", "base + 64u : 130u", "base + 64u : 66u"),
     "halves of a pair change places": (
@@ -63,7 +63,9 @@ BROKEN_ON_TENSOR_CORES = {
     "no barrier between tiles of the gradient": (
         "attention_gradient", "__syncthreads();\n        stage ^= 1u;", "stage ^= 1u;"
     ),
-    "no sum along rows": ("attention_gradient", "(reach[j][e] -", "(reach[j][e] - 0 *"),
+    "no sum along rows": ("attention_gradient", "- own_along[", "- 0 * own_along["),
+    "no sum along columns": ("attention_gradient", "- along_tile[", "- 0 * along_tile["),
+    "no scale of gradients": ("attention_gradient", "reach[j][e] * 0.05", "reach[j][e] * 0.06"),
     "sums of another row": ("attention_gradient", "own_stats[e / 2u]", "own_stats[1u - e / 2u]"),
     "numbers of another row": (
         "attention_gradient", "stats_tile[stage][j * 8u + pair + e % 2u]",
@@ -83,11 +85,10 @@ def test_broken_attention_on_tensor_cores_is_found(op, right, wrong):
 
 
 BROKEN_DROPOUT = {
-    "another element": ("dropped_attention", "u + column, stream", "u + column + 2u, stream"),
+    "another element": ("dropped_attention", "{columns}u + column", "{columns}u + column + 4u"),
     "another row": ("dropped_attention", "u + row) * ", "u + (row ^ 1u)) * "),
     "another stream": ("dropped_attention", ", number, unsigned(", ", 0u * number, unsigned("),
     "another step": ("dropped_attention", "unsigned(step[0])", "0u"),
-    "the other of a pair": ("dropped_attention", "<< (j * 4u + e)", "<< (j * 4u + (e ^ 1u))"),
     "nothing is dropped": ("dropped_attention", "kept = 0;", "kept = 0; kept = ~0u;"),
     "gradients of what was dropped": (
         "dropped_attention_gradient", "(kept >> (j * 4u + e) & 1u ? reach[j][e]",
@@ -98,17 +99,47 @@ BROKEN_DROPOUT = {
         "(true ? score[j][e]",
     ),
 }  # fmt: skip
+BLOCKS, SINGLE = 152, 91
+"""Numbers of columns whose dropout is drawn in blocks of four, and one at a time."""
 
 
-@pytest.mark.parametrize("columns", [150, 91])
-@pytest.mark.parametrize(("op", "right", "wrong"), BROKEN_DROPOUT.values(), ids=BROKEN_DROPOUT)
-def test_broken_dropout_is_found(op, right, wrong, columns):
+def check_that_wrong_dropout_is_found(op, right, wrong, columns):
     case = next(
         c for c in CASES
         if c.node.op.name == op and "bfloat16 dense" in c.name and " long " in c.name
         and c.node.named_inputs()["k"].shape[2] == columns
     )  # fmt: skip
-    check_that_it_is_found(case, right, wrong)
+    check_that_it_is_found(case, *(t.replace("{columns}", f"{columns}") for t in (right, wrong)))
+
+
+@pytest.mark.parametrize("columns", [BLOCKS, SINGLE])
+@pytest.mark.parametrize(("op", "right", "wrong"), BROKEN_DROPOUT.values(), ids=BROKEN_DROPOUT)
+def test_broken_dropout_is_found(op, right, wrong, columns):
+    check_that_wrong_dropout_is_found(op, right, wrong, columns)
+
+
+def test_broken_dropout_of_single_weights_is_found():
+    right, wrong = "<< (j * 4u + e)", "<< (j * 4u + (e ^ 1u))"
+    check_that_wrong_dropout_is_found("dropped_attention", right, wrong, SINGLE)
+
+
+BROKEN_BLOCKS = {
+    "bits of the thread alone": ("dropped_attention", "(turn - t)", "0u * (turn - t)"),
+    "blocks of one row": ("dropped_attention", "turn * 8u", "0u * turn"),
+    "other columns of a block": ("dropped_attention", "other >> pair % 4u", "other"),
+    "bits of the other row": ("dropped_attention", "<< t * 2u", "<< (1u - t) * 2u"),
+    "bits of the thread that owns columns": (
+        "dropped_attention_gradient", "(turn - t) * 4u", "0u * (turn - t)"
+    ),
+    "blocks of one row of a pair": ("dropped_attention_gradient", "pair + turn % 2u", "pair"),
+    "blocks of one group of columns": ("dropped_attention_gradient", "turn / 2u * 8u", "0u"),
+    "columns of another thread": ("dropped_attention_gradient", "other >> line % 4u", "other"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "right", "wrong"), BROKEN_BLOCKS.values(), ids=BROKEN_BLOCKS)
+def test_broken_blocks_of_dropout_are_found(op, right, wrong):
+    check_that_wrong_dropout_is_found(op, right, wrong, BLOCKS)
 
 
 def test_dropout_of_another_head_is_found():

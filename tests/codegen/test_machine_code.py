@@ -154,6 +154,50 @@ def test_attention_of_16_bits_is_on_tensor_cores(cuobjdump, dtype, architecture)
     assert not sass(cuobjdump, "attention", dx)["HMMA"]
 
 
+def loops_over_tiles(text):
+    """Of each kernel the instructions and the products of the loop that has most products."""
+    found = []
+    for part in text.split("Function : ")[1:]:
+        code = re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);", part, re.M)
+        places = [int(place, 16) for place, _ in code]
+        loops = []
+        for at, (_, instruction) in enumerate(code):
+            branch = re.search(r"\bBRA\b.*?0x([0-9a-f]+)", instruction)
+            if branch and (target := int(branch[1], 16)) < places[at]:
+                before = zip(places[: at + 1], code[: at + 1], strict=True)
+                body = [each for place, (_, each) in before if place >= target]
+                loops.append((len(body), sum("HMMA" in each for each in body)))
+        counted = [(products, -length) for length, products in loops if products]
+        if counted:
+            products, length = max(counted)
+            found.append((-length, products))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [({}, 8), ({"mask": "bool"}, 8.1), ({"causal": True}, 8.1), ({"drop": 0.1}, 16)],
+    ids=str,
+)
+def test_loops_of_attention_have_few_instructions_per_product(
+    cuobjdump, options, most, architecture
+):
+    """Those that hide scores count too, though causal attention runs them in the last tile only."""
+    q, k, v = (g.parameter(name, (2, 4, 256, 64), "bfloat16") for name in "qkv")
+    if "mask" in options:
+        options = {"mask": g.input("mask", (2, 1, 1, 256), options["mask"])}
+    (dq,) = g.gradient(g.sum(g.attention(q, k, v, **options)), [q])
+    name = "dropped_attention" if "drop" in options else "attention"
+    for op, kernels in ((name, 1), (f"{name}_gradient", 2)):
+        text = module_text(kernels_of_op(op, dq))
+        loops = loops_over_tiles(cuobjdump("--dump-sass", text, architecture))
+        assert len(loops) == kernels
+        for instructions_of_a_loop, products in loops:
+            assert instructions_of_a_loop <= most * products
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_elementwise_kernels_read_16_bytes_at_a_time(cuobjdump, dtype):

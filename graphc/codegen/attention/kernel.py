@@ -32,6 +32,8 @@ COUNTERS = ("seed", "step")
 Axis = Literal["rows", "columns"]
 """The name of an axis of scores: "rows" for queries, "columns" for keys."""
 
+AXES: tuple[Axis, ...] = ("rows", "columns")
+
 
 class AttentionKernel:
     """Writer of the common parts of an attention kernel's text. A block owns a tile of one axis and
@@ -65,7 +67,7 @@ class AttentionKernel:
         """Batch size and number of heads of the owned axis: one block per head and owned tile."""
         self.shared = q[1] // k[1]
         """Number of heads of queries per head of keys."""
-        self.extents: dict[str, int] = {"rows": q[2], "columns": k[2]}
+        self.extents: dict[Axis, int] = {"rows": q[2], "columns": k[2]}
         self.owned_axis: Axis = owned
         self.other_axis: Axis = "columns" if owned == "rows" else "rows"
         self.owned, self.others = self.extents[owned], self.extents[self.other_axis]
@@ -153,13 +155,19 @@ class AttentionKernel:
 
     def seen(self) -> str:
         """Return a C++ condition: the row attends to the column, which exists and is not masked."""
-        a, rows, columns = self.attributes, self.extents["rows"], self.extents["columns"]
-        seen, shift = f"row < {rows}u && column < {columns}u", a.shift(rows, columns)
+        conditions = [f"{axis[:-1]} < {self.extents[axis]}u" for axis in self.ragged]
+        shift = self.attributes.shift(self.extents["rows"], self.extents["columns"])
         if shift is not None:
-            seen += f" && column <= row + {shift}u"
+            conditions.append(f"column <= row + {shift}u")
         if self.mask is not None and not self.adds_mask:
-            seen += f" && {self.at('mask', 'row', 'column')}"
-        return seen
+            conditions.append(self.at("mask", "row", "column"))
+        return " && ".join(conditions) or "true"
+
+    @property
+    def ragged(self) -> tuple[Axis, ...]:
+        """The axes whose last tile is not full."""
+        sizes = {self.owned_axis: self.owned_tile, self.other_axis: self.other_tile}
+        return tuple(axis for axis in AXES if self.extents[axis] % sizes[axis])
 
     def added(self) -> list[str]:
         """Return the statement that reads the number that a float mask adds to a score; none for
@@ -169,13 +177,17 @@ class AttentionKernel:
         read = f"widen({self.at('mask', 'row', 'column')})"
         return [f"const {self.real} added = seen ? {read} : {self.number(0.0)};"]
 
-    def stays(self) -> str:
-        """Return C++ for the dropout bits of the weight at `row` and `column`, and of the next
-        weight."""
+    @property
+    def weight_number(self) -> str:
+        """C++ for the number of the weight at `row` and `column`, among all weights."""
         rows, columns = self.extents["rows"], self.extents["columns"]
         line = f"(batch * {self.heads[1]}ull + {self._head_of('q')}) * {rows}u + row"
-        least = least_that_stays(self.attributes.rate)
-        return f"stays(({line}) * {columns}u + column, stream, {least}u)"
+        return f"({line}) * {columns}u + column"
+
+    @property
+    def least_that_stays(self) -> str:
+        """C++ for the least 24 random bits for which a weight stays."""
+        return f"{least_that_stays(self.attributes.rate)}u"
 
     @property
     def factor_of_kept(self) -> float:

@@ -54,9 +54,11 @@ class PlainKernel(AttentionKernel):
         return f"({scaled} + added)" if self.adds_mask else scaled
 
     def where_it_stays(self, number: str) -> str:
-        """Return C++ for `number`, or for 0 if dropout removes the weight of the current row and
-        column."""
-        return f"({self.stays()} & 1u ? {number} : {self.number(0.0)})" if self.drops else number
+        """Return C++ for `number`, or for 0 if dropout removes the weight at `row` and `column`."""
+        if not self.drops:
+            return number
+        stays = f"stays({self.weight_number}, stream, {self.least_that_stays})"
+        return f"({stays} ? {number} : {self.number(0.0)})"
 
     def parts(self, name: str) -> int:
         """Return the number of elements of an operand's row per lane, rounded up to whole

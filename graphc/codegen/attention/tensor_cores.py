@@ -48,9 +48,9 @@ def attention(node: Node, places: Places) -> Launch:
     each = [
         *kernel.next(),
         kernel.dots("score", "q", "k"),
-        kernel.all_seen,
+        *kernel.factored,
         "float highest[2] = {peak[0], peak[1]};",
-        kernel.per_pair([f"score[j][e] = seen ? {kernel.power} : {kernel.lowest};", highest]),
+        kernel.per_number([highest]),
         f"#pragma unroll\nfor (unsigned i = 0; i < 2u; ++i) {{\n{indented(raised, 1)}\n}}",
         *kernel.drawn,
         kernel.per_number(weighed),
@@ -79,22 +79,20 @@ def _divided(kernel: TensorCoreKernel) -> str:
     return f"#pragma unroll\nfor (unsigned i = 0; i < 2u; ++i) {{\n{indented(body, 1)}\n}}"
 
 
-def _slopes(kernel: TensorCoreKernel, stats: str, along: str) -> str:
-    """Return a loop that replaces `score` by weights, and `reach` (dy · v) by the gradients of
-    scores."""
-    zero, scale = kernel.number(0.0), kernel.number(kernel.attributes.scale)
-    below = stats if kernel.adds_mask else f"{stats} * {kernel.unit}"
-    weight = kernel.weight(f"{kernel.power} - {below}")
+def _slopes(kernel: TensorCoreKernel, stats: str, along: str) -> list[str]:
+    """Return statements that replace `score` by weights, and `reach` (dy · v) by the gradients of
+    scores. `stats` and `along` are those of `TensorCoreKernel.scaled`."""
+    scale = kernel.number(kernel.attributes.scale * kernel.factor_of_kept)
     reach, kept = (
-        kernel.where_it_stays(kernel.raised(f"{name}[j][e]")) for name in ("reach", "score")
+        kernel.where_it_stays(name) for name in ("reach[j][e]", kernel.raised("score[j][e]"))
     )
     body = [
-        f"score[j][e] = seen ? {weight} : {zero};",
-        f"reach[j][e] = seen ? score[j][e] * ({reach} - {along}) * {scale} : {zero};",
+        f"score[j][e] = {kernel.weight(f'score[j][e] - {stats}')};",
+        f"reach[j][e] = score[j][e] * ({reach} * {scale} - {along});",
     ]
     if kernel.drops:
         body.append(f"score[j][e] = {kept};")
-    return "\n".join([*kernel.drawn, kernel.per_pair(body)])
+    return [*kernel.factored, *kernel.drawn, kernel.per_number(body)]
 
 
 def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
@@ -105,7 +103,10 @@ def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
     numbers = ("stats", "along")
     tiles = [
         *kernel.tiles,
-        *(f"__shared__ float {n}_tile[{kernel.stages}][{kernel.other_tile}];" for n in numbers),
+        *(
+            f"alignas(16) __shared__ float {n}_tile[{kernel.stages}][{kernel.other_tile}];"
+            for n in numbers
+        ),
     ]
     before = [*kernel.load_owned(), kernel.sum_of("dk_sum", "k"), kernel.sum_of("dv_sum", "v")]
     stats, sums = (f"{name}_tile[stage][j * 8u + pair + e % 2u]" for name in numbers)
@@ -113,8 +114,7 @@ def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
         *kernel.next(numbers),
         kernel.dots("score", "k", "q"),
         kernel.dots("reach", "v", "dy"),
-        kernel.all_seen,
-        _slopes(kernel, stats, sums),
+        *_slopes(kernel, stats, sums),
         kernel.sums("dv_sum", "score", "dy"),
         kernel.sums("dk_sum", "reach", "q"),
         *kernel.done,
@@ -131,8 +131,8 @@ def query_gradient(node: Node, places: Places, along: Scratch) -> Launch:
     own = [
         "const Index row = base + mine + line + i * 8u;",
         f"if (row < {kernel.owned}u) {{",
-        f"    own_stats[i] = widen({kernel.at('stats', 'row')});",
-        f"    own_along[i] = {kernel.at('along', 'row')};",
+        f"    own_stats[i] = {kernel.scaled('stats')};",
+        f"    own_along[i] = {kernel.scaled('along')};",
         "}",
     ]
     before = [
@@ -145,8 +145,7 @@ def query_gradient(node: Node, places: Places, along: Scratch) -> Launch:
         *kernel.next(),
         kernel.dots("score", "q", "k"),
         kernel.dots("reach", "dy", "v"),
-        kernel.all_seen,
-        _slopes(kernel, "own_stats[e / 2u]", "own_along[e / 2u]"),
+        *_slopes(kernel, "own_stats[e / 2u]", "own_along[e / 2u]"),
         kernel.sums("dq_sum", "reach", "k"),
         *kernel.done,
     ]

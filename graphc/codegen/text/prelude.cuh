@@ -85,6 +85,18 @@ __device__ inline double infinite(double) { return infinite(0.0f); }
 template <class T> __device__ inline T maximum(T a, T b) { return a >= b || a != a ? a : b; }
 
 template <class T> __device__ inline T minimum(T a, T b) { return a <= b || a != a ? a : b; }
+#if !defined(GRAPHC_HOST) && __CUDA_ARCH__ >= 800
+__device__ inline float maximum(float a, float b) {
+    float greater;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(a), "f"(b));
+    return greater;
+}
+__device__ inline float minimum(float a, float b) {
+    float less;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(less) : "f"(a), "f"(b));
+    return less;
+}
+#endif
 template <class T> __device__ inline T sign(T x) {
     return x > 0 ? T(1) : x < 0 ? T(-1) : x == 0 ? T(0) : x;
 }
@@ -233,6 +245,26 @@ template <class T> __device__ inline unsigned pair_of(float first, float second,
     return unsigned(high.bits) << 16 | low.bits;
 }
 
+// 2 to the power of x, with a relative error of at most 2^-22. Results below the normal numbers are 0.
+__device__ inline float power_of_two(float x) {
+#ifdef GRAPHC_HOST
+    return exp2f(x);
+#else
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+#endif
+}
+
+// A product that is rounded, even if it is added to another number.
+__device__ inline float rounded_product(float a, float b) {
+#ifdef GRAPHC_HOST
+    return a * b;
+#else
+    return __fmul_rn(a, b);
+#endif
+}
+
 // One number of the four threads that have the same rows of fragments, given to all of them.
 template <class Combine> __device__ inline float across_quad(float value) {
     for (unsigned lane = 1; lane < 4; lane *= 2)
@@ -289,14 +321,17 @@ struct Stream {
     unsigned key0, key1, number, step;
 };
 
-// Whether an element stays, by its number: 24 random bits are no number below `least`. Of an even
-// number also whether the next one stays: bits 0 and 1.
-__device__ inline unsigned stays(unsigned long long place, Stream from, unsigned least) {
-    const unsigned long long block = place / 4u;
+// Which of four elements stay, as bits; `block` is the number of the first one divided by 4. An element
+// stays if its 24 random bits are no number below `least`.
+__device__ inline unsigned four_stay(unsigned long long block, Stream from, unsigned least) {
     unsigned words[4] = {unsigned(block), unsigned(block >> 32), from.number, from.step};
     philox(words, from.key0, from.key1);
-    // The index of an array in registers is a constant.
-    const unsigned even = place & 2u ? words[2] : words[0], odd = place & 2u ? words[3] : words[1];
-    const unsigned first = place & 1u ? odd : even;
-    return unsigned(first >> 8 >= least) | unsigned(odd >> 8 >= least) << 1;
+    unsigned bits = 0;
+    for (unsigned i = 0; i < 4; ++i) bits |= unsigned(words[i] >> 8 >= least) << i;
+    return bits;
+}
+
+// Whether an element stays, by its number.
+__device__ inline bool stays(unsigned long long place, Stream from, unsigned least) {
+    return four_stay(place / 4u, from, least) >> place % 4u & 1u;
 }
