@@ -19,6 +19,7 @@ from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Geometry
 from graphc.runtime.cpu.onednn.copies import moved, reordered, repeats, strides_of
 from graphc.runtime.cpu.onednn.library import Library, Owned, Pointer
+from graphc.runtime.cpu.onednn.patches import patch_products, reads_patches
 from graphc.runtime.cpu.onednn.primitive import (
     ALIGNMENT,
     BIAS,
@@ -67,6 +68,10 @@ def convolution_executions(
     form = _form(library, node, places, workspace)
     if form.reads_foreign_bytes:
         return None
+    if form.roles[1] == WEIGHTS_GRADIENT and reads_patches(form.geometry):
+        products = form.patch_products(threads)
+        if products is not None:
+            return products
     bias = form.bias
     if (
         bias is not None
@@ -107,12 +112,28 @@ class _Form:
     bias: Value | None
     sum: Value | None
 
+    def patch_products(self, threads: int) -> list[Execution] | None:
+        """Return the calls that compute the gradient of the filters as products of patches."""
+        values = self.x, self.w, self.y
+        before = self._sum_moved()
+        products = patch_products(
+            self.library, self.geometry, values, self.places, self.workspace, threads,
+            self.sum is not None,
+        )  # fmt: skip
+        return None if before is None or products is None else [*before, *products]
+
+    def _sum_moved(self) -> list[Execution] | None:
+        """Return the calls that copy the sum, to which the node adds, to the output."""
+        if self.sum is None:
+            return []
+        return moved(self.library, self.sum, self.w, self.places)
+
     def calls(self, threads: int) -> list[Execution] | None:
         """Return all calls for `threads` threads, in order; None if one is not supported."""
-        found: list[Execution | None] = []
-        if self.sum is not None:
-            copied = moved(self.library, self.sum, self.w, self.places)
-            found += [None] if copied is None else copied
+        before = self._sum_moved()
+        if before is None:
+            return None
+        found: list[Execution | None] = [*before]
         last: Primitive | None = None
         for first, images in self._chunks():
             primitive = self._primitive(images, threads)

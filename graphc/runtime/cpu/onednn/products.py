@@ -82,6 +82,14 @@ def product_executions(
     return None if products is None else [*calls, *products]
 
 
+def matrix_product(
+    library: Library, matrices: Matrices, workspace: Workspace, threads: int, adds: bool
+) -> list[Execution] | None:
+    """Return the calls of a product, which is added to the result with `adds`; None if the library
+    does not support it."""
+    return _Form(library, None, {}, adds, None, workspace, threads).products(matrices)
+
+
 def _matrices(node: Node, places: Places) -> Matrices | None:
     """Return the operands of a product in the form that the library needs.
 

@@ -84,6 +84,52 @@ def test_each_map_that_lies_row_major_has_room_of_its_own():
         assert_close(arrays[node.output], expected, terms, scale)
 
 
+PATCHES = {
+    "square": {"x": (5, 3, 35, 34), "w": (24, 3, 16, 16), "stride": (16, 16)},
+    "long": {"x": (5, 3, 13, 30), "w": (24, 3, 2, 5), "stride": (2, 5)},
+    "one": {"x": (5, 3, 16, 16), "w": (24, 3, 16, 16), "stride": (16, 16)},
+}
+
+
+def calls_of_patches(node, last):
+    """How many calls a gradient of row-major filters has; its result is checked."""
+    arrays = arrays_of(node, last)
+    arrays |= {v: np.ascontiguousarray(a) for v, a in arrays.items() if v is node.output}
+    expected, scale, terms = by_definition(node, arrays)
+    found = run(node, arrays, native_bytes(node, strided_of(arrays)))
+    assert_close(arrays[node.output], expected, terms, scale)
+    return len(found)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("case", PATCHES)
+def test_gradients_of_patches_are_products(monkeypatch, case, accumulate):
+    """A product for some images if the pixels of all maps are one sequence, else one an image."""
+    node = nodes(**PATCHES[case], accumulate=accumulate)[WEIGHT]
+    images = node.inputs[1]
+    monkeypatch.setattr(native, "COPIED_BYTES", 2 * images.type.bytes // images.shape[0])
+    assert calls_of_patches(node, last=True) == accumulate + 3 * 2
+    assert calls_of_patches(node, last=False) == accumulate + (3 if case == "one" else 5) * 2
+
+
+@needs_bfloat16
+def test_gradients_of_patches_in_16_bits(monkeypatch):
+    node = nodes(**PATCHES["square"], dtype="bfloat16", wide=True)[WEIGHT]
+    assert calls_of_patches(node, last=True) == 2
+    monkeypatch.setattr(native, "COPIED_BYTES", 1)
+    assert calls_of_patches(node, last=True) == 5 * 2
+
+
+@needs_bfloat16
+def test_narrow_gradients_of_patches_are_not_rounded_for_some_images(monkeypatch):
+    monkeypatch.setattr(native, "COPIED_BYTES", 1)
+    node = nodes(**PATCHES["long"], dtype="bfloat16")[WEIGHT]
+    arrays = arrays_of(node)
+    arrays[node.output] = np.ascontiguousarray(arrays[node.output])
+    found = run(node, arrays, native_bytes(node, strided_of(arrays)))
+    assert found is None or len(found) < 5 * 2
+
+
 def test_a_bias_is_added():
     assert check(nodes(**CASES["3x3"], bias=True)[FORWARD]) is not None
 
