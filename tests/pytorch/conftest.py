@@ -45,6 +45,7 @@ OLDER = {
         "test_fit.py::test_micro_batches",
         "test_interplay.py::test_control_flow_on_tensors_without_data",
         "test_interplay.py::test_autocast_of_another_device_is_refused_for_a_profile",
+        "test_offload.py::test_it_is_never_slower_by_the_model",
         "test_sizes_ahead.py::test_sizes_are_planned_without_data",
         "test_without_data.py::test_nothing_runs",
         "test_without_data.py::test_a_budget",
