@@ -153,8 +153,8 @@ def _with_states_on_host(graph: Graph, compilation: Compilation) -> Graph:
     if not size:
         raise OptionError(
             f"host_states={options.host_states!r} moves no state: "
-            f"{type(options.optimizer).__name__} has no moment of at least "
-            f"{format_bytes(LEAST_BYTES)} here; omit host_states"
+            f"{type(options.optimizer).__name__} has no moment here of at least "
+            f"{format_bytes(LEAST_BYTES)} that only updates read; omit host_states"
         )
     if limit is not None and size > limit:
         raise OptionError(

@@ -44,7 +44,7 @@ class HostOptions(Options):
         "The states that are in host memory between steps, one of {choices}. ``moments`` are those "
         "of the optimizer, of at least 64 KiB each: a step copies each to the device for its "
         "update, and back, while other nodes run. Results do not change. Parameters stay on the "
-        "device. See docs/offload.md.",
+        "device. Without such moments, this is an error. See docs/offload.md.",
         choices=HOST_STATES,
         flag=Flag(
             "states in host memory between steps: {choices} (default: {default})", metavar="S"

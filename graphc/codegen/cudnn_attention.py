@@ -31,9 +31,9 @@ ROWS_OF_A_TILE, COLUMNS_OF_A_TILE = 64, 128
 def attention_calls(node: Node, places: Places) -> Iterator[LibraryCall]:
     """Yield a request for 16-bit operands with contiguous rows.
 
-    Yields nothing for other operands, or with a mask: cuDNN's gradient is NaN for rows that a mask
-    hides completely, and for some finite scores (see `_may_be_nan`). Also yields nothing if the
-    causal mask is aligned to the first row and the numbers of rows and keys differ.
+    Yields nothing for other operands, with a mask, whose completely hidden rows have NaN gradients
+    in cuDNN, or if the causal mask is aligned to the first row and the numbers of rows and keys
+    differ. Yields no gradient that cuDNN may compute as NaN (see `_may_be_nan`).
     """
     is_forward = node.op.name == "attention"
     *names, _ = node.op.inputs
@@ -66,8 +66,8 @@ def attention_calls(node: Node, places: Places) -> Iterator[LibraryCall]:
 def _may_be_nan(rows: int, columns: int, causal: bool) -> bool:
     """Return true if cuDNN's gradient of attention may be NaN for finite operands.
 
-    On Hopper, gradients have been NaN if all scores of a row are below about -88, so that
-    exp(-score) exceeds float32, in two cases:
+    On Hopper, gradients have been NaN if the log-sum-exp of a row is below about -88, so that
+    exp(-log-sum-exp) exceeds float32, in two cases:
 
     - half of the last tile of columns is padding that no causal mask hides (pytorch issue 196678
       and cudnn-frontend pull request 628);

@@ -1,4 +1,5 @@
-"""Calls of cuDNN that may replace the generated kernels of a node: convolutions."""
+"""Calls of cuDNN that may replace the generated kernels of a node. Here are those of convolutions;
+`cudnn_attention.py` has those of attention."""
 
 from __future__ import annotations
 

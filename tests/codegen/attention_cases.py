@@ -33,12 +33,15 @@ DROPPED = tuple(
     for causal, shapes in (
         (True, ((1, 1, 130, 16), (1, 1, 152, 16), (1, 1, 152, 24))),
         (False, ((1, 2, 70, 16), (1, 1, 91, 16), (1, 1, 91, 24))),
+        (True, ((1, 4, 70, 16), (1, 2, 92, 16), (1, 2, 92, 24))),
     )
 )
 """Columns in whole blocks of four, and others; the latter with keys that heads share."""
 FULL = ((1, 1, 64, 16), (1, 1, 128, 16), (1, 1, 128, 24))
 """Full tiles only."""
 NEGATIVE = AttentionAttributes(-0.05, True)
+UNSEEN = ((1, 2, 64, 16), (1, 2, 192, 16), (1, 2, 192, 24))
+"""More columns than rows: from the first on, no row attends to the last columns."""
 
 
 def both(long, a, shapes):
@@ -84,6 +87,7 @@ def attention_cases(long):
         ),
         *[row for shapes in TILES for row in both(long, CAUSAL, shapes)],
         *[row for a in (FLAT, NEGATIVE) for row in both(long, a, FULL)],
+        *both(long, FROM_FIRST, UNSEEN),
         *[row for a, shapes in DROPPED for row in both(long, a, shapes)],
         *[
             long(

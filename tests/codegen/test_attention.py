@@ -1,11 +1,15 @@
 """Kernels of fused attention: broken ones are found, and how operands lie changes no bit."""
 
+import ctypes
+import mmap
+
 import ml_dtypes
 import numpy as np
 import pytest
 from codegen.cases import all_cases
 from codegen.checks import check_that_it_is_found
 from codegen.on_cpu import Library, aligned, generated
+from runtime.forked import in_child
 
 import graphc as g
 
@@ -146,6 +150,39 @@ def test_dropout_of_another_head_is_found():
     name = "dropped_attention long (1, 2, 70, 16) bfloat16 dense"
     case = next(c for c in CASES if c.name == name)
     check_that_it_is_found(case, "2ull + query_head", "2ull + 0u * query_head")
+
+
+def before_a_guard(array):
+    """A copy that ends where memory that must not be read begins."""
+    page = mmap.PAGESIZE
+    room = -(-array.nbytes // page) * page
+    memory = mmap.mmap(-1, room + page)
+    whole = np.frombuffer(memory, np.uint8)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    assert not protect(whole.ctypes.data + room, page, 0)
+    copy = whole[room - array.nbytes : room].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+@pytest.mark.parametrize("op", ["attention", "attention_gradient"])
+@pytest.mark.parametrize("sizes", ["(1, 2, 64, 16)", "(1, 1, 130, 16)"])
+def test_nothing_is_read_beyond_an_operand(op, sizes):
+    """Blocks that own columns to which no row attends read no rows."""
+    name = f"{op} long {sizes if op == 'attention' else sizes[:-3] + '24)'} bfloat16 dense"
+    case = next(c for c in CASES if c.name == name)
+
+    def work():
+        arrays = {value: before_a_guard(array) for value, array in case.arrays().items()}
+        found = generated(case.node, arrays)
+        Library(list(found.kernels)).run(found, arrays)
+        return [arrays[value].tobytes() for value in case.node.outputs]
+
+    arrays = case.arrays()
+    found = generated(case.node, arrays)
+    Library(list(found.kernels)).run(found, arrays)
+    assert in_child(work) == [arrays[value].tobytes() for value in case.node.outputs]
 
 
 def test_layouts_change_no_bit_of_attention():

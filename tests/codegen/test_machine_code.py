@@ -155,7 +155,7 @@ def test_attention_of_16_bits_is_on_tensor_cores(cuobjdump, dtype, architecture)
 
 
 def loops_over_tiles(text):
-    """Of each kernel the instructions and the products of the loop that has most products."""
+    """Return the instructions and the products of each kernel's loop with the most products."""
     found = []
     for part in text.split("Function : ")[1:]:
         code = re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);", part, re.M)

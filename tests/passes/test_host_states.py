@@ -40,7 +40,7 @@ def plan_of(**options):
 @pytest.mark.parametrize("optimizer", [g.optim.SGD(0.1), g.optim.Momentum(0.1)])
 def test_no_large_moment_is_an_error(optimizer):
     loss = mlp(layers=3, hidden=24, inputs=16, batch=8)  # its moments are smaller
-    with pytest.raises(OptionError, match=r"moves no state: .* at least 64.00 KiB.*omit"):
+    with pytest.raises(OptionError, match=r"moves no state: .* at least 64.00 KiB .*omit"):
         g.plan(loss, optimizer=optimizer, host_states="moments")
 
 

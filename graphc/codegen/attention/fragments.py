@@ -3,10 +3,10 @@
 Each of the four warps of a block takes 16 owned rows. It multiplies 16 x 16 fragments of them with
 16 x 8 fragments of a tile (PTX, `mma.m16n8k16`).
 
-Products take one instruction for 4,096 multiplications, so the instructions per score limit the
+One instruction computes 2,048 multiplications and sums, so the instructions per score limit the
 speed. Tiles without hidden scores skip the code that hides them, copies of tiles are unrolled, and
-what is constant for a row is multiplied once. For sm_90 and heads of 64, a loop over tiles has 5 to
-8 instructions per product, and 11 to 15 with dropout.
+factors of a whole row are multiplied once. For sm_90 and heads of 64, a loop over tiles has 5 to 8
+instructions per product, and 11 to 15 with dropout.
 """
 
 from __future__ import annotations
@@ -80,22 +80,22 @@ class TensorCoreKernel(SharedTiles):
         return f"float {result}[{self.wide[name] // 8}][4] = {{}};"
 
     @property
-    def factored(self) -> list[str]:
-        """Statements that multiply scores by `factor`, and add a float mask. Hidden scores become
-        minus infinity."""
-        product = f"rounded_product(score[j][e], {self.factor})"
+    def factored(self) -> str:
+        """A loop that multiplies scores by `factor`, and adds a float mask."""
+        product, place = f"rounded_product(score[j][e], {self.factor})", []
         if self.adds_mask:
-            read = f"widen({self.at('mask', 'row', 'column')})"
-            return [self._where_seen(f"{product} + {read}")]
-        return [
-            self.per_number([f"score[j][e] = {product};"]),
-            *([f"if (!({self.all_seen}))", self._where_seen("score[j][e]")] if self.hides else []),
-        ]
+            place = [*self._place_of_pair(), f"const bool seen = {self.seen()};", *self.added()]
+            product += " + added"
+        return self.per_number([*place, f"score[j][e] = {product};"])
 
-    def _where_seen(self, score: str) -> str:
-        """Return a loop that sets scores to `score`, or to minus infinity if they are hidden."""
-        place, hidden = self._place_of_pair(), f"{self.seen()} ? {score} : {self.lowest}"
-        return self.per_number([*place, f"score[j][e] = {hidden};"])
+    def hidden(self, names: Sequence[str], number: str) -> list[str]:
+        """Return statements that replace numbers of hidden scores by `number`, if there are any."""
+        if not self.hides:
+            return []
+        replaced = [f"{name}[j][e] = seen ? {name}[j][e] : {number};" for name in names]
+        seen = f"const bool seen = {self.seen()};"
+        loop = self.per_number([*self._place_of_pair(), seen, *replaced])
+        return [f"if (!({self.all_seen}))", loop]
 
     def _place_of_pair(self) -> list[str]:
         own, other = ("row", "column") if self.owned_axis == "rows" else ("column", "row")

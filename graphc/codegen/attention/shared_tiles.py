@@ -112,8 +112,12 @@ class SharedTiles(AttentionKernel):
         start copying the first one."""
         if self.stages == 1:
             return []
-        start, _ = self.range
-        return self._load_others("stage", start, numbers)
+        start, end = self.range
+        copied = self._load_others("stage", start, numbers)
+        if start == "0u":
+            return copied
+        # A block of the last columns may attend to no row, and reads none.
+        return [f"if ({start} < {end}) {{\n{indented(copied, 1)}\n}}"]
 
     def next(self, numbers: Sequence[str] = ()) -> list[str]:
         """Return statements that wait for the tile of this iteration and start copying the next
@@ -180,7 +184,7 @@ class SharedTiles(AttentionKernel):
         loop = [
             f"for (unsigned n = threadIdx.x; n < {count * packs}u; n += {self.block}u) {{",
         ]
-        if not rest:
+        if step == LANES and not rest:
             loop = [
                 "#pragma unroll",
                 f"for (unsigned round = 0; round < {rounds}u; ++round) {{",

@@ -48,7 +48,8 @@ def attention(node: Node, places: Places) -> Launch:
     each = [
         *kernel.next(),
         kernel.dots("score", "q", "k"),
-        *kernel.factored,
+        kernel.factored,
+        *kernel.hidden(["score"], kernel.lowest),
         "float highest[2] = {peak[0], peak[1]};",
         kernel.per_number([highest]),
         f"#pragma unroll\nfor (unsigned i = 0; i < 2u; ++i) {{\n{indented(raised, 1)}\n}}",
@@ -81,7 +82,8 @@ def _divided(kernel: TensorCoreKernel) -> str:
 
 def _slopes(kernel: TensorCoreKernel, stats: str, along: str) -> list[str]:
     """Return statements that replace `score` by weights, and `reach` (dy · v) by the gradients of
-    scores. `stats` and `along` are those of `TensorCoreKernel.scaled`."""
+    scores. `stats` and `along` are C++ for those of a score's row, multiplied as in
+    `TensorCoreKernel.scaled`."""
     scale = kernel.number(kernel.attributes.scale * kernel.factor_of_kept)
     reach, kept = (
         kernel.where_it_stays(name) for name in ("reach[j][e]", kernel.raised("score[j][e]"))
@@ -92,7 +94,12 @@ def _slopes(kernel: TensorCoreKernel, stats: str, along: str) -> list[str]:
     ]
     if kernel.drops:
         body.append(f"score[j][e] = {kept};")
-    return [*kernel.factored, *kernel.drawn, kernel.per_number(body)]
+    return [
+        kernel.factored,
+        *kernel.drawn,
+        kernel.per_number(body),
+        *kernel.hidden(["score", "reach"], kernel.number(0.0)),
+    ]
 
 
 def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:

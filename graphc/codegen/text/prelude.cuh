@@ -321,8 +321,8 @@ struct Stream {
     unsigned key0, key1, number, step;
 };
 
-// Which of four elements stay, as bits; `block` is the number of the first one divided by 4. An element
-// stays if its 24 random bits are no number below `least`.
+// Returns four bits: bit i is 1 if element 4 * block + i is kept. An element is kept if its 24 random bits
+// are a number of at least `least`.
 __device__ inline unsigned four_stay(unsigned long long block, Stream from, unsigned least) {
     unsigned words[4] = {unsigned(block), unsigned(block >> 32), from.number, from.step};
     philox(words, from.key0, from.key1);
@@ -331,7 +331,7 @@ __device__ inline unsigned four_stay(unsigned long long block, Stream from, unsi
     return bits;
 }
 
-// Whether an element stays, by its number.
+// Returns true if the element with this number is kept.
 __device__ inline bool stays(unsigned long long place, Stream from, unsigned least) {
     return four_stay(place / 4u, from, least) >> place % 4u & 1u;
 }

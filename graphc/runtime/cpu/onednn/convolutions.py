@@ -19,7 +19,7 @@ from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Geometry
 from graphc.runtime.cpu.onednn.copies import moved, reordered, repeats, strides_of
 from graphc.runtime.cpu.onednn.library import Library, Owned, Pointer
-from graphc.runtime.cpu.onednn.patches import patch_products, reads_patches
+from graphc.runtime.cpu.onednn.patches import PatchProducts, reads_patches
 from graphc.runtime.cpu.onednn.primitive import (
     ALIGNMENT,
     BIAS,
@@ -114,12 +114,12 @@ class _Form:
 
     def patch_products(self, threads: int) -> list[Execution] | None:
         """Return the calls that compute the gradient of the filters as products of patches."""
-        values = self.x, self.w, self.y
-        before = self._sum_moved()
-        products = patch_products(
-            self.library, self.geometry, values, self.places, self.workspace, threads,
-            self.sum is not None,
-        )  # fmt: skip
+        with self.library.threads(threads):
+            before = self._sum_moved()
+        products = PatchProducts(
+            self.library, self.geometry, self.x, self.w, self.y, self.places, self.workspace,
+            threads, self.sum is not None,
+        ).calls()  # fmt: skip
         return None if before is None or products is None else [*before, *products]
 
     def _sum_moved(self) -> list[Execution] | None:

@@ -1,14 +1,18 @@
 """The gradient of filters as products, for a convolution whose windows do not overlap.
 
 The windows of such a convolution are patches of the input, as in the first layer of a vision
-transformer. Let X be the patches (pixels of y, taps) and Y the output maps (filters, pixels). The
-gradient is Y · X. Patches are copied to the workspace, some images at a time.
+transformer. Let X be the patches (pixels, taps) and Y the gradient of the output (filters, pixels).
+The gradient of the filters is Y · X. Patches are copied to the workspace, those of some images at a
+time, or of one image if y is row-major.
 
 The library's own kernel loads channels in vectors of 16, of which an image fills three. With
 patches of 16 x 16 pixels it takes ten times as long.
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 from graphc.codegen.convolution.native import copied_images
 from graphc.codegen.text.operands import Operand, Places
@@ -44,77 +48,102 @@ def reads_patches(geometry: Geometry) -> bool:
     )
 
 
-def patch_products(
-    library: Library,
-    geometry: Geometry,
-    values: tuple[Value, Value, Value],
-    places: Places,
-    workspace: Workspace,
-    threads: int,
-    adds: bool,
-) -> list[Execution] | None:
-    """Return the calls that compute the gradient of the filters w of `values`, (x, w, y).
+@dataclass(frozen=True, slots=True)
+class PatchProducts:
+    """The gradient of the filters w of a convolution of x by patches; y is the gradient of the
+    output. With `adds`, the products add to w."""
 
-    With `adds`, they add to w. Returns None if the library does not support them, or if they need
-    more workspace.
-    """
-    x, w, y = values
-    pixels = geometry.y[2] * geometry.y[3]
-    taps = geometry.w[1] * geometry.w[2] * geometry.w[3]
-    count, images = geometry.x[0], 1
-    if is_channels_last(y.type, places[y].strides):
-        maps, images = (1, geometry.w[0]), copied_images([x])
-    elif places[y].strides == contiguous_strides(y.type):
-        maps = (pixels, 1)
-    else:
-        return None
-    if places[w].strides != contiguous_strides(w.type):
-        return None
-    if images < count and w.type.dtype != float32:
-        return None  # the partial sum of each chunk of images would be rounded
-    taken = align(images * pixels * taps * x.type.dtype.itemsize, ALIGNMENT)
-    if taken > workspace.size:
-        return None
-    rest = Workspace(workspace.address + taken, workspace.size - taken)
-    calls: list[Execution] = []
-    for first in range(0, count, images):
-        number = min(images, count - first)
-        copied = _patches(library, geometry, x, places, (first, number), workspace.address)
-        matrices = Matrices(
-            (),
-            Operand("y", y.type.dtype, maps, address=_image(y, places, first)),
-            Operand("x", x.type.dtype, (taps, 1), address=workspace.address),
-            Operand("w", w.type.dtype, (taps, 1), address=places[w].address),
-            geometry.w[0],
-            number * pixels,
-            taps,
-        )
-        products = matrix_product(library, matrices, rest, threads, adds or first > 0)
-        if copied is None or products is None:
+    library: Library
+    geometry: Geometry
+    x: Value
+    w: Value
+    y: Value
+    places: Places
+    workspace: Workspace
+    threads: int
+    adds: bool
+
+    def calls(self) -> list[Execution] | None:
+        """Return the calls, or None if the library does not support them.
+
+        As many images are multiplied together as the workspace has patches of.
+        """
+        if self.places[self.w].strides != contiguous_strides(self.w.type):
             return None
-        calls += [copied, *products]
-    return calls
+        images = self._most_images()
+        while images:
+            found = self._products(images)
+            if found is not None:
+                return found
+            images //= 2
+        return None
 
+    @property
+    def _maps(self) -> Numbers | None:
+        """The strides of y as a matrix (filters, pixels), or None if it is none."""
+        strides = self.places[self.y].strides
+        if is_channels_last(self.y.type, strides):
+            return 1, self.geometry.w[0]
+        is_row_major = strides == contiguous_strides(self.y.type)
+        return (self._pixels, 1) if is_row_major else None
 
-def _patches(
-    library: Library,
-    geometry: Geometry,
-    x: Value,
-    places: Places,
-    images: tuple[int, int],
-    address: int,
-) -> Execution | None:
-    """Return the call that copies the patches of (first, number) images to an address."""
-    (_, c, r, s), (p, q) = geometry.w, geometry.y[2:]
-    image, channel, row, column = strides_of(x, places[x])
-    first, number = images
-    shape = (number, p, q, c, r, s)
-    strides: Numbers = (image, row * r, column * s, channel, row, column)
-    held = [
-        described(library, Tensor(shape, x.type.dtype, each)) for each in (strides, _packed(shape))
-    ]
-    ends = Pointer(held[0].handle), Pointer(held[1].handle)
-    return reordered(library, ends, (_image(x, places, first), address))
+    @property
+    def _pixels(self) -> int:
+        return self.geometry.y[2] * self.geometry.y[3]
+
+    @property
+    def _taps(self) -> int:
+        return math.prod(self.geometry.w[1:])
+
+    def _most_images(self) -> int:
+        """Return the number of images whose pixels in y are one matrix, within a limit of bytes."""
+        is_matrix = is_channels_last(self.y.type, self.places[self.y].strides)
+        return copied_images([self.x]) if is_matrix else 1
+
+    def _products(self, images: int) -> list[Execution] | None:
+        """Return the calls for `images` images at a time."""
+        maps, taps, (count, *_) = self._maps, self._taps, self.geometry.x
+        if maps is None or (images < count and self.w.type.dtype != float32):
+            return None  # partial sums of narrow filters would be rounded
+        taken = align(images * self._pixels * taps * self.x.type.dtype.itemsize, ALIGNMENT)
+        if taken > self.workspace.size:
+            return None
+        rest = Workspace(self.workspace.address + taken, self.workspace.size - taken)
+        calls: list[Execution] = []
+        for first in range(0, count, images):
+            number = min(images, count - first)
+            y, w = _image(self.y, self.places, first), self.places[self.w].address
+            matrices = Matrices(
+                (),
+                Operand("y", self.y.type.dtype, maps, address=y),
+                Operand("x", self.x.type.dtype, (taps, 1), address=self.workspace.address),
+                Operand("w", self.w.type.dtype, (taps, 1), address=w),
+                self.geometry.w[0],
+                number * self._pixels,
+                taps,
+            )
+            copied = self._copied(first, number)
+            adds = self.adds or first > 0
+            products = matrix_product(self.library, matrices, rest, self.threads, adds)
+            if copied is None or products is None:
+                return None
+            calls += [copied, *products]
+        return calls
+
+    def _copied(self, first: int, number: int) -> Execution | None:
+        """Return the call that copies the patches of `number` images to the workspace."""
+        (_, c, r, s), (p, q) = self.geometry.w, self.geometry.y[2:]
+        image, channel, row, column = strides_of(self.x, self.places[self.x])
+        shape = (number, p, q, c, r, s)
+        apart: Numbers = (image, row * r, column * s, channel, row, column)
+        with self.library.threads(self.threads):
+            source, target = (
+                described(self.library, Tensor(shape, self.x.type.dtype, strides))
+                for strides in (apart, _packed(shape))
+            )
+            ends = Pointer(source.handle), Pointer(target.handle)
+            addresses = _image(self.x, self.places, first), self.workspace.address
+            return reordered(self.library, ends, addresses)
 
 
 def _packed(shape: Numbers) -> Numbers:

@@ -18,6 +18,7 @@ from runtime.cpu.onednn.convolutions import LAST, by_definition, lying, nodes
 from graphc.codegen.convolution import native
 from graphc.codegen.convolution.native import copied_strides, native_bytes, takes_strides
 from graphc.ir.types import channels_last_strides, contiguous_strides
+from graphc.runtime.cpu.onednn import convolutions
 
 pytestmark = needs_library
 
@@ -91,13 +92,24 @@ PATCHES = {
 }
 
 
+@pytest.fixture
+def products_only(monkeypatch):
+    """The library's own primitive is not used."""
+
+    def refuse(*_):
+        raise AssertionError("a gradient of patches is a product")
+
+    monkeypatch.setattr(convolutions._Form, "calls", refuse)
+
+
 def calls_of_patches(node, last):
-    """How many calls a gradient of row-major filters has; its result is checked."""
+    """Check a gradient of row-major filters, and return the number of its calls."""
     arrays = arrays_of(node, last)
     arrays |= {v: np.ascontiguousarray(a) for v, a in arrays.items() if v is node.output}
     expected, scale, terms = by_definition(node, arrays)
-    found = run(node, arrays, native_bytes(node, strided_of(arrays)))
+    found = run(node, arrays, native_bytes(node, strided_of(arrays)), threads=1)
     assert_close(arrays[node.output], expected, terms, scale)
+    assert {call.threads for call in found} == {1}
     return len(found)
 
 
@@ -110,6 +122,15 @@ def test_gradients_of_patches_are_products(monkeypatch, case, accumulate):
     monkeypatch.setattr(native, "COPIED_BYTES", 2 * images.type.bytes // images.shape[0])
     assert calls_of_patches(node, last=True) == accumulate + 3 * 2
     assert calls_of_patches(node, last=False) == accumulate + (3 if case == "one" else 5) * 2
+
+
+@pytest.mark.usefixtures("products_only")
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("width", [112, 64])
+def test_patches_are_products_in_the_workspace_of_any_layout(width, last):
+    """Maps that the library reads in place have no bytes for copies in the workspace."""
+    node = nodes((8, 3, width, width), (16, 3, 4, 4), (4, 4))[WEIGHT]
+    assert calls_of_patches(node, last)
 
 
 @needs_bfloat16
