@@ -28,6 +28,7 @@ MLP = {"layers": 50, "hidden": 1024, "inputs": 784, "classes": 10, "batch": 512}
 PREACT = {"depth": 29, "batch": 32, "image": 32, "classes": 10}
 LSTM = {
     "seq_len": 16, "batch": 64, "layers": 4, "hidden": 1024, "inputs": 50, "classes": 5000,
+    "by_layer": True,
 }  # fmt: skip
 GPT = {
     "layers": 4, "width": 128, "heads": 4, "seq_len": 128, "batch": 16, "vocab": 256,

@@ -54,7 +54,7 @@ from graphc.ops.choice import (
     where,
 )
 from graphc.ops.collective import all_gather, all_reduce, broadcast, reduce_scatter
-from graphc.ops.concat import concat, split
+from graphc.ops.concat import concat, split, stack
 from graphc.ops.conv_layers import (
     conv1d,
     conv2d,
@@ -116,8 +116,10 @@ from graphc.ops.random import dropout, normal, uniform
 from graphc.ops.recurrent import (
     CellParameters,
     gru_cell,
+    gru_layer,
     gru_parameters,
     lstm_cell,
+    lstm_layer,
     lstm_parameters,
 )
 from graphc.ops.reduce import all, any, max, mean, min, sum
@@ -263,6 +265,7 @@ __all__ = [
     "grid_sample",
     "group_norm",
     "gru_cell",
+    "gru_layer",
     "gru_parameters",
     "hard_sigmoid",
     "hard_swish",
@@ -291,6 +294,7 @@ __all__ = [
     "logsumexp",
     "lp_pool",
     "lstm_cell",
+    "lstm_layer",
     "lstm_parameters",
     "masked_softmax",
     "matmul",
@@ -362,6 +366,7 @@ __all__ = [
     "space_to_depth",
     "split",
     "sqrt",
+    "stack",
     "std",
     "stop_gradient",
     "sub",

@@ -43,6 +43,7 @@ from graphc.passes.precision import to_mixed, widen_products
 from graphc.passes.running_sums import use_running_sums
 from graphc.passes.scaled_products import scale_products
 from graphc.passes.simplify import simplify
+from graphc.passes.time_steps import merge_time_steps
 from graphc.passes.training_step import training_graph
 from graphc.passes.updates_together import updates_together
 from graphc.plans.exchange_times import all_reduce_link
@@ -271,6 +272,7 @@ STEPS: tuple[Step, ...] = (
     plain("widen-products", widen_products, _trains),
     plain("merge-orientations", merge_orientations, _trains_in_float8),
     Step("scale-updates", _scales_updated, _trains_in_float8),
+    plain("time-steps", merge_time_steps, _trains),
     plain("running-sums", use_running_sums, _trains),
     plain(
         "norm-gradients", merge_norm_gradients, lambda options: options.target.merges_norm_gradients

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphc.importing.calls import UnsupportedError
-from graphc.importing.shapes import stacked
 from graphc.ir.graph import Value
+from graphc.ops.concat import stack
 from graphc.ops.elementwise import add, div, mul, neg, sub
 from graphc.ops.indexing import slice_
 from graphc.ops.shape import full, reshape
@@ -27,8 +27,8 @@ def inverse(x: Value) -> Value:
     Raises `UnsupportedError` above `MOST_ROWS` rows.
     """
     n = _rows(x)
-    rows = [stacked([_cofactor(x, j, i) for j in range(n)], x.type.rank - 2) for i in range(n)]
-    found = stacked(rows, x.type.rank - 2)
+    rows = [stack([_cofactor(x, j, i) for j in range(n)], x.type.rank - 2) for i in range(n)]
+    found = stack(rows, x.type.rank - 2)
     return div(found, reshape(determinant(x), (*x.shape[:-2], 1, 1)))
 
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphc.ir.graph import Value
-from graphc.ops.concat import concat
 from graphc.ops.shape import broadcast_to, reshape
-
-
-def stacked(parts: Sequence[Value], axis: int) -> Value:
-    """Stack values of one shape along a new axis, given as a number of at least 0."""
-    shape = parts[0].shape
-    wide = [reshape(part, (*shape[:axis], 1, *shape[axis:])) for part in parts]
-    return wide[0] if len(wide) == 1 else concat(wide, axis)
 
 
 def tiled(x: Value, repeats: Sequence[int]) -> Value:

@@ -9,7 +9,7 @@ from graphc.ir.graph import Initial, Value
 from graphc.ops.cross_entropy import softmax_cross_entropy
 from graphc.ops.elementwise import add, scale
 from graphc.ops.matmul import affine
-from graphc.ops.recurrent import CellParameters, lstm_cell, lstm_parameters
+from graphc.ops.recurrent import CellParameters, lstm_cell, lstm_layer, lstm_parameters
 
 
 def lstm(
@@ -19,6 +19,7 @@ def lstm(
     hidden: int = 1024,
     inputs: int = 50,
     classes: int = 5000,
+    by_layer: bool = False,
     dtype: str = "float32",
 ) -> Value:
     """LSTM layers unrolled over time with shared weights, as measured by Chen et al. (2016).
@@ -26,6 +27,9 @@ def lstm(
     Each time step maps its input to `hidden` numbers (without bias), applies the cells (Hochreiter
     and Schmidhuber, 1997), and classifies. The loss is the mean over steps. Inputs: ``x`` (seq_len,
     batch, inputs) and ``labels`` (seq_len, batch), int32.
+
+    By default each time step runs all layers, which needs the least memory. With `by_layer`, each
+    layer runs over all steps before the next one, which is faster.
     """
     x = input("x", (seq_len, batch, inputs), dtype)
     labels = input("labels", (seq_len, batch), dtype="int32")
@@ -45,13 +49,20 @@ def lstm(
         bound = Initial("uniform", hidden**-0.5)
         weight = parameter("weight", (classes, hidden), dtype, bound)
         bias = parameter("bias", (classes,), dtype)
+    if by_layer:
+        h = affine(x, embed)
+        for layer, cell in enumerate(cells):
+            with scope(f"layer{layer}"):
+                h, *_ = lstm_layer(h, *states[layer], cell)
+        with scope("output"):
+            return softmax_cross_entropy(affine(h, weight, bias), labels)
     total: Value | None = None
     for step in range(seq_len):
         with scope(f"step{step}"):
             h = affine(x[step], embed)
-            for layer in range(layers):
+            for layer, cell in enumerate(cells):
                 with scope(f"layer{layer}"):
-                    states[layer] = lstm_cell(h, *states[layer], cells[layer])
+                    states[layer] = lstm_cell(h, *states[layer], cell)
                 h = states[layer][0]
             with scope("output"):
                 loss = softmax_cross_entropy(affine(h, weight, bias), labels[step])

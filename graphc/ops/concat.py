@@ -15,7 +15,7 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Op, Recorder
 from graphc.ir.types import Layout, TensorType, as_shape, normalize_axis
 from graphc.keywords import checks_keywords
-from graphc.ops.shape import AxisAttributes, full
+from graphc.ops.shape import AxisAttributes, full, reshape
 
 MOST_PARTS = 2**18
 """The most parts that `split` creates, since each is a value of the graph."""
@@ -148,6 +148,24 @@ def concat(parts: Sequence[Value], axis: int = 0) -> Value:
         raise OptionError("concat needs at least one value")
     axis = normalize_axis(axis, values[0].type.rank, "concat")
     return apply(Concat, *values, attributes=AxisAttributes(axis)).output
+
+
+@checks_keywords
+def stack(parts: Sequence[Value], axis: int = 0) -> Value:
+    """Stack `parts`, which have one shape, along a new axis of the result.
+
+    Raises `ShapeError` if shapes or dtypes differ, and `OptionError` for no parts.
+    """
+    values = as_values("stack", parts)
+    if not values:
+        raise OptionError("stack needs at least one value")
+    shape = values[0].shape
+    axis = normalize_axis(axis, len(shape) + 1, "stack")
+    if any(value.shape != shape for value in values):
+        shapes = ", ".join(dict.fromkeys(str(list(value.shape)) for value in values))
+        raise ShapeError(f"stack: all parts must have one shape, got {shapes}")
+    wide = [reshape(value, (*shape[:axis], 1, *shape[axis:])) for value in values]
+    return wide[0] if len(wide) == 1 else concat(wide, axis)
 
 
 @checks_keywords

@@ -1,17 +1,18 @@
-"""Recurrent cells composed of separate products, activations and sums."""
+"""Recurrent cells and layers composed of separate products, activations and sums."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from graphc.errors import OptionError
-from graphc.ir.builder import layer_scope, parameter, scope
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.builder import as_value, layer_scope, parameter, scope
 from graphc.ir.graph import Initial, Value
 from graphc.ir.types import DType
 from graphc.ops.activation import sigmoid, tanh
-from graphc.ops.concat import split
+from graphc.ops.concat import split, stack
 from graphc.ops.elementwise import add, mul, sub
+from graphc.ops.indexing import slice_
 from graphc.ops.matmul import affine
 
 
@@ -42,8 +43,10 @@ def _cell(kind: str, gates: int, inputs: int, hidden: int, dtype: DType | str) -
 
 def _check(where: str, cell: object) -> None:
     if not isinstance(cell, CellParameters):
-        made = where.replace("cell", "parameters")
-        raise OptionError(f"{where}: cell must be a result of graphc.{made}, got {cell!r}")
+        kind, _ = where.split("_")
+        raise OptionError(
+            f"{where}: cell must be a result of graphc.{kind}_parameters, got {cell!r}"
+        )
 
 
 def lstm_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> CellParameters:
@@ -69,29 +72,78 @@ def gru_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> 
 def lstm_cell(x: Value, h: Value, c: Value, cell: CellParameters) -> tuple[Value, Value]:
     """Run one step of an LSTM (Hochreiter and Schmidhuber, 1997); returns the new h and c.
 
-    x is (batch, inputs), h and c are (batch, hidden). Build a layer by a Python loop over time
-    steps; `graphc.full` creates the initial state. Raises `ShapeError` if shapes do not fit.
+    x is (batch, inputs), h and c are (batch, hidden). `lstm_layer` runs all steps of a sequence;
+    for other networks, call the cell in a Python loop. `graphc.full` creates the initial state.
+    Raises `ShapeError` if shapes do not fit.
     """
     _check("lstm_cell", cell)
-    gates = add(
-        affine(x, cell.input_weight, cell.input_bias),
-        affine(h, cell.hidden_weight, cell.hidden_bias),
-    )
+    return _lstm_step(affine(x, cell.input_weight, cell.input_bias), h, c, cell)
+
+
+def _lstm_step(projected: Value, h: Value, c: Value, cell: CellParameters) -> tuple[Value, Value]:
+    """Return the new h and c of one step, from the product of its inputs and their weight."""
+    gates = add(projected, affine(h, cell.hidden_weight, cell.hidden_bias))
     i, g, f, o = split(gates, 4, axis=1)
     c = add(mul(sigmoid(f), c), mul(sigmoid(i), tanh(g)))
     return mul(sigmoid(o), tanh(c)), c
+
+
+def lstm_layer(x: Value, h: Value, c: Value, cell: CellParameters) -> tuple[Value, Value, Value]:
+    """Run an LSTM over a sequence; returns h of all steps, and the last h and c.
+
+    x is (steps, batch, inputs), h and c are (batch, hidden), and the first result is (steps, batch,
+    hidden). The layer computes the same as `lstm_cell` in a loop over the steps, but faster: the
+    inputs of all steps are one product. It needs memory for the gates of all steps of the layer.
+    Raises `ShapeError` if shapes do not fit.
+    """
+    _check("lstm_layer", cell)
+    states = []
+    for projected in _projected("lstm_layer", x, cell):
+        h, c = _lstm_step(projected, h, c, cell)
+        states.append(h)
+    return stack(states), h, c
+
+
+def _projected(where: str, x: Value, cell: CellParameters) -> list[Value]:
+    """Return the products of the inputs of all steps and their weight."""
+    if as_value(where, x).type.rank != 3:
+        raise ShapeError(f"{where}: x must have the axes (steps, batch, inputs), got {x.type}")
+    projected = affine(x, cell.input_weight, cell.input_bias)
+    return [slice_(projected, step) for step in range(x.shape[0])]
 
 
 def gru_cell(x: Value, h: Value, cell: CellParameters) -> Value:
     """Run one step of a gated recurrent unit (Cho et al., 2014); returns the new h.
 
     x is (batch, inputs), h (batch, hidden). The reset gate acts on the product with the hidden
-    weights, as in cuDNN. Build a layer by a Python loop over time steps; `graphc.full` creates the
-    initial state. Raises `ShapeError` if shapes do not fit.
+    weights, as in cuDNN. `gru_layer` runs all steps of a sequence; for other networks, call the
+    cell in a Python loop. `graphc.full` creates the initial state. Raises `ShapeError` if shapes do
+    not fit.
     """
     _check("gru_cell", cell)
-    xr, xz, xn = split(affine(x, cell.input_weight, cell.input_bias), 3, axis=1)
+    return _gru_step(affine(x, cell.input_weight, cell.input_bias), h, cell)
+
+
+def _gru_step(projected: Value, h: Value, cell: CellParameters) -> Value:
+    """Return the new h of one step, from the product of its inputs and their weight."""
+    xr, xz, xn = split(projected, 3, axis=1)
     hr, hz, hn = split(affine(h, cell.hidden_weight, cell.hidden_bias), 3, axis=1)
     z = sigmoid(add(xz, hz))
     n = tanh(add(xn, mul(sigmoid(add(xr, hr)), hn)))
     return add(n, mul(z, sub(h, n)))
+
+
+def gru_layer(x: Value, h: Value, cell: CellParameters) -> tuple[Value, Value]:
+    """Run a gated recurrent unit over a sequence; returns h of all steps, and the last h.
+
+    x is (steps, batch, inputs), h is (batch, hidden), and the first result is (steps, batch,
+    hidden). The layer computes the same as `gru_cell` in a loop over the steps, but faster: the
+    inputs of all steps are one product. It needs memory for the gates of all steps of the layer.
+    Raises `ShapeError` if shapes do not fit.
+    """
+    _check("gru_layer", cell)
+    states = []
+    for projected in _projected("gru_layer", x, cell):
+        h = _gru_step(projected, h, cell)
+        states.append(h)
+    return stack(states), h

@@ -28,7 +28,8 @@ test_the_sequence_of_mirror_counts_is_algorithm_2 in tests/remat/test_schedule.p
 give the same graph.
 
 If a value has several consumers, their contributions are added as they appear. The sum may
-overwrite its operand, so a shared weight costs one buffer, however often it is used.
+overwrite its operand, so a shared weight costs one buffer, however often it is used. Only the
+gradients of slices wait for each other, see `graphc.passes.slice_gradients`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from graphc.ops.elementwise import add
 from graphc.ops.reduce import sum_to
 from graphc.ops.shape import full, zeros_like
 from graphc.passes.precision import casts_a_parameter
+from graphc.passes.slice_gradients import is_padded_slice, sum_of_slices
 
 MirrorCount = Callable[[Node], int]
 
@@ -118,13 +120,17 @@ def _each(function: Callable[[Value], Any], values: Value | tuple[Value, ...]) -
 
 
 class _Differentiation:
-    """One run of Alg. 2: `copies` maps (v, k) to v.k, `gradients` holds g[v] so far."""
+    """One run of Alg. 2: `copies` maps (v, k) to v.k, `gradients` holds g[v] so far.
+
+    `slices` holds contributions to g[v] that are zero outside of a slice, until all are known.
+    """
 
     def __init__(self, nodes: Sequence[Node], counts: dict[Node, int]) -> None:
         self.nodes = nodes
         self.counts = counts
         self.copies: dict[tuple[Node, int], Node] = {}
         self.gradients: dict[Value, Value] = {}
+        self.slices: dict[Value, list[Value]] = {}
         self.active: set[Value] = set()
 
     def run(self, loss: Value, wrt: Sequence[Value]) -> tuple[Value, ...]:
@@ -138,13 +144,15 @@ class _Differentiation:
                 self.gradients[loss] = full((), 1.0, loss.type.dtype)
             for node in reversed(self.nodes):
                 # In reverse order, all consumers of a node come first, so its gradient is complete.
-                if any(value in self.gradients for value in node.outputs):
-                    with builder.in_phase("gradient", node.scope, node.segment):
+                with builder.in_phase("gradient", node.scope, node.segment):
+                    self.add_slices(node.outputs)
+                    if any(value in self.gradients for value in node.outputs):
                         self.differentiate(node)
         results = []
         for value in wrt:
-            found = self.gradients.get(value)
             with builder.in_phase("gradient"):
+                self.add_slices([value])
+                found = self.gradients.get(value)
                 # Independent of the loss, but still a value to differentiate and to update with.
                 results.append(zeros_like(value) if found is None else found)
         return tuple(results)
@@ -256,6 +264,21 @@ class _Differentiation:
             raise GradientError(
                 f"a gradient of {target!r} has the type {part.type}; an op's gradient rule is wrong"
             )
+        if is_padded_slice(part):
+            self.slices.setdefault(target, []).append(part)
+        else:
+            self.add(target, part)
+
+    def add_slices(self, values: Iterable[Value]) -> None:
+        """Add the contributions of slices to the gradients of values, which are complete then."""
+        for value in values:
+            slices = self.slices.pop(value, [])
+            total = sum_of_slices([part.producer for part in slices]) if slices else None
+            for part in slices if total is None else [total]:
+                self.add(value, part)
+
+    def add(self, target: Value, part: Value) -> None:
+        """Add a contribution of the type of the gradient to the gradient of a value."""
         earlier = self.gradients.get(target)
         # The order of contributions fixes the order of the sum, and so its bits.
         self.gradients[target] = part if earlier is None else add(earlier, part)

@@ -163,6 +163,9 @@ SMALL = {
     "lstm": lambda dtype="float32": lstm(
         seq_len=3, batch=2, layers=2, hidden=8, inputs=5, classes=7, dtype=dtype
     ),
+    "lstm by layer": lambda dtype="float32": lstm(
+        seq_len=4, batch=2, layers=2, hidden=8, inputs=5, classes=7, by_layer=True, dtype=dtype
+    ),
     "mlp": lambda dtype="float32": mlp(layers=3, hidden=8, inputs=6, batch=4, dtype=dtype),
     "mobilenet_v2": lambda dtype="float32": mobilenet_v2(**IMAGE, width=0.25, dtype=dtype),
     "preact_resnet": lambda dtype="float32": preact_resnet(11, batch=2, image=8, dtype=dtype),

@@ -90,6 +90,36 @@ def test_recurrent_cells():
     compare(loss, peer, feeds)
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_recurrent_layers(steps):
+    x = g.input("x", (steps, 3, 5), "float64")
+    h, c = (g.input(n, (3, 4), "float64") for n in "hc")
+    with g.scope("l"):
+        long, *last = g.lstm_layer(x, h, c, g.lstm_parameters(5, 4, "float64"))
+    with g.scope("r"):
+        short, end = g.gru_layer(long, h, g.gru_parameters(4, 4, "float64"))
+    loss = g.mean(short * short) + g.mean(last[0] * last[1] * end)
+    feeds = {v.name: RNG.standard_normal(v.shape) for v in (x, h, c)}
+
+    def peer(p):
+        x, h, c = (torch.tensor(feeds[n]) for n in "xhc")
+
+        def weights(kind, order):
+            """torch lists the gates in another order."""
+            for part, short in (("input", "ih"), ("hidden", "hh")):
+                for name in ("weight", "bias"):
+                    pieces = p[f"{kind}/{part}/{name}"].chunk(len(order), 0)
+                    yield f"{name}_{short}_l0", torch.cat([pieces[i] for i in order])
+
+        lstm, gru = torch.nn.LSTM(5, 4).double(), torch.nn.GRU(4, 4).double()
+        call = torch.func.functional_call
+        long, last = call(lstm, dict(weights("l", (0, 2, 1, 3))), (x, (h[None], c[None])))
+        short, end = call(gru, dict(weights("r", (0, 1, 2))), (long, h[None]))
+        return (short * short).mean() + (last[0] * last[1] * end).mean()
+
+    compare(loss, peer, feeds)
+
+
 def test_transformer_parts():
     x = g.input("x", (2, 5, 8), "float64")
     h = g.layer_norm(x, name="n")

@@ -9,7 +9,6 @@ import onnx
 
 import graphc
 from graphc.importing.calls import UnsupportedError, check_turns
-from graphc.importing.shapes import stacked
 from graphc.importing.weights import MOST_TURNS, Weight, known
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
@@ -79,7 +78,7 @@ def _stacked(call: OnnxCall, parts: Sequence[Operand], axis: int) -> Operand:
     if all(isinstance(part, Weight) for part in parts):
         return known("", np.stack([p.read() for p in parts if isinstance(p, Weight)], axis))
     values = [call.as_value(part) for part in parts]
-    return stacked(values, normalize_axis(axis, values[0].type.rank + 1, "Loop"))
+    return graphc.stack(values, normalize_axis(axis, values[0].type.rank + 1, "Loop"))
 
 
 @rule("Scan")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import graphc
 from graphc.importing.calls import UnsupportedError, check_turns
-from graphc.importing.shapes import stacked
 from graphc.ir.graph import Value
 from graphc.onnx.calls import OnnxCall, rule
 
@@ -60,11 +59,11 @@ def _results(
     """Return all hidden states and the last states, with an additional axis for the directions."""
     outputs: list[Value | None] = [None]
     if call.wants(0):
-        by_time = [stacked(list(step), 0) for step in zip(*shown, strict=True)]
-        y = stacked(by_time, 0)  # time, directions, batch, hidden
+        by_time = [graphc.stack(step) for step in zip(*shown, strict=True)]
+        y = graphc.stack(by_time)  # time, directions, batch, hidden
         outputs = [graphc.transpose(y, (2, 0, 1, 3)) if is_batch_first else y]
     for states in zip(*last, strict=True):
-        each = stacked(list(states), 0)
+        each = graphc.stack(states)
         outputs.append(graphc.transpose(each, (1, 0, 2)) if is_batch_first else each)
     return outputs
 

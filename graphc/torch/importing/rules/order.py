@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 import graphc
-from graphc.importing.shapes import stacked
 from graphc.ir.graph import Value
 from graphc.torch.importing.calls import TorchCall, rule
 from graphc.torch.importing.rules.elementwise import promoted
@@ -138,7 +137,7 @@ def running_log_sum(call: TorchCall) -> Value:
     x = _vector_at_least(call)
     axis = call.axis()
     (found,) = _scanned(
-        (x,), axis, lambda before, own: [graphc.logsumexp(stacked([*before, *own], 0), 0)]
+        (x,), axis, lambda before, own: [graphc.logsumexp(graphc.stack([*before, *own]), 0)]
     )
     return graphc.reshape(found, call.shape)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import graphc
 from graphc.importing.calls import UnsupportedError, check_turns
-from graphc.importing.shapes import stacked
 from graphc.ir.graph import Value
 from graphc.torch.importing.calls import TorchCall, rule
 
@@ -92,7 +91,7 @@ def recurrent(call: TorchCall) -> Sequence[Value]:
         if call["dropout"] and call["train"] and layer < layers - 1:
             x = graphc.dropout(x, float(call["dropout"]))
     y = graphc.transpose(x, (1, 0, 2)) if is_batch_first else x
-    return [y, *(stacked(list(states), 0) for states in zip(*last, strict=True))]
+    return [y, *(graphc.stack(states) for states in zip(*last, strict=True))]
 
 
 def _states(call: TorchCall) -> Sequence[object]:
@@ -122,7 +121,7 @@ def _one_way(
     for step in reversed(steps) if is_reverse else steps:
         states = cell(weights, graphc.slice(rows, step), states)
         shown[step] = states[0]
-    return stacked([shown[step] for step in steps], 0), states
+    return graphc.stack([shown[step] for step in steps]), states
 
 
 @rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")

@@ -10,7 +10,7 @@ import torch
 
 import graphc
 from graphc.importing.calls import UnsupportedError, check_numbers
-from graphc.importing.shapes import stacked, tiled
+from graphc.importing.shapes import tiled
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
 from graphc.torch.importing.calls import Operand, TorchCall, rule
@@ -122,7 +122,7 @@ def cat(call: TorchCall) -> Value:
 def stack(call: TorchCall) -> Value:
     """Stack operands along a new axis."""
     parts = [graphc.cast(part, call.dtype) for part in call.values("tensors")]
-    return stacked(parts, call.axis(rank=parts[0].type.rank + 1))
+    return graphc.stack(parts, call.axis(rank=parts[0].type.rank + 1))
 
 
 @rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk")
