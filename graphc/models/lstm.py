@@ -19,8 +19,8 @@ def lstm(
     hidden: int = 1024,
     inputs: int = 50,
     classes: int = 5000,
-    by_layer: bool = False,
     dtype: str = "float32",
+    by_layer: bool = False,
 ) -> Value:
     """LSTM layers unrolled over time with shared weights, as measured by Chen et al. (2016).
 

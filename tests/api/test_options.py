@@ -302,8 +302,8 @@ def test_steps_are_done_for_the_options_they_are_for(tmp_path):
                  recompute="optimal") == [
         "forward", "chunk-losses", "mixed-precision", *forward[:3], "pad-classes",
         "scale-products", *forward[3:], "training-step",
-        "common-subexpressions", "widen-products", "running-sums", "norm-gradients",
-        "place-updates", "bias-gradients", "fuse-epilogues",
+        "common-subexpressions", "widen-products", "time-steps", "running-sums",
+        "norm-gradients", "place-updates", "bias-gradients", "fuse-epilogues",
         "fuse", "fuse-reductions", "inline-constants", "recompute",
         "updates-together", "plan",
     ]  # fmt: skip

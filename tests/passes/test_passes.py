@@ -77,18 +77,19 @@ def test_dumps_and_verification_between_passes(tmp_path):
         "05-training-step.txt",
         "06-common-subexpressions.txt",
         "07-widen-products.txt",
-        "08-running-sums.txt",
-        "09-place-updates.txt",
-        "10-fuse.txt",
-        "11-inline-constants.txt",
-        "12-recompute.txt",
-        "13-order.txt",
-        "14-plan.txt",
+        "08-time-steps.txt",
+        "09-running-sums.txt",
+        "10-place-updates.txt",
+        "11-fuse.txt",
+        "12-inline-constants.txt",
+        "13-recompute.txt",
+        "14-order.txt",
+        "15-plan.txt",
         "times.txt",
     ]
     times = (tmp_path / "dump" / "times.txt").read_text().splitlines()
     assert [line.split()[-1] for line in times] == [file[3:-4] for file in files[:-1]]
-    assert g.parse_graph((tmp_path / "dump" / "09-place-updates.txt").read_text())
+    assert g.parse_graph((tmp_path / "dump" / "10-place-updates.txt").read_text())
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", "nul\0"):
         with pytest.raises(GraphcError, match="cannot dump"):
