@@ -27,6 +27,9 @@ MOST_BYTES = 4 * 2**20
 more, to divide their sums among threads. With less workspace they run on one thread.
 """
 
+MOST_COLUMNS = 2048
+"""The most columns of a float32 product at once, if the second matrix is stored by rows."""
+
 TILES = 4096
 """Bytes per thread of the tiles with which AMX multiplies bfloat16."""
 
@@ -48,19 +51,35 @@ def native_bytes(node: Node, strided: Strided) -> int:
         is_linear or flags.transpose_b,
     )
     (a, b), y = node.inputs[:2], node.output
+    parts = 1 if is_linear else column_parts(b.type.dtype, y.shape[-1])
     product = _Product(
         rows=y.shape[-2],
         inner=a.shape[-2] if transposes[0] else a.shape[-1],
-        columns=y.shape[-1],
-        batch=math.prod(y.shape[:-2]),
+        columns=y.shape[-1] // parts,
+        batch=math.prod(y.shape[:-2]) * parts,
         by_columns=y.shape[-2] > 1 and transposes[0] != _lies_by_columns(a, strided),
         is_in_one_piece=a not in strided or _lies_by_columns(a, strided),
         row=strided[a][-2] // a.type.dtype.itemsize if a in strided else a.shape[-1],
-        is_weight_in_rows=b not in strided and (not transposes[1] or y.shape[-1] == 1),
+        is_weight_in_rows=(
+            parts == 1 and b not in strided and (not transposes[1] or y.shape[-1] == 1)
+        ),
         dtype=a.type.dtype,
         sums=y.type.dtype != float32 or (not is_linear and flags.accumulate),
     )
     return PADDING + min(MOST_BYTES, _scratch_bytes(product))
+
+
+def column_parts(dtype: DType, columns: int) -> int:
+    """Return the number of equal parts in which the columns of a product are computed.
+
+    It applies to products without a bias whose second matrix is stored by rows. Unless it is split,
+    the library does not pack such a matrix, and needs up to twice the time for some large numbers
+    of columns, such as 3,072.
+    """
+    if dtype != float32 or columns <= MOST_COLUMNS or _is_power(columns):
+        return 1
+    least = -(-columns // MOST_COLUMNS)
+    return next((n for n in range(least, 2 * least + 1) if columns % (16 * n) == 0), 1)
 
 
 def _lies_by_columns(value: Value, strided: Strided) -> bool:

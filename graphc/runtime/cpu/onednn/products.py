@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphc.codegen.products.gemm import stored
+from graphc.codegen.products.native import column_parts
 from graphc.codegen.text.operands import Operand, Places, collapse, operand
 from graphc.ir.graph import Node, Value
 from graphc.ops.matmul import Activation
@@ -148,6 +149,11 @@ class _Form:
     threads: int
 
     def products(self, matrices: Matrices) -> list[Execution] | None:
+        """Return the calls of a product, in parts if that is faster and the workspace suffices."""
+        found = None if self.bias is not None else self._batched(_in_parts(matrices))
+        return self._batched(matrices) if found is None else found
+
+    def _batched(self, matrices: Matrices) -> list[Execution] | None:
         """Return one call for the whole batch, or one for each index of some batch axes."""
         axes = range(len(matrices.batch))
         longest = sorted(axes, key=lambda axis: (matrices.batch[axis], axis))
@@ -220,6 +226,25 @@ class _Form:
             first, second, bias[0] if bias else None, result, Pointer(attribute.handle),
         )  # fmt: skip
         return chosen(library, descriptor, lambda p: p.scratch_bytes <= self.workspace.size)
+
+
+def _in_parts(matrices: Matrices) -> Matrices:
+    """Return a batch of products of fewer columns that computes a product, see `column_parts`."""
+    m = matrices
+    count = column_parts(m.second.dtype, m.columns) if m.second.strides[-1] == 1 else 1
+    if count == 1:
+        return m
+    columns = m.columns // count
+    first, second, result = m.first, m.second, m.result
+    return Matrices(
+        (count, *m.batch),
+        first.on((0, *first.strides)),
+        second.on((columns, *second.strides)),
+        result.on((columns, *result.strides)),
+        m.rows,
+        m.inner,
+        columns,
+    )
 
 
 def _tensor(

@@ -15,10 +15,16 @@ from runtime.cpu.onednn.calls import (
 )
 
 import graphc as g
-from graphc.codegen.products.native import MOST_BYTES, native_bytes, takes_strides
+from graphc.codegen.products.native import (
+    COLUMNS,
+    MOST_BYTES,
+    column_parts,
+    native_bytes,
+    takes_strides,
+)
 from graphc.codegen.text.operands import Place
 from graphc.ir.builder import apply
-from graphc.ir.types import contiguous_strides, outer_axes
+from graphc.ir.types import bfloat16, contiguous_strides, float32, outer_axes
 from graphc.ops.matmul import Linear, LinearAttributes, Matmul, MatmulAttributes
 from graphc.runtime.cpu.onednn.nodes import executions
 
@@ -69,6 +75,29 @@ def check(node, arrays, threads=2):
 
 
 extents = st.integers(1, 70) | st.sampled_from((1, 2, 16, 64, 65, 127, 300))
+
+
+WIDE = {2048: 1, 2304: 2, 3072: 2, 4096: 1, 4608: 3, 5120: 4, 6144: 3, 3080: 1}
+"""Columns of the second matrix, and the number of parts in which they are computed."""
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize("accumulate", [False, True], ids=["", "accumulate"])
+@pytest.mark.parametrize("columns", WIDE)
+def test_wide_products(columns, accumulate, turned):
+    assert column_parts(float32, columns) == WIDE[columns]
+    shape = (20, 33) if turned else (33, 20)
+    node = product(shape, (20, columns), turned, accumulate=accumulate)
+    (*_, call) = check(node, arrays_of(node))
+    # Only parts of a matrix whose columns are no power of 2 are packed.
+    is_packed = call.kept[0].scratch_bytes >= 2 * COLUMNS * 20 * 4
+    assert turned or is_packed == (WIDE[columns] > 1 or columns in (2048, 4096))
+
+
+def test_products_of_16_bits_and_of_columns_are_whole():
+    assert column_parts(bfloat16, 3072) == 1
+    node = product((33, 20), (3072, 20), transpose_b=True)
+    check(node, arrays_of(node))
 
 
 @given(extents, extents, extents, st.booleans(), st.booleans(), st.booleans())
