@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphc.errors import OptionError, ShapeError
@@ -50,7 +51,7 @@ def _check(where: str, cell: object) -> None:
 
 
 def lstm_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> CellParameters:
-    """Create parameters for `lstm_cell`, gates in the order input, candidate, forget, output.
+    """Create parameters for an LSTM, gates in the order input, candidate, forget, output.
 
     ``input/weight`` (4 · hidden, inputs) and ``hidden/weight`` (4 · hidden, hidden) are uniform
     within ±1 / √hidden. ``input/bias`` and ``hidden/bias`` (4 · hidden,) are zero. The names are in
@@ -60,7 +61,7 @@ def lstm_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") ->
 
 
 def gru_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> CellParameters:
-    """Create parameters for `gru_cell`, gates in the order reset, update, candidate.
+    """Create parameters for a gated recurrent unit, gates in the order reset, update, candidate.
 
     ``input/weight`` (3 · hidden, inputs) and ``hidden/weight`` (3 · hidden, hidden) are uniform
     within ±1 / √hidden. ``input/bias`` and ``hidden/bias`` (3 · hidden,) are zero. The names are in
@@ -98,16 +99,30 @@ def lstm_layer(x: Value, h: Value, c: Value, cell: CellParameters) -> tuple[Valu
     """
     _check("lstm_layer", cell)
     states = []
-    for projected in _projected("lstm_layer", x, cell):
+    for projected in _projected("lstm_layer", 4, x, (h, c), cell):
         h, c = _lstm_step(projected, h, c, cell)
         states.append(h)
     return stack(states), h, c
 
 
-def _projected(where: str, x: Value, cell: CellParameters) -> list[Value]:
-    """Return the products of the inputs of all steps and their weight."""
+def _projected(
+    where: str, gates: int, x: Value, states: Sequence[Value], cell: CellParameters
+) -> list[Value]:
+    """Return the products of the inputs of all steps and their weight, after checking shapes."""
     if as_value(where, x).type.rank != 3:
         raise ShapeError(f"{where}: x must have the axes (steps, batch, inputs), got {x.type}")
+    rows, hidden = cell.hidden_weight.shape
+    if rows != gates * hidden:
+        raise ShapeError(
+            f"{where}: the cell must have {gates} gates, so {gates * hidden} rows of weights for "
+            f"{hidden} hidden numbers, got {rows}"
+        )
+    for state in states:
+        if as_value(where, state).shape != (x.shape[1], hidden):
+            raise ShapeError(
+                f"{where}: initial states must be (batch, hidden), here {[x.shape[1], hidden]}, "
+                f"got {list(state.shape)}"
+            )
     projected = affine(x, cell.input_weight, cell.input_bias)
     return [slice_(projected, step) for step in range(x.shape[0])]
 
@@ -143,7 +158,7 @@ def gru_layer(x: Value, h: Value, cell: CellParameters) -> tuple[Value, Value]:
     """
     _check("gru_layer", cell)
     states = []
-    for projected in _projected("gru_layer", x, cell):
+    for projected in _projected("gru_layer", 3, x, (h,), cell):
         h = _gru_step(projected, h, cell)
         states.append(h)
     return stack(states), h

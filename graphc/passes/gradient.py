@@ -48,7 +48,7 @@ from graphc.ops.elementwise import add
 from graphc.ops.reduce import sum_to
 from graphc.ops.shape import full, zeros_like
 from graphc.passes.precision import casts_a_parameter
-from graphc.passes.slice_gradients import is_padded_slice, sum_of_slices
+from graphc.passes.slice_gradients import may_join, sum_of_slices
 
 MirrorCount = Callable[[Node], int]
 
@@ -122,7 +122,8 @@ def _each(function: Callable[[Value], Any], values: Value | tuple[Value, ...]) -
 class _Differentiation:
     """One run of Alg. 2: `copies` maps (v, k) to v.k, `gradients` holds g[v] so far.
 
-    `slices` holds contributions to g[v] that are zero outside of a slice, until all are known.
+    `slices` holds contributions to g[v] that are disjoint slices, until all are known; None if some
+    overlap.
     """
 
     def __init__(self, nodes: Sequence[Node], counts: dict[Node, int]) -> None:
@@ -130,7 +131,7 @@ class _Differentiation:
         self.counts = counts
         self.copies: dict[tuple[Node, int], Node] = {}
         self.gradients: dict[Value, Value] = {}
-        self.slices: dict[Value, list[Value]] = {}
+        self.slices: dict[Value, list[Node] | None] = {}
         self.active: set[Value] = set()
 
     def run(self, loss: Value, wrt: Sequence[Value]) -> tuple[Value, ...]:
@@ -264,18 +265,25 @@ class _Differentiation:
             raise GradientError(
                 f"a gradient of {target!r} has the type {part.type}; an op's gradient rule is wrong"
             )
-        if is_padded_slice(part):
-            self.slices.setdefault(target, []).append(part)
-        else:
+        slices = self.slices.setdefault(target, [])
+        if slices is None or not may_join([], part):
             self.add(target, part)
+        elif may_join(slices, part):
+            slices.append(part.producer)
+        else:
+            # Each slice that waits may be as large as the whole, so no others wait for long.
+            is_useful = len(slices) > 1
+            self.add_slices([target])
+            self.slices[target] = [part.producer] if is_useful else None
+            if not is_useful:
+                self.add(target, part)
 
     def add_slices(self, values: Iterable[Value]) -> None:
-        """Add the contributions of slices to the gradients of values, which are complete then."""
+        """Add the slices that wait to the gradients of values."""
         for value in values:
-            slices = self.slices.pop(value, [])
-            total = sum_of_slices([part.producer for part in slices]) if slices else None
-            for part in slices if total is None else [total]:
-                self.add(value, part)
+            slices = self.slices.pop(value, None)
+            if slices:
+                self.add(value, sum_of_slices(slices))
 
     def add(self, target: Value, part: Value) -> None:
         """Add a contribution of the type of the gradient to the gradient of a value."""

@@ -14,36 +14,36 @@ from graphc.ops.concat import concat
 from graphc.ops.shape import PadSlice, full
 
 
-def is_padded_slice(value: Value) -> bool:
-    """Return True if a value is a slice with step 1, padded with zeros."""
+def may_join(slices: Sequence[Node], value: Value) -> bool:
+    """Return True if a value is a padded slice that is disjoint from `slices` along one axis."""
     node = value.node
-    return (
-        node is not None
-        and isinstance(node.op, PadSlice)
-        and node.attributes.value == 0
-        and set(node.attributes.steps) <= {1}
+    if node is None or not isinstance(node.op, PadSlice):
+        return False
+    a, cut = node.attributes, _cut_axes(node)
+    if a.value or set(a.steps) != {1} or len(cut) != 1:
+        return False
+    (axis,) = cut
+    return all(
+        _cut_axes(other) == cut
+        and (
+            other.attributes.stops[axis] <= a.starts[axis]
+            or a.stops[axis] <= other.attributes.starts[axis]
+        )
+        for other in slices
     )
 
 
-def sum_of_slices(slices: Sequence[Node]) -> Value | None:
-    """Return the sum of slices that are padded with zeros, as one concatenation.
-
-    Returns None if there is only one, or if they are not disjoint along one axis.
-    """
-    shape = slices[0].output.shape
-    cut = {axis for node in slices for axis in _cut_axes(node)}
-    if len(slices) == 1 or len(cut) != 1:
-        return None
-    (axis,) = cut
+def sum_of_slices(slices: Sequence[Node]) -> Value:
+    """Return the sum of slices that may be joined, as one concatenation if there are several."""
+    if len(slices) == 1:
+        return slices[0].output
+    (axis,) = _cut_axes(slices[0])
     parts: list[Value] = []
     end = 0
     for node in sorted(slices, key=lambda node: node.attributes.starts[axis]):
-        start = node.attributes.starts[axis]
-        if start < end:
-            return None
-        parts += [*_zeros(node, axis, start - end), node.inputs[0]]
+        parts += [*_zeros(node, axis, node.attributes.starts[axis] - end), node.inputs[0]]
         end = node.attributes.stops[axis]
-    return concat([*parts, *_zeros(slices[0], axis, shape[axis] - end)], axis)
+    return concat([*parts, *_zeros(slices[0], axis, slices[0].output.shape[axis] - end)], axis)
 
 
 def _cut_axes(node: Node) -> list[int]:

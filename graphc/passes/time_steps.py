@@ -11,13 +11,15 @@ a step reads the state of the step before, b[t] is part t - 1 of the output, and
 which reads the initial state, keeps a product of its own. The gradient of a bias is the sum of all
 a[t].
 
-The pass stores no tensor that the graph does not have. If layers alternate at every time step, no
+The pass stores no tensor that the graph does not have, but those of all steps of a layer live until
+the layer's last gradient. If layers alternate at every time step, no
 tensor has the gradients of all steps, and storing them would take more memory than their layers do
 otherwise, so such layers keep their products.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -58,12 +60,16 @@ def merge_time_steps(graph: Graph) -> Graph:
     The pass changes bits, so it runs for every plan, before recomputation is chosen.
     """
     parts = _parts(graph)
+    known = {part.whole: _known_after(graph, part.whole) for part in parts.values()}
     due: dict[Node, list[_Run]] = {}
     for additions in _sums(graph):
+        steps = sorted(graph.position[node] for node in additions)
         for run in _runs(_summands(graph, additions), parts):
-            addition = _first_after(graph, additions, run)
-            if addition is not None:
-                due.setdefault(addition, []).append(run)
+            after = [known[part.whole] for part in run.first]
+            after += [graph.position[node] for node in run.summands]
+            first = bisect_right(steps, max(after))
+            if first < len(steps):
+                due.setdefault(graph.nodes[steps[first]], []).append(run)
     return share_common_subexpressions(_Merged(graph, due).run()) if due else graph
 
 
@@ -78,8 +84,10 @@ def _parts(graph: Graph) -> dict[Value, _Part]:
         for index, part in enumerate(node.inputs):
             is_view = part.node is not None and isinstance(part.node.op, Reshape)
             matrix = part.producer.inputs[0] if is_view else part
-            if matrix.type.rank == 2 and matrix.shape[-1] == part.shape[-1]:
-                parts.setdefault(matrix, _Part(node, index))
+            if matrix.type.rank == 2 <= part.type.rank and matrix.shape[-1] == part.shape[-1]:
+                known = parts.get(matrix)
+                if known is None or len(known.whole.inputs) < len(node.inputs):
+                    parts[matrix] = _Part(node, index)
     return parts
 
 
@@ -98,7 +106,10 @@ def _sums(graph: Graph) -> Iterable[list[Node]]:
 
 
 def _has_one_use(graph: Graph, value: Value) -> bool:
-    return len(graph.uses[value]) == 1 and value not in graph.visible
+    """Return True if one node reads a value, once."""
+    uses = graph.uses[value]
+    is_single = len(uses) == 1 and graph.nodes[uses[0]].inputs.count(value) == 1
+    return is_single and value not in graph.visible
 
 
 def _summands(graph: Graph, additions: Iterable[Node]) -> Iterator[Node]:
@@ -142,26 +153,16 @@ def _is_over_rows(node: Node) -> bool:
     return (a.transpose_a, a.transpose_b, a.accumulate) == (True, False, False)
 
 
-def _first_after(graph: Graph, additions: Iterable[Node], run: _Run) -> Node | None:
-    """Return the first of a sum's additions at which the rows of a whole run are known, if any."""
-    last = max(graph.position[node] for node in run.summands)
-    for node in sorted(additions, key=lambda node: graph.position[node]):
-        step = graph.position[node]
-        if step > last and all(_may_run_at(graph, part.whole, step) for part in run.first):
-            return node
-    return None
-
-
-def _may_run_at(graph: Graph, whole: Node, step: int) -> bool:
-    """Return True if a concatenation may run at a step: what it reads is known, or a view of it."""
-    pending = [whole]
+def _known_after(graph: Graph, whole: Node) -> int:
+    """Return the step after which a concatenation can run, except for views and constants."""
+    last, pending = -1, [whole]
     while pending:
         node = pending.pop()
-        if graph.position[node] > step:
-            if not isinstance(node.op, Concat | Reshape | Full):
-                return False
+        if isinstance(node.op, Concat | Reshape | Full):
             pending += [value.node for value in node.inputs if value.node is not None]
-    return True
+        else:
+            last = max(last, graph.position[node])
+    return last
 
 
 class _Merged:

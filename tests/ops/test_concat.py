@@ -1,4 +1,4 @@
-"""Stacks: what numpy stacks, and what is refused."""
+"""Stacks against NumPy, and their errors."""
 
 import numpy as np
 import pytest

@@ -58,7 +58,13 @@ def test_layer_refuses(kind):
         OptionError, match=f"must be a result of graphc.{kind}_parameters, got None"
     ):
         layer(x, *first, None)
-    with pytest.raises(ShapeError):
-        layer(x, *[g.full((BATCH + 1, HIDDEN), 0.0, "float64") for _ in names], weights)
-    with pytest.raises(ShapeError):
+    for shape in ((BATCH + 1, HIDDEN), (1, HIDDEN), (HIDDEN,)):
+        with pytest.raises(
+            ShapeError, match=rf"{kind}_layer: initial states must be \(batch, hidden"
+        ):
+            layer(x, *[g.full(shape, 0.0, "float64") for _ in names], weights)
+    other = KINDS["gru" if kind == "lstm" else "lstm"][2](INPUTS, HIDDEN, "float64")
+    with pytest.raises(ShapeError, match=rf"{kind}_layer: the cell must have . gates"):
+        layer(x, *first, other)
+    with pytest.raises(ShapeError, match=r"affine: x must be"):
         layer(g.input("y", (STEPS, BATCH, INPUTS + 1), "float64"), *first, weights)

@@ -99,6 +99,37 @@ def test_gradients_of_a_loop_over_slices_write_no_more_than_the_whole():
     assert written(64) < 2.2 * written(32)
 
 
+@pytest.mark.parametrize(
+    "slices",
+    [[slice(t, t + 2) for t in range(23)], [np.s_[t, :5] for t in range(24)]],
+    ids=["windows", "two axes"],
+)
+def test_slices_that_are_no_parts_are_added_at_once(slices):
+    """At most the sum, a summand and the next one are live, however many slices there are."""
+    x = g.input("x", (24, 1000))
+    y = g.tanh(x)
+    loss = g.full((), 0.0)
+    for index in slices:
+        loss = loss + g.sum(g.sin(y[index]))
+    (dx,) = g.gradient(loss, [x])
+    plan = g.plan(outputs={"dx": dx}, reorder=False, kernels="numpy")
+    assert plan.live_bytes < 6 * 24 * 1000 * 4
+
+
+def test_every_row_twice():
+    x = g.input("x", (4, 3), "float64")
+    loss = g.full((), 0.0, "float64")
+    for power in (2.0, 3.0):
+        for step in range(4):
+            loss = loss + g.sum(x[step] ** power)
+    (dx,) = g.gradient(loss, [x])
+    assert names(dx).count("concat") == 2
+    assert "pad_slice" not in names(dx)
+    at = np.random.default_rng(0).uniform(1, 2, (4, 3))
+    found = g.compile(outputs={"dx": dx}).step(x=at)["dx"]
+    np.testing.assert_allclose(found, 2 * at + 3 * at**2)
+
+
 def test_slices_of_a_parameter_are_complete_at_the_end():
     stack = g.parameter("w", (3, 4, 4), "float64", g.Initial("normal", 0.5))
     x = h = g.input("x", (2, 4), "float64")

@@ -1,4 +1,4 @@
-"""One product for all time steps: which gradients are merged, and that they stay what they were."""
+"""One product for all time steps: which gradients are merged, and their values."""
 
 import numpy as np
 import pytest
@@ -77,6 +77,35 @@ def state_of_zeros_for_a_step(x):
     return squared(g.stack(found))
 
 
+def bias_twice(x):
+    """The gradient of the sum at a step is added to itself."""
+    with g.scope("layer"):
+        w = g.parameter("w", (WIDTH, WIDTH), "float64", g.Initial("uniform", 0.7))
+        b = g.parameter("b", (WIDTH,), "float64")
+    rows, found = g.affine(x, w), []
+    for step in range(STEPS):
+        shifted = b + g.constant(np.full(WIDTH, float(step)))
+        found.append(g.tanh(rows[step] + shifted + shifted))
+    return squared(g.stack(found))
+
+
+def rows_of_a_vector(x):
+    """States of one row, concatenated as vectors."""
+    with g.scope("layer"):
+        u = g.parameter("u", (WIDTH, WIDTH), "float64", g.Initial("uniform", 0.7))
+    h, found = x[0, :1], []
+    for step in range(STEPS):
+        h = g.tanh(x[step, :1] + g.affine(h, u))
+        found.append(g.reshape(h, (WIDTH,)))
+    return squared(g.concat(found))
+
+
+def some_states_twice(x):
+    """The states are also in a shorter concatenation."""
+    h = recurrent(x)
+    return squared(g.stack(h[-2:])) + squared(g.stack(h))
+
+
 def lstm(x):
     first = [g.full((BATCH, WIDTH), 0.5, "float64")] * 2
     h, _, c = g.lstm_layer(x, *first, g.lstm_parameters(WIDTH, WIDTH, "float64"))
@@ -107,6 +136,9 @@ CASES = {
     # first state is in no tensor with the others, so after the pass it has 1 + 2.
     "by layer": (by_layer, 2 * 6, 2 * 3),
     "lstm": (lstm, 6, 3),
+    "some states twice": (some_states_twice, 6, 3),
+    "bias twice": (bias_twice, 1, 1),
+    "rows of a vector": (rows_of_a_vector, 5, 5),
     "both directions": (both_directions, 2 * 6, 2 * 3),
     "a state of zeros for a step": (state_of_zeros_for_a_step, 6, 1 + 2 + 1 + 1),
     "last state only": (last_state_only, 6, 6),
@@ -172,7 +204,7 @@ def test_every_micro_batch_has_its_own_product():
 
 
 def test_a_graph_with_merged_steps_is_in_order():
-    """Every node reads only what an earlier one computes, and nothing is computed in vain."""
+    """Every node reads only results of earlier nodes, and every result is read."""
     from graphc.ir.verify import verify
 
     for network, *_ in CASES.values():

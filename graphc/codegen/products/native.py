@@ -30,6 +30,9 @@ more, to divide their sums among threads. With less workspace they run on one th
 MOST_COLUMNS = 2048
 """The most columns of a float32 product at once, if the second matrix is stored by rows."""
 
+LEAST_ROWS = 32
+"""The fewest rows of products in parts. With fewer rows, packing takes longer than it saves."""
+
 TILES = 4096
 """Bytes per thread of the tiles with which AMX multiplies bfloat16."""
 
@@ -51,7 +54,10 @@ def native_bytes(node: Node, strided: Strided) -> int:
         is_linear or flags.transpose_b,
     )
     (a, b), y = node.inputs[:2], node.output
-    parts = 1 if is_linear else column_parts(b.type.dtype, y.shape[-1])
+    is_by_rows = transposes[1] == _lies_by_columns(b, strided)
+    parts = column_parts(y.shape[-2], y.shape[-1], b.type.dtype) if is_by_rows else 1
+    if is_linear:
+        parts = 1
     product = _Product(
         rows=y.shape[-2],
         inner=a.shape[-2] if transposes[0] else a.shape[-1],
@@ -69,14 +75,15 @@ def native_bytes(node: Node, strided: Strided) -> int:
     return PADDING + min(MOST_BYTES, _scratch_bytes(product))
 
 
-def column_parts(dtype: DType, columns: int) -> int:
+def column_parts(rows: int, columns: int, dtype: DType) -> int:
     """Return the number of equal parts in which the columns of a product are computed.
 
     It applies to products without a bias whose second matrix is stored by rows. Unless it is split,
     the library does not pack such a matrix, and needs up to twice the time for some large numbers
     of columns, such as 3,072.
     """
-    if dtype != float32 or columns <= MOST_COLUMNS or _is_power(columns):
+    is_wide = columns > MOST_COLUMNS and not _is_power(columns)
+    if dtype != float32 or rows < LEAST_ROWS or not is_wide:
         return 1
     least = -(-columns // MOST_COLUMNS)
     return next((n for n in range(least, 2 * least + 1) if columns % (16 * n) == 0), 1)

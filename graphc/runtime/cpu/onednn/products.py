@@ -231,7 +231,8 @@ class _Form:
 def _in_parts(matrices: Matrices) -> Matrices:
     """Return a batch of products of fewer columns that computes a product, see `column_parts`."""
     m = matrices
-    count = column_parts(m.second.dtype, m.columns) if m.second.strides[-1] == 1 else 1
+    is_by_rows = m.second.strides[-1] == 1
+    count = column_parts(m.rows, m.columns, m.second.dtype) if is_by_rows else 1
     if count == 1:
         return m
     columns = m.columns // count

@@ -85,8 +85,8 @@ WIDE = {2048: 1, 2304: 2, 3072: 2, 4096: 1, 4608: 3, 5120: 4, 6144: 3, 3080: 1}
 @pytest.mark.parametrize("accumulate", [False, True], ids=["", "accumulate"])
 @pytest.mark.parametrize("columns", WIDE)
 def test_wide_products(columns, accumulate, turned):
-    assert column_parts(float32, columns) == WIDE[columns]
-    shape = (20, 33) if turned else (33, 20)
+    assert column_parts(40, columns, float32) == WIDE[columns]
+    shape = (20, 40) if turned else (40, 20)
     node = product(shape, (20, columns), turned, accumulate=accumulate)
     (*_, call) = check(node, arrays_of(node))
     # Only parts of a matrix whose columns are no power of 2 are packed.
@@ -94,10 +94,18 @@ def test_wide_products(columns, accumulate, turned):
     assert turned or is_packed == (WIDE[columns] > 1 or columns in (2048, 4096))
 
 
-def test_products_of_16_bits_and_of_columns_are_whole():
-    assert column_parts(bfloat16, 3072) == 1
-    node = product((33, 20), (3072, 20), transpose_b=True)
-    check(node, arrays_of(node))
+def test_products_of_16_bits_or_few_rows_are_whole():
+    assert column_parts(40, 3072, bfloat16) == column_parts(31, 3072, float32) == 1
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["by columns", "transposed"])
+def test_a_weight_by_columns_is_multiplied_whole(turned):
+    weight = (3072, 20) if turned else (20, 3072)
+    node = product((40, 20), weight, transpose_b=turned)
+    b = node.inputs[1]
+    arrays = arrays_of(node, lambda value: (1, 0) if value is b and not turned else None)
+    (call,) = check(node, arrays)
+    assert call.kept[0].scratch_bytes <= native_bytes(node, strided_of(arrays))
 
 
 @given(extents, extents, extents, st.booleans(), st.booleans(), st.booleans())
