@@ -157,8 +157,8 @@ def test_mistakes_exit_with_2_and_a_message(capsys, arguments, message):
 def test_dump_writes_every_stage(capsys, tmp_path):
     run(capsys, "plan", "mlp", *SMALL, "--dump", str(tmp_path))
     assert (tmp_path / "00-forward.txt").read_text().startswith("graph {")
-    assert (tmp_path / "14-plan.txt").is_file()
-    assert len(list(tmp_path.iterdir())) == 16
+    assert (tmp_path / "15-plan.txt").is_file()
+    assert len(list(tmp_path.iterdir())) == 17
 
 
 def test_ops_lists_what_gradients_read(capsys):
