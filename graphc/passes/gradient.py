@@ -28,8 +28,8 @@ test_the_sequence_of_mirror_counts_is_algorithm_2 in tests/remat/test_schedule.p
 give the same graph.
 
 If a value has several consumers, their contributions are added as they appear. The sum may
-overwrite its operand, so a shared weight costs one buffer, however often it is used. Only the
-gradients of slices wait for each other, see `graphc.passes.slice_gradients`.
+overwrite its operand, so a shared weight costs one buffer, however often it is used. Gradients of
+disjoint slices are added together instead, see `graphc.passes.slice_gradients`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from graphc.ops.elementwise import add
 from graphc.ops.reduce import sum_to
 from graphc.ops.shape import full, zeros_like
 from graphc.passes.precision import casts_a_parameter
-from graphc.passes.slice_gradients import may_join, sum_of_slices
+from graphc.passes.slice_gradients import DisjointSlices, cut_axis
 
 MirrorCount = Callable[[Node], int]
 
@@ -122,8 +122,8 @@ def _each(function: Callable[[Value], Any], values: Value | tuple[Value, ...]) -
 class _Differentiation:
     """One run of Alg. 2: `copies` maps (v, k) to v.k, `gradients` holds g[v] so far.
 
-    `slices` holds contributions to g[v] that are disjoint slices, until all are known; None if some
-    overlap.
+    `slices` holds contributions to g[v] that are disjoint slices and not yet added, or None after
+    the first two slices overlapped.
     """
 
     def __init__(self, nodes: Sequence[Node], counts: dict[Node, int]) -> None:
@@ -131,7 +131,7 @@ class _Differentiation:
         self.counts = counts
         self.copies: dict[tuple[Node, int], Node] = {}
         self.gradients: dict[Value, Value] = {}
-        self.slices: dict[Value, list[Node] | None] = {}
+        self.slices: dict[Value, DisjointSlices | None] = {}
         self.active: set[Value] = set()
 
     def run(self, loss: Value, wrt: Sequence[Value]) -> tuple[Value, ...]:
@@ -265,25 +265,22 @@ class _Differentiation:
             raise GradientError(
                 f"a gradient of {target!r} has the type {part.type}; an op's gradient rule is wrong"
             )
-        slices = self.slices.setdefault(target, [])
-        if slices is None or not may_join([], part):
+        axis = cut_axis(part)
+        slices = None if axis is None else self.slices.setdefault(target, DisjointSlices(axis))
+        if axis is None or slices is None:
             self.add(target, part)
-        elif may_join(slices, part):
-            slices.append(part.producer)
-        else:
-            # Each slice that waits may be as large as the whole, so no others wait for long.
-            is_useful = len(slices) > 1
+        elif not slices.insert(part):
             self.add_slices([target])
-            self.slices[target] = [part.producer] if is_useful else None
-            if not is_useful:
-                self.add(target, part)
+            # A padded slice is as large as the whole, so none waits if the first two overlap.
+            self.slices[target] = DisjointSlices(axis) if len(slices.nodes) > 1 else None
+            self.accumulate(target, part)
 
     def add_slices(self, values: Iterable[Value]) -> None:
         """Add the slices that wait to the gradients of values."""
         for value in values:
             slices = self.slices.pop(value, None)
-            if slices:
-                self.add(value, sum_of_slices(slices))
+            if slices is not None:
+                self.add(value, slices.sum())
 
     def add(self, target: Value, part: Value) -> None:
         """Add a contribution of the type of the gradient to the gradient of a value."""

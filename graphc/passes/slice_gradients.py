@@ -7,54 +7,65 @@ the sum is a concatenation, which is written once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect
 
 from graphc.ir.graph import Node, Value
 from graphc.ops.concat import concat
 from graphc.ops.shape import PadSlice, full
 
 
-def may_join(slices: Sequence[Node], value: Value) -> bool:
-    """Return True if a value is a padded slice that is disjoint from `slices` along one axis."""
+def cut_axis(value: Value) -> int | None:
+    """Return the only axis along which a slice was padded with zeros; None for other values."""
     node = value.node
     if node is None or not isinstance(node.op, PadSlice):
-        return False
-    a, cut = node.attributes, _cut_axes(node)
-    if a.value or set(a.steps) != {1} or len(cut) != 1:
-        return False
-    (axis,) = cut
-    return all(
-        _cut_axes(other) == cut
-        and (
-            other.attributes.stops[axis] <= a.starts[axis]
-            or a.stops[axis] <= other.attributes.starts[axis]
-        )
-        for other in slices
-    )
-
-
-def sum_of_slices(slices: Sequence[Node]) -> Value:
-    """Return the sum of slices that may be joined, as one concatenation if there are several."""
-    if len(slices) == 1:
-        return slices[0].output
-    (axis,) = _cut_axes(slices[0])
-    parts: list[Value] = []
-    end = 0
-    for node in sorted(slices, key=lambda node: node.attributes.starts[axis]):
-        parts += [*_zeros(node, axis, node.attributes.starts[axis] - end), node.inputs[0]]
-        end = node.attributes.stops[axis]
-    return concat([*parts, *_zeros(slices[0], axis, slices[0].output.shape[axis] - end)], axis)
-
-
-def _cut_axes(node: Node) -> list[int]:
-    """Return the axes along which a slice is not the whole."""
+        return None
     a = node.attributes
-    bounds = zip(a.starts, a.stops, a.shape, strict=True)
-    return [axis for axis, (start, stop, n) in enumerate(bounds) if (start, stop) != (0, n)]
+    bounds = enumerate(zip(a.starts, a.stops, a.shape, strict=True))
+    cut = [axis for axis, (start, stop, extent) in bounds if (start, stop) != (0, extent)]
+    return cut[0] if len(cut) == 1 and a.value == 0 and set(a.steps) == {1} else None
 
 
-def _zeros(node: Node, axis: int, extent: int) -> list[Value]:
-    """Return zeros with this extent along `axis`, for a part of the sum; none for extent 0."""
-    y = node.output
-    shape = (*y.shape[:axis], extent, *y.shape[axis + 1 :])
-    return [full(shape, 0.0, y.type.dtype)] if extent else []
+class DisjointSlices:
+    """Padded slices of equal shape, disjoint along one axis, in the order of that axis."""
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+        self.starts: list[int] = []
+        self.nodes: list[Node] = []
+
+    def insert(self, value: Value) -> bool:
+        """Add a padded slice, and return True, if it is disjoint from the others along the axis."""
+        if cut_axis(value) != self.axis:
+            return False
+        start, stop = self._bounds(value.producer)
+        index = bisect(self.starts, start)
+        if index and self._bounds(self.nodes[index - 1])[1] > start:
+            return False
+        if index < len(self.starts) and self.starts[index] < stop:
+            return False
+        self.starts.insert(index, start)
+        self.nodes.insert(index, value.producer)
+        return True
+
+    def sum(self) -> Value:
+        """Return the sum of the slices, as one concatenation if there are several."""
+        if len(self.nodes) == 1:
+            return self.nodes[0].output
+        parts: list[Value] = []
+        end = 0
+        for node in self.nodes:
+            start, stop = self._bounds(node)
+            parts += [*self._zeros(start - end), node.inputs[0]]
+            end = stop
+        return concat(
+            [*parts, *self._zeros(self.nodes[0].output.shape[self.axis] - end)], self.axis
+        )
+
+    def _bounds(self, node: Node) -> tuple[int, int]:
+        return node.attributes.starts[self.axis], node.attributes.stops[self.axis]
+
+    def _zeros(self, extent: int) -> list[Value]:
+        """Return zeros for a gap of this extent along the axis, if there is a gap."""
+        y = self.nodes[0].output
+        shape = (*y.shape[: self.axis], extent, *y.shape[self.axis + 1 :])
+        return [full(shape, 0.0, y.type.dtype)] if extent else []

@@ -54,10 +54,8 @@ def native_bytes(node: Node, strided: Strided) -> int:
         is_linear or flags.transpose_b,
     )
     (a, b), y = node.inputs[:2], node.output
-    is_by_rows = transposes[1] == _lies_by_columns(b, strided)
-    parts = column_parts(y.shape[-2], y.shape[-1], b.type.dtype) if is_by_rows else 1
-    if is_linear:
-        parts = 1
+    may_split = not is_linear and transposes[1] == _lies_by_columns(b, strided)
+    parts = column_parts(y.shape[-2], y.shape[-1], b.type.dtype) if may_split else 1
     product = _Product(
         rows=y.shape[-2],
         inner=a.shape[-2] if transposes[0] else a.shape[-1],
