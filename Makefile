@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= test
 BIN := $(VENV)/bin
+TORCH := $(shell sed -n 's/^torch = \["\(.*\)"\]$$/\1/p' pyproject.toml)
 LOWEST := $(shell sed -n 's/^LOWEST.*= (\([0-9]*\), \([0-9]*\)),.*/\1.\2/p' graphc/torch/versions.py)
 BETWEEN := 2.11
 MODELS := $(VENV)-models
@@ -11,10 +12,13 @@ PAGES := view,browser,perfetto
 # A worker a core: with more threads, BLAS and torch wait for cores that other workers have. One
 # that has nothing left takes tests from another: some at night take a minute each. Workers and the
 # processes that tests start read bytecode, also where the environment forbids to write it.
-PARALLEL = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+TESTING = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
+PARALLEL = $(TESTING) $(BIN)/python -m pytest -n auto --dist worksteal
+QUICK := not slow and not peers and not gpu and not browser and not perfetto
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test nightly models mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
+.PHONY: demo test quick torch nightly models mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -24,11 +28,26 @@ demo: $(VENV)/.installed-$(EXTRAS)
 	@$(BIN)/graphc train digits
 
 test: $(VENV)/.installed-$(EXTRAS)
-	$(PARALLEL) -m "not slow and not peers and not gpu and not browser and not perfetto"
+	$(PARALLEL) -m "$(QUICK)"
+
+# Tests near the files that differ from the last commit, or from the commit in $SINCE.
+quick: $(VENV)/.installed-$(EXTRAS)
+	PYTHONPATH=tests $(TESTING) $(BIN)/python tests/quick.py
+
+# A CPU build of torch, so that `make test` includes tests of graphc.torch: a wheel from a folder
+# that pip is configured to look in, else one from PyTorch's own index, which uv knows. For Linux,
+# other indices have builds for CUDA, of several GB.
+torch: $(VENV)/.torch
+$(VENV)/.torch: pyproject.toml | $(BIN)/python
+	$(PIP) --no-index --no-deps '$(TORCH)' 2> /dev/null || { $(PIP) uv && \
+		$(BIN)/uv pip install --python $(BIN)/python --torch-backend cpu --no-deps '$(TORCH)'; }
+	$(PIP) --editable '.[torch]'
+	$(BIN)/python -c "import torch; assert torch.version.cuda is None, 'not a CPU build'"
+	touch $@
 
 # Then what runs on a GPU, on the emulated one, so that it works on the day; and the runs whose
 # products are large enough for several threads of BLAS: they change no bit.
-nightly: $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
+nightly: torch $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 	$(PARALLEL) --hypothesis-profile nightly
 	$(PARALLEL) tests/on_gpu --emulated-gpu
 	$(BIN)/python -m pytest tests/cli/test_train.py tests/docs/test_examples.py
@@ -51,8 +70,8 @@ mutants: $(VENV)/.installed-$(EXTRAS)
 
 # cuDNN's frontend without the packages that it declares and graphc has no use for.
 gpu: $(VENV)/.installed-$(EXTRAS),gpu
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check cuda-bindings nvidia-cudnn-cu13
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nvidia-cudnn-frontend
+	$(PIP) cuda-bindings nvidia-cudnn-cu13
+	$(PIP) --no-deps nvidia-cudnn-frontend
 	$(BIN)/python -m pytest tests/on_gpu tests/pytorch/test_gpu.py -m gpu
 
 # On a bare machine without a network, with what benchmarks/gpu_day/prepare.sh has collected elsewhere.
@@ -89,7 +108,7 @@ figures: $(VENV)/.installed-view
 
 # A source distribution, and a wheel that is built from it.
 wheel: | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'build>=1.2'
+	$(PIP) 'build>=1.2'
 	$(BIN)/python -m build
 
 $(BIN)/python:
@@ -108,7 +127,7 @@ $(MODELS)/.installed: pyproject.toml
 	touch $@
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	$(PIP) --editable '.[$*]'
 	touch $@
 
 clean:

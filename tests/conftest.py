@@ -1,5 +1,6 @@
 """Shared settings: property tests are reproducible, have no deadline, and run longer at night."""
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -32,3 +33,11 @@ def golden(request):
         assert text == path.read_text()
 
     return check
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Report that tests of graphc.torch were skipped, if torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        terminalreporter.write_line(
+            "Skipped tests of graphc.torch, which need torch. `make torch` installs a CPU build."
+        )

@@ -7,7 +7,6 @@ import pytest
 from cli.running import run as command
 from safetensors import safe_open
 
-pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 FUNCTION = """

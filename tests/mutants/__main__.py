@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -167,6 +167,11 @@ def main() -> int:
         importlib.import_module(library)
     runs = []
     for name in arguments.groups or GROUPS:
+        if (library := GROUPS[name].library) is not None:
+            if importlib.util.find_spec(library) is None:
+                print(f"{name}: left out, since {library} is not installed", flush=True)
+                continue
+            importlib.import_module(library)
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
             runs.append(Run(name, Scratch(ROOT, Path(folder)), arguments))
             runs[-1].run()

@@ -16,6 +16,8 @@ class Group:
     modules: tuple[str, ...]
     tests: tuple[str, ...]
     compiled: bool = True
+    library: str | None = None
+    """A package without which the tests of the group are skipped."""
 
 
 GROUPS = {
@@ -57,6 +59,15 @@ GROUPS = {
         ("graphc/remat/**/*.py",),
         ("tests/remat",),
     ),
+    "offload": Group(
+        ("graphc/remat/offload/*.py",),
+        (
+            "tests/remat/given/test_chain_copies.py",
+            "tests/remat/given/test_offload.py",
+            "tests/remat/given/test_pofo_schedules.py",
+            "tests/remat/test_host_plans.py",
+        ),
+    ),
     "scheduling": Group(
         ("graphc/scheduling/*.py", "graphc/remat/reorder.py"),
         ("tests/scheduling", "tests/passes/test_order.py"),
@@ -87,5 +98,18 @@ GROUPS = {
     "checkpoint": Group(
         ("graphc/runtime/checkpoint.py",),
         ("tests/runtime/test_checkpoint.py", "tests/test_files.py"),
+    ),
+    "torch": Group(
+        tuple(f"graphc/torch/budget/{name}.py" for name in ("emit", "joint", "replay", "steps")),
+        (
+            "tests/pytorch/test_gradients.py",
+            "tests/pytorch/test_in_place.py",
+            "tests/pytorch/test_replay.py",
+            "tests/pytorch/test_returned.py",
+            "tests/pytorch/test_step.py",
+            "tests/pytorch/test_training.py",
+            "tests/pytorch/test_verify.py",
+        ),
+        library="torch",
     ),
 }

@@ -5,7 +5,6 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 

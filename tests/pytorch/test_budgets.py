@@ -15,7 +15,6 @@ modules = pytest.importorskip("torch_cases.modules")
 random_modules = pytest.importorskip("torch_cases.random_modules")
 sequences = pytest.importorskip("torch_cases.sequences")
 steps = pytest.importorskip("torch_cases.steps")
-pytestmark = pytest.mark.peers
 
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 

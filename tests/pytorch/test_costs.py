@@ -5,7 +5,6 @@ import json
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import fx  # noqa: E402
 

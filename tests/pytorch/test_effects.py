@@ -3,7 +3,6 @@
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op  # noqa: E402

@@ -10,7 +10,6 @@ from graphc.cli import main
 from graphc.ir.device import find_device
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from graphc.ir.device_memory import DeviceMemory  # noqa: E402
 from graphc.torch.fit.answer import answer, request_of  # noqa: E402

@@ -8,7 +8,6 @@ from graphc.errors import TorchError
 from graphc.ir.device import find_device
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 

@@ -6,7 +6,6 @@ from unittest import mock
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 from torch._functorch._aot_autograd.descriptors import (  # noqa: E402

@@ -5,7 +5,6 @@ import copy
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import fx, nn  # noqa: E402
 from torch._functorch._aot_autograd.descriptors import (  # noqa: E402

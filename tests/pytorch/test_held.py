@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402

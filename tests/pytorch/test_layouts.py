@@ -7,7 +7,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 random_modules = pytest.importorskip("torch_cases.random_modules")
 steps = pytest.importorskip("torch_cases.steps")
-pytestmark = pytest.mark.peers
 
 from torch import fx  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402

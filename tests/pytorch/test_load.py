@@ -16,7 +16,6 @@ def test_without_torch_the_extra_is_named(monkeypatch):
         g.torch.load(None)
 
 
-pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="torch is not installed")
 nn, F = torch.nn, torch.nn.functional
 

@@ -6,7 +6,6 @@ import types
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from graphc.torch.budget.masks import (  # noqa: E402
     MASKS,

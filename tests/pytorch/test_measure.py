@@ -3,7 +3,6 @@
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402

@@ -7,7 +7,6 @@ import pytest
 
 import graphc as g
 
-pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch_cases.comparison import agrees  # noqa: E402 - these need torch

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 from torch_cases import steps  # noqa: E402

@@ -6,7 +6,6 @@ from contextlib import nullcontext
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from graphc.errors import TorchError  # noqa: E402
 from graphc.torch.budget.offload.host_memory import Lease  # noqa: E402

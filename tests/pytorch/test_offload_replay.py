@@ -3,7 +3,6 @@
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import fx, nn  # noqa: E402
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch_cases.comparison import agrees  # noqa: E402 - these need torch

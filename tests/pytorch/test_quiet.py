@@ -7,7 +7,6 @@ import sys
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 HEAD = """
 import torch, graphc

@@ -5,7 +5,6 @@ import importlib
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import fx, nn  # noqa: E402
 from torch._prims.rng_prims import run_with_rng_state  # noqa: E402

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 

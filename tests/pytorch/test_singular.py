@@ -6,7 +6,6 @@ import pytest
 import graphc as g
 from graphc.errors import TorchError
 
-pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch_cases.operators import Called  # noqa: E402 - needs torch

@@ -6,7 +6,6 @@ import graphc
 from graphc.errors import BudgetError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 from torch.optim.swa_utils import AveragedModel  # noqa: E402

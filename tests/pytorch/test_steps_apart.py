@@ -6,7 +6,6 @@ import weakref
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 import graphc  # noqa: E402
 from graphc.torch.budget import tracing  # noqa: E402

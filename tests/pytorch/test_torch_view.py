@@ -7,7 +7,6 @@ from itertools import accumulate
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 from view.reading import content  # noqa: E402

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 TRAIN = (
     "-m", "graphc", "train", "digits", "layers=2", "hidden=32", "--optimizer", "adam",

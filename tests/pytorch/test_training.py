@@ -5,7 +5,6 @@ import copy
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 from torch_cases import parts, two_processes  # noqa: E402

@@ -7,7 +7,6 @@ import warnings
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 

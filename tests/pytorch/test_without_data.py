@@ -9,7 +9,6 @@ from graphc.errors import BudgetError, OptionError, TorchError
 from graphc.ir.device import find_device
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.peers
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
