@@ -82,7 +82,7 @@ def test_budgets_hold_with_the_bits_of_aot_eager(name):
     holds_its_promises(make, PARTS_OF_THE_WAY, steps.by_aot_eager(make()).bits())
 
 
-@settings(COMPILED, max_examples=10)
+@settings(COMPILED, max_examples=max(3, settings().max_examples // 10))
 @given(random_modules.recipes(), random_parts)
 def test_budgets_of_random_modules(recipe, part):
     random_module_holds_its_promises(recipe, part)

@@ -76,7 +76,15 @@ def test_changes_fit_and_have_the_bytes_of_their_options():
         assert change.prediction.needed_bytes <= asked.memory.usable_bytes
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"optimizer": "sgd"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accumulate": 2},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"optimizer": "sgd"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_a_plan_of_graphc_is_a_change_that_fits(options):
     """Its peak is that of the plan itself; the update of the optimizer and the allocator add."""
     asked = with_options(request(110, batch=128), **options)

@@ -13,6 +13,8 @@ from torch_cases.comparison import agrees  # noqa: E402 - these need torch
 from torch_cases.modules import MODULES, seeded, vae  # noqa: E402
 
 every_module = pytest.mark.parametrize("name", MODULES)
+LONG = {"DenseNet", "preact-ResNet"}
+"""Convolutional networks whose ops other modules have, too."""
 STEPS = 20
 ONE_NODE = {"ConvNeXt"}
 """Modules whose peak, at this size, is one node with its operands, which nothing lowers."""
@@ -41,7 +43,9 @@ def without_dropout(module):
     return module
 
 
-@every_module
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in MODULES]
+)
 def test_loss_and_gradients(name):
     module, args = drawn(name)
     network, program, _ = agrees(without_dropout(module), *args)

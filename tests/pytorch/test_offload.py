@@ -110,8 +110,17 @@ def trained(module, call, args, kwargs, count=3):
     return found | {name: each.clone() for name, each in module.state_dict().items()}
 
 
-@pytest.mark.parametrize("make", [mlp, gpt2, resnet])
-@pytest.mark.parametrize("part", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        (mlp, 0.0),
+        (gpt2, 0.5),
+        *[
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((mlp, 0.5), (gpt2, 0.0), (resnet, 0.0), (resnet, 0.5))
+        ],
+    ],
+)
 def test_bits_bytes_and_host_memory(make, part):
     """Three steps have the bits of `aot_eager`; one has the bytes of the plan."""
     step, args, kwargs = planned(make, part)
@@ -220,7 +229,7 @@ class Late(PlainCopies):
     finish = wait
 
 
-@pytest.mark.parametrize("make", [mlp, resnet])
+@pytest.mark.parametrize("make", [mlp, pytest.param(resnet, marks=pytest.mark.slow)])
 def test_each_copy_is_awaited(make, monkeypatch):
     monkeypatch.setattr(host_memory, "lanes_of", lambda _: Late())
     step, args, kwargs = planned(make, 0.2)

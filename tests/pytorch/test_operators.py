@@ -1,5 +1,7 @@
 """Operators of torch: values, and gradients of all inputs and parameters, in float64 to 1e-9."""
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -10,13 +12,26 @@ from torch_cases.operators import FAMILIES, case  # noqa: E402
 from graphc.torch.importing.calls import RULES  # noqa: E402
 
 CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases]
+REDUNDANT = (Path(__file__).parents[1] / "torch_cases" / "redundant.txt").read_text().splitlines()
+"""Cases that run no line of graphc that another case does not run: they are slow tests."""
+
+
+def marked(family, name):
+    is_redundant = f"{family}: {name}" in REDUNDANT
+    return pytest.param(family, name, marks=pytest.mark.slow if is_redundant else ())
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce")
-@pytest.mark.parametrize(("family", "name"), CASES, ids=lambda part: part)
+@pytest.mark.parametrize(
+    ("family", "name"), [marked(*each) for each in CASES], ids=lambda part: part
+)
 def test_it_is_what_torch_computes(family, name):
     module, args = case(family, name)
     agrees(module, *args)
+
+
+def test_redundant_cases_are_cases():
+    assert set(REDUNDANT) < {f"{family}: {name}" for family, name in CASES}
 
 
 def test_extremes_beside_nan_are_the_numbers():

@@ -66,46 +66,99 @@ def lengths(step):
     return [int(name.rpartition("=")[2]) for name in names(step)]
 
 
-def test_padded_steps_equal_unpadded_ones_and_plan_nothing():
-    step = stepped()
-    before, plans = traces(), len(step.plans)
-    for length in (8, 3, 9, 16, 30, 32):
-        tokens, labels = batch(length)
-        found = gradients(step.module, step(tokens, labels))
-        wanted = gradients(step.module, step.module(tokens, labels))
-        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
-    assert (traces(), len(step.plans)) == (before, plans)
-
-
-def test_slices_and_one_tensor_given_twice_plan_nothing():
-    step = stepped()
-    plans, data = len(step.plans), torch.randint(CLASSES, (9, 20))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for tokens in data[3:6, :16], data[6:9, :-4], data[:3, ::2], data.T[:16, :3].T:
-            torch.testing.assert_close(step(tokens, tokens), step.module(tokens, tokens))
-    assert len(step.plans) == plans
-
-
-def test_the_report_lists_the_sizes():
-    step = stepped()
-    assert names(step) == [f"tokens,labels[1]={length}" for length in (8, 16, 32)]
-    rows = step.report.sizes
-    assert step.report.peak_bytes == max(row.peak_bytes for row in rows) == rows[-1].peak_bytes
-    assert [row.report.peak_bytes for row in rows] == [row.peak_bytes for row in rows]
-    assert all(row.planning_seconds > 0 for row in rows)
-    text = str(step.report)
-    assert "planned peak  extra time    planning" in text
-    assert "tokens,labels[1]=16" in text
-    assert step.report.json["sizes"][0]["size"] == "tokens,labels[1]=8"
-    step(*batch(5))
-    assert step.report.sizes == rows
-
-
-def test_further_sizes_need_no_trace():
+@pytest.fixture(scope="class")
+def counted():
+    """Return a planned step, and how many graphs were traced for it."""
+    torch.compiler.reset()
     before = traces()
-    stepped()
-    assert traces() == before + 1
+    return stepped(), traces() - before
+
+
+class TestOneStep:
+    """Checks on one planned step, which they leave as it was."""
+
+    @pytest.fixture(autouse=True)
+    def compiled_anew(self):
+        """Keep what is compiled, unlike for other tests."""
+        torch.manual_seed(0)
+
+    @pytest.fixture
+    def step(self, counted):
+        return counted[0]
+
+    def test_padded_steps_equal_unpadded_ones_and_plan_nothing(self, step):
+        before, plans = traces(), len(step.plans)
+        for length in (8, 3, 9, 16, 30, 32):
+            tokens, labels = batch(length)
+            found = gradients(step.module, step(tokens, labels))
+            wanted = gradients(step.module, step.module(tokens, labels))
+            torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
+        assert (traces(), len(step.plans)) == (before, plans)
+
+    def test_slices_and_one_tensor_given_twice_plan_nothing(self, step):
+        plans, data = len(step.plans), torch.randint(CLASSES, (9, 20))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for tokens in data[3:6, :16], data[6:9, :-4], data[:3, ::2], data.T[:16, :3].T:
+                torch.testing.assert_close(step(tokens, tokens), step.module(tokens, tokens))
+        assert len(step.plans) == plans
+
+    def test_the_report_lists_the_sizes(self, step):
+        assert names(step) == [f"tokens,labels[1]={length}" for length in (8, 16, 32)]
+        rows = step.report.sizes
+        assert step.report.peak_bytes == max(row.peak_bytes for row in rows) == rows[-1].peak_bytes
+        assert [row.report.peak_bytes for row in rows] == [row.peak_bytes for row in rows]
+        assert all(row.planning_seconds > 0 for row in rows)
+        text = str(step.report)
+        assert "planned peak  extra time    planning" in text
+        assert "tokens,labels[1]=16" in text
+        assert step.report.json["sizes"][0]["size"] == "tokens,labels[1]=8"
+        step(*batch(5))
+        assert step.report.sizes == rows
+
+    def test_further_sizes_need_no_trace(self, counted):
+        assert counted[1] == 1
+
+    def test_arguments_before_padding_are_counted(self, step):
+        held = step.report.sizes[-1].report.held
+        assert held.unpadded == held.inputs == 2 * 3 * 32 * 8
+        assert graphc.torch.plan(Labeled(), batch(4)).report.held.unpadded == 0
+
+    @pytest.mark.parametrize(
+        ("call", "told"),
+        [
+            (batch(33), r"no planned size holds a call with tokens,labels\[1\]=33; the sizes are"),
+            (batch(16, rows=2), r"args\[0\] is int64 \[2, 16\] .*but int64 \[3, 16\] "),
+            (
+                (batch(16)[0].int(), batch(16)[1]),
+                r"args\[0\] is int32 .*only the planned dimensions",
+            ),
+            ((batch(16)[0], batch(15)[1]), "share .* but have lengths 16 and 15"),
+            ((batch(16)[0],), "the call has no labels"),
+            (
+                (batch(16)[0].tolist(), batch(16)[1]),
+                "tokens has type list in this call, but is a te",
+            ),
+            (
+                (batch(16)[0][0], batch(16)[1]),
+                "tokens has 1 dimensions in this call, but is a tensor",
+            ),
+        ],
+    )
+    def test_unplanned_calls_are_refused(self, step, call, told):
+        with pytest.raises(TorchError, match=told):
+            step(*call)
+
+    def test_without_gradients_nothing_is_padded_or_planned(self, step):
+        plans = len(step.plans)
+        with torch.no_grad():
+            assert step(batch(50)[0]).shape == (3, 50, CLASSES)
+        assert len(step.plans) == plans
+
+    def test_verify_pads_the_call(self, step):
+        given = batch(20)
+        assert step.verify(*given).same_bits
+        assert step.verify().planned_peak_bytes == step.report.peak_bytes
 
 
 def test_the_budget_holds_for_each_size():
@@ -120,12 +173,6 @@ def test_the_budget_holds_for_each_size():
     torch.compiler.reset()
     with pytest.raises(BudgetError, match=r"^tokens,labels\[1\]=\d+: no plan within"):
         stepped(budget=int(0.3 * whole))
-
-
-def test_arguments_before_padding_are_counted():
-    held = stepped().report.sizes[-1].report.held
-    assert held.unpadded == held.inputs == 2 * 3 * 32 * 8
-    assert graphc.torch.plan(Labeled(), batch(4)).report.held.unpadded == 0
 
 
 def test_all_combinations_and_listed_sizes():
@@ -202,24 +249,6 @@ def test_a_target_varies_with_the_arguments():
     torch.testing.assert_close(step(tokens, target), wanted, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (batch(33), r"no planned size holds a call with tokens,labels\[1\]=33; the sizes are"),
-        (batch(16, rows=2), r"args\[0\] is int64 \[2, 16\] .*but int64 \[3, 16\] "),
-        ((batch(16)[0].int(), batch(16)[1]), r"args\[0\] is int32 .*only the planned dimensions"),
-        ((batch(16)[0], batch(15)[1]), "share .* but have lengths 16 and 15"),
-        ((batch(16)[0],), "the call has no labels"),
-        ((batch(16)[0].tolist(), batch(16)[1]), "tokens has type list in this call, but is a te"),
-        ((batch(16)[0][0], batch(16)[1]), "tokens has 1 dimensions in this call, but is a tensor"),
-    ],
-)
-def test_unplanned_calls_are_refused(call, told):
-    step = stepped()
-    with pytest.raises(TorchError, match=told):
-        step(*call)
-
-
 def test_arguments_are_passed_as_in_the_example():
     step = stepped()
     tokens, labels = batch(8)
@@ -261,21 +290,6 @@ def test_planned_sizes_keep_their_plans_after_unplanned_calls():
         for length in (8, 9, 32):
             step(*batch(length))
         assert len(step.plans) == plans
-
-
-def test_without_gradients_nothing_is_padded_or_planned():
-    step = stepped()
-    plans = len(step.plans)
-    with torch.no_grad():
-        assert step(batch(50)[0]).shape == (3, 50, CLASSES)
-    assert len(step.plans) == plans
-
-
-def test_verify_pads_the_call():
-    step = stepped()
-    given = batch(20)
-    assert step.verify(*given).same_bits
-    assert step.verify().planned_peak_bytes == step.report.peak_bytes
 
 
 def test_a_copy_plans_all_sizes_at_its_first_call():

@@ -1,5 +1,6 @@
 """Ranks that torchrun starts train as one process does."""
 
+import functools
 import json
 import os
 import subprocess
@@ -11,11 +12,13 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 TRAIN = (
     "-m", "graphc", "train", "digits", "layers=2", "hidden=32", "--optimizer", "adam",
-    "--epochs", "2", "--threads", "1", "--json",
+    "--epochs", "1", "--threads", "1", "--json",
 )  # fmt: skip
 
 
+@functools.cache
 def trained(ranks, *more):
+    """Return the epochs that a run reports."""
     start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     found = subprocess.run(
         [sys.executable, *(start if ranks > 1 else ()), *TRAIN, f"batch={48 // ranks}", *more],
@@ -26,12 +29,18 @@ def trained(ranks, *more):
     return json.loads(found.stdout.splitlines()[-1])["epochs"]
 
 
-@pytest.mark.parametrize("shard", ["none", "states"])
-def test_ranks_of_torchrun_train_as_one_process_does(shard):
-    alone = trained(1)
-    for ranks in (2, 3):
-        for one, other in zip(alone, trained(ranks, "--shard", shard), strict=True):
-            assert other["loss"] == pytest.approx(one["loss"], rel=1e-5)
+@pytest.mark.parametrize(
+    ("ranks", "shard"),
+    [
+        (2, "states"),
+        pytest.param(3, "states", marks=pytest.mark.slow),
+        pytest.param(2, "none", marks=pytest.mark.slow),
+        pytest.param(3, "none", marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_of_torchrun_train_as_one_process_does(ranks, shard):
+    for one, other in zip(trained(1), trained(ranks, "--shard", shard), strict=True):
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
 
 def test_a_rank_that_fails_ends_the_others():

@@ -222,7 +222,9 @@ def test_the_peak_is_that_of_the_allocator(monkeypatch):
     assert "measured 4.00 MiB more" in str(found)
 
 
-@pytest.mark.parametrize("kind", ["parameters", "inputs", "gradients"])
+@pytest.mark.parametrize(
+    "kind", ["inputs", "gradients", pytest.param("parameters", marks=pytest.mark.slow)]
+)
 def test_what_is_there_before_a_step_is_measured_too(kind, monkeypatch):
     """A plan that leaves some of it out says too little by just that."""
     from graphc.torch.budget import step as planning
