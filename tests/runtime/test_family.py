@@ -8,6 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
+from runtime.garbage import own_garbage
 from runtime.sized_networks import BATCH, BETWEEN, BUILDS, IGNORED, PAD, SIZES, feeds, gpt2
 
 import graphc as g
@@ -234,11 +235,12 @@ def test_a_reset_sets_all_step_counters_to_0():
 def test_an_evaluation_is_freed_with_its_arena():
     family = g.family(gpt2, [{"seq_len": 8}], pad=PAD["gpt2"])
     shared = family.program(seq_len=8)
-    program = g.compile(gpt2(8), training=False, states=shared)
-    backend = weakref.ref(program._backend)
-    del program
-    gc.collect()
-    assert backend() is None
+    with own_garbage():
+        program = g.compile(gpt2(8), training=False, states=shared)
+        backend = weakref.ref(program._backend)
+        del program
+        gc.collect()
+        assert backend() is None
 
 
 def test_an_interrupted_update_tears_all_sizes(monkeypatch):

@@ -14,6 +14,7 @@ import pytest
 from plans.with_copies import copied, random_trips
 from runtime import sized_networks as sized
 from runtime.forked import in_child
+from runtime.garbage import own_garbage
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
@@ -167,13 +168,14 @@ def test_copies_of_an_interrupted_step_end_before_the_next(plain, plan, at):
 
 def test_threads_end_with_the_program(plan):
     earlier = set(copying())  # of programs that other tests still hold
-    program = g.Program(plan)
-    assert set(copying()) <= earlier  # they start with the first copy
-    program.step(fed(plan))
-    started = set(copying()) - earlier
-    assert len(started) == 2
-    del program
-    gc.collect()
+    with own_garbage():
+        program = g.Program(plan)
+        assert set(copying()) <= earlier  # they start with the first copy
+        program.step(fed(plan))
+        started = set(copying()) - earlier
+        assert len(started) == 2
+        del program
+        gc.collect()
     assert until(lambda: not any(thread.is_alive() for thread in started))
 
 

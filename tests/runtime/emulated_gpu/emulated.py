@@ -58,16 +58,38 @@ def may_run(item):
     return callable(item) or item[0] == "record" or item[1].happened
 
 
-class EmulatedDevice:
-    """Implements `graphc.runtime.gpu.accelerator.Accelerator`."""
+class Kernels:
+    """Kernels as C++, compiled when one of them runs: those of all programs loaded so far at once.
 
-    def __init__(self, seed=0, edit=lambda text: text):
+    Programs that share kernels, or are compared in one test, so share one run of the compiler.
+    """
+
+    def __init__(self, edit=lambda text: text):
         self.edit = edit
+        self.waiting, self.libraries = {}, {}
+
+    def add(self, kernels):
+        new = {each.name: each for each in kernels if each.name not in self.libraries}
+        self.waiting.update(new)
+
+    def function(self, name):
+        if name in self.waiting:
+            library = Library(self.waiting.values(), self.edit)
+            self.libraries |= dict.fromkeys(self.waiting, library)
+            self.waiting = {}
+        return getattr(self.libraries[name].functions, f"run_{name}")
+
+
+class EmulatedDevice:
+    """Implements `graphc.runtime.gpu.accelerator.Accelerator`; devices may share their kernels."""
+
+    def __init__(self, seed=0, edit=lambda text: text, kernels=None):
+        self.kernels = Kernels(edit) if kernels is None else kernels
         self.products, self.bound = StandIn(), {}
         self.declines = lambda gemm: False
         self.communicator, self.communication_bytes = None, 0
         self.random = random.Random(seed)
-        self.streams, self.libraries, self.allocations = [], {}, []
+        self.streams, self.allocations = [], []
         self.arenas, self.pinned_arrays = [], []
         self.capturing = False
         self.counts = dict.fromkeys(
@@ -108,8 +130,7 @@ class EmulatedDevice:
         self.load_kernels(kernels_of(calls))
 
     def load_kernels(self, kernels):
-        library = Library(kernels, self.edit)
-        self.libraries |= {kernel.name: library for kernel in kernels}
+        self.kernels.add(kernels)
 
     def stream(self):
         self.streams.append(Stream())
@@ -147,7 +168,7 @@ class EmulatedDevice:
             call.library.run(call.plan, call.addresses, call.workspace, 1)
             self.counts["cudnn"] += 1
             return
-        function = getattr(self.libraries[call.kernel.name].functions, f"run_{call.kernel.name}")
+        function = self.kernels.function(call.kernel.name)
         pointers = (ctypes.c_void_p * len(call.arguments))(*map(int, call.arguments))
         assert function(pointers, call.grid, call.block, self.random.randrange(2)) == 0
 

@@ -1,17 +1,18 @@
 """The layer above CuPy, on a stand-in with CuPy's signatures."""
 
+import functools
 import gc
 import json
 import random
 import socket
 import sys
-from functools import partial
 
 import pytest
 from plans.with_copies import copied, random_trips
 from runtime.emulated_gpu.fake_cupy import FREE, FakeCupy
 from runtime.emulated_gpu.networks import SEED, bits, branches, fed
 from runtime.forked import in_child
+from runtime.garbage import own_garbage
 
 import graphc as g
 from graphc.errors import ArenaError, OptionError, RanksError
@@ -26,9 +27,9 @@ from graphc.runtime.kernel_files import cache_folder
 from graphc.runtime.program import Program
 
 
-@pytest.fixture
-def cupy(monkeypatch, tmp_path):
-    """A machine with one GPU that knows the kernels of `branches`."""
+@functools.cache
+def known_kernels():
+    """Return the kernels of `branches`, in every way in which these tests run it."""
     plans = [
         g.plan(branches(dtype), optimizer=g.optim.Adam(1e-2), device="cuda", streams=streams)
         for streams in (1, 3)
@@ -36,13 +37,22 @@ def cupy(monkeypatch, tmp_path):
     ]
     plans.append(g.plan(outputs={"y": branches("float32")}, device="cuda"))
     works = [bind(plan, 512, together=flag) for plan in plans for flag in (True, False)]
-    kernels = [
-        kernel for each in works for kernel in kernels_of(c for work in each for c in work.calls)
-    ]
-    found = FakeCupy(kernels)
+    return kernels_of(call for each in works for work in each for call in work.calls)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A folder in which machine code is kept, so that NVRTC compiles each kernel once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def cupy(monkeypatch, cache):
+    """A machine with one GPU that knows the kernels of `branches`."""
+    found = FakeCupy(known_kernels())
     monkeypatch.setitem(sys.modules, "cupy", found)
     monkeypatch.setattr(cuda, "load_cublaslt", lambda: found.cublaslt)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     return found
 
 
@@ -139,7 +149,8 @@ def test_auto_takes_the_gpu(cupy):
     assert compiled(device="auto").plan.device.name == "Some GPU"
 
 
-def test_code_is_kept(cupy):
+def test_code_is_kept(cupy, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     one = compiled(device="cuda")
     files = {path: path.stat().st_mtime_ns for path in cache_folder().iterdir()}
     assert files
@@ -164,7 +175,7 @@ def test_a_device_that_nobody_knows_is_planned_by_what_the_driver_says(cupy):
 
 
 def test_plans_for_cuda_are_for_the_gpu_that_is_there(cupy, monkeypatch):
-    plan = partial(g.plan, branches("float32"), optimizer=g.optim.SGD(0.1))
+    plan = functools.partial(g.plan, branches("float32"), optimizer=g.optim.SGD(0.1))
     assert plan(device="cuda").device.name == "Some GPU"
     assert plan(device="cuda", roofline="a100").device.name == "a100"
     monkeypatch.setitem(sys.modules, "cupy", None)
@@ -193,9 +204,6 @@ def test_there_is_no_second_gpu(cupy):
 
 def test_a_forked_child_gives_nothing_back(cupy):
     """The handle is its parent's, and CUDA does not work there."""
-    device = compiled(device="cuda")._backend._accelerator
-    closed = []
-    device.products.close = lambda: closed.append("closed")
 
     def child():
         nonlocal device
@@ -203,22 +211,27 @@ def test_a_forked_child_gives_nothing_back(cupy):
         gc.collect()
         return closed
 
-    assert in_child(child) == []
-    del device
-    gc.collect()
+    closed = []
+    with own_garbage():
+        device = compiled(device="cuda")._backend._accelerator
+        device.products.close = lambda: closed.append("closed")
+        assert in_child(child) == []
+        del device
+        gc.collect()
     assert closed == ["closed"]
 
 
 def test_descriptors_are_released_with_the_program(cupy):
     before = cupy.cublaslt.library.live_descriptors()
-    program = compiled("float32", device="cuda")
     closed = []
-    handle = program._backend._accelerator.products
-    close = handle.close
-    handle.close = lambda: (closed.append("closed"), close())
-    assert cupy.cublaslt.library.live_descriptors() > before
-    del program, handle
-    gc.collect()
+    with own_garbage():
+        program = compiled("float32", device="cuda")
+        handle = program._backend._accelerator.products
+        close = handle.close
+        handle.close = lambda: (closed.append("closed"), close())
+        assert cupy.cublaslt.library.live_descriptors() > before
+        del program, handle
+        gc.collect()
     assert closed == ["closed"]
     assert cupy.cublaslt.library.live_descriptors() == before
 

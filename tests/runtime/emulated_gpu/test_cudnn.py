@@ -25,6 +25,7 @@ from runtime.emulated_gpu.cudnn_calls import (
     simple_call,
 )
 from runtime.forked import in_child
+from runtime.garbage import own_garbage
 
 import graphc as g
 from graphc.codegen.node_calls import NodeCalls
@@ -202,15 +203,6 @@ def test_signatures_tell_requests_apart():
 
 def test_the_handle_is_given_back_once(monkeypatch):
     """By hand, or with the last one who uses it; a forked child leaves it to its parent."""
-    for ends in (lambda handle: handle.close(), lambda handle: None):
-        handle = Cudnn(fake_cudnn)
-        plan = handle.build(simple_call().request, WORKSPACE_BYTES)
-        assert len(fake_cudnn.HANDLES) == 1
-        ends(handle)
-        del handle, plan
-        gc.collect()
-        assert not fake_cudnn.HANDLES
-    handle = Cudnn(fake_cudnn)
 
     def child():
         nonlocal handle
@@ -218,8 +210,18 @@ def test_the_handle_is_given_back_once(monkeypatch):
         gc.collect()
         return len(fake_cudnn.HANDLES)
 
-    assert in_child(child) == 1
-    handle.close()
+    with own_garbage():
+        for ends in (lambda handle: handle.close(), lambda handle: None):
+            handle = Cudnn(fake_cudnn)
+            plan = handle.build(simple_call().request, WORKSPACE_BYTES)
+            assert len(fake_cudnn.HANDLES) == 1
+            ends(handle)
+            del handle, plan
+            gc.collect()
+            assert not fake_cudnn.HANDLES
+        handle = Cudnn(fake_cudnn)
+        assert in_child(child) == 1
+        handle.close()
 
 
 def test_each_tensor_needs_an_address(cudnn):

@@ -5,7 +5,7 @@ Kernels of convolutions have tests of their own; the rule is told here that ther
 
 import numpy as np
 import pytest
-from runtime.emulated_gpu.networks import SEED, bits, fed, on_gpu
+from runtime.emulated_gpu.networks import SEED, bits, fed, on_gpu, trained_each
 
 import graphc as g
 from graphc import layouts
@@ -83,19 +83,15 @@ def test_steps_equal_the_cpu_program(dtype, precision, tolerance):
         )  # fmt: skip
 
 
-def trained(plan):
-    program, _ = on_gpu(plan)
-    losses = [program.step(fed(plan, step))["loss"].tobytes() for step in range(2)]
-    return losses, bits(program)
-
-
 def test_all_strategies_have_the_same_bits():
-    expected = trained(plan_of(dtype="float32"))
-    for options in (
-        {"allocate": "none"}, {"allocate": "inplace"}, {"allocate": "sharing"},
+    strategies = (
+        {}, {"allocate": "none"}, {"allocate": "inplace"}, {"allocate": "sharing"},
         {"recompute": "cheap"}, {"recompute": "sublinear"}, {"recompute": "optimal"},
-    ):  # fmt: skip
-        assert trained(plan_of(dtype="float32", **options)) == expected, options
+    )  # fmt: skip
+    plans = [plan_of(dtype="float32", **options) for options in strategies]
+    found = trained_each(plans, steps=2)
+    for options, run in zip(strategies, found, strict=True):
+        assert run == found[0], options
 
 
 def test_states_come_and_go_in_the_order_of_their_axes(tmp_path):
@@ -126,19 +122,20 @@ def wide_classes():
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_padded_rows_change_no_bit_of_another_strategy(precision):
     """The stand-in for cuBLASLt has other bits for other rows, and NaN lies between them."""
-    results = []
-    for options in ({}, {"allocate": "none"}, {"recompute": "sublinear"}, {"fuse": False}):
-        plan = g.plan(
+    plans = [
+        g.plan(
             wide_classes(), optimizer=g.optim.Momentum(1e-2), device="cuda", precision=precision,
             **options,
-        )  # fmt: skip
+        )
+        for options in ({}, {"allocate": "none"}, {"recompute": "sublinear"}, {"fuse": False})
+    ]  # fmt: skip
+    for plan in plans:
         assert [s for v, s in plan.strided.items() if plan.placements[v].how != "view"]
-        program, _ = on_gpu(plan, poison=True)
-        losses = [program.step(fed(plan, step))["loss"].item() for step in range(3)]
-        results.append((losses, bits(program)))
-    assert all(np.isfinite(results[0][0]))
+    results = trained_each(plans, poison=True)
+    losses = [np.frombuffer(loss, np.float32).item() for loss in results[0][0]]
+    assert all(np.isfinite(losses))
     assert all(result == results[0] for result in results[1:])
     cpu = g.plan(wide_classes(), optimizer=g.optim.Momentum(1e-2), precision=precision)
     twin = Program(cpu, SEED)
     expected = [twin.step(fed(cpu, step))["loss"].item() for step in range(3)]
-    np.testing.assert_allclose(results[0][0], expected, rtol=2e-2)
+    np.testing.assert_allclose(losses, expected, rtol=2e-2)
