@@ -104,7 +104,7 @@ SIZES = {
     "unet": {"image": (8, 16, 24)},
 }
 
-BETWEEN = {"gpt2": (5, 11, 23), "bert": (5, 11, 23), "lstm": (1, 3, 5), "unet": (4, 12, 20)}
+BETWEEN = {"gpt2": (5, 23), "bert": (5, 23), "lstm": (1, 5), "unet": (4, 20)}
 """Sizes of feeds that are smaller than the family's."""
 
 PAD = {

@@ -65,9 +65,10 @@ def test_states_on_the_host_change_no_bit(case, kernels):
         assert stepped(program) == losses
 
 
-@pytest.mark.parametrize("budget", [{}, {"host_budget": "1MiB"}])
-def test_states_on_the_host_combine_with_a_budget(budget):
-    loss = mlp(layers=6, hidden=24, inputs=16, batch=64)
+@pytest.mark.parametrize(("batch", "budget"), [(64, {}), (32, {"host_budget": "1MiB"})])
+def test_states_on_the_host_combine_with_a_budget(batch, budget):
+    """The smaller batch fits only with copies of activations, beside the moments."""
+    loss = mlp(layers=4, hidden=24, inputs=16, batch=batch)
     optimizer = g.optim.AdamW(1e-2)
     plain = g.plan(loss, optimizer=optimizer)
     on_host = planned(loss, optimizer=optimizer)
@@ -75,6 +76,7 @@ def test_states_on_the_host_combine_with_a_budget(budget):
     plan = planned(loss, optimizer=optimizer, budget=most, **budget)
     assert plan.arena_bytes <= most < on_host.arena_bytes < plain.arena_bytes
     assert plan.host_bytes <= 2**20
+    assert (plan.host_bytes > plan.host_state_bytes) == bool(budget)
     assert plan.settings["host_states"] == "moments"
     first, second = Program(plain), Program(plan, poison=True)
     assert stepped(first) == stepped(second)
@@ -229,9 +231,9 @@ import numpy as np
 import graphc as g
 from graphc.models import mlp
 
-feeds = {"x": np.ones((256, 300), np.float32), "labels": np.zeros(256, np.int32)}
+feeds = {"x": np.ones((64, 240), np.float32), "labels": np.zeros(64, np.int32)}
 for kernels in ("native", "numpy"):
-    loss = mlp(layers=4, hidden=300, inputs=300, batch=256)
+    loss = mlp(layers=4, hidden=240, inputs=240, batch=64)
     options = {"optimizer": g.optim.AdamW(), "host_states": "moments", "kernels": kernels}
     program = g.compile(loss, **options)
     assert program.host_bytes > 2**20

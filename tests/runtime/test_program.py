@@ -65,7 +65,7 @@ import numpy as np
 import graphc as g
 from graphc.models import mlp
 
-batch, wide = 256, 300
+batch, wide = 64, 128
 feeds = {"x": np.ones((batch, wide), np.float32), "labels": np.zeros(batch, np.int32)}
 for kernels in ("native", "numpy"):
     for optimizer in (g.optim.SGD(), g.optim.Momentum(), g.optim.AdamW()):

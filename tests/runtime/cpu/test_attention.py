@@ -63,11 +63,18 @@ def results(feeds, options, **compiled):
     return {name: array.copy() for name, array in found.items()}
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+PAIRS = [
+    pytest.param(sizes, options, marks=[pytest.mark.slow] if (row + column) % 2 else [])
+    for row, sizes in enumerate(SIZES)
+    for column, options in enumerate(OPTIONS)
+]
+"""All pairs; the quick ones have each size and each option three times."""
+
+
+@pytest.mark.parametrize(("sizes", "options"), PAIRS)
 def test_float64_is_that_of_numpy(sizes, options):
-    own = dict(options)
-    feeds = operands(*sizes, own.pop("mask", None), own.pop("key_heads", 4))
+    own = dict(OPTIONS[options])
+    feeds = operands(*SIZES[sizes], own.pop("mask", None), own.pop("key_heads", 4))
     found, expected = (results(feeds, own, kernels=k, poison=True) for k in ("native", "numpy"))
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-10, atol=1e-12, err_msg=name)

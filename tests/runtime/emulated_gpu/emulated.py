@@ -30,7 +30,7 @@ GUARD = 4096
 GUARD_BYTE = 0xA5
 
 
-def emulate(monkeypatch, edit=lambda text: text):
+def emulate(monkeypatch, edit=None):
     """Run programs for a GPU on an emulated one."""
     monkeypatch.setattr(bind, "find_gpu", lambda number: H200)
     monkeypatch.setattr(bind, "CudaDevice", lambda *given: EmulatedDevice(edit=edit))
@@ -61,11 +61,11 @@ def may_run(item):
 class Kernels:
     """Kernels as C++, compiled when one of them runs: those of all programs loaded so far at once.
 
-    Programs that share kernels, or are compared in one test, so share one run of the compiler.
+    Devices that share kernels compile each once. `edit` may break the text of kernels.
     """
 
-    def __init__(self, edit=lambda text: text):
-        self.edit = edit
+    def __init__(self, edit=None):
+        self.edit = edit or (lambda text: text)
         self.waiting, self.libraries = {}, {}
 
     def add(self, kernels):
@@ -81,10 +81,13 @@ class Kernels:
 
 
 class EmulatedDevice:
-    """Implements `graphc.runtime.gpu.accelerator.Accelerator`; devices may share their kernels."""
+    """Implements `graphc.runtime.gpu.accelerator.Accelerator`."""
 
-    def __init__(self, seed=0, edit=lambda text: text, kernels=None):
-        self.kernels = Kernels(edit) if kernels is None else kernels
+    shared = None
+    """Kernels that all devices share whose text is not edited; None: each has its own."""
+
+    def __init__(self, seed=0, edit=None):
+        self.kernels = self.shared if self.shared and edit is None else Kernels(edit)
         self.products, self.bound = StandIn(), {}
         self.declines = lambda gemm: False
         self.communicator, self.communication_bytes = None, 0

@@ -3,7 +3,7 @@
 import functools
 
 import numpy as np
-from runtime.emulated_gpu.emulated import EmulatedDevice, Kernels
+from runtime.emulated_gpu.emulated import EmulatedDevice
 
 import graphc as g
 from graphc.allocation.streams import on_streams
@@ -126,10 +126,10 @@ def remapped():
     return g.softmax_cross_entropy(g.mean(h, (2, 3)), t)
 
 
-def on_gpu(plan, seed=0, streams=None, kernels=None, **options):
+def on_gpu(plan, seed=0, streams=None, **options):
     """A program of a plan on an emulated GPU, and that GPU; with `streams` the nodes are spread
     over so many, whatever the plan says."""
-    device = EmulatedDevice(seed, kernels=kernels)
+    device = EmulatedDevice(seed)
     if streams is not None:
         plan = on_streams(plan, CostModel.of(plan), streams)
     return Program(plan, SEED, backend=GpuBackend(plan, device, **options)), device
@@ -166,6 +166,5 @@ def stepped(program, steps=3):
 
 def trained_each(plans, steps=3, **options):
     """Losses and states of each plan after some steps; kernels of all are compiled together."""
-    kernels = Kernels()
-    programs = [on_gpu(plan, kernels=kernels, **options)[0] for plan in plans]
+    programs = [on_gpu(plan, **options)[0] for plan in plans]
     return [stepped(program, steps) for program in programs]

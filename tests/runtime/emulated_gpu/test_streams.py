@@ -25,7 +25,7 @@ def test_streams_change_no_bit(network, allocate):
     """Whatever order the streams run in."""
     plan = plan_of(network, allocate=allocate)
     expected = trained(plan)[:2]
-    for seed in range(4):
+    for seed in range(2):
         *found, device = trained(plan, seed=seed, streams=3)
         assert tuple(found) == expected
         assert device.counts["captures"] == 1
@@ -55,7 +55,7 @@ def test_planned_streams_change_no_bit(network, bytes_more):
         used = {slot.stream for slot in plan.streams.slots.values()}
         # Of the two towers, in the bytes of one stream, no more than two nodes meet.
         assert len(used) == min(streams, 2 if network is TOWERS and not bytes_more else streams)
-        for seed in range(3):
+        for seed in range(2):
             *found, device = trained(plan, seed=seed)
             assert tuple(found) == expected
             assert device.counts["captures"] == 1

@@ -150,7 +150,7 @@ def killed(phase, victim, time, path):
         assert sorted(load_file(path)) == ["bias", "weight"]
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", ["a collective", "saving"])
 def test_a_process_that_is_killed_ends_the_others_and_tears_no_file(phase, tmp_path):
     killed(phase, 1, 7, tmp_path / "states.safetensors")
 
@@ -162,7 +162,7 @@ def test_either_process_may_be_killed_at_any_time(phase, time, tmp_path):
     killed(phase, time % 2, time, tmp_path / "states.safetensors")
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_process_that_hangs_is_waited_for_so_long(victim, tmp_path):
     script = SCRIPT.replace("SIGKILL", "SIGSTOP") + PHASES["a collective"] + STEPS
     found = run(2, "-c", script, str(tmp_path / "none"), str(victim), "7", "2")
