@@ -46,8 +46,21 @@ def bits(program):
     return {name: array.tobytes() for name, array in program.states.items()}
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("case", CASES)
+QUICK_IN_NUMPY = ("momentum", "muon", "loss scale", "clip", "accumulate")
+
+
+@pytest.mark.parametrize(
+    ("case", "kernels"),
+    [
+        pytest.param(
+            case,
+            kernels,
+            marks=[pytest.mark.slow] if kernels == "numpy" and case not in QUICK_IN_NUMPY else [],
+        )
+        for case in CASES
+        for kernels in KERNELS
+    ],
+)
 def test_states_on_the_host_change_no_bit(case, kernels):
     plain = Program(g.plan(network(), kernels=kernels, **CASES[case]), seed=2)
     losses = stepped(plain)

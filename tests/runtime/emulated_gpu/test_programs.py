@@ -101,7 +101,8 @@ CASES = {
 
 SLOW = (
     "resnet, accumulated", "resnet, recomputed", "mobilenet, momentum", "unet, adam",
-    "mlp, accumulated", "gpt2, bf16", "gpt2, clipped, recomputed",
+    "mlp, accumulated", "mlp of the zoo, adam", "gpt2, bf16", "gpt2, clipped, recomputed",
+    "gpt2, fused attention", "gpt2, fused attention with dropout, bf16",
 )  # fmt: skip
 
 
