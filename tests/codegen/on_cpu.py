@@ -11,7 +11,7 @@ from codegen import compiled
 
 from graphc.codegen.lowering import calls_of
 from graphc.codegen.node_calls import Gemm, NodeCalls, Scratch
-from graphc.codegen.text.kernel import Kernel, module_text
+from graphc.codegen.text.kernel import Kernel, module_text, prelude
 from graphc.codegen.text.operands import Place
 from graphc.ir.graph import Node, Value
 from graphc.runtime.gpu.products import Products
@@ -31,9 +31,11 @@ class Library:
     ) -> None:
         kernels = list(kernels)
         exports = "\n".join(f"EXPORT({name})" for name in sorted({k.name for k in kernels}))
-        parts = (HERE / "shim.h").read_text(), edit(module_text(kernels))
-        text = "\n".join([*parts, (HERE / "shim_tail.h").read_text(), exports])
-        self.functions = compiled.load(text, *FLAGS, *flags)
+        header, text = (HERE / "shim.h").read_text(), edit(module_text(kernels))
+        if text.startswith(prelude()):
+            header, text = f"{header}\n{prelude()}", text.removeprefix(prelude())
+        text = "\n".join([text, (HERE / "shim_tail.h").read_text(), exports])
+        self.functions = compiled.load(text, *FLAGS, *flags, header=header)
 
     def run(
         self,
