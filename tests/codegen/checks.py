@@ -1,13 +1,13 @@
 """What the results of generated kernels are held to."""
 
+import loops
 import ml_dtypes
 import numpy as np
 import pytest
-from codegen.on_cpu import Library, generated, kernels_in, surroundings
+from codegen.on_cpu import Library, edited, generated, kernels_in, surroundings
 from ops.test_strides import run as run_numpy
 
 import graphc as g
-from graphc.codegen.text.kernel import module_text
 from graphc.ir.builder import apply
 
 
@@ -72,12 +72,20 @@ def check(case, arrays, found, library, cublas=None):
     return results
 
 
-def check_that_it_is_found(case, right, wrong):
-    """`check` fails for kernels that have another text in the place of a right one."""
-    arrays = case.arrays()
-    found = generated(case.node, arrays)
-    kernels = kernels_in([found])
-    assert right in module_text(kernels)
-    broken = Library(kernels, lambda text: text.replace(right, wrong))
-    with pytest.raises(AssertionError):
-        check(case, arrays, found, broken)
+def check_that_they_are_found(breaks):
+    """`check` fails for kernels that have another text in the place of a right one.
+
+    `breaks` maps a name to a case, the right text and a wrong one. One library has all kernels.
+    """
+    broken = {}
+    for number, (name, (case, right, wrong)) in enumerate(breaks.items()):
+        with loops.case(name):
+            arrays = case.arrays()
+            found = generated(case.node, arrays)
+            assert any(right in kernel.text for kernel in found.kernels)
+            other = edited(found, lambda text, r=right, w=wrong: text.replace(r, w), f"{number}")
+            broken[name] = case, arrays, other
+    library = Library(kernels_in([found for _, _, found in broken.values()]))
+    for name, given in broken.items():
+        with loops.case(name), pytest.raises(AssertionError):
+            check(*given, library)

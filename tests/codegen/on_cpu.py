@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from graphc.ir.graph import Node, Value
 from graphc.runtime.gpu.products import Products
 
 HERE = Path(__file__).parent
-FLAGS = ("-O1", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-w")
+FLAGS = ("-Og", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-w")
 
 
 class Library:
@@ -103,3 +104,19 @@ def generated(node: Node, arrays: Mapping[Value, np.ndarray]) -> NodeCalls:
 
 def kernels_in(found: Sequence[NodeCalls]) -> list[Kernel]:
     return [kernel for each in found for kernel in each.kernels]
+
+
+def edited(found: NodeCalls, change: Callable[[str], str], suffix: str) -> NodeCalls:
+    """Return the calls with changed texts of their kernels, which get names of their own."""
+
+    def other(kernel: Kernel) -> Kernel:
+        name = f"{kernel.name}_{suffix}"
+        return Kernel(name, change(kernel.text).replace(kernel.name, name))
+
+    return replace(
+        found,
+        calls=tuple(
+            call if isinstance(call, Gemm) else replace(call, kernel=other(call.kernel))
+            for call in found.calls
+        ),
+    )

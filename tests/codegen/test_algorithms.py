@@ -8,6 +8,7 @@ import itertools
 import json
 from dataclasses import replace
 
+import loops
 import numpy as np
 import pytest
 from codegen.fake_cublas import StandIn
@@ -174,11 +175,8 @@ def test_a_record_of_another_version_is_refused():
         StandIn({"cublaslt": "12.1.3", "algorithms": {}})
 
 
-@pytest.mark.parametrize("flags", list(itertools.product((False, True), repeat=2)))
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
-def test_the_kernel_of_a_product(flags, dtype, batch):
-    """Any leading dimension, and a running sum; in float64 what NumPy computes."""
+def product_case(flags, dtype, batch):
+    """A product that adds to a running sum, any leading dimensions, and what NumPy computes."""
     rng = np.random.default_rng(6)
     a = normal(rng, (*batch, *((5, 3) if flags[0] else (3, 5))), dtype)
     b = normal(rng, (*batch, *((7, 5) if flags[1] else (5, 7))), dtype)
@@ -188,13 +186,23 @@ def test_the_kernel_of_a_product(flags, dtype, batch):
     node, arrays = node_of(Matmul, [apart(x, x.ndim - 1) for x in (a, b)], MatmulAttributes(*flags))
     arrays[node.output] = apart(np.ones_like(arrays[node.output]), a.ndim - 1)
     calls = [replace(c, alpha=0.5, beta=1.0) for c in gemms(node, places_of(arrays))]
-    launches = [product_kernel(call) for call in calls]
-    library = Library([launch.kernel for launch in launches])
-    library.run(NodeCalls(tuple(launches)), arrays, descending=True)
-    tolerance = 2 * TOLERANCE[dtype]
-    np.testing.assert_allclose(
-        arrays[node.output].astype(np.float64), left @ right / 2 + 1, tolerance, tolerance
-    )
+    launches = tuple(product_kernel(call) for call in calls)
+    return node, arrays, launches, left @ right / 2 + 1
+
+
+def test_the_kernel_of_a_product():
+    """Any leading dimension, and a running sum; in float64 what NumPy computes."""
+    flags = itertools.product((False, True), repeat=2)
+    dtypes = ("float64", "float32", "float16", "bfloat16")
+    names = list(itertools.product(flags, dtypes, ((), (3,), (2, 3))))
+    cases = [product_case(*name) for name in names]
+    library = Library([launch.kernel for _, _, launches, _ in cases for launch in launches])
+    for name, (node, arrays, launches, expected) in zip(names, cases, strict=True):
+        with loops.case(name):
+            library.run(NodeCalls(launches), arrays, descending=True)
+            tolerance = 2 * TOLERANCE[name[1]]
+            result = arrays[node.output].astype(np.float64)
+            np.testing.assert_allclose(result, expected, tolerance, tolerance)
 
 
 def test_the_kernel_has_no_epilogues():

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from codegen.cases import all_cases
-from codegen.checks import check_that_it_is_found
+from codegen.checks import check_that_they_are_found
 from codegen.on_cpu import Library, aligned, generated
 from runtime.forked import in_child
 
@@ -31,13 +31,15 @@ BROKEN_ATTENTION = {
 }
 
 
-@pytest.mark.parametrize(("op", "right", "wrong"), BROKEN_ATTENTION.values(), ids=BROKEN_ATTENTION)
-def test_broken_attention_is_found(op, right, wrong):
-    case = next(
-        c for c in CASES
-        if c.node.op.name == op and " long " in c.name and "causal float32 dense" in c.name
-    )  # fmt: skip
-    check_that_it_is_found(case, right, wrong)
+def first_case(start, words):
+    return next(c for c in CASES if c.name.startswith(start) and words in c.name)
+
+
+def test_broken_attention_is_found():
+    check_that_they_are_found({
+        name: (first_case(f"{op} long ", "causal float32 dense"), right, wrong)
+        for name, (op, right, wrong) in BROKEN_ATTENTION.items()
+    })  # fmt: skip
 
 
 BROKEN_ON_TENSOR_CORES = {
@@ -79,13 +81,11 @@ BROKEN_ON_TENSOR_CORES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("op", "right", "wrong"), BROKEN_ON_TENSOR_CORES.values(), ids=BROKEN_ON_TENSOR_CORES
-)
-def test_broken_attention_on_tensor_cores_is_found(op, right, wrong):
-    name = f"{op} long (1, 1, 130, "
-    case = next(c for c in CASES if c.name.startswith(name) and "bfloat16 dense" in c.name)
-    check_that_it_is_found(case, right, wrong)
+def test_broken_attention_on_tensor_cores_is_found():
+    check_that_they_are_found({
+        name: (first_case(f"{op} long (1, 1, 130, ", "bfloat16 dense"), right, wrong)
+        for name, (op, right, wrong) in BROKEN_ON_TENSOR_CORES.items()
+    })  # fmt: skip
 
 
 BROKEN_DROPOUT = {
@@ -107,24 +107,21 @@ BLOCKS, SINGLE = 152, 91
 """Numbers of columns whose dropout is drawn in blocks of four, and one at a time."""
 
 
-def check_that_wrong_dropout_is_found(op, right, wrong, columns):
+def dropout_break(op, right, wrong, columns):
+    """Return a case with so many columns, the right text, and a wrong one."""
     case = next(
         c for c in CASES
         if c.node.op.name == op and "bfloat16 dense" in c.name and " long " in c.name
         and c.node.named_inputs()["k"].shape[2] == columns
     )  # fmt: skip
-    check_that_it_is_found(case, *(t.replace("{columns}", f"{columns}") for t in (right, wrong)))
+    return case, *(t.replace("{columns}", f"{columns}") for t in (right, wrong))
 
 
-@pytest.mark.parametrize("columns", [BLOCKS, SINGLE])
-@pytest.mark.parametrize(("op", "right", "wrong"), BROKEN_DROPOUT.values(), ids=BROKEN_DROPOUT)
-def test_broken_dropout_is_found(op, right, wrong, columns):
-    check_that_wrong_dropout_is_found(op, right, wrong, columns)
-
-
-def test_broken_dropout_of_single_weights_is_found():
-    right, wrong = "<< (j * 4u + e)", "<< (j * 4u + (e ^ 1u))"
-    check_that_wrong_dropout_is_found("dropped_attention", right, wrong, SINGLE)
+def test_broken_dropout_is_found():
+    check_that_they_are_found({
+        f"{name}, {columns} columns": dropout_break(*each, columns)
+        for name, each in BROKEN_DROPOUT.items() for columns in (BLOCKS, SINGLE)
+    })  # fmt: skip
 
 
 BROKEN_BLOCKS = {
@@ -141,15 +138,19 @@ BROKEN_BLOCKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "right", "wrong"), BROKEN_BLOCKS.values(), ids=BROKEN_BLOCKS)
-def test_broken_blocks_of_dropout_are_found(op, right, wrong):
-    check_that_wrong_dropout_is_found(op, right, wrong, BLOCKS)
+BROKEN_SINGLES = {
+    "another bit": ("dropped_attention", "<< (j * 4u + e)", "<< (j * 4u + (e ^ 1u))"),
+}
 
 
-def test_dropout_of_another_head_is_found():
+def test_broken_blocks_and_single_weights_of_dropout_are_found():
     name = "dropped_attention long (1, 2, 70, 16) bfloat16 dense"
     case = next(c for c in CASES if c.name == name)
-    check_that_it_is_found(case, "2ull + query_head", "2ull + 0u * query_head")
+    check_that_they_are_found(
+        {name: dropout_break(*each, BLOCKS) for name, each in BROKEN_BLOCKS.items()}
+        | {name: dropout_break(*each, SINGLE) for name, each in BROKEN_SINGLES.items()}
+        | {"another head": (case, "2ull + query_head", "2ull + 0u * query_head")}
+    )
 
 
 def before_a_guard(array):

@@ -1,7 +1,9 @@
 """GPU kernels for 8-bit operands as C++, bit for bit against NumPy's, and their products."""
 
+import itertools
 from dataclasses import replace
 
+import loops
 import ml_dtypes
 import numpy as np
 import pytest
@@ -53,37 +55,43 @@ def storing(op, name, x, factor):
     return node, arrays | {v: aligned(np.zeros(v.shape, v.type.dtype.numpy)) for v in node.outputs}
 
 
-def check_bits(node, arrays, cublas=None):
-    """The node's kernels, with threads in both orders, against NumPy's."""
-    found = calls_of(node, places_of(arrays))
-    library = Library(kernels_in([found]))
-    copies = {value: array.copy() for value, array in arrays.items()}
-    expected = run(node, copies)
-    for descending in (False, True):
-        for value in node.outputs:
-            arrays[value].view(np.uint8)[...] = 0x55
-        library.run(found, arrays, descending, cublas)
-        for value, wanted in zip(node.outputs, expected, strict=True):
-            np.testing.assert_array_equal(
-                arrays[value].astype(np.float32), wanted.astype(np.float32)
-            )
+def check_bits(cases):
+    """Compare kernels of nodes, with threads in both orders, with NumPy's, bit for bit."""
+    calls = {name: calls_of(node, places_of(arrays)) for name, (node, arrays) in cases.items()}
+    library = Library(kernels_in(list(calls.values())))
+    for name, (node, arrays) in cases.items():
+        copies = {value: array.copy() for value, array in arrays.items()}
+        expected = run(node, copies)
+        for descending in (False, True):
+            with loops.case(f"{name}, {descending=}"):
+                for value in node.outputs:
+                    arrays[value].view(np.uint8)[...] = 0x55
+                library.run(calls[name], arrays, descending)
+                for value, wanted in zip(node.outputs, expected, strict=True):
+                    np.testing.assert_array_equal(
+                        arrays[value].astype(np.float32), wanted.astype(np.float32)
+                    )
 
 
-@both_formats
-@pytest.mark.parametrize("op", STORES)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("shape", [(16, 16), (TILE, TILE), (TILE + 32, 2 * TILE + 48)])
-def test_kernels_store_the_same_bits(op, name, dtype, shape):
+def test_kernels_store_the_same_bits():
     rng = np.random.default_rng(5)
-    x = aligned((3 * rng.standard_normal(shape)).astype(as_dtype(dtype).numpy))
-    check_bits(*storing(op, name, x, 1.3))
+    shapes = (16, 16), (TILE, TILE), (TILE + 32, 2 * TILE + 48)
+    cases = {}
+    for op, name, dtype, shape in itertools.product(
+        STORES, FORMATS, ("float32", "bfloat16"), shapes
+    ):
+        x = aligned((3 * rng.standard_normal(shape)).astype(as_dtype(dtype).numpy))
+        cases[f"{op.__name__} {name} {dtype} {shape}"] = storing(op, name, x, 1.3)
+    check_bits(cases)
 
 
-@both_formats
-def test_every_rounding_and_nan(name):
-    x = matrix_of(sweep(name))
-    x[-1, -1] = np.nan
-    check_bits(*storing(QuantizeBoth, name, aligned(x), 1.0))
+def test_every_rounding_and_nan():
+    cases = {}
+    for name in FORMATS:
+        x = matrix_of(sweep(name))
+        x[-1, -1] = np.nan
+        cases[name] = storing(QuantizeBoth, name, aligned(x), 1.0)
+    check_bits(cases)
 
 
 def test_an_operand_that_is_not_aligned():
@@ -91,7 +99,7 @@ def test_an_operand_that_is_not_aligned():
     whole = aligned(np.arange(16 * 32 + 1, dtype=np.float32))
     x = whole[1:].reshape(16, 32)
     assert x.ctypes.data % 16 == 4
-    check_bits(*storing(QuantizeBoth, "float8_e4m3", x, 1.0))
+    check_bits({"behind one element": storing(QuantizeBoth, "float8_e4m3", x, 1.0)})
 
 
 @both_formats

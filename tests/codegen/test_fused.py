@@ -1,5 +1,6 @@
 """Kernels of groups give the bits of the members' own kernels, and lie over what they may."""
 
+import loops
 import numpy as np
 import pytest
 from codegen.checks import ARCHITECTURES
@@ -43,28 +44,48 @@ NETWORKS = [
 ]  # fmt: skip
 
 
-def run(graph, feeds):
-    """The outputs, by generated kernels on arrays of their own, as bytes."""
+def prepared(graph, feeds):
+    """Arrays of all values of a graph, and the calls of its nodes."""
     arrays = {value: aligned(feeds[value.name]) for value in graph.states}
     for node in graph.nodes:
         for value in node.outputs:
             arrays[value] = aligned(np.full(value.shape, 77, value.type.dtype.numpy))
-    found = [generated(node, {v: arrays[v] for v in (*node.inputs, *node.outputs)})
-             for node in graph.nodes]  # fmt: skip
-    library = Library(kernels_in(found))
-    for node, each in zip(graph.nodes, found, strict=True):
-        library.run(each, {v: arrays[v] for v in (*node.inputs, *node.outputs)})
+    return arrays, [generated(node, of_node(node, arrays)) for node in graph.nodes]
+
+
+def of_node(node, arrays):
+    return {v: arrays[v] for v in (*node.inputs, *node.outputs)}
+
+
+def run_by(library, graph, arrays, calls):
+    """Return the outputs as bytes."""
+    for node, each in zip(graph.nodes, calls, strict=True):
+        library.run(each, of_node(node, arrays))
     return {name: arrays[value].tobytes() for name, value in graph.outputs.items()}
 
 
-@pytest.mark.parametrize(("make", "dtype"), NETWORKS)
-def test_a_group_gives_the_bits_of_its_members(make, dtype):
-    graph = trace(make(dtype))
-    rng = np.random.default_rng(4)
-    feeds = {s.name: rng.normal(size=s.shape).astype(s.type.dtype.numpy) for s in graph.states}
-    found = fuse(graph)
-    assert [node.op.name for node in found.nodes] == ["fused"]
-    assert run(found, feeds) == run(graph, feeds)
+def run(graph, feeds):
+    """The outputs, by generated kernels on arrays of their own, as bytes."""
+    arrays, calls = prepared(graph, feeds)
+    return run_by(Library(kernels_in(calls)), graph, arrays, calls)
+
+
+def test_a_group_gives_the_bits_of_its_members():
+    pairs = {}
+    for make, dtype in NETWORKS:
+        graph = trace(make(dtype))
+        rng = np.random.default_rng(4)
+        feeds = {s.name: rng.normal(size=s.shape).astype(s.type.dtype.numpy) for s in graph.states}
+        found = fuse(graph)
+        assert [node.op.name for node in found.nodes] == ["fused"]
+        both = [(each, *prepared(each, feeds)) for each in (found, graph)]
+        pairs[f"{make.__name__} {dtype}"] = both
+    library = Library(
+        kernels_in([c for both in pairs.values() for *_, calls in both for c in calls])
+    )
+    for name, (group, members) in pairs.items():
+        with loops.case(name):
+            assert run_by(library, *group) == run_by(library, *members)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -6,7 +6,7 @@ import loops
 import numpy as np
 import pytest
 from codegen.cases import H200, all_cases, by_op
-from codegen.checks import check, check_that_it_is_found
+from codegen.checks import check, check_that_they_are_found
 from codegen.on_cpu import Library, channels_last, generated, kernels_in
 
 import graphc as g
@@ -94,12 +94,14 @@ RESAMPLING = {
 }
 
 
-@pytest.mark.parametrize(("op", "right", "wrong"), RESAMPLING.values(), ids=RESAMPLING)
-def test_broken_resampling_is_found(op, right, wrong):
-    case = next(
-        c for c in CASES.values() if c.name.startswith(op + " long") and "float32 dense" in c.name
+def test_broken_resampling_is_found():
+    cases = {
+        op: next(c for n, c in CASES.items() if n.startswith(op + " long") and "float32 dense" in n)
+        for op, _, _ in RESAMPLING.values()
+    }
+    check_that_they_are_found(
+        {name: (cases[op], right, wrong) for name, (op, right, wrong) in RESAMPLING.items()}
     )
-    check_that_it_is_found(case, right, wrong)
 
 
 @pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])

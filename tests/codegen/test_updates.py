@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import loops
 import numpy as np
 import pytest
 from codegen.cases import drawn, in_dtype
@@ -66,15 +67,23 @@ def copied(arrays):
     return {value: copies[id(array)] for value, array in arrays.items()}
 
 
-def run_both(nodes, arrays, edit=lambda text: text):
-    """Bytes after one launch a node, and after one launch for all, in both orders of threads."""
+def calls_of_both(nodes, arrays):
+    """The calls of one launch a node, and those of one launch for all."""
     single = [generated(node, arrays) for node in nodes]
-    together = NodeCalls((grouped(nodes, places_of(arrays)),))
-    library = Library(kernels_in([*single, together]), edit)
+    return single, [NodeCalls((grouped(nodes, places_of(arrays)),))]
+
+
+def run_both(nodes, arrays, edit=lambda text: text):
+    both = calls_of_both(nodes, arrays)
+    return results_of(Library(kernels_in([*both[0], *both[1]]), edit), both, arrays)
+
+
+def results_of(library, both, arrays):
+    """Bytes after one launch a node, and after one launch for all, in both orders of threads."""
     before = {id(a): surroundings(a).copy() for a in arrays.values()}
     results = []
     for descending in (False, True):
-        for runs in (single, [together]):
+        for runs in both:
             for array in arrays.values():
                 surroundings(array)[...] = before[id(array)]
             for found in runs:
@@ -99,14 +108,21 @@ def check_equal(results):
         pytest.param("float64", 0, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("sample", ROWS, ids=lambda sample: sample.name)
-def test_one_launch_gives_the_same_bits(sample, dtype, skip):
-    nodes, arrays = updates_like(sample, dtype, SHAPES if dtype == "float32" else SHAPES[:5], skip)
-    assert list(groups(nodes, places_of(arrays))) == [tuple(nodes)]
-    results = run_both(nodes, arrays)
-    check_equal(results)
-    changed = {v: a for v, a in arrays.items() if v.node is not None}
-    assert any((a != 77).any() for a in changed.values())
+def test_one_launch_gives_the_same_bits(dtype, skip):
+    cases = {}
+    for sample in ROWS:
+        nodes, arrays = updates_like(
+            sample, dtype, SHAPES if dtype == "float32" else SHAPES[:5], skip
+        )
+        assert list(groups(nodes, places_of(arrays))) == [tuple(nodes)]
+        cases[sample.name] = calls_of_both(nodes, arrays), arrays
+    calls = [call for both, _ in cases.values() for each in both for call in each]
+    library = Library(kernels_in(calls))
+    for name, (both, arrays) in cases.items():
+        with loops.case(name):
+            check_equal(results_of(library, both, arrays))
+            changed = {v: a for v, a in arrays.items() if v.node is not None}
+            assert any((a != 77).any() for a in changed.values())
 
 
 def test_a_wrong_table_is_found():
