@@ -1,11 +1,12 @@
 """Kernels of fused reductions give the bits of the separate kernels, in the order of memory."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import loops
 import numpy as np
 import pytest
-from codegen.checks import ARCHITECTURES, DTYPES, by_night
-from codegen.on_cpu import Library, aligned, channels_last, generated, kernels_in
+from codegen.checks import ARCHITECTURES, DTYPES
+from codegen.on_cpu import Library, aligned, channels_last, edited, generated, kernels_in
 from passes.fusion.graphs import fuse, fuse_reductions
 
 import graphc as g
@@ -97,12 +98,8 @@ NETWORKS = [
 ]  # fmt: skip
 
 
-def parameters_of(networks):
-    return [
-        pytest.param(make, dtype, id=f"{make.__name__} {dtype}", marks=by_night(dtype))
-        for make, dtype in networks
-    ]
-
+QUICK, SLOW = ("float32", "bfloat16"), ("float64", "float16")
+"""Dtypes of quick tests, and those that show the same."""
 
 MAPS = [(make, dtype) for make, dtype in NETWORKS if make in (maps, pooled)]
 BEHIND = [(make, dtype) for make, dtype in NETWORKS if make in (scaled, root_in_parts, bias)]
@@ -132,57 +129,124 @@ def laid(array, last):
     return channels_last(array) if last and array.ndim == 4 else aligned(array)
 
 
-def run(nodes, feeds, last=False, edit=lambda text: text):
-    """The last node's output by generated kernels; `last` lays maps with their channels last."""
+@dataclass(frozen=True)
+class Run:
+    """Nodes with the arrays of their values, and their calls."""
+
+    nodes: list
+    arrays: dict
+    calls: list
+
+    def result(self, library):
+        """The last node's output by kernels of a library."""
+        for each, node in zip(self.calls, self.nodes, strict=True):
+            library.run(each, of_node(node, self.arrays))
+        return self.arrays[self.nodes[-1].output]
+
+
+def of_node(node, arrays):
+    return {v: arrays[v] for v in (*node.inputs, *node.outputs)}
+
+
+def prepared(nodes, feeds, last=False):
+    """Return a run of nodes on these feeds; `last` lays maps with their channels last."""
     arrays = {value: laid(array, last) for value, array in feeds.items()}
     for node in nodes:
         for value in node.outputs:
             arrays[value] = laid(np.full(value.shape, 77, value.type.dtype.numpy), last)
-    own = [{v: arrays[v] for v in (*node.inputs, *node.outputs)} for node in nodes]
-    found = [generated(node, each) for node, each in zip(nodes, own, strict=True)]
-    library = Library(kernels_in(found), edit)
-    for each, its in zip(found, own, strict=True):
-        library.run(each, its)
-    return arrays[nodes[-1].output]
+    return Run(nodes, arrays, [generated(node, of_node(node, arrays)) for node in nodes])
 
 
-@pytest.mark.parametrize(("make", "dtype"), parameters_of(NETWORKS))
-def test_the_bits_are_those_of_separate_kernels(make, dtype):
-    graph = trace({"y": make(dtype)})
+def library_of(runs, edit=lambda text: text):
+    return Library(kernels_in([calls for run in runs for calls in run.calls]), edit)
+
+
+def run(nodes, feeds, last=False, edit=lambda text: text):
+    """The last node's output by generated kernels of a library of their own."""
+    given = prepared(nodes, feeds, last)
+    return given.result(library_of([given], edit))
+
+
+quick_and_slow = pytest.mark.parametrize(
+    "dtypes", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["quick", "slow"]
+)
+
+
+def check_bits(networks, make_runs):
+    """Compare the bits of the runs of each network; one library has the kernels of all.
+
+    `make_runs` returns runs whose results have equal bits.
+    """
+    cases = {f"{make.__name__} {dtype}": make_runs(make, dtype) for make, dtype in networks}
+    library = library_of([run for runs in cases.values() for run in runs])
+    for name, runs in cases.items():
+        with loops.case(name):
+            wanted, *others = (run.result(library).tobytes() for run in runs)
+            for other in others:
+                assert other == wanted
+
+
+def of_dtypes(networks, dtypes):
+    return [(make, dtype) for make, dtype in networks if dtype in dtypes]
+
+
+@quick_and_slow
+def test_the_bits_are_those_of_separate_kernels(dtypes):
+    def runs(make, dtype):
+        graph = trace({"y": make(dtype)})
+        feeds = feeds_of(graph)
+        return prepared(graph.nodes, feeds), prepared([fused(graph)], feeds)
+
+    check_bits(of_dtypes(NETWORKS, dtypes), runs)
+
+
+@quick_and_slow
+def test_sums_follow_the_memory_of_maps(dtypes):
+    """The order is what counts, whatever the layout of the operands."""
+
+    def runs(make, dtype):
+        graph = trace({"y": make(dtype)})
+        feeds, by_order = feeds_of(graph), fused(graph, last=True)
+        return (
+            prepared(graph.nodes, feeds, last=True),
+            prepared([by_order], feeds, last=True),
+            prepared([by_order], feeds),
+        )
+
+    check_bits(of_dtypes(MAPS, dtypes), runs)
+
+
+@pytest.mark.parametrize("dtype", [pytest.param("float64", marks=pytest.mark.slow), "float32"])
+def test_another_order_of_a_sum_has_other_bits(dtype):
+    graph = trace({"y": maps(dtype)})
     feeds = feeds_of(graph)
-    wanted = run(graph.nodes, feeds)
-    assert run([fused(graph)], feeds).tobytes() == wanted.tobytes()
+    results = [run([fused(graph, last)], feeds, last=True).tobytes() for last in (False, True)]
+    assert results[0] != results[1]
 
 
-@pytest.mark.parametrize(("make", "dtype"), parameters_of(MAPS))
-def test_sums_follow_the_memory_of_maps(make, dtype):
-    graph = trace({"y": make(dtype)})
-    feeds = feeds_of(graph)
-    wanted = run(graph.nodes, feeds, last=True).tobytes()
-    by_order = fused(graph, last=True)
-    assert run([by_order], feeds, last=True).tobytes() == wanted
-    # the order is what counts, however the operands lie
-    assert run([by_order], feeds).tobytes() == wanted
-    if make is maps and dtype in ("float64", "float32"):
-        assert run([fused(graph)], feeds, last=True).tobytes() != wanted
-
-
-@pytest.mark.parametrize(("make", "dtype"), parameters_of(BEHIND))
-def test_ops_after_a_reduction_read_its_rounded_result(make, dtype):
-    graph = trace({"y": make(dtype)})
-    feeds, node = feeds_of(graph), fused(graph)
-    assert node.attributes.after != ()
+@quick_and_slow
+def test_ops_after_a_reduction_read_its_rounded_result(dtypes):
     for last in (False, True):
-        wanted = run(graph.nodes, feeds, last).tobytes()
-        assert run([node], feeds, last).tobytes() == wanted
-    if make is bias:
 
-        def edit(text):
-            assert "result_value = widen(result_narrow);" in text
-            return text.replace("= widen(result_narrow);", "= total_value;")
+        def runs(make, dtype, last=last):
+            graph = trace({"y": make(dtype)})
+            feeds, node = feeds_of(graph), fused(graph)
+            assert node.attributes.after != ()
+            return prepared(graph.nodes, feeds, last), prepared([node], feeds, last)
 
-        wanted = run([node], feeds).tobytes()
-        assert run([node], feeds, edit=edit).tobytes() != wanted
+        check_bits(of_dtypes(BEHIND, dtypes), runs)
+
+
+@pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.slow), "bfloat16"])
+def test_a_result_that_is_not_rounded_is_found(dtype):
+    graph = trace({"y": bias(dtype)})
+    feeds, node = feeds_of(graph), fused(graph)
+
+    def edit(text):
+        assert "result_value = widen(result_narrow);" in text
+        return text.replace("= widen(result_narrow);", "= total_value;")
+
+    assert run([node], feeds, edit=edit).tobytes() != run([node], feeds).tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -211,21 +275,27 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize(("right", "wrong"), BREAKS.values(), ids=BREAKS)
-def test_a_broken_kernel_is_found(right, wrong):
+def test_broken_kernels_are_found():
     a, b = parameters((3, 9002), "bfloat16")
     graph = trace({"y": g.sum(g.cast(a * b * a, "float32"), 1)})
-    feeds, node = feeds_of(graph), fused(graph)
-    wanted = run(graph.nodes, feeds).tobytes()
-    assert run([node], feeds).tobytes() == wanted
-    texts = []
-
-    def edit(text):
-        texts.append(text)
-        return text.replace(right, wrong)
-
-    assert run([node], feeds, edit=edit).tobytes() != wanted
-    assert right in texts[0]
+    feeds = feeds_of(graph)
+    separate, right_run = prepared(graph.nodes, feeds), prepared([fused(graph)], feeds)
+    broken = {}
+    for number, (name, (right, wrong)) in enumerate(BREAKS.items()):
+        with loops.case(name):
+            each = prepared([fused(graph)], feeds)
+            assert any(right in kernel.text for kernel in kernels_in(each.calls))
+            calls = [
+                edited(found, lambda text, r=right, w=wrong: text.replace(r, w), f"{number}")
+                for found in each.calls
+            ]
+            broken[name] = replace(each, calls=calls)
+    library = library_of([separate, right_run, *broken.values()])
+    wanted = separate.result(library).tobytes()
+    assert right_run.result(library).tobytes() == wanted
+    for name, each in broken.items():
+        with loops.case(name):
+            assert each.result(library).tobytes() != wanted
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

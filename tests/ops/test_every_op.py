@@ -1,5 +1,10 @@
-"""Properties of every op at once, on the rows of samples."""
+"""Checks of every op, on the rows of samples.
 
+The checks of a row share its results: its reference, both orders of its gradient, the values that
+its gradients read, its cost, and outputs that overwrite operands.
+"""
+
+import loops
 import numpy as np
 import pytest
 from ops.samples import SAMPLES, STATE_OPS
@@ -8,20 +13,10 @@ import graphc as g
 from graphc.ir.graph import Input, Value
 from graphc.ir.op import REGISTRY
 
-every_sample = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
-differentiable = pytest.mark.parametrize(
-    "sample", [s for s in SAMPLES if s.reads], ids=lambda sample: sample.name
-)
-
 first_rows = {sample.op: sample for sample in reversed(SAMPLES)}
-"""Op → its first row; tests of all others that take long are run at night."""
+"""Op → its first row; slow tests make the longest checks of all other rows."""
 
-
-def quick_if_first(samples):
-    return [
-        pytest.param(s, id=s.name, marks=() if first_rows[s.op] is s else pytest.mark.slow)
-        for s in samples
-    ]
+STRATEGIES = ("inplace", "sharing", "packed")
 
 
 def draw(rng, sample, shape, dtype):
@@ -37,8 +32,11 @@ def build(sample):
     rng = np.random.default_rng(7)
     inputs = [g.input(f"input{i}", shape, sample.dtype(i)) for i, shape in enumerate(sample.shapes)]
     feeds = {x.name: draw(rng, sample, x.shape, x.type.dtype.name) for x in inputs}
-    outputs = sample.build(*inputs)
-    return inputs, feeds, outputs if isinstance(outputs, tuple) else (outputs,)
+    return inputs, feeds, as_tuple(sample.build(*inputs))
+
+
+def as_tuple(each):
+    return each if isinstance(each, tuple) else (each,)
 
 
 def find_node(sample, outputs):
@@ -52,13 +50,55 @@ def test_every_op_has_a_row():
     assert {sample.op for sample in SAMPLES} | STATE_OPS == set(REGISTRY)
 
 
-@every_sample
-def test_forward_equals_the_reference(sample):
-    _, feeds, outputs = build(sample)
-    program = g.compile(outputs=outputs, training=True, poison=True)
-    results = list(program.step(feeds).values())
-    expected = sample.reference(*feeds.values())
-    expected = expected if isinstance(expected, tuple) else (expected,)
+def strategies_of(sample):
+    """Return strategies of allocation for the quick checks of a first row: they alternate."""
+    return ("inplace", ("sharing", "packed")[list(first_rows).index(sample.op) % 2])
+
+
+def is_first(sample):
+    return first_rows[sample.op] is sample
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
+def test_an_op(sample):
+    inputs, feeds, outputs = build(sample)
+    node = find_node(sample, outputs)
+    with loops.case("the cost counts the bytes"):
+        check_cost(node)
+    if sample.reads:
+        with loops.case("declared reads are the least"):
+            rules = node.op.gradients
+            assert {name: set(rule.reads) for name, rule in rules.items()} == sample.reads
+        with loops.case("every declared read is necessary"):
+            check_declared_reads(sample, feeds, node)
+        results = check_orders(sample, inputs, feeds, outputs, first=True, second=is_first(sample))
+    else:
+        program = g.compile(outputs=outputs, training=True, poison=True)
+        results = [list(program.step(feeds).values())]
+    for found in results:
+        with loops.case("the forward result equals the reference"):
+            check_forward(sample, feeds, outputs, found)
+    if is_first(sample):
+        check_overwriting(sample, strategies_of(sample))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
+def test_an_op_at_length(sample):
+    check_overwriting(sample, STRATEGIES)
+    if sample.reads and not is_first(sample):
+        check_orders(sample, *build(sample), first=False, second=True)
+
+
+def check_cost(node):
+    cost = node.op.cost(node)
+    assert cost.flops >= 0
+    assert cost.bytes_read == sum(value.type.bytes for value in node.inputs)
+    assert cost.bytes_written == sum(value.type.bytes for value in node.outputs)
+
+
+def check_forward(sample, feeds, outputs, results):
+    expected = as_tuple(sample.reference(*feeds.values()))
     assert len(expected) == len(results)
     for result, wanted, value in zip(results, expected, outputs, strict=True):
         assert result.dtype == value.type.dtype.numpy
@@ -66,77 +106,84 @@ def test_forward_equals_the_reference(sample):
         np.testing.assert_allclose(result, wanted, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("sample", quick_if_first(SAMPLES))
-def test_overwriting_changes_nothing(sample):
-    """An op run over its operands' bytes gives the same bits as on bytes of its own."""
+def check_overwriting(sample, strategies):
+    """Compare the bits of an op that may overwrite its operands with those of an op that cannot."""
     inputs, feeds, _ = build(sample)
     copies = [g.mul(x, 1.0) if x.type.dtype.kind == "float" else x for x in inputs]
     shifted = [
         g.add(x, g.full((), 0.25, x.type.dtype)) if x is not y else x
         for x, y in zip(copies, inputs, strict=True)
     ]
-    outputs = sample.build(*shifted)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    results = [
-        g.compile(outputs=outputs, allocate=strategy, training=True, poison=True).step(feeds)
-        for strategy in ("none", "inplace", "sharing", "packed")
-    ]
-    for other in results[1:]:
-        for name, array in results[0].items():
-            np.testing.assert_array_equal(array, other[name], strict=True)
+    outputs = as_tuple(sample.build(*shifted))
+
+    def results(strategy):
+        program = g.compile(outputs=outputs, allocate=strategy, training=True, poison=True)
+        return program.step(feeds)
+
+    expected = results("none")
+    for strategy in strategies:
+        with loops.case(f"overwriting changes nothing, {strategy}"):
+            found = results(strategy)
+            for name, array in expected.items():
+                np.testing.assert_array_equal(array, found[name], strict=True)
 
 
-@every_sample
-def test_cost_counts_the_bytes(sample):
-    _, _, outputs = build(sample)
-    node = find_node(sample, outputs)
-    cost = node.op.cost(node)
-    assert cost.flops >= 0
-    assert cost.bytes_read == sum(value.type.bytes for value in node.inputs)
-    assert cost.bytes_written == sum(value.type.bytes for value in node.outputs)
+def check_declared_reads(sample, given, node):
+    """Change any one value that a gradient declares to read: the gradient changes.
 
-
-@differentiable
-def test_declared_reads_are_the_least(sample):
-    _, _, outputs = build(sample)
-    rules = find_node(sample, outputs).op.gradients
-    assert {name: set(rule.reads) for name, rule in rules.items()} == sample.reads
-
-
-@differentiable
-def test_every_declared_read_is_necessary(sample):
-    """Changing any one value that a gradient declares to read changes the gradient."""
-    rng = np.random.default_rng(3)
-    _, _, outputs = build(sample)
-    node = find_node(sample, outputs)
+    The values are random, or those of the network if random ones give no gradient.
+    """
     known = {**node.named_inputs(), **node.named_outputs()}
-    for rule in node.op.gradients.values():
+    declared: dict[str, list[Value]] = {}
+    models: dict[str, Value] = {}
+    results: dict[str, Value] = {}
+    for target, rule in node.op.gradients.items():
         if not rule.reads:
             continue
         reads: dict[str, Value | tuple[Value, ...]] = {}
         for name in rule.reads:
             model = known[name] if name in known else known[name[1:]]
+            label = f"{target}_{name}"
             reads[name] = (
-                tuple(g.input(f"{name}{i}", v.shape, v.type.dtype) for i, v in enumerate(model))
+                tuple(g.input(f"{label}{i}", v.shape, v.type.dtype) for i, v in enumerate(model))
                 if isinstance(model, tuple)
-                else g.input(name, model.shape, model.type.dtype)
+                else g.input(label, model.shape, model.type.dtype)
             )
-        result = rule.method(node.op, node, **reads)
-        results = result if isinstance(result, tuple) else (result,)
-        if not results:
+            if name in known:
+                each = zip(*map(as_tuple, (reads[name], model)), strict=True)
+                models |= {x.name: value for x, value in each}
+        made = rule.method(node.op, node, **reads)
+        made = as_tuple(made)
+        if not made:
             continue  # a variadic input that this sample leaves out
         if sample.joint:
-            results = results[0].producer.outputs
-        program = g.compile(outputs=results, training=True)
-        declared = [v for r in reads.values() for v in (r if isinstance(r, tuple) else (r,))]
-        assert set(program.graph.inputs) == set(declared)
-        feeds = {x.name: draw(rng, sample, x.shape, x.type.dtype.name) for x in declared}
-        before = [a.copy() for a in program.step(feeds).values()]
-        for x in declared:
+            made = made[0].producer.outputs
+        results |= {f"{target}_{i}": value for i, value in enumerate(made)}
+        declared[target] = [x for read in reads.values() for x in as_tuple(read)]
+    if not declared:
+        return
+    program = g.compile(outputs=results, training=True)
+    inputs = [x for each in declared.values() for x in each]
+    assert set(program.graph.inputs) == set(inputs)
+    rng = np.random.default_rng(3)
+    feeds = {x.name: draw(rng, sample, x.shape, x.type.dtype.name) for x in inputs}
+    before = {name: array.copy() for name, array in program.step(feeds).items()}
+    if any(np.isnan(array).any() for array in before.values() if array.dtype.kind == "f"):
+        forward = g.compile(outputs=models, training=True)
+        feeds |= forward.step({x.name: given[x.name] for x in forward.graph.inputs})
+        before = {name: array.copy() for name, array in program.step(feeds).items()}
+    for target, read in declared.items():
+        for x in read:
             changed = draw(np.random.default_rng(11), sample, x.shape, x.type.dtype.name)
             assert not np.array_equal(changed, feeds[x.name])
-            after = list(program.step({**feeds, x.name: changed}).values())
-            assert any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True)), x
+            after = program.step({**feeds, x.name: changed})
+            differ = {name for name in after if not same(before[name], after[name])}
+            assert differ, x
+            assert {name.rpartition("_")[0] for name in differ} == {target}
+
+
+def same(a, b):
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 def weighted_sum(values, tag):
@@ -159,33 +206,52 @@ def weight_feeds(graph):
 
 
 def check_gradient(loss, wrt: list[Input], feeds, step=4e-6, tolerance=2e-8):
-    """Central differences in float64 against the symbolic gradient."""
-    gradients = g.gradient(loss, wrt)
-    named = {x.name: gradient for x, gradient in zip(wrt, gradients, strict=True)}
-    program = g.compile(loss, outputs=named, poison=True, reorder=False)
-    feeds = {**weight_feeds(program.graph), **feeds}
-    feeds = {x.name: feeds[x.name] for x in program.graph.inputs}
-    found = program.step(feeds)
-    loss_only = g.compile(loss, training=True, reorder=False)
-    names = {x.name for x in loss_only.graph.inputs}
+    """Compare the symbolic gradient of a loss with central differences in float64."""
+    check_gradients({"loss": loss}, wrt, feeds, (), step, tolerance)
 
-    def loss_at(name, array):
-        moved = {key: value for key, value in feeds.items() if key in names} | {name: array}
-        return float(loss_only.step(moved)["loss"])
+
+def check_gradients(losses, wrt: list[Input], feeds, outputs=(), step=4e-6, tolerance=2e-8):
+    """Compare gradients of several losses, which share each step, with central differences.
+
+    NumPy's kernels compute the differences, machine code the gradients. Returns these outputs of
+    the network by both.
+    """
+    gradients = {
+        (name, x.name): gradient
+        for name, loss in losses.items()
+        for x, gradient in zip(wrt, g.gradient(loss, wrt), strict=True)
+    }
+    named = {f"{name}_{x}": gradient for (name, x), gradient in gradients.items()}
+    results = {f"output{i}": value for i, value in enumerate(outputs)}
+    program = g.compile(outputs={**losses, **results, **named}, poison=True, reorder=False)
+    feeds = {**weight_feeds(program.graph), **feeds}
+    found = program.step({x.name: feeds[x.name] for x in program.graph.inputs})
+    forward = g.compile(
+        outputs={**losses, **results}, kernels="numpy", training=True, reorder=False
+    )
+    feeds = {x.name: feeds[x.name] for x in forward.graph.inputs}
+    at_rest = forward.step(feeds)
+
+    def losses_at(name, array):
+        moved = forward.step({**feeds, name: array})
+        return np.array([moved[loss] for loss in losses], np.float64)
 
     for x in wrt:
-        numeric = np.zeros(x.shape)
-        if x.name in names:
+        numeric = np.zeros((*x.shape, len(losses)))
+        if x.name in feeds:
             for index in np.ndindex(*x.shape):
                 shift = np.zeros_like(feeds[x.name])
                 shift[index] = step
-                ends = (
-                    loss_at(x.name, feeds[x.name] + shift),
-                    loss_at(x.name, feeds[x.name] - shift),
-                )
+                ends = [losses_at(x.name, feeds[x.name] + sign * shift) for sign in (1, -1)]
                 numeric[index] = (ends[0] - ends[1]) / (2 * step)
-        scale = max(1.0, np.abs(numeric).max())
-        np.testing.assert_allclose(found[x.name], numeric, atol=tolerance * scale, rtol=0)
+        for i, name in enumerate(losses):
+            wanted = numeric[..., i]
+            scale = max(1.0, np.abs(wanted).max())
+            with loops.case(f"the gradient of {name} in {x.name}"):
+                np.testing.assert_allclose(
+                    found[f"{name}_{x.name}"], wanted, atol=tolerance * scale, rtol=0
+                )
+    return [[each[name] for name in results] for each in (found, at_rest)]
 
 
 def flowing(sample, inputs, outputs):
@@ -197,24 +263,19 @@ def flowing(sample, inputs, outputs):
     return through, [x for x in wrt if x.type.dtype.kind == "float"]
 
 
-@differentiable
-def test_gradient_first_order(sample):
-    inputs, feeds, outputs = build(sample)
+def check_orders(sample, inputs, feeds, outputs, *, first, second):
+    """Check the gradient of a sample and, if it has one, the gradient of that; return its
+    outputs.
+
+    `first` and `second` choose the orders.
+    """
     coarse = sample.dtypes[:1] == ("float32",)
     through, wrt = flowing(sample, inputs, outputs)
-    check_gradient(
-        weighted_sum(through, "weight"),
-        wrt,
-        feeds,
-        **({"step": 1e-2, "tolerance": 1e-4} if coarse else {}),
-    )
-
-
-@pytest.mark.parametrize(
-    "sample", quick_if_first([s for s in SAMPLES if s.reads and s.second_order])
-)
-def test_gradient_second_order(sample):
-    inputs, feeds, outputs = build(sample)
-    through, wrt = flowing(sample, inputs, outputs)
-    first = weighted_sum(through, "weight")
-    check_gradient(weighted_sum(g.gradient(first, wrt), "again"), wrt, feeds)
+    losses = {"order1": weighted_sum(through, "weight")}
+    if second and sample.second_order:
+        again = g.gradient(losses["order1"], wrt)
+        losses["order2"] = weighted_sum(again, "again")
+    if not first:
+        del losses["order1"]
+    settings = {"step": 1e-2, "tolerance": 1e-4} if coarse else {}
+    return check_gradients(losses, wrt, feeds, outputs, **settings)
