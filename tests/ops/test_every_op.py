@@ -71,7 +71,10 @@ def test_an_op(sample):
             assert {name: set(rule.reads) for name, rule in rules.items()} == sample.reads
         with loops.case("every declared read is necessary"):
             check_declared_reads(sample, feeds, node)
-        results = check_orders(sample, inputs, feeds, outputs, first=True, second=is_first(sample))
+        results = check_orders(
+            sample, inputs, feeds, outputs, second=is_first(sample),
+            kernels="native" if is_first(sample) else "numpy",
+        )  # fmt: skip
     else:
         program = g.compile(outputs=outputs, training=True, poison=True)
         results = [list(program.step(feeds).values())]
@@ -87,7 +90,7 @@ def test_an_op(sample):
 def test_an_op_at_length(sample):
     check_overwriting(sample, STRATEGIES)
     if sample.reads and not is_first(sample):
-        check_orders(sample, *build(sample), first=False, second=True)
+        check_orders(sample, *build(sample), second=True, kernels="native")
 
 
 def check_cost(node):
@@ -162,14 +165,14 @@ def check_declared_reads(sample, given, node):
         declared[target] = [x for read in reads.values() for x in as_tuple(read)]
     if not declared:
         return
-    program = g.compile(outputs=results, training=True)
+    program = g.compile(outputs=results, training=True, kernels="numpy")
     inputs = [x for each in declared.values() for x in each]
     assert set(program.graph.inputs) == set(inputs)
     rng = np.random.default_rng(3)
     feeds = {x.name: draw(rng, sample, x.shape, x.type.dtype.name) for x in inputs}
     before = {name: array.copy() for name, array in program.step(feeds).items()}
     if any(np.isnan(array).any() for array in before.values() if array.dtype.kind == "f"):
-        forward = g.compile(outputs=models, training=True)
+        forward = g.compile(outputs=models, training=True, kernels="numpy")
         feeds |= forward.step({x.name: given[x.name] for x in forward.graph.inputs})
         before = {name: array.copy() for name, array in program.step(feeds).items()}
     for target, read in declared.items():
@@ -210,11 +213,13 @@ def check_gradient(loss, wrt: list[Input], feeds, step=4e-6, tolerance=2e-8):
     check_gradients({"loss": loss}, wrt, feeds, (), step, tolerance)
 
 
-def check_gradients(losses, wrt: list[Input], feeds, outputs=(), step=4e-6, tolerance=2e-8):
+def check_gradients(
+    losses, wrt: list[Input], feeds, outputs=(), step=4e-6, tolerance=2e-8, kernels="native"
+):
     """Compare gradients of several losses, which share each step, with central differences.
 
-    NumPy's kernels compute the differences, machine code the gradients. Returns these outputs of
-    the network by both.
+    `kernels` compute the gradients, and the others of a CPU the differences. Returns these outputs
+    of the network by both.
     """
     gradients = {
         (name, x.name): gradient
@@ -223,11 +228,14 @@ def check_gradients(losses, wrt: list[Input], feeds, outputs=(), step=4e-6, tole
     }
     named = {f"{name}_{x}": gradient for (name, x), gradient in gradients.items()}
     results = {f"output{i}": value for i, value in enumerate(outputs)}
-    program = g.compile(outputs={**losses, **results, **named}, poison=True, reorder=False)
+    other = "native" if kernels == "numpy" else "numpy"
+    program = g.compile(
+        outputs={**losses, **results, **named}, kernels=kernels, poison=True, reorder=False
+    )
     feeds = {**weight_feeds(program.graph), **feeds}
     found = program.step({x.name: feeds[x.name] for x in program.graph.inputs})
     forward = g.compile(
-        outputs={**losses, **results}, kernels="numpy", training=True, reorder=False
+        outputs={**losses, **results}, kernels=other, training=True, poison=True, reorder=False
     )
     feeds = {x.name: feeds[x.name] for x in forward.graph.inputs}
     at_rest = forward.step(feeds)
@@ -263,11 +271,10 @@ def flowing(sample, inputs, outputs):
     return through, [x for x in wrt if x.type.dtype.kind == "float"]
 
 
-def check_orders(sample, inputs, feeds, outputs, *, first, second):
-    """Check the gradient of a sample and, if it has one, the gradient of that; return its
-    outputs.
+def check_orders(sample, inputs, feeds, outputs, *, second, kernels):
+    """Check the gradient of a sample and, if `second` and it has one, the gradient of that.
 
-    `first` and `second` choose the orders.
+    `kernels` compute the gradients. Returns its outputs by both kinds of kernels.
     """
     coarse = sample.dtypes[:1] == ("float32",)
     through, wrt = flowing(sample, inputs, outputs)
@@ -275,7 +282,5 @@ def check_orders(sample, inputs, feeds, outputs, *, first, second):
     if second and sample.second_order:
         again = g.gradient(losses["order1"], wrt)
         losses["order2"] = weighted_sum(again, "again")
-    if not first:
-        del losses["order1"]
     settings = {"step": 1e-2, "tolerance": 1e-4} if coarse else {}
-    return check_gradients(losses, wrt, feeds, outputs, **settings)
+    return check_gradients(losses, wrt, feeds, outputs, kernels=kernels, **settings)
