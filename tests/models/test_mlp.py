@@ -1,6 +1,7 @@
 import pytest
 
 import graphc as g
+from graphc.ir.builder import trace
 from graphc.models import MODELS, mlp
 
 
@@ -15,4 +16,4 @@ def test_parameters_and_shapes():
 def test_every_model_says_where_it_comes_from_and_names_its_layers(name):
     loss = MODELS[name]()
     assert loss.shape == ()
-    assert all("/" in state.name for state in g.plan(loss).graph.states)
+    assert all("/" in state.name for state in trace({"loss": loss}).states)
