@@ -5,6 +5,7 @@ from functools import cache
 from random import Random
 
 import pytest
+from loops import case
 from scheduling.test_order import steps_of
 
 from graphc.cli import main
@@ -42,10 +43,18 @@ def binary_tree(depth):
     return children
 
 
-@pytest.mark.parametrize("depth", [5, 6, pytest.param(7, marks=pytest.mark.slow)])
-def test_shuffled_complete_trees_take_as_many_values_as_they_have_levels(depth):
+@pytest.mark.parametrize(
+    ("depth", "seeds"),
+    [
+        (5, 2),  # at most as many steps as the exact search takes, which gives up
+        (6, 15),
+        pytest.param(5, 20, marks=pytest.mark.slow),
+        pytest.param(7, 20, marks=pytest.mark.slow),
+    ],
+)
+def test_shuffled_complete_trees_take_as_many_values_as_they_have_levels(depth, seeds):
     """Sethi and Ullman's number: a value for each level, and the result beside its operands."""
-    for seed in range(20):
+    for seed in range(seeds):
         problem = shuffled(binary_tree(depth), seed)
         order = least_order(problem)
         assert problem.is_legal(order)
@@ -79,17 +88,30 @@ def best_postorder(children, sizes):
     return peak(len(children) - 1)
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_postorders_of_trees_have_the_peak_of_lius_closed_form(seed):
+def random_tree_of(seed):
+    """Children, sizes and the shuffled problem of a random tree."""
     random = Random(seed)
     children = random_tree(random, random.randint(2, 60))
     sizes = [random.randint(1, 9) for _ in children]
-    problem = shuffled(children, seed, sizes)
-    forward, backward = postorders(problem)
-    assert problem.is_legal(forward)
-    assert problem.is_legal(backward)
-    assert max(problem.profile(forward)) == best_postorder(children, sizes)
-    assert max(problem.profile(least_order(problem))) <= best_postorder(children, sizes)
+    return children, sizes, shuffled(children, seed, sizes)
+
+
+def test_postorders_of_trees_have_the_peak_of_lius_closed_form():
+    for seed in range(50):
+        with case(seed):
+            children, sizes, problem = random_tree_of(seed)
+            forward, backward = postorders(problem)
+            assert problem.is_legal(forward)
+            assert problem.is_legal(backward)
+            assert max(problem.profile(forward)) == best_postorder(children, sizes)
+
+
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 50), marks=pytest.mark.slow)])
+def test_orders_of_trees_are_no_worse_than_their_postorders(seeds):
+    for seed in seeds:
+        with case(seed):
+            children, sizes, problem = random_tree_of(seed)
+            assert max(problem.profile(least_order(problem))) <= best_postorder(children, sizes)
 
 
 def series_parallel(random, size):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from remat.given.offload_optimum import TooManyStatesError, fastest
+from remat.given.offload_optimum import fastest
 
 from graphc.remat.given import HostLink, measure, replay
 from graphc.remat.given.problem import parse_problem
@@ -66,24 +66,25 @@ def plans(problem, budget, limit=math.inf):
 
 def test_nearly_all_tiny_chains_are_optimal():
     """No plan is faster than the fastest of all schedules, and few are slower."""
-    compared = optimal = 0
-    for seed in range(40):
-        problem = linked(chain(2 + seed % 2, seed, saves=False), (1.0, 3.0)[seed // 2 % 2])
+    seeds, optimal = range(0, 40, 2), 0
+    for seed in seeds:
+        problem = linked(chain(2, seed, saves=False), (1.0, 3.0)[seed // 2 % 2])
         budget = budget_of(problem, (0.2, 0.6)[seed // 4 % 2])
-        try:
-            least = fastest(problem, budget)
-        except TooManyStatesError:
-            continue
+        least = fastest(problem, budget)
         found = min((plan.seconds for plan, _ in plans(problem, budget)), default=math.inf)
         assert found >= (least or 0) - 1e-6
-        compared += 1
         optimal += found <= (math.inf if least is None else least) + 1e-6
-    assert compared >= 20
-    assert optimal >= 0.95 * compared
+    assert optimal >= 0.95 * len(seeds)
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("rate", [1.0, 4.0])
+@pytest.mark.parametrize(
+    ("seed", "rate"),
+    [
+        pytest.param(seed, rate, marks=[pytest.mark.slow] if seed % 3 != (rate > 1) else [])
+        for seed in range(6)
+        for rate in (1.0, 4.0)
+    ],
+)
 def test_plans_are_legal_fit_and_keep_the_bound(seed, rate):
     problem = linked(chain(10, seed), rate)
     budget = budget_of(problem, 0.3)

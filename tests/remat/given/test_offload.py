@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cli.running import run
+from loops import case
 from remat.given.offload_optimum import TooManyStatesError, fastest
 from remat.problems import random_problem, random_training, training_chain
 
@@ -81,8 +82,14 @@ def test_a_fast_link_replaces_recomputation(layers):
     assert linked.bytes_to_host == linked.bytes_to_device > 0
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("rate", [0.5, 2.0, 20.0])
+@pytest.mark.parametrize(
+    ("seed", "rate"),
+    [
+        pytest.param(seed, rate, marks=[pytest.mark.slow] if seed % 3 != number else [])
+        for number, rate in enumerate((0.5, 2.0, 20.0))
+        for seed in range(6)
+    ],
+)
 def test_plans_are_checked_and_never_slower_than_recomputation(seed, rate):
     problem = with_link(random_training(25, seed), to_host=rate, to_device=2 * rate)
     base = replay(problem, problem.needed)
@@ -93,18 +100,19 @@ def test_plans_are_checked_and_never_slower_than_recomputation(seed, rate):
     assert measured.peak_bytes == found.peak_bytes <= budget
     assert found.recompute_alone is None or found.cost <= found.recompute_alone
     assert found.stalls == pytest.approx(found.cost - measured.run_seconds)
-    assert solve(problem, budget, seconds=0).events == found.events
+    assert seed > 2 or solve(problem, budget, seconds=0).events == found.events
 
 
-@pytest.mark.parametrize("host_bytes", [0, 300, 1000])
-def test_host_bytes_are_limited(host_bytes):
-    problem = with_link(training_chain(40), host_bytes=host_bytes)
-    base = replay(problem, problem.needed)
-    found = solve(problem, base.peak_bytes // 2, seconds=1)
-    assert found.host_peak_bytes <= host_bytes
-    assert (found.bytes_to_host > 0) == (host_bytes > 0)
-    most = solve(with_link(training_chain(40)), base.peak_bytes // 2, seconds=1)
-    assert most.cost <= found.cost
+def test_host_bytes_are_limited():
+    budget = replay(problem := training_chain(24), problem.needed).peak_bytes // 2
+    most = solve(with_link(problem), budget, seconds=0)
+    for host_bytes in (0, 300, 600):
+        with case(host_bytes):
+            found = solve(with_link(problem, host_bytes=host_bytes), budget, seconds=0)
+            assert found.host_peak_bytes <= host_bytes
+            assert (found.bytes_to_host > 0) == (host_bytes > 0)
+            assert most.cost <= found.cost
+    assert most.host_peak_bytes > 600
 
 
 def events(problem, found):
@@ -180,22 +188,22 @@ def test_command_line(capsys, tmp_path):
     path = tmp_path / "problem.json"
     given = linked_file()
     path.write_text(json.dumps(given))
-    code, out, err = run(capsys, "remat", str(path), "--seconds", "1", "--json")
+    code, out, err = run(capsys, "remat", str(path), "--seconds", "0", "--json")
     assert code == 0, err
     found = json.loads(out)
     assert {"events", "stalls", "bytes_to_host", "bytes_to_device", "host_peak_bytes"} <= set(found)
     assert found["bytes_to_host"] > 0
     assert "out 0" in found["events"]
-    code, out, _ = run(capsys, "remat", str(path), "--seconds", "1")
+    code, out, _ = run(capsys, "remat", str(path), "--seconds", "0")
     assert code == 0
     for text in ("stalls ", "to host ", "to device ", "host peak ", "out 0, ", "proven "):
         assert text in out
-    code, out, _ = run(capsys, "remat", str(path), "--host-budget", "0", "--json", "--seconds", "1")
+    code, out, _ = run(capsys, "remat", str(path), "--host-budget", "0", "--json", "--seconds", "0")
     without = json.loads(out)
     assert set(without) == {"sequence", "cost", "peak_bytes", "bound_cost", "seconds"}
     assert without["cost"] >= found["cost"]
     code, out, _ = run(
-        capsys, "remat", str(path), "--host-budget", "100", "--json", "--seconds", "1"
+        capsys, "remat", str(path), "--host-budget", "100", "--json", "--seconds", "0"
     )
     assert json.loads(out)["host_peak_bytes"] <= 100
     del given["link"]
