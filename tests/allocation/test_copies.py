@@ -11,18 +11,25 @@ from graphc.models import bert, gpt2, lstm, unet
 from graphc.target import CPU_TARGET
 
 NETWORKS = {
-    "bert": lambda: bert(layers=1, width=128, heads=4, seq_len=32, batch=2, vocab=512),
+    "bert": lambda: bert(layers=1, width=64, heads=2, seq_len=32, batch=2, vocab=128),
     "gpt2 composed": lambda: gpt2(
-        layers=1, width=128, heads=4, seq_len=32, batch=2, vocab=512, attention="composed"
+        layers=1, width=64, heads=2, seq_len=32, batch=2, vocab=128, attention="composed"
     ),
     "lstm": lambda: lstm(seq_len=4, layers=2, hidden=64, batch=4),
-    "unet": lambda: unet(batch=2, width=16, depth=3, image=64),
+    "unet": lambda: unet(batch=2, width=8, depth=2, image=32),
 }
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    ("network", "precision", "device"),
+    [
+        pytest.param(name, precision, device, marks=[pytest.mark.slow] if is_slow else [])
+        for number, name in enumerate(NETWORKS)
+        for precision in ("fp32", "bf16")
+        for device in ("cpu", "cuda")
+        for is_slow in [((precision == "bf16") == (device == "cuda")) == bool(number % 2)]
+    ],
+)
 def test_cached_workspaces_and_layouts_equal_those_of_each_copy(network, precision, device):
     plan = g.plan(
         NETWORKS[network](), optimizer=g.optim.Adam(), precision=precision, device=device,

@@ -168,7 +168,7 @@ NETWORKS = {
     "gpt2": (small_gpt2, {"precision": "bf16"}),
     "gpt2, odd width": (
         lambda: gpt2(
-            layers=1, width=66, heads=2, seq_len=33, batch=2, vocab=101, drop=0.1,
+            layers=1, width=66, heads=2, seq_len=17, batch=2, vocab=101, drop=0.1,
             attention="composed",
         ),
         {"precision": "bf16"},
@@ -218,7 +218,13 @@ def choices(plan):
     return found
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("densenet", "gpt2") else [])
+        for name in NETWORKS
+    ],
+)
 def test_no_strategy_has_another_algorithm_for_a_product(name):
     """So that losses and parameters have the same bits under all of them."""
     network, options = NETWORKS[name]

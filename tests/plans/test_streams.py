@@ -105,7 +105,7 @@ def check_orders(plan, count):
 @pytest.mark.parametrize("name", SMALL)
 def test_legal_orders_have_the_same_bits(name, streams):
     for options in ({}, {"budget": 2**30}, {"allocate": "sharing"}, {"recompute": "sublinear"}):
-        assert check_orders(plan_of(name, streams=streams, **options), 10) > 5
+        assert check_orders(plan_of(name, streams=streams, **options), 5) > 2
     plain, streamed = plan_of(name), plan_of(name, streams=streams)
     assert bits_after(streamed, fed(plain)) == bits_after(plain, fed(plain))
 
@@ -259,7 +259,7 @@ def test_more_bytes_never_give_a_slower_plan(name):
 def test_budgets_of_what_is_printed_without_one_are_no_slower():
     """Where kernels are fused, too: for what is computed once, in larger groups."""
     network = functools.partial(
-        lstm, layers=2, seq_len=6, hidden=64, inputs=16, classes=50, batch=16
+        lstm, layers=2, seq_len=4, hidden=64, inputs=16, classes=50, batch=16
     )
 
     def plan(**options):

@@ -36,11 +36,16 @@ def run_steps(program, feeds):
 
 
 @examples(150)
-@given(networks(), st.sampled_from(OPTIMIZERS), st.sampled_from(RECOMPUTE), st.booleans())
-def test_every_strategy_equals_the_unplanned_run_bit_for_bit(network, optimizer, recompute, native):
+@given(
+    networks(), st.sampled_from(OPTIMIZERS), st.sampled_from(RECOMPUTE), st.booleans(),
+    st.lists(st.sampled_from(ALLOCATE), min_size=2, max_size=2, unique=True),
+)  # fmt: skip
+def test_strategies_equal_the_unplanned_run_bit_for_bit(
+    network, optimizer, recompute, native, strategies
+):
     """Native kernels round in other places than NumPy's: their strategies equal one another."""
     expected, kernels = None, "native" if native else "numpy"
-    for strategy in ALLOCATE:
+    for strategy in strategies:
         program = g.compile(
             network.loss,
             outputs=network.outputs,
@@ -61,11 +66,14 @@ def test_every_strategy_equals_the_unplanned_run_bit_for_bit(network, optimizer,
 
 
 @examples(60)
-@given(networks(), st.sampled_from(OPTIMIZERS))
-def test_recomputation_changes_no_bit(network, optimizer):
+@given(
+    networks(), st.sampled_from(OPTIMIZERS),
+    st.lists(st.sampled_from(RECOMPUTE[1:]), min_size=2, max_size=2, unique=True),
+)  # fmt: skip
+def test_recomputation_changes_no_bit(network, optimizer, policies):
     """Alg. 2 with any mirror counts trains exactly like the plain gradient graph."""
     runs = []
-    for recompute in RECOMPUTE:
+    for recompute in ("none", *policies):
         program = g.compile(network.loss, optimizer=optimizer, recompute=recompute, poison=True)
         losses = [bits(program.step(feed)["loss"]) for feed in network.feeds]
         runs.append((losses, {name: bits(array) for name, array in program.states.items()}))
@@ -101,11 +109,14 @@ def test_any_legal_schedule_trains_the_same(network, random, kernels):
 
 
 @examples(40)
-@given(networks(), st.floats(0, 1))
-def test_budgets_hold_and_bounds_are_below_every_policy(network, part):
+@given(
+    networks(), st.floats(0, 1),
+    st.lists(st.sampled_from(RECOMPUTE[1:]), min_size=2, max_size=2, unique=True),
+)  # fmt: skip
+def test_budgets_hold_and_bounds_are_below_every_policy(network, part, policies):
     plans = [
         g.plan(network.loss, outputs=network.outputs, optimizer=g.optim.SGD(), recompute=policy)
-        for policy in RECOMPUTE
+        for policy in ("none", *policies)
     ]
     with pytest.raises(g.BudgetError) as caught:
         g.plan(network.loss, outputs=network.outputs, optimizer=g.optim.SGD(), budget=1)

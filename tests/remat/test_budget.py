@@ -31,7 +31,7 @@ def test_budgets_hold_and_more_bytes_cost_less(name):
     others = [plan(name, recompute=p) for p in ("none", "cheap", "sublinear", "recursive")]
     least, most = least_bytes(name), others[0].arena_bytes
     last = None
-    for budget in np.linspace(least, most, 6).astype(int).tolist():
+    for budget in np.linspace(least, most, 4).astype(int).tolist():
         found = plan(name, budget=budget)
         check_plan(found)
         extra = found.recomputation.extra_time_fraction
@@ -95,8 +95,20 @@ def test_an_infeasible_budget_lists_the_values_at_the_peak_one_per_line():
     assert len(caught.value.values) == min(len(lines), 6)
 
 
-@pytest.mark.parametrize("name", parameters(["unet"], ["preact_resnet"]))
-@pytest.mark.parametrize("options", [{"device": "cuda"}, {"alignment": 8192, "kernels": "numpy"}])
+ON_CUDA = {"device": "cuda"}
+AT_8_KIB = {"alignment": 8192, "kernels": "numpy"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gpt2", ON_CUDA),
+        ("unet", AT_8_KIB),
+        pytest.param("unet", ON_CUDA, marks=pytest.mark.slow),
+        pytest.param("preact_resnet", ON_CUDA, marks=pytest.mark.slow),
+        pytest.param("preact_resnet", AT_8_KIB, marks=pytest.mark.slow),
+    ],
+)
 def test_an_infeasible_budget_names_values_of_the_device_and_alignment_asked_for(name, options):
     """Those at the peak of that very plan, where the CPU's own would name others."""
     with pytest.raises(BudgetError) as caught:
@@ -153,8 +165,8 @@ def test_where_nothing_is_shared_recomputation_cannot_help():
 
 
 def test_same_input_same_plan():
-    texts = {planned("unet", max_extra_flops=0.2).text() for _ in range(2)}
-    assert len(texts) == 1
+    again = planned("gpt2", max_extra_flops=0.1)
+    assert again.text() == plan("gpt2", max_extra_flops=0.1).text()
 
 
 def test_kept_values_are_never_made_again():
@@ -267,7 +279,7 @@ def test_a_network_with_copies_of_the_users_own_is_planned():
 
 
 @examples(20)
-@each_of(networks(), st.lists(st.floats(0, 1), min_size=3, max_size=3))
+@each_of(networks(), st.lists(st.floats(0, 1), min_size=2, max_size=2))
 def test_budgets_of_random_networks_hold_whatever_was_planned_before(network, parts):
     options = PlanOptions(network.loss, optimizer=g.optim.SGD(), budget=1)
     compilation = Compilation(options)

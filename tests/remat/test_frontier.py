@@ -12,7 +12,7 @@ from graphc.remat.points import between, knee_of
 @pytest.mark.parametrize("name", parameters(("gpt2",), ("unet", "resnet", "deeper gpt2")))
 def test_more_work_allows_fewer_bytes(name):
     sizes = []
-    for part in (0.0, 0.02, 0.1, 0.33):
+    for part in (0.0, 0.1, 0.33):
         found = plan(name, max_extra_flops=part)
         assert found.recomputation.extra_flops_fraction <= part
         sizes.append(found.arena_bytes)

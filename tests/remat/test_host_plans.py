@@ -27,6 +27,7 @@ def over(link):
     return MeasuredCosts({"name": "cpu"}, (), link)
 
 
+@functools.cache
 def planned(name, part, link=FAST, **options):
     """A plan within a part of the bytes between the lower bound and a plan without budget."""
     plain = most(name)
@@ -46,7 +47,7 @@ def seconds(plan):
 
 
 @pytest.mark.parametrize("name", parameters(QUICK, OTHERS))
-@pytest.mark.parametrize("part", [0.6, 0.3])
+@pytest.mark.parametrize("part", [0.5, 0.3])
 def test_copies_are_within_both_budgets_and_save_time(name, part):
     try:
         alone, _ = planned(name, part)
@@ -67,7 +68,7 @@ def test_copies_are_within_both_budgets_and_save_time(name, part):
     "name", parameters(("gpt2", "densenet121"), ("unet", "lstm", "preact_resnet", "bert"))
 )
 def test_copies_change_no_bit(name):
-    found, _ = planned(name, 0.4, host_budget="1GiB")
+    found, _ = planned(name, 0.5 if name == "gpt2" else 0.4, host_budget="1GiB")
     assert any(node.op.copies_to == "host" for node in found.graph.nodes)
     drawn = random_feeds(most(name).graph, seed=1)
     feeds = {source.name: array for source, array in drawn.items() if source.default is None}
@@ -97,8 +98,9 @@ def test_a_plan_that_fits_copies_nothing():
 
 
 def test_plans_with_copies_are_equal_each_time():
-    texts = {planned("gpt2", 0.5, host_budget="1GiB")[0].text() for _ in range(2)}
-    assert len(texts) == 1
+    first, _ = planned("gpt2", 0.5, host_budget="1GiB")
+    again, _ = planned.__wrapped__("gpt2", 0.5, host_budget="1GiB")
+    assert again.text() == first.text()
 
 
 def test_a_slow_link_is_not_used():

@@ -30,7 +30,7 @@ LIMITS = [
     (lambda: resnet(50), "cheap", 2150, 0.01),
     pytest.param(lambda: resnet(200), "cheap", 6500, 0.01, marks=pytest.mark.slow),
     (lambda: resnet(50), "sublinear", 780, FORWARD),
-    (lambda: resnet(200), "sublinear", 1300, FORWARD),
+    pytest.param(lambda: resnet(200), "sublinear", 1300, FORWARD, marks=pytest.mark.slow),
     pytest.param(lambda: lstm(64), "sublinear", 100, FORWARD, marks=pytest.mark.slow),
     pytest.param(lambda: lstm(128), "sublinear", 140, FORWARD, marks=pytest.mark.slow),
     pytest.param(lambda: resnet(1001), "cheap", 31000, 0.01, marks=pytest.mark.slow),
@@ -85,7 +85,7 @@ WORKING_MAPS = 2
 """A layer's own map and the gradient that comes to it."""
 
 
-@pytest.mark.parametrize("layers", [16, 64, 256, 1024])
+@pytest.mark.parametrize("layers", [16, 64, 256, pytest.param(1024, marks=pytest.mark.slow)])
 def test_sublinear_needs_the_square_root(layers):
     found = plan(chain(layers), "sublinear")
     assert found.feature_map_bytes / MAP <= 2 * math.sqrt(layers) + 4

@@ -104,15 +104,15 @@ def test_plans_are_checked_and_never_slower_than_recomputation(seed, rate):
 
 
 def test_host_bytes_are_limited():
-    budget = replay(problem := training_chain(24), problem.needed).peak_bytes // 2
+    budget = replay(problem := training_chain(16), problem.needed).peak_bytes // 2
     most = solve(with_link(problem), budget, seconds=0)
-    for host_bytes in (0, 300, 600):
+    for host_bytes in (0, 200, 400):
         with case(host_bytes):
             found = solve(with_link(problem, host_bytes=host_bytes), budget, seconds=0)
             assert found.host_peak_bytes <= host_bytes
             assert (found.bytes_to_host > 0) == (host_bytes > 0)
             assert most.cost <= found.cost
-    assert most.host_peak_bytes > 600
+    assert most.host_peak_bytes > 400
 
 
 def events(problem, found):
