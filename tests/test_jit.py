@@ -30,6 +30,14 @@ def test_machine_code_is_kept_in_the_users_cache_alone(tmp_path):
     assert not list(package.rglob("*.nbi"))
 
 
+def test_without_numba_loops_run_as_they_are_written(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    loop = jit.Loop(lambda x: 2 * x)
+    assert loop.compiled is loop.written
+    assert jit.suited(loop, 10**9)(3) == loop(3) == 6
+    assert not loop.is_compiled
+
+
 def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
     (tmp_path / "graphc").write_text("a file where the folder would be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -5,6 +5,7 @@ of the arena holds byte k of some value's elements in row-major order, written b
 view shows is found by running NumPy's own views over the numbers of the elements.
 """
 
+import functools
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -24,12 +25,18 @@ def moved(plan, offsets):
 def addresses(plan, value):
     """The address of every byte of a value, by its elements in row-major order."""
     place = plan.placements[value]
-    size = value.type.dtype.itemsize
-    strides = place.strides or np.empty(value.shape, f"V{size}").strides
     start = plan.buffers[place.buffer].offset + place.offset
+    inside = distances(value.shape, place.strides, value.type.dtype.itemsize)
+    return [start + distance for distance in inside]
+
+
+@functools.cache
+def distances(shape, strides, size):
+    """The distance of every byte of a value from its first one."""
+    strides = strides or np.empty(shape, f"V{size}").strides
     return [
-        start + sum(i * stride for i, stride in zip(index, strides, strict=True)) + byte
-        for index in product(*map(range, value.shape))
+        sum(i * stride for i, stride in zip(index, strides, strict=True)) + byte
+        for index in product(*map(range, shape))
         for byte in range(size)
     ]
 

@@ -26,7 +26,16 @@ def check_names_and_kinds(plan):
         assert nodes == [(step, found[step, buffer.index][1]) for step in life]
 
 
-@pytest.mark.parametrize("name", SMALL_PLANS)
+REDUNDANT = ("resnet, none", "resnet, sharing", "resnet, cheap", "lstm, none", "lstm, sharing")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in REDUNDANT else [])
+        for name in SMALL_PLANS
+    ],
+)
 def test_a_buffer_has_the_name_and_the_kind_of_what_was_written_last(name):
     check_names_and_kinds(small_plan(name))
 
@@ -49,6 +58,10 @@ def test_the_gradient_over_a_feature_map_counts_as_a_gradient():
     assert largest.bytes <= gradients <= sum(b.bytes for b in plan.live_at(step))
     assert live_by_kind(plan)[largest.lifetime.first]["gradient"] < largest.bytes
     assert f"gradient {g.ir.types.format_bytes(gradients)}" in explain_peak(plan)[1]
+
+
+OF_POLICIES = {("resnet", "none"), ("lstm", "none"), ("densenet", "none"), ("unet", "none")}
+"""Networks that are quick only with their copies."""
 
 
 def peak_of_the_printout(plan):
@@ -87,8 +100,16 @@ def peak_of_the_page(plan, model):
     return found
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet", "lstm", "gpt2", "densenet", "unet"])
-@pytest.mark.parametrize("policy", ["none", "cheap"])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        pytest.param(
+            name, policy, marks=[pytest.mark.slow] if (name, policy) in OF_POLICIES else []
+        )
+        for name in ("mlp", "resnet", "lstm", "gpt2", "densenet", "unet")
+        for policy in ("none", "cheap")
+    ],
+)
 def test_a_buffer_has_one_name_and_kind_in_the_printout_in_explain_and_on_the_page(name, policy):
     plan = planned(name, recompute=policy)
     page = peak_of_the_page(plan, page_model(plan, ""))

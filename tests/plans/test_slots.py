@@ -58,7 +58,7 @@ def test_feeds_and_outputs_have_slots():
 
 def test_a_budget_has_room_for_slots():
     """Within what a plan without them needs, something has to be computed again."""
-    loss = mlp(layers=8, hidden=64, inputs=64, batch=2048)
+    loss = mlp(layers=5, hidden=64, inputs=64, batch=2048)
     given = {"optimizer": g.optim.SGD(), "device": "cuda"}
     plain = g.plan(loss, **given)
     found = g.plan(loss, **given, budget=plain.arena_bytes, overlap_copies=True)

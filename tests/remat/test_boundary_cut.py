@@ -107,7 +107,7 @@ def test_what_is_made_again_from_outside_gains_nothing():
 
 def test_layers_over_time_are_cheaper_from_it_than_from_the_chain():
     """The cells of an LSTM cost little to recompute, in chains as long as the time."""
-    plan = g.plan(lstm(seq_len=16, layers=3, hidden=256), optimizer=g.optim.SGD(), reorder=False)
+    plan = g.plan(lstm(seq_len=12, layers=2, hidden=256), optimizer=g.optim.SGD(), reorder=False)
     allocation = by_layers(Allocation(plan.graph))[0]
     steps = TrainingGraph(allocation, plan_seconds, feature_maps_only=False, is_one_pass=True).steps
     solver, cheaper = Solver(steps), 0

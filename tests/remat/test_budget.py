@@ -50,7 +50,7 @@ def test_budgets_hold_and_more_bytes_cost_less(name):
 )
 def test_feature_map_budgets_hold(name):
     most = plan(name).feature_map_bytes
-    for part in (0.9, 0.6, 0.4):
+    for part in (0.9, 0.5):
         found = plan(name, feature_map_budget=int(part * most))
         assert found.feature_map_bytes <= part * most
         assert 0 < found.certificate.extra_time_bound <= found.recomputation.extra_time_fraction
@@ -254,7 +254,9 @@ def test_no_bytes_at_all_end_in_an_error(allocate, budget):
             plan("gpt2", allocate=allocate, **{option: budget})
 
 
-@pytest.mark.parametrize("network", [MODELS["lstm"], MODELS["unet"]])
+@pytest.mark.parametrize(
+    "network", [MODELS["lstm"], pytest.param(MODELS["unet"], marks=pytest.mark.slow)]
+)
 def test_a_budget_of_the_whole_arena_gives_the_plan_without_one(network):
     """On a GPU, where a plan without recomputation has larger fused groups."""
     plain = g.plan(network(), optimizer=g.optim.SGD(), device="h200")
@@ -291,8 +293,8 @@ def test_budgets_of_random_networks_hold_whatever_was_planned_before(network, pa
         budget = least + round(part * (most - least))
         found = used.within(budget, maps_only=False)
         assert found.arena_bytes <= budget
-        fresh = planner(graph, compilation).within(budget, maps_only=False)
-        assert [node.label for node in fresh.graph.nodes] == [n.label for n in found.graph.nodes]
+    fresh = planner(graph, compilation).within(budget, maps_only=False)
+    assert [node.label for node in fresh.graph.nodes] == [n.label for n in found.graph.nodes]
 
 
 def recurrent():

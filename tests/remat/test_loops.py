@@ -1,10 +1,8 @@
-"""Loops compiled, as they are written, and without Numba: all plan the same."""
+"""Loops compiled and as they are written: both plan the same.
 
-import os
-import subprocess
-import sys
+Without numba, all loops run as they are written (tests/test_jit.py).
+"""
 
-import pytest
 from remat.problems import random_problem, random_steps
 
 import graphc as g
@@ -46,25 +44,6 @@ def test_sequences_do_not_depend_on_compilation(monkeypatch):
     assert all(other == first for other in others)
     for kind in ("evicted", "listed"):
         assert sum("None" not in line for line in first if line.startswith(kind)) >= 4
-
-
-PURE = """
-import sys
-sys.modules["numba"] = None
-from remat.test_loops import decisions
-print(*decisions([4]), sep="\\n")
-assert sys.modules["numba"] is None
-"""
-
-
-def test_sequences_do_not_depend_on_numba():
-    pytest.importorskip("numba")
-    done = subprocess.run(
-        [sys.executable, "-c", PURE],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "tests"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == decisions([4])
 
 
 def test_the_loops_of_planning_are_not_compiled_for_a_small_network(monkeypatch):

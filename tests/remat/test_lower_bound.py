@@ -35,7 +35,7 @@ def test_the_bound_is_never_above_the_optimum(seed):
 
 @pytest.mark.parametrize("part", [0.7, 0.5, 0.3])
 def test_chains_are_planned_near_the_bound(part):
-    problem = training_chain(150)
+    problem = training_chain(100)
     base = replay(problem, problem.needed)
     found = solve(problem, int(part * base.peak_bytes), seconds=0)
     assert base.cost < found.bound_cost <= found.cost

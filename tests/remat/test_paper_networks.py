@@ -27,7 +27,7 @@ def test_the_paper_networks_within_extra_flops(build, forward, little):
 
 AT_MXNETS = [
     # network, MiB of MXNet's plan (reference planner, square root of n), extra flops
-    (lambda: resnet(50), 1250, 0.03),
+    pytest.param(lambda: resnet(50), 1250, 0.03, marks=pytest.mark.slow),
     pytest.param(lambda: resnet(200), 1957, 0.09, marks=pytest.mark.slow),
     pytest.param(lambda: resnet(1001), 4148, 0.22, marks=pytest.mark.slow),
     pytest.param(lambda: lstm(64), 518, 0.02, marks=pytest.mark.slow),
