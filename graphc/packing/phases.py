@@ -86,11 +86,24 @@ class Packer:
     """Packs one problem and keeps the best packing found.
 
     `offsets` and `height` are the best packing; `bound` is a proven lower bound of the height. All
-    are in the problem's units, of `unit` bytes each.
+    are in the problem's units, of `unit` bytes each. `order_limit`, `search_limit` and `squeaks`
+    replace `ORDER_LIMIT`, `SEARCH_LIMIT` and `SQUEAKS`.
     """
 
-    def __init__(self, problem: PackingProblem, unit: int = 1, may_join: bool = True) -> None:
+    def __init__(
+        self,
+        problem: PackingProblem,
+        unit: int = 1,
+        may_join: bool = True,
+        *,
+        order_limit: int | None = None,
+        search_limit: int | None = None,
+        squeaks: int | None = None,
+    ) -> None:
         self.problem, self.unit = problem, unit
+        self.order_limit = ORDER_LIMIT if order_limit is None else order_limit
+        self.search_limit = SEARCH_LIMIT if search_limit is None else search_limit
+        self.squeaks = SQUEAKS if squeaks is None else squeaks
         self.bound = problem.proven
         self.work = self._reported = 0
         self._pinned = bool(problem.is_pinned.any())
@@ -129,11 +142,11 @@ class Packer:
 
     def _steps(self) -> Iterator[bool]:
         yield True
-        is_large = len(self.problem) > ORDER_LIMIT
-        stacks = stacked(self.problem, SEARCH_LIMIT) if is_large and not self._pinned else None
+        is_large = len(self.problem) > self.order_limit
+        stacks = stacked(self.problem, self.search_limit) if is_large and not self._pinned else None
         if stacks is not None:
             # With so many buffers live at once, lowest place first would take quadratic time.
-            yield from self._instead(Packer(stacks[0], self.unit), stacks[1])
+            yield from self._instead(self._packer_of(stacks[0]), stacks[1])
             return
         if is_large and self.problem.live.mean() >= FULL * self.bound:
             yield from self._join(0)
@@ -142,14 +155,14 @@ class Packer:
             for order in basic_orders(self.problem):
                 self.keep(*self._in_valleys(order))
                 yield True
-            yield from self._squeak(SQUEAKS)
+            yield from self._squeak(self.squeaks)
         if not is_large:
             for order in basic_orders(self.problem):
                 for tightest in (True, False):
                     self.keep(*self._in_order(order, tightest))
                     yield True
             yield from self._join(0)
-        may_search = len(self.problem) <= SEARCH_LIMIT
+        may_search = len(self.problem) <= self.search_limit
         yield from self._search() if may_search else self._squeak(None)
 
     def _join(self, seed: int) -> Iterator[bool]:
@@ -166,8 +179,19 @@ class Packer:
             self._may_join = False
             return
         limit = PIECE_WORK[0] + PIECE_WORK[1] * len(self.problem)
-        pieces = Packer(joined.problem, self.unit, may_join=False)
+        pieces = self._packer_of(joined.problem, may_join=False)
         yield from self._instead(pieces, joined.offsets, limit)
+
+    def _packer_of(self, problem: PackingProblem, may_join: bool = True) -> Packer:
+        """Return a packer for a reduced problem, with the limits of this one."""
+        return Packer(
+            problem,
+            self.unit,
+            may_join,
+            order_limit=self.order_limit,
+            search_limit=self.search_limit,
+            squeaks=self.squeaks,
+        )
 
     def _instead(
         self, inner: Packer, offsets: Callable[[Integers], Integers], limit: float = math.inf
@@ -190,14 +214,14 @@ class Packer:
         """Repeatedly move buffers that end above the target toward the front of the order, by
         random distances, and place all buffers again."""
         # Each round would take quadratic time.
-        if self._pinned and len(self.problem) > ORDER_LIMIT:
+        if self._pinned and len(self.problem) > self.order_limit:
             return
         orders = disturbed_orders(self.problem)
         done = 0
         while rounds is None or done < rounds:
-            # Take a new order after `SQUEAKS` rounds: blame may move in circles.
+            # Take a new order after `squeaks` rounds: blame may move in circles.
             place = ranks(next(orders)).astype(np.float64)
-            for _ in range(SQUEAKS):
+            for _ in range(self.squeaks):
                 done += 1
                 order = np.argsort(place, kind="stable")
                 found = self._in_order(order, True) if self._pinned else self._in_valleys(order)
@@ -221,7 +245,7 @@ class Packer:
             # Each kind of search has its own Luby sequence, not every second limit of a common one.
             turn, asks_for_less = divmod(number, 2)
             if asks_for_less:
-                yield from itertools.islice(next(ways), SQUEAKS)
+                yield from itertools.islice(next(ways), self.squeaks)
             # The bound may have risen since, by a search that was exhausted without a packing.
             least = max(self.target, self.bound)
             capacity = self._less(least, turn) if asks_for_less else least

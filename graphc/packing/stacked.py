@@ -21,15 +21,18 @@ Offsets = Callable[[Integers], Integers]
 """A function from the offsets of stacks to the offsets of the buffers in them."""
 
 
-def stacked(problem: PackingProblem, most: int) -> tuple[PackingProblem, Offsets] | None:
+def stacked(
+    problem: PackingProblem, most: int, alike: float = ALIKE
+) -> tuple[PackingProblem, Offsets] | None:
     """Return the problem of at most `most` stacks, and a function from its offsets to the buffers'
-    offsets. Returns None if too few buffers share live ranges. No buffer may be pinned.
+    offsets. Returns None if fewer than `alike` buffers share a live range on average. No buffer may
+    be pinned.
     """
     order = np.lexsort((problem.size, problem.last, problem.first))
     first, last, size = problem.first[order], problem.last[order], problem.size[order]
     begins = (np.diff(first, prepend=-1) != 0) | (np.diff(last, prepend=-1) != 0)
     ranges = np.count_nonzero(begins)
-    if ranges > min(most, len(order) / ALIKE):
+    if ranges > min(most, len(order) / alike):
         return None
     starts = np.cumsum(size) - size
     below = starts - starts[begins][np.cumsum(begins) - 1]

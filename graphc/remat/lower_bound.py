@@ -115,10 +115,13 @@ def _outside_bytes(steps: Problem, step: int) -> int:
     return steps.total(read - set(steps.inputs[step]))
 
 
-def extra_cost(steps: Problem, budget: int, link: HostLink | None = None) -> float:
+def extra_cost(
+    steps: Problem, budget: int, link: HostLink | None = None, *, largest: int = LARGEST
+) -> float:
     """Return a lower bound on the recompute cost of any sequence within the budget; with a link to
-    the host, on the seconds of recomputation and of stalls together."""
-    if len(steps) > LARGEST:
+    the host, on the seconds of recomputation and of stalls together. Returns 0 for problems of more
+    than `largest` steps."""
+    if len(steps) > largest:
         return 0.0
     return max((_at(steps, step, budget, link) for step in _places(steps)), default=0.0)
 

@@ -122,12 +122,10 @@ def test_the_pieces_of_a_seed_are_always_the_same():
 
 
 def test_large_problems_are_joined_where_they_are_full(monkeypatch):
-    monkeypatch.setattr(phases, "ORDER_LIMIT", 100)
-    monkeypatch.setattr(phases, "SEARCH_LIMIT", 1)  # no stacks
     asked = []
     monkeypatch.setattr(Packer, "_join", lambda packer, seed: iter(asked.append(seed) or ()))
     for columns in (cut_rectangle(300, 80, 1024, 0), random_lifetimes(300, 0)):
-        packer = Packer(free(columns))
+        packer = Packer(free(columns), order_limit=100, search_limit=1)  # no stacks
         for _ in itertools.islice(packer.steps, 5):
             pass
     assert asked == [0]

@@ -207,7 +207,7 @@ def test_more_effort_is_never_worse(given):
     assert heights == sorted(heights, reverse=True)
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_less_is_looked_for_without_a_capacity_as_with_one(seed):
     """Where the bound is out of reach, what lies in between is asked for."""
     given = nearly_full(120, 40, seed)

@@ -31,9 +31,9 @@ def problem_from(lower, upper, size, pinned=None):
 LEVEL_PROBLEM = problem_from(*level_columns(0))
 
 
-def without_joins(problem):
+def without_joins(problem, **limits):
     """The other methods alone; test_joined.py has this one."""
-    return Packer(problem, may_join=False)
+    return Packer(problem, may_join=False, **limits)
 
 
 def steps_of(packer, target, wanted):
@@ -41,11 +41,11 @@ def steps_of(packer, target, wanted):
     return packer.steps
 
 
-def heights_by_work(problem, steps):
+def heights_by_work(problem, steps, **limits):
     """Heights after the first methods, one more at a time, by an effort one above their work."""
     heights, effort = [], 0
     for _ in range(steps):
-        packer = without_joins(problem)
+        packer = without_joins(problem, **limits)
         packer.improve(problem.bound, effort, problem.bound)
         heights.append(packer.height)
         effort = packer.work + 1
@@ -86,9 +86,8 @@ def test_the_first_packing_is_what_an_allocator_with_best_fit_gives(given):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_lowest_place_first_then_best_and_first_fit_in_every_order(seed, monkeypatch):
+def test_lowest_place_first_then_best_and_first_fit_in_every_order(seed):
     """Each against its definition, on buffers that none of these packs at the bound."""
-    monkeypatch.setattr(phases, "SQUEAKS", 0)
     problem = problem_from(*level_columns(seed))
     orders = [order.tolist() for order in basic_orders(problem)]
     assert len(orders) == 6
@@ -98,7 +97,7 @@ def test_lowest_place_first_then_best_and_first_fit_in_every_order(seed, monkeyp
     for offsets in packings:
         best.append(min(best[-1], height_of(problem, offsets)))
     assert best[-1] > problem.bound
-    assert heights_by_work(problem, len(best)) == best
+    assert heights_by_work(problem, len(best), squeaks=0) == best
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -187,10 +186,10 @@ def test_a_height_that_is_reached_already_or_impossible_is_not_asked_for(monkeyp
 
 def test_buffers_above_the_target_move_to_the_front_by_a_random_distance(monkeypatch):
     """Round after round, from the first disturbed order and then from the second."""
-    monkeypatch.setattr(phases, "SQUEAKS", 6)
     problem = problem_from(*level_columns(2, count=10))
     target = problem.bound
-    calls = calls_of(without_joins(problem), monkeypatch, 1 + 6 + 6 + 12 + 3 + 6 + 1 + 3 + 6)
+    packer = without_joins(problem, squeaks=6)
+    calls = calls_of(packer, monkeypatch, 1 + 6 + 6 + 12 + 3 + 6 + 1 + 3 + 6)
     orders = [arguments[0].tolist() for name, arguments in calls if name == "valleys"][6:]
     assert len(orders) == 6 + 12  # once in the phase, then from two orders between searches
     for begin, rounds in ((0, orders[:6]), (0, orders[6:12]), (1, orders[12:])):
@@ -223,9 +222,8 @@ def test_work_is_counted_by_what_a_method_looks_at(monkeypatch):
 
 
 def test_large_problems_are_not_placed_in_quadratic_work(monkeypatch):
-    monkeypatch.setattr(phases, "ORDER_LIMIT", len(LEVEL_PROBLEM) - 1)
-    monkeypatch.setattr(phases, "SEARCH_LIMIT", 1)
-    calls = calls_of(without_joins(LEVEL_PROBLEM), monkeypatch, 200)
+    packer = without_joins(LEVEL_PROBLEM, order_limit=len(LEVEL_PROBLEM) - 1, search_limit=1)
+    calls = calls_of(packer, monkeypatch, 200)
     assert names(calls) == [("valleys", 199)]
 
 
@@ -237,11 +235,9 @@ def test_buffers_beside_pins_are_fitted_around_them_and_searched(monkeypatch):
     assert is_packing(problem, packer.offsets, packer.height)
 
 
-def test_many_buffers_beside_pins_end_without_using_the_effort(monkeypatch):
-    monkeypatch.setattr(phases, "ORDER_LIMIT", 10)
-    monkeypatch.setattr(phases, "SEARCH_LIMIT", 10)
+def test_many_buffers_beside_pins_end_without_using_the_effort():
     problem = problem_from(*level_columns(0), {0: 0})
-    packer = without_joins(problem)
+    packer = without_joins(problem, order_limit=10, search_limit=10)
     packer.improve(problem.bound, 10**15, problem.bound)
     assert packer.height > problem.bound
     assert packer.work < 10**6

@@ -1,7 +1,6 @@
 """Stacks of what lives equally long: any packing of them is one of the buffers."""
 
 import numpy as np
-import pytest
 from buffer_families import cut_evenly, first_fit_trap, random_lifetimes
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +8,6 @@ from properties.small_packings import free, is_packing, problem_of, rows
 from properties.strategies import examples
 
 from graphc.packing import NORMAL, pack
-from graphc.packing import stacked as stacked_module
 from graphc.packing.phases import Packer
 from graphc.packing.stacked import stacked
 
@@ -22,9 +20,7 @@ def lifetimes(problem):
 @given(rows(30), st.integers(1, 20))
 def test_a_packing_of_the_stacks_is_one_of_the_buffers(given_rows, most):
     problem = problem_of(given_rows)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stacked_module, "ALIKE", 1)
-        found = stacked(problem, most)
+    found = stacked(problem, most, alike=1)
     if found is None:
         assert len(lifetimes(problem)) > most
         return

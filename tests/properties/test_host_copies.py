@@ -42,7 +42,7 @@ def steps(plan, feeds, seed=0):
     return outputs, {name: array.tobytes() for name, array in program.states.items()}
 
 
-@examples(300)
+@examples(150)
 @given(
     networks(),
     st.sampled_from(OPTIMIZERS),

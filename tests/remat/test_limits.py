@@ -8,10 +8,10 @@ from scheduling.test_order import random_problem as random_order_problem
 from scheduling.test_order import steps_of
 
 from graphc.errors import ProblemError
-from graphc.remat import lower_bound as bound
 from graphc.remat.chain_dp import Scale
 from graphc.remat.given import replay, solve
 from graphc.remat.given.problem import LARGEST, parse_problem
+from graphc.remat.lower_bound import extra_cost
 from graphc.scheduling import Precedence
 from graphc.scheduling.cuts import CAPACITY, Cuts
 from graphc.scheduling.exact import least_peak_order
@@ -33,13 +33,11 @@ def test_exact_order_takes_one_step_per_expansion_if_all_orders_tie():
     assert least_peak_order(problem, 1000, count) is None
 
 
-def test_no_cost_is_proven_for_problems_above_the_limit(monkeypatch):
+def test_no_cost_is_proven_for_problems_above_the_limit():
     steps = training_chain(40).steps
     tight = steps.peak(range(len(steps))) // 2
-    monkeypatch.setattr(bound, "LARGEST", len(steps))
-    assert bound.extra_cost(steps, tight) > 0
-    monkeypatch.setattr(bound, "LARGEST", len(steps) - 1)
-    assert bound.extra_cost(steps, tight) == 0.0
+    assert extra_cost(steps, tight, largest=len(steps)) > 0
+    assert extra_cost(steps, tight, largest=len(steps) - 1) == 0.0
 
 
 @pytest.mark.parametrize("layers", [15, 20])
