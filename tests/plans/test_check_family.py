@@ -173,13 +173,12 @@ ZOO = {
 @pytest.mark.parametrize(
     ("name", "device"),
     [
-        ("lstm", "cpu"),
         ("bert", "cpu"),
         ("unet", "h100"),
         *(
             pytest.param(name, device, marks=pytest.mark.slow)
             for name, device in (
-                ("unet", "cpu"), ("mobilenet_v2", "cpu"),
+                ("lstm", "cpu"), ("unet", "cpu"), ("mobilenet_v2", "cpu"),
                 ("mobilenet_v2", "h100"), ("lstm", "h100"), ("bert", "h100"),
             )
         ),

@@ -21,11 +21,20 @@ def test_more_work_allows_fewer_bytes(name):
     assert sizes[0] <= plan(name).arena_bytes
 
 
-@pytest.mark.parametrize("allocate", parameters(["packed"], ["none", "inplace", "sharing"]))
-def test_more_flops_never_cost_bytes(allocate):
-    plain = plan("preact_resnet", allocate=allocate).arena_bytes
+@pytest.mark.parametrize(
+    ("name", "allocate"),
+    [
+        ("gpt2", {}),
+        *(
+            pytest.param("preact_resnet", {"allocate": allocate}, marks=pytest.mark.slow)
+            for allocate in ("packed", "none", "inplace", "sharing")
+        ),
+    ],
+)
+def test_more_flops_never_cost_bytes(name, allocate):
+    plain = plan(name, **allocate).arena_bytes
     for options in ({"max_extra_flops": 0.1}, {"recompute": "optimal"}):
-        assert plan("preact_resnet", allocate=allocate, **options).arena_bytes <= plain
+        assert plan(name, **allocate, **options).arena_bytes <= plain
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_copies_are_within_both_budgets_and_save_time(name, part):
 
 
 @pytest.mark.parametrize(
-    "name", parameters(("gpt2", "densenet121"), ("unet", "lstm", "preact_resnet", "bert"))
+    "name", parameters(("gpt2",), ("densenet121", "unet", "lstm", "preact_resnet", "bert"))
 )
 def test_copies_change_no_bit(name):
     found, _ = planned(name, 0.5 if name == "gpt2" else 0.4, host_budget="1GiB")

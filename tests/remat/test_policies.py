@@ -27,7 +27,7 @@ def plan(loss, policy):
 
 LIMITS = [
     # network, policy, MiB of feature maps, extra flops
-    (lambda: resnet(50), "cheap", 2150, 0.01),
+    pytest.param(lambda: resnet(50), "cheap", 2150, 0.01, marks=pytest.mark.slow),
     pytest.param(lambda: resnet(200), "cheap", 6500, 0.01, marks=pytest.mark.slow),
     (lambda: resnet(50), "sublinear", 780, FORWARD),
     pytest.param(lambda: resnet(200), "sublinear", 1300, FORWARD, marks=pytest.mark.slow),

@@ -91,7 +91,7 @@ def test_a_fast_link_replaces_recomputation(layers):
     ],
 )
 def test_plans_are_checked_and_never_slower_than_recomputation(seed, rate):
-    problem = with_link(random_training(25, seed), to_host=rate, to_device=2 * rate)
+    problem = with_link(random_training(18, seed), to_host=rate, to_device=2 * rate)
     base = replay(problem, problem.needed)
     budget = int(problem.bound_bytes + 0.3 * (base.peak_bytes - problem.bound_bytes))
     found = solve(problem, budget, seconds=0)
