@@ -1,5 +1,6 @@
 """States in host memory: the graph, the order of copies, and what the checker rejects."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -33,8 +34,9 @@ from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import MeasuredCosts
 
 
-def plan_of(**options):
-    return planned(mlp(layers=3, hidden=24, inputs=16, batch=8), **options)
+@functools.cache
+def plan_of():
+    return planned(mlp(layers=3, hidden=24, inputs=16, batch=8))
 
 
 @pytest.mark.parametrize("optimizer", [g.optim.SGD(0.1), g.optim.Momentum(0.1)])
@@ -113,20 +115,6 @@ def test_a_state_on_the_host_is_updated_in_five_steps():
     assert len(set(host)) == 1
     assert plan.buffers[host[0]].kind == "host"
     assert plan.bytes_by_kind["fetched"] > 0
-
-
-def test_states_on_the_host_come_first_there():
-    loss = mlp(layers=6, hidden=24, inputs=16, batch=64)
-    least = planned(loss).arena_bytes
-    plan = planned(loss, budget=int(0.9 * least), host_budget="8MiB")
-    states = [
-        b for b in plan.buffers if b.kind == "host" and b.lifetime.last > len(plan.graph.nodes)
-    ]
-    offsets = [buffer.offset for buffer in states]
-    assert min(offsets) == plan.host_start
-    assert sum(-(-b.bytes // 256) * 256 for b in states) == plan.host_state_bytes
-    others = [b.offset for b in plan.buffers if b.kind == "host" and b not in states]
-    assert all(offset >= plan.host_start + plan.host_state_bytes for offset in others)
 
 
 def test_texts_and_files_keep_states_on_the_host(tmp_path):
@@ -299,18 +287,54 @@ def test_an_arena_without_a_goal_grows_by_a_small_part(monkeypatch):
     assert plan.arena_bytes <= tight.arena_bytes + GROWTH * plan.host_state_bytes
 
 
-@pytest.mark.parametrize("part", [0.5, 0.75])
-def test_copies_of_values_beside_those_of_states_save_time_or_are_left_out(part):
-    """Copies of the moments keep this link busy most of the step."""
-    loss = gpt2(layers=2, width=128, heads=2, seq_len=64, batch=2, vocab=64)
-    costs = MeasuredCosts({"name": "cpu"}, (), HostLink(1e9, 1e9, 1e-6))
-    options = {"optimizer": g.optim.Adam(), "host_states": "moments", "costs": costs}
-    plain = g.plan(loss, **options)
-    least = g.plan(loss, **options, budget=plain.arena_bytes).bound_bytes
-    options["budget"] = least + int(part * (plain.arena_bytes - least))
-    alone, both = g.plan(loss, **options), g.plan(loss, **options, host_budget="1GiB")
+SLOW_LINK = MeasuredCosts({"name": "cpu"}, (), HostLink(1e9, 1e9, 1e-6))
+"""Costs with a link that copies of the moments keep busy most of the step."""
+
+
+@functools.cache
+def within(network, part):
+    """Return a budget and plans within it, one with copies of moments alone, one of others too.
+
+    The budget is this part of the way from the least arena to that of a plan without a budget.
+    """
+    options = {"optimizer": g.optim.Adam(), "host_states": "moments", "costs": SLOW_LINK}
+    plain = g.plan(network, **options)
+    least = g.plan(network, **options, budget=plain.arena_bytes).bound_bytes
+    options["budget"] = budget = least + int(part * (plain.arena_bytes - least))
+    return budget, g.plan(network, **options), g.plan(network, **options, host_budget="1GiB")
+
+
+LAYERS = mlp(layers=4, hidden=160, inputs=64, batch=256)
+ATTENTION = gpt2(layers=2, width=128, heads=2, seq_len=64, batch=2, vocab=64)
+
+
+@pytest.mark.parametrize(
+    ("network", "part", "copied"),
+    [
+        (LAYERS, 0.25, True),
+        (LAYERS, 0.5, False),
+        pytest.param(ATTENTION, 0.5, True, marks=pytest.mark.slow),
+        pytest.param(ATTENTION, 0.75, False, marks=pytest.mark.slow),
+    ],
+)
+def test_copies_of_values_beside_those_of_states_save_time_or_are_left_out(network, part, copied):
+    budget, alone, both = within(network, part)
     seconds = [
-        model_copies(plan, CostModel.of(plan, measured=costs)).seconds for plan in (alone, both)
+        model_copies(plan, CostModel.of(plan, measured=SLOW_LINK)).seconds for plan in (alone, both)
     ]
-    assert seconds[1] <= seconds[0]
-    assert both.arena_bytes <= options["budget"]
+    assert (both.host_bytes > both.host_state_bytes) == copied
+    assert seconds[1] < seconds[0] if copied else seconds[1] == seconds[0]
+    assert both.arena_bytes <= budget
+
+
+def test_states_on_the_host_come_first_there():
+    plan = within(LAYERS, 0.25)[2]
+    states = [
+        b for b in plan.buffers if b.kind == "host" and b.lifetime.last > len(plan.graph.nodes)
+    ]
+    offsets = [buffer.offset for buffer in states]
+    assert min(offsets) == plan.host_start
+    assert sum(-(-b.bytes // 256) * 256 for b in states) == plan.host_state_bytes
+    others = [b.offset for b in plan.buffers if b.kind == "host" and b not in states]
+    assert others
+    assert all(offset >= plan.host_start + plan.host_state_bytes for offset in others)
