@@ -83,9 +83,19 @@ def trained(plan, feeds, ranks, **settings):
     return on_ranks(ranks, work)
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("ranks", [2, 3])
+QUICK = [
+    ("mlp", "clipped adam", 3), ("mlp", "accumulated", 2), ("lstm", "accumulated", 3),
+    ("gpt2", "sgd", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "ranks"),
+    [
+        pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
+        for case in itertools.product(NETWORKS, HOWS, (2, 3))
+    ],
+)
 def test_ranks_train_as_one_process_does_on_their_joint_batch(name, how, ranks):
     build, options = NETWORKS[name], HOWS[how]
     plan = g.plan(build(4), ranks=ranks, **options)
@@ -199,7 +209,7 @@ def test_exchanges_of_a_network_may_depend_on_each_other():
 
 
 def test_a_budget_holds_for_a_rank():
-    build = lambda: preact_resnet(20, batch=8)  # noqa: E731
+    build = lambda: preact_resnet(11, batch=8)  # noqa: E731
     plain = g.plan(build(), optimizer=g.optim.SGD(), ranks=2)
     budget = plain.arena_bytes * 3 // 4
     plan = g.plan(build(), optimizer=g.optim.SGD(), ranks=2, budget=budget)

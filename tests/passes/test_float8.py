@@ -324,8 +324,21 @@ def expected_bits(name):
     return steps_of(reference(name, "cpu"))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+QUICK = ({"allocate": "inplace"}, {"recompute": "sublinear"}, {"streams": 2})
+"""Strategies that attention is compared under in quick tests."""
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        pytest.param(
+            name, strategy, marks=[] if name == "mlp" or strategy in QUICK else pytest.mark.slow
+        )
+        for name in NETWORKS
+        for strategy in STRATEGIES
+    ],
+    ids=str,
+)
 def test_bits_do_not_depend_on_the_strategy(name, strategy):
     if "budget" in strategy:
         strategy = {"budget": int(strategy["budget"] * reference(name, "cpu").arena_bytes)}
@@ -333,7 +346,7 @@ def test_bits_do_not_depend_on_the_strategy(name, strategy):
     assert steps_of(plan) == expected_bits(name)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["mlp", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_bits_do_not_depend_on_where_moments_are(name):
     plan = with_all_moments_on_host(NETWORKS[name](), optimizer=ADAM, precision="fp8")
     assert plan.host_bytes

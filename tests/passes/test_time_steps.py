@@ -1,5 +1,7 @@
 """One product for all time steps: which gradients are merged, and their values."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -148,21 +150,25 @@ CASES = {
 }
 
 
+@functools.cache
+def merged_in(name):
+    """Return the graph of a case before and after the pass."""
+    graph = training(CASES[name][0](sequence()))
+    return graph, merge_time_steps(graph)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_number_of_products(name):
-    network, plain, merged = CASES[name]
-    graph = training(network(sequence()))
-    assert over_rows(graph) == plain
-    assert over_rows(merge_time_steps(graph)) == merged
+    assert tuple(map(over_rows, merged_in(name))) == CASES[name][1:]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_graphs_without_such_products_are_returned_as_they_are(name):
-    network, plain, merged = CASES[name]
-    graph = training(network(sequence()))
+    _, plain, merged = CASES[name]
+    graph, found = merged_in(name)
     # The sum for a bias needs only the gradients of all steps.
     has_runs = plain > merged or name == "last state only"
-    assert (merge_time_steps(graph) is graph) != has_runs
+    assert (found is graph) != has_runs
 
 
 def test_biases_of_all_steps_are_one_sum():
@@ -173,14 +179,32 @@ def test_biases_of_all_steps_are_one_sum():
     assert (sums(graph), sums(merge_time_steps(graph))) == (STEPS, 1)
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulate": 3}, {"recompute": "sublinear"}], ids=str)
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_are_those_of_the_gradient_pass(name, options):
-    """A step of SGD with rate 1 subtracts the gradient. Without an optimizer, nothing is merged."""
+@functools.cache
+def differentiated(name):
+    """Return a program of a case's gradients. Without an optimizer, nothing is merged."""
     loss = CASES[name][0](sequence())
     weights = [s for s in g.plan(loss, training=True).graph.states if s.trainable]
     named = dict(zip((w.name for w in weights), g.gradient(loss, weights), strict=True))
-    plain = g.compile(outputs=named)
+    return loss, g.compile(outputs=named, kernels="numpy")
+
+
+VARIANTS = [{}, {"accumulate": 3}, {"recompute": "sublinear"}]
+QUICK = ("by layer", "lstm")
+"""Cases under every option in quick tests."""
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        pytest.param(name, options, marks=[] if not options or name in QUICK else pytest.mark.slow)
+        for name in CASES
+        for options in VARIANTS
+    ],
+    ids=str,
+)
+def test_gradients_are_those_of_the_gradient_pass(name, options):
+    """A step of SGD with rate 1 subtracts the gradient."""
+    loss, plain = differentiated(name)
     trained = g.compile(loss, optimizer=g.optim.SGD(1.0), poison=True, **options)
     rng = np.random.default_rng(0)
     start = {n: rng.standard_normal(a.shape) for n, a in plain.parameters.items()}
@@ -207,8 +231,8 @@ def test_a_graph_with_merged_steps_is_in_order():
     """Every node reads only results of earlier nodes, and every result is read."""
     from graphc.ir.verify import verify
 
-    for network, *_ in CASES.values():
-        graph = merge_time_steps(training(network(sequence())))
+    for name in CASES:
+        _, graph = merged_in(name)
         verify(graph)
         read = {value for node in graph.nodes for value in node.inputs}
         read |= set(graph.outputs.values())

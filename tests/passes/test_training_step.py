@@ -1,10 +1,12 @@
 """Schedules, clipping, accumulation and mixed precision against formulas and plain training."""
 
+import functools
+import itertools
 import math
 
 import numpy as np
 import pytest
-from models.test_zoo import DEEP, quick_and_slow
+from models.test_zoo import quick_and_slow
 
 import graphc as g
 from graphc.errors import OptionError
@@ -224,30 +226,34 @@ def feeds_of(program, seed=0):
     }
 
 
+@functools.cache
+def losses_in(precision, name):
+    """Return the losses of three steps in a precision, with states in float32."""
+    optimizer = g.optim.Momentum(0.02)
+    program = g.compile(NETWORKS[name](), optimizer=optimizer, precision=precision, poison=True)
+    trained = [s for s in program.graph.states if s.role in ("parameter", "statistic")]
+    assert all(s.type.dtype.name == "float32" for s in trained)
+    assert program.plan.graph.outputs["loss"].type.dtype.name == "float32"
+    return [float(program.step(feeds_of(program))["loss"]) for _ in range(3)]
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("name", quick_and_slow(NETWORKS, ["densenet121"]))
 def test_sixteen_bits_stay_near_thirty_two(name, precision):
-    losses = {}
-    for choice in ("fp32", precision):
-        program = g.compile(
-            NETWORKS[name](), optimizer=g.optim.Momentum(0.02), precision=choice, poison=True
-        )
-        trained = [s for s in program.graph.states if s.role in ("parameter", "statistic")]
-        assert all(s.type.dtype.name == "float32" for s in trained)
-        losses[choice] = [float(program.step(feeds_of(program))["loss"]) for _ in range(3)]
-        assert program.plan.graph.outputs["loss"].type.dtype.name == "float32"
-    np.testing.assert_allclose(losses[precision], losses["fp32"], rtol=0.03)
-    assert losses[precision] != losses["fp32"]
+    found, wanted = losses_in(precision, name), losses_in("fp32", name)
+    np.testing.assert_allclose(found, wanted, rtol=0.03)
+    assert found != wanted
 
 
 @pytest.mark.parametrize(
     "network",
     [
-        lambda: preact_resnet(29, batch=32),
-        lambda: vit(layers=3),
+        lambda: preact_resnet(11, batch=32),
+        lambda: vit(layers=2),
+        pytest.param(lambda: preact_resnet(29, batch=32), marks=pytest.mark.slow),
         pytest.param(lambda: densenet121(32, 224), marks=pytest.mark.slow),
     ],
-    ids=["preact_resnet", "vit", "densenet121"],
+    ids=["preact_resnet", "vit", "a deeper preact_resnet", "densenet121"],
 )
 def test_feature_maps_take_half(network):
     full, half = (
@@ -353,8 +359,17 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("name", quick_and_slow(NETWORKS, DEEP))
+QUICK = [*(("mlp", option) for option in OPTIONS), ("gpt2", "fp16")]
+"""The last option has most of the others."""
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
+        for case in itertools.product(NETWORKS, OPTIONS)
+    ],
+)
 def test_every_plan_gives_the_same_bits(name, option):
     runs = []
     for allocate, again in (

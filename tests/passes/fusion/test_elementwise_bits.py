@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from models.test_zoo import SMALL
+from models.test_zoo import SMALL, quick_and_slow
 from passes.fusion.graphs import GPU, calls, elementwise, fuse, fused_nodes
 from properties.oracle import run_unplanned
 from properties.strategies import OPTIMIZERS, examples, networks
@@ -84,7 +84,9 @@ OPTIONS = {
     "fp16": {"precision": "fp16", "recompute": "recursive"},
 }
 ZOO = [
-    *(("lstm", option) for option in OPTIONS), ("gpt2", "budget"), ("mlp", "bf16"),
+    *(("lstm", option) for option in OPTIONS if option != "budget"), ("mlp", "budget"),
+    *(pytest.param(name, "budget", marks=pytest.mark.slow) for name in ("lstm", "gpt2")),
+    ("mlp", "bf16"),
     pytest.param("resnet", "bf16", marks=pytest.mark.slow),
     pytest.param("resnet", "sublinear", marks=pytest.mark.slow),
     ("unet", "plain"),
@@ -107,7 +109,7 @@ def test_networks_keep_their_bits(name, option):
     assert len(set(runs[0][0])) == 3 or option == "fp16"  # which may skip steps
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", quick_and_slow(SMALL, ["inception_v3", "mobilenet_v2"]))
 def test_a_gpu_plan_of_a_network_is_no_larger(name):
     plans = [
         g.plan(SMALL[name](), optimizer=g.optim.Adam(0.01), device="cuda", fuse=f, reorder=False)
