@@ -325,11 +325,7 @@ def test_steps_are_done_for_the_options_they_are_for(tmp_path):
     ]  # fmt: skip
 
 
-def test_the_document_names_every_step_and_its_example_runs():
+def test_the_document_names_every_step():
     text = (Path(__file__).parents[2] / "docs" / "writing-a-pass.md").read_text()
     (listed,) = re.findall(r"\n(`forward`.*?)\n\n", text, re.DOTALL)
     assert re.findall(r"`([\w-]+)`", listed) == [step.name for step in STEPS] + ["plan"]
-    subprocess.run(
-        [sys.executable, "-c", "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))],
-        check=True,
-    )

@@ -9,7 +9,7 @@ from graphc.ir.graph import State
 from graphc.runtime.feeds import random_feeds
 
 SMALL = {
-    "gru": lambda: gru(seq_len=3, batch=2, layers=2, hidden=4, inputs=3, classes=5),
+    "gru": lambda: gru(seq_len=2, batch=2, layers=2, hidden=4, inputs=3, classes=5),
     "uvit": lambda: uvit(pairs=2, width=8, heads=2, patches=4, channels=3, batch=2),
 }
 

@@ -1,11 +1,13 @@
 """ONNX files with random changes are refused by an error of graphc, or are read and run."""
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from google.protobuf import json_format
+from onnx.backend.test.loader import load_model_tests
 from onnx_cases.node_tests import node_cases
 from robustness.mutations import mutate, mutated_bytes
 from robustness.trials import check
@@ -21,9 +23,17 @@ MOST_BYTES = 20_000
 
 
 @cache
-def files():
+def operators():
     """Models of single operators and of functions' bodies, as the bytes of files."""
     texts = [case.model.SerializeToString() for case in node_cases().values()]
+    return [text for text in texts if len(text) < MOST_BYTES]
+
+
+@cache
+def exported():
+    """Models of operators and layers that PyTorch exported; onnx reads these in no time."""
+    cases = load_model_tests(kind="pytorch-operator") + load_model_tests(kind="pytorch-converted")
+    texts = [(Path(case.model_dir) / "model.onnx").read_bytes() for case in cases]
     return [text for text in texts if len(text) < MOST_BYTES]
 
 
@@ -40,8 +50,10 @@ def changed(text, random):
         raise OnnxError("what was changed cannot be written as a file") from None
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(5_000, marks=pytest.mark.slow)])
-def test_a_changed_file_is_refused_or_run(count, tmp_path):
+@pytest.mark.parametrize(
+    ("files", "count"), [(exported, 60), pytest.param(operators, 5_000, marks=pytest.mark.slow)]
+)
+def test_a_changed_file_is_refused_or_run(files, count, tmp_path):
     path = tmp_path / "changed.onnx"
 
     def case(random):
