@@ -131,12 +131,12 @@ def test_running_statistics_are_the_mean_of_the_ranks():
 def test_no_plan_and_no_bucket_changes_a_bit(monkeypatch):
     build = lambda: preact_resnet(11, batch=2, image=8)  # noqa: E731
     plans = [
-        g.plan(build(), optimizer=g.optim.SGD(0.01), ranks=2, **options)
+        g.plan(build(), optimizer=g.optim.SGD(0.01), ranks=2, kernels="numpy", **options)
         for options in ({}, {"allocate": "none"}, {"recompute": "cheap"}, {"reorder": False})
     ]
     for most in (1.0, 1e12):
         monkeypatch.setattr(DataParallel, "_bucket_bytes", lambda *_, most=most: most)
-        plans.append(g.plan(build(), optimizer=g.optim.SGD(0.01), ranks=2))
+        plans.append(g.plan(build(), optimizer=g.optim.SGD(0.01), ranks=2, kernels="numpy"))
     monkeypatch.undo()
     counts = {sum(isinstance(n.op, Collective) for n in plan.graph.nodes) for plan in plans}
     assert len(counts) > 2  # many buckets, few, and one
@@ -210,9 +210,9 @@ def test_exchanges_of_a_network_may_depend_on_each_other():
 
 def test_a_budget_holds_for_a_rank():
     build = lambda: preact_resnet(11, batch=8)  # noqa: E731
-    plain = g.plan(build(), optimizer=g.optim.SGD(), ranks=2)
-    budget = plain.arena_bytes * 3 // 4
-    plan = g.plan(build(), optimizer=g.optim.SGD(), ranks=2, budget=budget)
+    options = {"optimizer": g.optim.SGD(), "ranks": 2, "kernels": "numpy"}
+    budget = g.plan(build(), **options).arena_bytes * 3 // 4
+    plan = g.plan(build(), **options, budget=budget)
     assert plan.arena_bytes <= budget
 
 

@@ -96,7 +96,7 @@ LOSSES = {
     "hinge": compared(g.hinge),
     "several": several,
 }
-OPTIONS = {"optimizer": g.optim.SGD(0.1, momentum=0.9)}
+OPTIONS = {"optimizer": g.optim.SGD(0.1, momentum=0.9), "kernels": "numpy"}
 STEPS = 2
 
 

@@ -230,7 +230,8 @@ def feeds_of(program, seed=0):
 def losses_in(precision, name):
     """Return the losses of three steps in a precision, with states in float32."""
     optimizer = g.optim.Momentum(0.02)
-    program = g.compile(NETWORKS[name](), optimizer=optimizer, precision=precision, poison=True)
+    options = {"precision": precision, "kernels": "numpy", "poison": True}
+    program = g.compile(NETWORKS[name](), optimizer=optimizer, **options)
     trained = [s for s in program.graph.states if s.role in ("parameter", "statistic")]
     assert all(s.type.dtype.name == "float32" for s in trained)
     assert program.plan.graph.outputs["loss"].type.dtype.name == "float32"

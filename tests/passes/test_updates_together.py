@@ -51,7 +51,7 @@ NETWORKS = {
     [
         ("gpt2", "none"),
         ("gpt2", "sublinear"),
-        ("resnet", "none"),
+        pytest.param("resnet", "none", marks=pytest.mark.slow),
         pytest.param("resnet", "sublinear", marks=pytest.mark.slow),
     ],
 )
@@ -103,28 +103,28 @@ def test_plans_for_a_cpu_stay(monkeypatch):
         g.plan(MODELS["mlp"](), optimizer=g.optim.Adam(1e-3), device="cuda")
 
 
-@pytest.mark.parametrize(
-    "goal",
-    ["budget", "feature_map_budget", pytest.param("max_extra_flops", marks=pytest.mark.slow)],
-)
-def test_goals_hold(goal, monkeypatch):
+@pytest.mark.parametrize("goal", ["budget", "feature_map_budget", "max_extra_flops"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("resnet", marks=pytest.mark.slow)])
+def test_goals_hold(model, goal, monkeypatch):
     def network():
-        return MODELS["resnet"](units=(1, 1, 1, 1), batch=32, image=64)
+        if model == "resnet":
+            return MODELS["resnet"](units=(1, 1, 1, 1), batch=32, image=64)
+        return MODELS["mlp"](layers=6, hidden=16, inputs=7, classes=3, batch=2048)
 
     options = {"optimizer": g.optim.SGD(0.1)}
     free = g.plan(network(), device="cuda", **options)
     asked = {
-        "budget": free.arena_bytes * 4 // 5,
+        "budget": int(free.arena_bytes * {"mlp": 0.95, "resnet": 0.8}[model]),
         "feature_map_budget": free.feature_map_bytes * 7 // 10,
         "max_extra_flops": 0.1,
     }[goal]
-    before = apart(monkeypatch, network(), **options, **{goal: asked})
     plan = g.plan(network(), device="cuda", **options, **{goal: asked})
     if goal == "budget":
         assert plan.arena_bytes <= asked
     elif goal == "feature_map_budget":
         assert plan.feature_map_bytes <= asked
     else:
+        before = apart(monkeypatch, network(), **options, **{goal: asked})
         assert plan.arena_bytes <= before.arena_bytes
 
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from models.test_zoo import SMALL, quick_and_slow
+from models.test_zoo import DEEP, SMALL, quick_and_slow
 from passes.fusion.graphs import GPU, calls, elementwise, fuse, fused_nodes
 from properties.oracle import run_unplanned
 from properties.strategies import OPTIMIZERS, examples, networks
@@ -11,6 +11,7 @@ from properties.strategies import OPTIMIZERS, examples, networks
 import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.ir.builder import trace
+from graphc.ir.device import KERNELS
 from graphc.ir.op import REGISTRY
 from graphc.ir.verify import verify
 from graphc.plans.check_plan import check_plan
@@ -26,8 +27,8 @@ def stepped(outputs, feeds, **options):
 
 
 @examples(120)
-@given(elementwise())
-def test_random_elementwise_graphs_keep_their_bits(outputs):
+@given(elementwise(), st.sampled_from(KERNELS))
+def test_random_elementwise_graphs_keep_their_bits(outputs, kernels):
     graph = trace(outputs)
     found = fuse(graph)
     verify(found)
@@ -37,12 +38,11 @@ def test_random_elementwise_graphs_keep_their_bits(outputs):
     )  # without registers
     feeds = random_feeds(graph, 1)
     expected, arrays = run_unplanned(graph, feeds), run_unplanned(found, feeds)
-    results = stepped(outputs, feeds, kernels="numpy", fuse=True)
-    for name, value in graph.outputs.items():
-        wanted = expected[value].tobytes()
-        assert arrays[found.outputs[name]].tobytes() == wanted
-        assert results[name] == wanted
-    assert stepped(outputs, feeds, fuse=True) == stepped(outputs, feeds, fuse=False)
+    wanted = {name: expected[value].tobytes() for name, value in graph.outputs.items()}
+    assert {name: arrays[found.outputs[name]].tobytes() for name in wanted} == wanted
+    if kernels == "native":
+        wanted = stepped(outputs, feeds, fuse=False)
+    assert stepped(outputs, feeds, kernels=kernels, fuse=True) == wanted
     text = g.format_graph(found)
     assert g.format_graph(g.parse_graph(text)) == text
 
@@ -84,9 +84,9 @@ OPTIONS = {
     "fp16": {"precision": "fp16", "recompute": "recursive"},
 }
 ZOO = [
-    *(("lstm", option) for option in OPTIONS if option != "budget"), ("mlp", "budget"),
-    *(pytest.param(name, "budget", marks=pytest.mark.slow) for name in ("lstm", "gpt2")),
-    ("mlp", "bf16"),
+    ("lstm", "plain"), ("lstm", "fp16"), ("mlp", "budget"), ("mlp", "bf16"),
+    *(pytest.param("lstm", n, marks=pytest.mark.slow) for n in ("sublinear", "budget", "bf16")),
+    pytest.param("gpt2", "budget", marks=pytest.mark.slow),
     pytest.param("resnet", "bf16", marks=pytest.mark.slow),
     pytest.param("resnet", "sublinear", marks=pytest.mark.slow),
     ("unet", "plain"),
@@ -109,7 +109,7 @@ def test_networks_keep_their_bits(name, option):
     assert len(set(runs[0][0])) == 3 or option == "fp16"  # which may skip steps
 
 
-@pytest.mark.parametrize("name", quick_and_slow(SMALL, ["inception_v3", "mobilenet_v2"]))
+@pytest.mark.parametrize("name", quick_and_slow(SMALL, DEEP))
 def test_a_gpu_plan_of_a_network_is_no_larger(name):
     plans = [
         g.plan(SMALL[name](), optimizer=g.optim.Adam(0.01), device="cuda", fuse=f, reorder=False)
