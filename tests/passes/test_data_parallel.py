@@ -1,5 +1,6 @@
 """Steps of several ranks against one process on their joint batch."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -153,8 +154,13 @@ def test_one_rank_has_the_plan_without_ranks():
     assert plain.text() == one.text()
 
 
+@functools.cache
+def of_a_network():
+    return g.plan(preact_resnet(20), optimizer=g.optim.SGD(), ranks=2)
+
+
 def test_buckets_are_filled_without_copies_where_the_peak_stays():
-    plan = g.plan(preact_resnet(20), optimizer=g.optim.SGD(), ranks=2)
+    plan = of_a_network()
     graph = plan.graph
     whole = [node for node in graph.nodes if is_bucket(graph, node)]
     parts = [graph.roots[value] for node in whole for value in node.inputs]
@@ -164,7 +170,7 @@ def test_buckets_are_filled_without_copies_where_the_peak_stays():
 
 def test_exchanges_run_beside_the_backward_pass():
     """Between beginning and end, other nodes take as long as the bytes, but for what comes last."""
-    plan = g.plan(preact_resnet(20), optimizer=g.optim.SGD(), ranks=2)
+    plan = of_a_network()
     nodes, seconds = plan.graph.nodes, CostModel.of(plan).seconds
     begins = [i for i, n in enumerate(nodes) if n.op.sends and n.output.type.elements > 1000]
     ends = {n.inputs[0].node: i for i, n in enumerate(nodes) if isinstance(n.op, Arrival)}

@@ -326,13 +326,17 @@ def expected_bits(name):
 
 QUICK = ({"allocate": "inplace"}, {"recompute": "sublinear"}, {"streams": 2})
 """Strategies that attention is compared under in quick tests."""
+FAST = [s for s in STRATEGIES if not {"sharing", "mirror", "recursive"} & set(s.values())]
+"""Strategies that layers are compared under in quick tests."""
 
 
 @pytest.mark.parametrize(
     ("name", "strategy"),
     [
         pytest.param(
-            name, strategy, marks=[] if name == "mlp" or strategy in QUICK else pytest.mark.slow
+            name,
+            strategy,
+            marks=[] if strategy in (QUICK if name == "gpt2" else FAST) else pytest.mark.slow,
         )
         for name in NETWORKS
         for strategy in STRATEGIES

@@ -148,8 +148,8 @@ PARTS = [(3, 1), (1, 2), (2, 2)]
 
 
 def is_quick(number, name, reduction, parts):
-    """Every mean by both, every sum by one of them in turn; the largest loss by each."""
-    if reduction == "mean" or name == "several":
+    """Every mean by both, every sum by one of them in turn; the mean of several losses by each."""
+    if reduction == "mean":
         return parts == (2, 2) or name == "several"
     return parts == PARTS[number % 2]
 

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from models.test_zoo import quick_and_slow
 
 import graphc as g
 from graphc.errors import OptionError
@@ -238,8 +237,15 @@ def losses_in(precision, name):
     return [float(program.step(feeds_of(program))["loss"]) for _ in range(3)]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("name", quick_and_slow(NETWORKS, ["densenet121"]))
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        *itertools.product(("mlp", "gpt2"), ("bf16", "fp16")),
+        ("preact_resnet", "bf16"),
+        pytest.param("preact_resnet", "fp16", marks=pytest.mark.slow),
+        *(pytest.param("densenet121", n, marks=pytest.mark.slow) for n in ("bf16", "fp16")),
+    ],
+)
 def test_sixteen_bits_stay_near_thirty_two(name, precision):
     found, wanted = losses_in(precision, name), losses_in("fp32", name)
     np.testing.assert_allclose(found, wanted, rtol=0.03)

@@ -238,13 +238,7 @@ def test_the_option_is_a_bool():
 
 
 def test_a_frontier_of_groups():
-    def loss():
-        h = g.input("x", (64, 6))
-        for number in range(3):
-            h = g.tanh(g.linear(h, 6, name=f"layer{number}") * 2.0)
-        return g.mean(h)
-
-    points = [g.frontier(loss(), optimizer=g.optim.SGD(), fuse=fuses) for fuses in (False, True)]
+    points = [g.frontier(gated(), optimizer=g.optim.SGD(), fuse=fuses) for fuses in (False, True)]
     assert points[0] != points[1]
 
 
