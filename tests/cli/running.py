@@ -2,6 +2,7 @@
 
 import re
 
+from graphc import cli
 from graphc.cli import main
 from graphc.cli.terminal import BELOW
 
@@ -11,6 +12,29 @@ def run(capsys, *arguments):
     code = main(arguments)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def parsed(monkeypatch, *arguments):
+    """Return the options of a command line, which is parsed and not run."""
+    own, found = cli._parser, []
+
+    def parser():
+        made = own()
+        parse = made.parse_known_args
+
+        def without_run(given):
+            options, rest = parse(given)
+            options.run = found.append
+            return options, rest
+
+        made.parse_known_args = without_run
+        return made
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cli, "_parser", parser)
+        assert main(arguments) == 0
+    (options,) = found
+    return options
 
 
 def unfolded(text):

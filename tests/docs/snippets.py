@@ -1,5 +1,7 @@
-"""The code blocks of a page, in their order."""
+"""The code blocks of a page, in their order, and the tables of pages."""
 
+import contextlib
+import io
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +45,33 @@ def commands(page):
                 if snippet.language == "sh" or line.startswith("$ "):
                     found.append((line.removeprefix("$ "), below))
     return found
+
+
+def shown_commands(page):
+    """Return the command lines of `graphc` on a page, also of blocks that are not run."""
+    lines = [
+        (snippet.language, line) for snippet in snippets(page) for line in snippet.text.splitlines()
+    ]
+    return [
+        line.removeprefix("$ ")
+        for language, line in lines
+        if line.startswith("$ graphc ") or (language == "sh" and line.startswith("graphc "))
+    ]
+
+
+def output_of(snippet, namespace, path="net.py"):
+    """Run a block of Python in this process; returns what it prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("\n" * snippet.line + snippet.text, path, "exec"), namespace)
+    return printed.getvalue()
+
+
+def table_after(mark, text):
+    """Return the cells of the table below a mark, row by row, without its head."""
+    lines = text.split(mark, 1)[1].strip().splitlines()
+    rows = [line for line in lines[: lines.index("")] if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
 
 def named(page):

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from cli.running import run
+from docs.snippets import commands, output_of, snippets, table_after
 
 import graphc as g
 from graphc.cli import main
@@ -17,12 +19,6 @@ ROOT = Path(__file__).parents[2]
 RECOMPUTATION = (ROOT / "docs" / "recomputation.md").read_text()
 BUDGETS = json.loads((ROOT / "benchmarks" / "results" / "budgets.json").read_text())
 MIB = 2**20
-
-
-def table_after(mark, text=RECOMPUTATION):
-    lines = text.split(mark, 1)[1].strip().splitlines()
-    rows = [line for line in lines[: lines.index("")] if line.startswith("|")]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
 
 def test_all_budgets_of_the_result_file_hold():
@@ -43,7 +39,7 @@ def test_all_budgets_of_the_result_file_hold():
 
 def test_the_paper_networks_are_those_of_the_figures():
     """MiB within a third of the flops, in the table and in the JSON of Fig. 5 and 6."""
-    rows = table_after("tests hold it to the limits in brackets:\n")
+    rows = table_after("tests hold it to the limits in brackets:\n", RECOMPUTATION)
     told = {row[0]: int(row[1].split()[0]) for row in rows}
     found = {}
     for number, axis, name in ((5, "depth", "ResNet {}"), (6, "seq_len", "LSTM, {} steps")):
@@ -54,18 +50,15 @@ def test_the_paper_networks_are_those_of_the_figures():
     assert told == {name: found[name] for name in told}
 
 
-def test_the_schema_of_a_plan_file(tmp_path):
+def test_the_schema_of_a_plan_file(capsys, tmp_path, monkeypatch):
     """Keys in the tables are those of a file, in its order, and the examples run."""
-    import subprocess
-    import sys
-
-    document = (ROOT / "docs" / "plan-file.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
-    subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True)
-    (commands,) = re.findall(r"```sh\n(.*?)```", document, re.DOTALL)
-    for line in commands.splitlines():
-        subprocess.run([sys.executable, "-m", *line.split()], cwd=tmp_path, check=True,
-                       capture_output=True)  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "plan-file.md"
+    document = page.read_text()
+    (block,) = (snippet for snippet in snippets(page) if snippet.language == "python")
+    output_of(block, {})
+    for line, _ in commands(page):
+        assert run(capsys, *line.removeprefix("graphc ").split())[0] == 0
     found = json.loads((tmp_path / "plan.json").read_text())
     schema, buffer, placement = re.findall(r"\| key \|.*?\n\n", document, re.DOTALL)
 
@@ -97,14 +90,27 @@ ORDERED = {
 }
 
 
-@pytest.mark.parametrize(
-    "network", [pytest.param(n, marks=[pytest.mark.slow] if "LSTM" in n else []) for n in ORDERED]
-)
-def test_the_table_of_orders(network):
+def orders():
+    """Return the rows of the table of docs/internals/ordering.md."""
     text = (ROOT / "docs" / "internals" / "ordering.md").read_text()
-    rows = table_after("<!-- orders: compared with plans by tests/docs/test_docs.py -->\n", text)
+    return table_after("<!-- orders: compared with plans by tests/docs/test_docs.py -->\n", text)
+
+
+def test_the_table_of_orders_names_its_networks():
+    rows = orders()
     assert {row[0] for row in rows} == set(ORDERED)
-    for row in rows:
+    for _, recompute, *sizes in rows:
+        assert recompute in ("none", "sublinear")
+        assert len(sizes) == 3
+        for cell in sizes:
+            given, found = map(float, cell.split(" → "))
+            assert found <= given or sizes.index(cell) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ORDERED)
+def test_the_table_of_orders(network):
+    for row in orders():
         if row[0] == network:
             plans = [
                 g.plan(
@@ -121,11 +127,11 @@ def test_the_table_of_orders(network):
                 assert cell == " → ".join(f"{getattr(p, name) / MIB:.1f}" for p in plans)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_tied_embedding_waits_for_all_layers():
-    """Check docs/internals/ordering.md: 147 MiB, after the last layer's backward pass."""
+    """Check docs/internals/ordering.md: its size, and that all layers run backward before it."""
     text = (ROOT / "docs" / "internals" / "ordering.md").read_text()
-    assert "The gradient of a tied embedding takes 147 MiB in GPT-2 small" in text
-    assert "wait until all layers have run backward" in text
+    mebibytes = int(re.search(r"tied embedding takes (\d+) MiB", text)[1])
     made = []
     for reorder in (False, True):
         nodes = g.plan(gpt2(), optimizer=g.optim.SGD(), reorder=reorder).graph.nodes
@@ -134,7 +140,7 @@ def test_the_gradient_of_a_tied_embedding_waits_for_all_layers():
             for step, node in enumerate(nodes)
             if node.op.name == "matmul" and node.output.type.shape == (50257, 768)
         )
-        assert round(nodes[tied].output.type.bytes / MIB) == 147
+        assert round(nodes[tied].output.type.bytes / MIB) == mebibytes
         backward = [
             step
             for step, node in enumerate(nodes)

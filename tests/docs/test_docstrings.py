@@ -1,6 +1,7 @@
 """Docstrings start with a noun or a verb, in at most 25 words, without private terms."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -14,29 +15,41 @@ PRIVATE = re.compile(r"\b(lies|stands|made again|the turn|room)\b", re.IGNORECAS
 MOST_WORDS = 25
 
 
-def _statements(node):
-    body = getattr(node, "body", ())
-    return body if isinstance(body, list) else ()
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of statements that hold further statements."""
 
 
+def _blocks(node):
+    """Yield a node and all statements within it that hold statements; expressions are skipped."""
+    yield node
+    for name in BLOCKS:
+        for inner in getattr(node, name, ()):
+            if hasattr(inner, "body"):
+                yield from _blocks(inner)
+
+
+@functools.cache
 def docstrings():
-    """Yield the place and the text of each docstring of the package."""
-    for path in sorted((ROOT / "graphc").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node)
-                if text:
-                    name = getattr(node, "name", "the module")
-                    yield f"{path.relative_to(ROOT)}: {name}", text
-            for statement in _statements(node):  # strings below constants, fields
-                match statement:
-                    case ast.Expr(ast.Constant(str(text))) if text.strip():
-                        where = f"{path.relative_to(ROOT)}:{statement.lineno}"
-                        yield where, text.strip()
+    """Return the place and the text of each docstring of the package, parsed once."""
+    return [each for path in sorted((ROOT / "graphc").rglob("*.py")) for each in _texts(path)]
+
+
+def _texts(path):
+    for node in _blocks(ast.parse(path.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                name = getattr(node, "name", "the module")
+                yield f"{path.relative_to(ROOT)}: {name}", text
+        for statement in node.body:  # strings below constants, fields
+            match statement:
+                case ast.Expr(ast.Constant(str(text))) if text.strip():
+                    where = f"{path.relative_to(ROOT)}:{statement.lineno}"
+                    yield where, text.strip()
 
 
 def test_docstrings_start_with_a_noun_or_a_verb():
-    found = list(docstrings())
+    found = docstrings()
     assert len(found) > 4000
     assert [place for place, text in found if EVASIVE.match(text)] == []
 

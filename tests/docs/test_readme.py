@@ -2,15 +2,16 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from docs.snippets import output_of, snippets
 
 import graphc
 from graphc.allocation import inplace
 from graphc.cli import main
+from graphc.ir.builder import trace
 from graphc.models import MODELS
 
 ROOT = Path(__file__).parents[2]
@@ -28,20 +29,36 @@ CONCEPTS, GPU, NETWORKS, ORDERING, RECOMPUTATION, TRAINING = (
 )
 
 
-def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 110
+def figures(pattern, text):
+    """Return the figures next to the words of a pattern, which a text has once."""
+    (found,) = re.findall(pattern, " ".join(text.split()))
+    return found
 
 
 def test_python_block_prints_what_is_shown():
-    block, shown = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)[0]
-    assert len(block.splitlines()) == 12
-    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, shown), done.stderr
+    blocks = snippets(ROOT / "README.md")
+    at = next(at for at, block in enumerate(blocks) if block.language == "python")
+    assert output_of(blocks[at], {}) == blocks[at + 1].text
+
+
+FITS = re.compile(r"\$ graphc (plan .*)\n(.*)\n\.\.\.\n(.*)\n")
+COMPARED = re.compile(r"\$ graphc (compare .*)\n(fits .*?)```", re.DOTALL)
+FEATURE_MAPS = re.compile(r"`(\w+)` (?:take )?([\d,]+) instead of ([\d,]+) MiB")
+
+
+def test_what_slow_tests_compare_is_in_the_pages():
+    _, first, last = FITS.search(README).groups()
+    assert re.match(r"needs [\d.]+ GiB, [\d.]+ GiB more than", first)
+    assert last.startswith("To fit: --budget ")
+    ((_, shown),) = COMPARED.findall(CONCEPTS)
+    rows = [line.split() for line in shown.splitlines()[3:]]
+    assert len({len(row) for row in rows}) == 1
+    assert {name for name, _, _ in FEATURE_MAPS.findall(TRAINING)} == {"resnet", "vit"}
 
 
 @pytest.mark.slow
 def test_whether_it_fits_is_what_plan_prints(capsys):
-    command, first, last = re.search(r"\$ graphc (plan .*)\n(.*)\n\.\.\.\n(.*)\n", README).groups()
+    command, first, last = FITS.search(README).groups()
     assert main(command.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == first
@@ -56,20 +73,19 @@ def result(name):
 
 
 def test_gpu_figures_are_those_of_the_result_files():
-    text = " ".join(README.split())
     timed = result("gpu_day_h200_steps.json")
     passed = sum(part["passed"] for part in timed["by_part"].values())
     assert not any(part["failures"] for part in timed["by_part"].values())
-    assert f"All {passed} GPU tests passed on an NVIDIA H200" in text
+    assert figures(r"(\d+) GPU tests", README) == str(passed)
     step = timed["steps"]["gpt2"]["default"]["milliseconds"]
     eager, compiled = (
         f"{step / timed['peers'][f'gpt2-{how}']['milliseconds']:.2f}"
         for how in ("eager", "compile")
     )
-    assert (
-        f"takes {eager} of torch eager's time and {compiled} of `torch.compile`'s "
-        f"(commit {timed['commit'][:7]})" in text
-    )
+    assert figures(r"([\d.]+) of torch eager's", README) == eager
+    assert figures(r"([\d.]+) of `torch.compile`'s \(commit (\w+)\)", README) == (
+        compiled, timed["commit"][:7]
+    )  # fmt: skip
 
 
 def test_times_over_checkpointing_are_those_of_the_result_file():
@@ -78,18 +94,18 @@ def test_times_over_checkpointing_are_those_of_the_result_file():
         format(steps["bytes of checkpointing"][TIME] / steps["checkpointing"][TIME], ".2f")
         for steps in (planned["llama-autocast"], planned["gpt2-autocast"])
     )
-    text = " ".join(README.split())
-    assert f"take {llama} of its time for a Llama of 16 layers, and {gpt2} for GPT-2" in text
+    assert figures(r"checkpointing, .*? ([\d.]+) .*? Llama .*? ([\d.]+) for GPT-2", README) == (
+        llama, gpt2
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/fit.md"])
 def test_the_accuracy_of_fit_is_that_of_the_result_file(document):
     errors = result("fit_on_gpu.json")["summary"]["allocated"]
-    text = " ".join((ROOT / document).read_text().split())
-    assert (
-        f"in {errors['rows']} steps differ from the predicted ones by {100 * errors['median']:.2f} "
-        f"% (median) and {100 * errors['worst']:.1f} % (worst)" in text
-    )
+    pattern = r"peaks in (\d+) steps .*? ([\d.]+) % \(median\) and ([\d.]+) % \(worst\)"
+    assert figures(pattern, (ROOT / document).read_text()) == (
+        f"{errors['rows']}", f"{100 * errors['median']:.2f}", f"{100 * errors['worst']:.1f}"
+    )  # fmt: skip
 
 
 def test_the_error_without_a_gpu(capsys, monkeypatch):
@@ -101,10 +117,11 @@ def test_the_error_without_a_gpu(capsys, monkeypatch):
     assert cause.sub("", capsys.readouterr().err.strip()) == cause.sub("", shown)
 
 
+@pytest.mark.slow
 def test_table_is_what_compare_prints(capsys):
     """All but this machine's memory and the seconds of planning."""
-    main(["compare", "mlp", "layers=50", "hidden=1024", "batch=512"])
-    (shown,) = re.findall(r"batch=512\n(fits .*?)```", CONCEPTS, re.DOTALL)
+    ((command, shown),) = COMPARED.findall(CONCEPTS)
+    main(command.split())
     shown, printed = (
         [line.split() for line in text.splitlines()] for text in (shown, capsys.readouterr().out)
     )
@@ -118,27 +135,27 @@ def test_parameter_counts_are_those_of_the_networks():
     assert [name for name, _ in listed] != []
     assert {name for name, _ in listed} == set(MODELS)
     for name, count in listed:
-        trained = [s for s in graphc.plan(MODELS[name]()).graph.states if s.trainable]
+        trained = [s for s in trace({"loss": MODELS[name]()}).states if s.trainable]
         assert sum(s.type.elements for s in trained) == int(count.replace(",", "")), name
 
 
-@pytest.mark.parametrize(("name", "half", "full"), [("resnet", 1694, 3364), ("vit", 1800, 3569)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "half", "full"), FEATURE_MAPS.findall(TRAINING))
 def test_feature_maps_in_sixteen_bits(name, half, full):
-    assert f"{half:,} instead of {full:,} MiB" in TRAINING
     for precision, mebibytes in (("fp32", full), ("bf16", half)):
         plan = graphc.plan(MODELS[name](), optimizer=graphc.optim.SGD(), precision=precision)
-        assert plan.feature_map_bytes >> 20 == mebibytes
+        assert f"{plan.feature_map_bytes >> 20:,}" == mebibytes
 
 
 @pytest.mark.slow
 def test_the_budget_of_resnet_1001():
     plain = graphc.plan(MODELS["resnet"](depth=1001), optimizer=graphc.optim.SGD())
     found = graphc.plan(MODELS["resnet"](depth=1001), optimizer=graphc.optim.SGD(), budget="7GiB")
-    text = " ".join(RECOMPUTATION.split())
-    assert f"needs {plain.arena_bytes / 2**30:.2f} GiB without recomputation" in text
+    needed = figures(r"ResNet-1001 .*? needs ([\d.]+) GiB without recomputation", RECOMPUTATION)
+    assert needed == f"{plain.arena_bytes / 2**30:.2f}"
     extra, proven = found.recomputation.extra_time_fraction, found.certificate.extra_time_bound
-    assert f"Within 7 GiB it takes {100 * extra:.1f} % more time" in text
-    assert f"adds less than {100 * proven:.1f} %" in text
+    pattern = r"Within 7 GiB .*? ([\d.]+) % more time .*? less than ([\d.]+) %"
+    assert figures(pattern, RECOMPUTATION) == (f"{100 * extra:.1f}", f"{100 * proven:.1f}")
     assert found.arena_bytes <= 7 * 2**30
 
 

@@ -1,23 +1,25 @@
 """Every snippet of the documents runs, or the page says why it does not."""
 
-import contextlib
 import importlib.util
-import io
 import json
 import re
 import shlex
+import textwrap
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cli.running import run
-from docs.snippets import PAGES, ROOT, commands, named, snippets
+from cli.running import parsed, run
+from docs.snippets import PAGES, ROOT, commands, named, output_of, shown_commands, snippets
+from loops import case
 from onnx_files import write_arrays, write_model
 from runtime.emulated_gpu.emulated import emulate
 from safetensors.numpy import save_file
 
 from graphc.cli import main
+from graphc.cli.models import arguments_of
+from graphc.models import MODELS
 
 LANGUAGES = {"console", "csv", "json", "python", "sh", "text"}
 ELSEWHERE = {"README.md": 1, "docs/writing-an-op.md": 2}
@@ -70,12 +72,10 @@ def run_python(page, namespace, skip=lambda text: False):
     for block, after in zip(blocks, [*blocks[1:], None], strict=True):
         if block.language != "python" or not block.runs or skip(block.text):
             continue
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile("\n" * block.line + block.text, "net.py", "exec"), namespace)
+        printed = output_of(block, namespace)
         if after is not None and after.language == "text":
             place = re.compile(r"^net\.py:\d+")
-            shown, found = (place.sub("", text) for text in (after.text, printed.getvalue()))
+            shown, found = (place.sub("", text) for text in (after.text, printed))
             assert found == shown
 
 
@@ -85,7 +85,30 @@ def on_emulated_gpu(monkeypatch):
     emulate(monkeypatch)
 
 
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=named)
+HEAVY = {
+    "docs/networks.md",
+    "docs/offload.md",
+    "docs/reading-a-plan.md",
+    "docs/recomputation.md",
+    "docs/tutorial.md",
+}
+"""Pages whose Python plans or trains for about a second or longer."""
+
+
+def test_the_python_of_every_page_compiles():
+    for page in PAGES:
+        for block in snippets(page):
+            if block.language == "python":
+                compile("\n" * block.line + textwrap.dedent(block.text), named(page), "exec")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=named(page), marks=[pytest.mark.slow] if named(page) in HEAVY else [])
+        for page in WITH_PYTHON
+    ],
+)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
     if named(page) == "docs/gpu.md":
@@ -147,6 +170,7 @@ LONG = {
     "docs/parallel.md",
     "docs/reading-a-plan.md",
     "docs/recomputation.md",
+    "docs/streams.md",
     "docs/training.md",
     "docs/tutorial.md",
     "docs/viewing.md",
@@ -156,6 +180,21 @@ WITH_COMMANDS = [
     for page in PAGES
     if any(line.startswith("graphc ") for line, _ in commands(page))
 ]
+
+
+def test_the_commands_of_every_page_are_commands(monkeypatch):
+    """By the parser of the command line; the settings of a model are arguments that it has."""
+    seen = set()
+    for page in PAGES:
+        for line in shown_commands(page):
+            _, *arguments = shlex.split(line, comments=True)
+            with case(f"{named(page)}: {line}"):
+                options = parsed(monkeypatch, *arguments)
+                if getattr(options, "model", None) in MODELS:
+                    settings = [each for each in options.settings if "=" in each]
+                    arguments_of(options.model, settings)
+            seen.add(arguments[0])
+    assert seen >= {"plan", "compare", "batch", "view", "explain", "fit", "train", "selftest"}
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS)
