@@ -13,7 +13,10 @@ from test_files import NEW, OLD, names_in, write
 from graphc import files
 
 WRITER = """
-import os, signal, sys
+import os, signal, sys, types
+
+sys.modules["graphc"] = package = types.ModuleType("graphc")  # its import takes long
+package.__path__ = [sys.argv[3]]
 from graphc import files
 from graphc.errors import GraphcError
 
@@ -29,7 +32,8 @@ files.write_atomically(sys.argv[1], b"from another process", GraphcError)
 
 
 def writer(path, fate):
-    command = [sys.executable, "-c", WRITER, os.fspath(path), fate]
+    package = os.path.dirname(files.__file__)
+    command = [sys.executable, "-c", WRITER, os.fspath(path), fate, package]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -1,17 +1,18 @@
 """Progress on a real pseudo-terminal: there while a command works, gone when its answer comes."""
 
+import io
 import os
 import pty
 import re
 import select
-import subprocess
 import sys
+import threading
 
 import pytest
 from cli.running import run
 
-from graphc.cli import progress
-from graphc.progress import heard_by
+from graphc.cli import main, progress
+from graphc.progress import heard_by, report
 
 SLOW_MODEL = """
 import pathlib, threading
@@ -57,7 +58,8 @@ class Terminal:
     """A pseudo-terminal and all that is written to it."""
 
     def __init__(self):
-        self.reader, self.writer = pty.openpty()
+        self.reader, writer = pty.openpty()
+        self.file = os.fdopen(writer, "w")
         self.written = ""
 
     def read_until(self, wanted, seconds=60):
@@ -74,12 +76,35 @@ class Terminal:
             self.written += part.decode()
         return True
 
+    def answer(self, wanted, go):
+        """Create a file once something has been written, in a thread; then read to the end."""
+
+        def read():
+            if self.read_until(wanted):
+                go.touch()
+            self.read_until(None)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        return thread
+
 
 @pytest.fixture
-def terminal():
+def terminal(monkeypatch):
+    """A terminal on which progress is shown without a delay."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(progress, "DELAY_SECONDS", 0.0)
     opened = Terminal()
     yield opened
+    opened.file.close()
     os.close(opened.reader)
+
+
+def streams(monkeypatch, stdout, stderr):
+    """Replace both streams, in a test: pytest sets them anew after the fixtures."""
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(sys, "stderr", stderr)
 
 
 @pytest.fixture
@@ -88,66 +113,50 @@ def slow_model(tmp_path):
     return [f"{tmp_path}/net.py:build", f"go={tmp_path}/go"], tmp_path / "go"
 
 
-def start(arguments, stdout, stderr):
-    command = [sys.executable, "-m", "graphc", *arguments]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    return subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
-
-
-def test_progress_is_shown_on_a_terminal_and_cleared_before_the_answer(slow_model, terminal):
-    """Both streams on one terminal: the answer stands alone on it in the end."""
+def test_progress_is_shown_on_a_terminal_and_cleared_before_the_answer(
+    slow_model, terminal, monkeypatch
+):
+    """Both streams on one terminal: in the end, only the answer is on it."""
     model, go = slow_model
-    with start(["plan", *model, *QUICK], terminal.writer, terminal.writer) as started:
-        os.close(terminal.writer)
-        assert terminal.read_until("looking for the [bold] needle")
-        go.touch()
-        terminal.read_until(None)
-    assert started.returncode == 0
+    streams(monkeypatch, terminal.file, terminal.file)
+    reading = terminal.answer("looking for the [bold] needle", go)
+    code = main(["plan", *model, *QUICK])
+    terminal.file.close()
+    reading.join()
+    assert (code, go.exists()) == (0, True)
     (answer,) = screen_after(terminal.written)
     assert answer.startswith('{"model": ')
 
 
-TWO_PARTS = """
-import pathlib, sys, threading
-from graphc.cli import progress
-from graphc.progress import report
-
-progress.DELAY_SECONDS = 0.0
-with progress.progress_shown():
-    report("the first part")
-    print("first")
-    report("looking for the rest")
-    while not pathlib.Path(sys.argv[1]).exists():
-        threading.Event().wait(0.05)
-    print("last")
-"""
-
-
-def test_progress_after_part_of_the_answer_is_shown_and_cleared(tmp_path, terminal):
-    command = [sys.executable, "-c", TWO_PARTS, f"{tmp_path}/go"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    streams = {"stdout": terminal.writer, "stderr": terminal.writer}
-    with subprocess.Popen(command, env=environment, **streams) as started:
-        os.close(terminal.writer)
-        assert terminal.read_until("looking for the rest")
-        assert "first\r\n" in terminal.written
-        (tmp_path / "go").touch()
-        terminal.read_until(None)
-    assert started.returncode == 0
+def test_progress_after_part_of_the_answer_is_shown_and_cleared(tmp_path, terminal, monkeypatch):
+    streams(monkeypatch, terminal.file, terminal.file)
+    go, waited = tmp_path / "go", threading.Event()
+    reading = terminal.answer("looking for the rest", go)
+    with progress.progress_shown():
+        report("the first part")
+        print("first")
+        report("looking for the rest")
+        while reading.is_alive() and not go.exists():
+            waited.wait(0.01)
+        print("last")
+    terminal.file.close()
+    reading.join()
+    assert "first\r\n" in terminal.written.partition("looking for the rest")[0]
+    assert go.exists()
     assert screen_after(terminal.written) == ["first", "last"]
 
 
-def test_progress_is_on_standard_error_alone(slow_model, terminal):
+def test_progress_is_on_standard_error_alone(slow_model, terminal, monkeypatch):
     model, go = slow_model
-    with start(["plan", *model, *QUICK], subprocess.PIPE, terminal.writer) as started:
-        os.close(terminal.writer)
-        assert terminal.read_until("needle")
-        go.touch()
-        out = started.stdout.read()
-    terminal.read_until(None)
-    assert started.returncode == 0
-    assert out.startswith(b'{"model": ')
-    assert b"needle" not in out
+    out = io.StringIO()
+    streams(monkeypatch, out, terminal.file)
+    reading = terminal.answer("needle", go)
+    code = main(["plan", *model, *QUICK])
+    terminal.file.close()
+    reading.join()
+    assert (code, go.exists()) == (0, True)
+    assert out.getvalue().startswith('{"model": ')
+    assert "needle" not in out.getvalue()
     assert screen_after(terminal.written) == []
 
 
@@ -160,17 +169,16 @@ def test_nothing_is_shown_where_standard_error_is_no_terminal(slow_model, capsys
     assert "needle" not in out
 
 
-def test_a_command_is_silent_for_the_first_seconds(slow_model, terminal):
+def test_a_command_is_silent_for_the_first_seconds(slow_model, terminal, monkeypatch):
     """A command that ends before the delay has written nothing at all."""
     model, go = slow_model
     go.touch()
-    main = "from graphc.cli import main, progress; progress.DELAY_SECONDS = 60; main()"
-    started = subprocess.Popen(
-        [sys.executable, "-c", main, "plan", *model, *QUICK],
-        stdout=subprocess.PIPE, stderr=terminal.writer,
-    )  # fmt: skip
-    os.close(terminal.writer)
-    assert started.communicate()[0].startswith(b'{"model": ')
+    out = io.StringIO()
+    streams(monkeypatch, out, terminal.file)
+    monkeypatch.setattr(progress, "DELAY_SECONDS", 60)
+    assert main(["plan", *model, *QUICK]) == 0
+    terminal.file.close()
+    assert out.getvalue().startswith('{"model": ')
     terminal.read_until(None)
     assert terminal.written == ""
 

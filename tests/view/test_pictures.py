@@ -1,7 +1,6 @@
 """Pictures: the same bytes for the same plan, the colours of what is in it, and true parts."""
 
 import io
-import subprocess
 import sys
 from collections import Counter
 from itertools import groupby
@@ -9,10 +8,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from cli.running import run
 from view.networks import SMALL_PLANS, planned, small_plan
 from view.replay import replayed
 
 import graphc as g
+from graphc.cli import plan as plan_command
 from graphc.plans.html_form import COLOURS, RECTANGLES
 from graphc.view.page import _template
 
@@ -70,16 +71,16 @@ def test_pages_and_pictures_have_the_same_colours():
     ["view", "mlp", "-o", "plan.png"], ["compare", "mlp", "-o", "plan.png"],
     ["plan", "mlp", "--frontier", "-o", "plan.png"],
 ], ids=" ".join)  # fmt: skip
-def test_a_missing_matplotlib_is_told_before_anything_is_planned(command):
-    code = (
-        "import sys; sys.modules['matplotlib'] = None\n"
-        "from graphc.cli import main, plan\n"
-        "plan.build = None\n"
-        f"sys.exit(main({command}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "pip install matplotlib, or pip install '.[view]' in a checkout" in done.stderr
+def test_a_missing_matplotlib_is_told_before_anything_is_planned(
+    capsys, monkeypatch, tmp_path, command
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "graphc.view.picture", raising=False)
+    monkeypatch.setattr(plan_command, "build", None)
+    code, _, error = run(capsys, *command)
+    assert code == 2
+    assert "pip install matplotlib, or pip install '.[view]' in a checkout" in error
 
 
 @pytest.mark.parametrize("name", SMALL_PLANS)
