@@ -27,7 +27,7 @@ def test_plan_json_has_the_stated_keys(capsys):
 
 
 def test_plan_text_is_the_same_bytes_every_time(capsys):
-    outputs = {run(capsys, "plan", "mlp", *SMALL, "--text")[1] for _ in range(3)}
+    outputs = {run(capsys, "plan", "mlp", *SMALL, "--text")[1] for _ in range(2)}
     assert len(outputs) == 1
     (text,) = outputs
     for part in ("arena by strategy", "bytes by kind", "over %", "state @", "peak at node"):
@@ -42,7 +42,7 @@ def test_plan_text_golden(capsys, golden):
 
 
 def test_plan_of_a_network_far_larger_than_this_machine(capsys):
-    code, out, _ = run(capsys, "plan", "mlp", "layers=200", "hidden=65536", "batch=65536", "--json")
+    code, out, _ = run(capsys, "plan", "mlp", "layers=14", "hidden=262144", "batch=65536", "--json")
     assert code == 0
     assert json.loads(out)["arena_bytes"] > 3 * 2**40
 
@@ -76,18 +76,19 @@ def test_compare_is_a_list_of_plan_objects(capsys):
     assert plans[-1]["extra_flops_fraction"] <= 0.33
     table = run(capsys, "compare", "mlp", *SMALL)[1]
     assert all(name in table for name in (*ALLOCATE, "measure"))
+    assert "speed" not in table
 
 
 def test_compare_shows_what_streams_gain(capsys):
     small = ["layers=2", "width=6", "rows=9", "words=3", "batch=4", "--budget", "1MiB"]
-    tables = [run(capsys, "compare", "two_tower", *small, "--streams", n)[1] for n in "14"]
-    assert ["speed" in table for table in tables] == [False, True]
+    table = run(capsys, "compare", "two_tower", *small, "--streams", "4")[1]
+    assert "speed" in table
     (code, out, _) = run(capsys, "compare", "two_tower", *small, "--streams", "4", "--json")
     found = json.loads(out)[-1]
     gained = found["one_stream_seconds"] / found["step_seconds"]
     assert code == 0
     assert gained > 1.5
-    (row,) = (line for line in tables[1].splitlines() if line.startswith("budget"))
+    (row,) = (line for line in table.splitlines() if line.startswith("budget"))
     assert row.endswith(f"{gained:.2f}x")
 
 
@@ -168,19 +169,16 @@ def test_ops_lists_what_gradients_read(capsys):
     assert "relu" in run(capsys, "ops")[1]
 
 
-def test_python_m_graphc():
-    done = subprocess.run(
-        [sys.executable, "-m", "graphc", "plan", "mlp", *SMALL, "--json"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert json.loads(done.stdout)["model"] == "mlp"
+def test_python_m_graphc_exits_with_the_code_of_the_command():
     wrong = subprocess.run([sys.executable, "-m", "graphc"], capture_output=True, text=True)
-    assert wrong.returncode == 2
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("graphc: ")
 
 
 def test_a_closed_pipe_is_no_error():
+    """The printout is larger than what a pipe holds."""
     done = subprocess.run(
-        f"{sys.executable} -m graphc plan mlp layers=200 --text | head -1",
+        f"{sys.executable} -m graphc plan mlp layers=100 --text --optimizer adam | head -1",
         shell=True, capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.startswith("fits this machine: ")
@@ -293,8 +291,14 @@ def test_mistakes_with_plan_files(capsys, tmp_path):
 )
 def test_plans_of_groups(capsys, tmp_path, options, fused, told):
     path = str(tmp_path / "plan.json")
-    sizes = ["seq_len=2", "batch=2", "layers=1", "hidden=4", "inputs=3", "classes=3"]
-    code, out, _ = run(capsys, "plan", "lstm", *sizes, *options, "--text", "--output", path)
+    (tmp_path / "net.py").write_text(
+        "import graphc as g\n"
+        "def build():\n"
+        "    h = g.linear(g.input('x', (2, 3)), 4)\n"
+        "    return g.mean(g.sigmoid(h) * g.linear(h, 4))\n"
+    )
+    model = f"{tmp_path}/net.py:build"
+    code, out, _ = run(capsys, "plan", model, *options, "--text", "--output", path)
     assert code == 0
     assert ("sigmoid+mul" in out) == fused
     assert told in out if told else "fuse=" not in out
@@ -304,17 +308,22 @@ def test_plans_of_groups(capsys, tmp_path, options, fused, told):
     assert "leave out --fuse" in error
 
 
-UNET = ("unet", "batch=1", "image=16", "width=16", "depth=3")
-
-
-def test_plan_and_compare_agree_on_every_strategy_or_say_that_the_order_differs(capsys):
+def test_plan_and_compare_agree_on_every_strategy_or_say_that_the_order_differs(capsys, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import graphc as g\n"
+        "def build():\n"
+        "    a = g.linear(g.input('x', (64, 8)), 64, name='a')\n"
+        "    b = g.linear(a, 64, name='b')\n"
+        "    return g.mean(g.linear(a, 8, name='c')) + g.mean(b * b)\n"
+    )
+    model = f"{tmp_path}/net.py:build"
     for kept in ((), ("--keep-order",)):
-        rows = json.loads(run(capsys, "compare", *UNET, *kept, "--json")[1])
+        rows = json.loads(run(capsys, "compare", model, *kept, "--json")[1])
         by_strategy = {r["allocate"]: r["arena_bytes"] for r in rows if r["recompute"] == "none"}
-        printed = json.loads(run(capsys, "plan", *UNET, *kept, "--json")[1])["arena_by_strategy"]
+        printed = json.loads(run(capsys, "plan", model, *kept, "--json")[1])["arena_by_strategy"]
         agree = printed.items() <= by_strategy.items()
         table, plan = (
-            " ".join(run(capsys, name, *UNET, *kept)[1].split()) for name in ("compare", "plan")
+            " ".join(run(capsys, name, model, *kept)[1].split()) for name in ("compare", "plan")
         )
         assert agree == bool(kept)
         assert ("order: packed plans reorder nodes" in table) == (not kept)

@@ -1,5 +1,6 @@
 """The first line of plan, view, compare and explain: whether the plan fits, and what would."""
 
+import functools
 import json
 import re
 
@@ -13,10 +14,11 @@ from graphc.ir.types import format_bytes, parse_bytes
 from graphc.models import mlp
 from graphc.runtime.memory import machine_memory
 
-DEEP = ("layers=12", "hidden=64", "inputs=64", "batch=512")
-SIZES = {"layers": 12, "hidden": 64, "inputs": 64, "batch": 512}
+DEEP = ("layers=8", "hidden=64", "inputs=64", "batch=512")
+SIZES = {"layers": 8, "hidden": 64, "inputs": 64, "batch": 512}
 
 
+@functools.cache
 def planned(**options):
     return g.plan(mlp(**SIZES), optimizer=g.optim.SGD(), **options)
 

@@ -48,7 +48,7 @@ def check(arguments, seconds, folder, suffix):
             json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("seconds", [0.0, pytest.param(0.2, marks=pytest.mark.slow), 1.0])
 def test_a_command_that_is_interrupted_says_so_in_a_line(tmp_path, seconds):
     arguments = ("plan", "lstm", "seq_len=400", "-o", str(tmp_path / "plan.json"))
     check(arguments, seconds, tmp_path, ".json")
@@ -57,7 +57,7 @@ def test_a_command_that_is_interrupted_says_so_in_a_line(tmp_path, seconds):
 def test_ctrl_c_while_python_ends_does_not_change_the_exit_code():
     at_exit = "import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT); "
     process = subprocess.run(
-        [sys.executable, "-c", at_exit + PROGRAM, "models"],
+        [sys.executable, "-c", at_exit + PROGRAM, "ops"],
         cwd=ROOT,
         capture_output=True,
         text=True,

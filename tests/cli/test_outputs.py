@@ -6,11 +6,13 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 from cli.running import run
 
 from graphc import load_plan
+from graphc.cli import main
 from graphc.packing.csv_file import read_buffers
 
 SMALL = ["mlp", "batch=4", "hidden=8"]
@@ -40,17 +42,24 @@ def arguments_of(name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_writes_through_a_symlink(capsys, folder, name):
+def test_a_command_writes_through_a_symlink_and_ends_with_the_name_of_its_file(
+    capsys, folder, name
+):
     arguments, suffix, begin = arguments_of(name)
     (folder / "disk").mkdir()
     (folder / "disk" / "old").touch(mode=0o600)
     link = folder / f"latest{suffix}"
     link.symlink_to("disk/old")
-    code, _, error = run(capsys, *arguments, link.name)
+    code, text, error = run(capsys, *arguments, link.name)
     assert (code, error) == (0, "")
+    assert text.splitlines()[-1].endswith(f"written to {link.name}")
     assert os.readlink(link) == "disk/old"
     assert (folder / "disk" / "old").read_bytes().startswith(begin)
     assert [path.name for path in (folder / "disk").iterdir()] == ["old"]
+    if name in ("plan", "compare", "pack"):
+        code, text, error = run(capsys, *arguments, f"out{suffix}", "--json")
+        assert (code, error) == (0, f"graphc: written to out{suffix}\n")
+        json.loads(text)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -74,44 +83,45 @@ def stdout(folder):
     return "stdout"
 
 
-def command(*arguments, **options):
-    line = "import sys; from graphc.cli import main; sys.exit(main())"
-    return subprocess.run([sys.executable, "-c", line, *arguments], check=True, **options)
+@contextmanager
+def standard_output(monkeypatch, file):
+    """Make a file the standard output of this process, of its descriptor as of `sys.stdout`."""
+    before = os.dup(1)
+    os.dup2(file.fileno(), 1)
+    try:
+        with monkeypatch.context() as patched, open(1, "w", closefd=False) as stream:
+            patched.setattr(sys, "stdout", stream)
+            yield
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
 
 
 def test_a_plan_on_standard_output_is_all_that_a_pipe_gets(folder, stdout):
-    done = command("plan", *SMALL, "-o", stdout, capture_output=True)
+    line = [sys.executable, "-m", "graphc", "plan", *SMALL, "-o", stdout]
+    done = subprocess.run(line, check=True, capture_output=True)
     (folder / "plan.json").write_bytes(done.stdout)
     assert load_plan(folder / "plan.json").arena_bytes > 0
     assert "arena" in done.stderr.decode()  # the printout
 
 
-def test_a_plan_on_standard_output_goes_behind_what_a_file_holds(folder, stdout):
+def test_a_plan_on_standard_output_goes_behind_what_a_file_holds(
+    capfd, folder, stdout, monkeypatch
+):
     with open(folder / "out", "w") as out:
         out.write('"before"\n')
         out.flush()
-        command("plan", *SMALL, "--json", "-o", stdout, stdout=out, stderr=subprocess.PIPE)
+        with standard_output(monkeypatch, out):
+            assert main(["plan", *SMALL, "--json", "-o", stdout]) == 0
     before, plan = (folder / "out").read_text().split("\n", 1)
     assert before == '"before"'
     assert json.loads(plan)["format"] == "graphc.plan"
 
 
-def test_offsets_on_standard_output_can_be_read_again(folder, stdout):
-    done = command("pack", "in.csv", "-o", stdout, capture_output=True)
-    (folder / "out.csv").write_bytes(done.stdout)
+def test_offsets_on_standard_output_can_be_read_again(capfd, folder, stdout, monkeypatch):
+    with open(folder / "out.csv", "w") as out, standard_output(monkeypatch, out):
+        assert main(["pack", "in.csv", "-o", stdout]) == 0
     assert set(read_buffers("out.csv").pinned) == {0, 1}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_ends_with_the_name_of_the_file_that_it_wrote(capsys, folder, name):
-    arguments, suffix, _ = arguments_of(name)
-    code, text, error = run(capsys, *arguments, f"out{suffix}")
-    assert (code, error) == (0, "")
-    assert text.splitlines()[-1].endswith(f"written to out{suffix}")
-    if name in ("plan", "compare", "pack"):
-        code, text, error = run(capsys, *arguments, f"out{suffix}", "--json")
-        assert (code, error) == (0, f"graphc: written to out{suffix}\n")
-        json.loads(text)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,11 +1,14 @@
 """graphc profile, and plans with what it wrote."""
 
+import io
 import json
+from contextlib import redirect_stdout
 
 import pytest
 from cli.running import run
 
-from graphc.compiler import plan
+from graphc import plan
+from graphc.cli import main
 from graphc.models import gpt2
 from graphc.optim import AdamW
 from graphc.plans.costs import node_key, read_costs
@@ -13,15 +16,14 @@ from graphc.plans.costs import node_key, read_costs
 SMALL = ["layers=2", "width=16", "heads=2", "seq_len=8", "batch=2", "vocab=11"]
 
 
-@pytest.fixture
-def costs(capsys, tmp_path):
-    path = tmp_path / "measured.json"
-    code, out, err = run(
-        capsys, "profile", "gpt2", *SMALL, "--optimizer", "adamw", "--repeat", "2",
-        "--output", str(path),
-    )  # fmt: skip
-    assert code == 0, err
-    return path, out
+@pytest.fixture(scope="module")
+def costs(tmp_path_factory):
+    """The file of one profile, and what the command printed."""
+    path, out = tmp_path_factory.mktemp("costs") / "measured.json", io.StringIO()
+    asked = ("profile", "gpt2", *SMALL, "--optimizer", "adamw", "--repeat", "2")
+    with redirect_stdout(out):
+        assert main([*asked, "--output", str(path)]) == 0
+    return path, out.getvalue()
 
 
 def test_the_file_covers_the_plan_and_the_table_its_ops(costs):
@@ -64,7 +66,8 @@ def test_plan_and_compare_take_the_file(capsys, costs):
     plain = run(capsys, "plan", *model, *choice)[1]
     for begins, ends in ("nodes\n", "plan: "), ("bytes by kind", "lower"):
         assert between(out, begins, ends) == between(plain, begins, ends)
-    code, out, _ = run(capsys, "compare", *model, "--roofline", "h100", "--json")
+    small = ("mlp", "layers=2", "hidden=8", "batch=4")
+    code, out, _ = run(capsys, "compare", *small, "--roofline", "h100", "--json")
     assert code == 0
     assert {p["settings"]["costs"] for p in json.loads(out)} == {"roofline of h100"}
 
