@@ -1,6 +1,9 @@
 """The command line inside the test's own process."""
 
+import functools
+import io
 import re
+from contextlib import redirect_stderr, redirect_stdout
 
 from graphc import cli
 from graphc.cli import main
@@ -12,6 +15,15 @@ def run(capsys, *arguments):
     code = main(arguments)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+@functools.cache
+def once(*arguments):
+    """Run a command once for all tests that look at the same answer; it must write no file."""
+    out, error = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(error):
+        code = main(arguments)
+    return code, out.getvalue(), error.getvalue()
 
 
 def parsed(monkeypatch, *arguments):

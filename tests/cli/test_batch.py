@@ -62,10 +62,11 @@ def test_recomputation_lets_a_larger_batch_fit():
 
 def test_no_other_batch_up_to_the_answer_is_over():
     """Where bytes grow with the batch, the answer is that of trying them all."""
-    limit = 60_000
+    limit = 45_000
     found = g.largest_batch(make, limit, **SMALL)
     every = [batch for batch in range(1, 2 * found.batch) if fits(batch, limit)]
     assert every == list(range(1, found.batch + 1))
+    assert found.batch > 10
 
 
 def test_a_batch_of_one_that_does_not_fit_is_an_error():
@@ -78,9 +79,9 @@ def test_few_plans_are_made():
 
     def counted(batch):
         made.append(batch)
-        return unet(width=8, depth=2, image=32, batch=batch)
+        return unet(width=4, depth=1, image=16, batch=batch)
 
-    found = g.largest_batch(counted, "300MiB", optimizer=g.optim.SGD())
+    found = g.largest_batch(counted, "20MiB", optimizer=g.optim.SGD())
     assert found.batch > 100
     assert len(made) <= 12
 
@@ -92,7 +93,7 @@ def test_few_plans_are_made_where_the_answer_is_huge(policy):
 
     def counted(batch):
         made.append(batch)
-        return mlp(layers=2, hidden=8, inputs=4, classes=3, batch=batch)
+        return mlp(layers=1, hidden=8, inputs=4, classes=3, batch=batch)
 
     options = {"optimizer": g.optim.SGD(), "device": "a100", "recompute": policy}
     found = g.largest_batch(counted, "78GiB", **options)

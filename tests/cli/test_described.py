@@ -101,13 +101,14 @@ def test_a_budget_that_cannot_be_met_is_an_object_and_exits_with_3(capsys):
 
 def test_a_frontier_and_batches_have_all_that_their_plans_are_made_by(capsys):
     defaults = {n: p.default for n, p in inspect.signature(mlp).parameters.items()}
-    given = {"layers": 3, "hidden": 16, "inputs": 8}
-    found = found_by(capsys, "plan", "mlp", *SMALL, "--frontier", "--device", "t4")
+    given = {"layers": 1, "hidden": 16, "inputs": 8}
+    small = [f"{name}={size}" for name, size in given.items()]
+    found = found_by(capsys, "plan", "mlp", *small, "batch=4", "--frontier", "--device", "t4")
     assert (found["model"], found["device"]) == ("mlp", "t4")
     assert found["arguments"] == {**defaults, **given, "batch": 4}
     assert (found["options"]["allocate"], found["options"]["optimizer"]) == ("packed", "sgd")
     assert found["frontier"]
-    found = found_by(capsys, "batch", "mlp", *SMALL[:3], "--budget", "50KiB", "--keep-order")
+    found = found_by(capsys, "batch", "mlp", *small, "--budget", "50KiB", "--keep-order")
     assert found["arguments"] == {k: v for k, v in {**defaults, **given}.items() if k != "batch"}
     assert found["options"]["reorder"] is False
     assert (found["model"], found["budget_bytes"]) == ("mlp", 50 * 1024)

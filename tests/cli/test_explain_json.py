@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from cli.running import run, unfolded
+from cli.running import once, run, unfolded
 
 import graphc as g
 from graphc.models import mlp
@@ -12,9 +12,9 @@ SIZES = {"layers": 4, "hidden": 64, "inputs": 8, "batch": 512}
 MODEL = ["mlp", *(f"{name}={size}" for name, size in SIZES.items())]
 
 
-def told(capsys, *arguments):
-    """The object, and the lines that are printed without --json."""
-    code, out, _ = run(capsys, "explain", *MODEL, *arguments, "--json")
+def told(*arguments):
+    """Return the object that `explain --json` prints."""
+    code, out, _ = once("explain", *MODEL, *arguments, "--json")
     assert code == 0
     return json.loads(out)
 
@@ -25,22 +25,22 @@ def plan():
 
 
 @pytest.mark.parametrize("part", ["peak", "kept", "scopes"])
-def test_the_object_has_the_sentences(capsys, part):
-    found = told(capsys, f"--{part}")
+def test_the_object_has_the_sentences(part):
+    found = told(f"--{part}")
     assert set(found) == {"plan", part}
-    printed = run(capsys, "explain", *MODEL, f"--{part}")[1]
+    printed = once("explain", *MODEL, f"--{part}")[1]
     assert found[part]["sentences"] == unfolded(printed).splitlines()[1:]
 
 
-def test_without_a_choice_it_has_all_but_values(capsys):
-    found = told(capsys)
+def test_without_a_choice_it_has_all_but_values():
+    found = told()
     assert list(found) == ["plan", "peak", "kept", "scopes"]
     for part in ("peak", "kept", "scopes"):
-        assert found[part] == told(capsys, f"--{part}")[part]
+        assert found[part] == told(f"--{part}")[part]
 
 
-def test_the_peak_as_numbers(capsys, plan):
-    peak = told(capsys, "--peak")["peak"]
+def test_the_peak_as_numbers(plan):
+    peak = told("--peak")["peak"]
     assert (peak["node"], peak["live_bytes"]) == (plan.peak_step, plan.live_bytes)
     assert peak["arena_bytes"] == plan.arena_bytes
     assert sum(peak["bytes_by_kind"].values()) == plan.live_bytes
@@ -52,8 +52,8 @@ def test_the_peak_as_numbers(capsys, plan):
         assert (change["extra_time_fraction"] is None) == change["how"].startswith("batch=")
 
 
-def test_saved_values_are_numbers_in_json(capsys, plan):
-    kept = told(capsys, "--kept")["kept"]
+def test_saved_values_are_numbers_in_json(plan):
+    kept = told("--kept")["kept"]
     assert kept["bytes"] == sum(value["bytes"] for value in kept["values"])
     behind = ("gradient", "mirror")
     for value in kept["values"]:
@@ -61,8 +61,8 @@ def test_saved_values_are_numbers_in_json(capsys, plan):
         assert all(node.phase in behind for node in nodes)
 
 
-def test_a_value_as_numbers(capsys, plan):
-    found = told(capsys, "%3")["value"]
+def test_a_value_as_numbers(plan):
+    found = told("%3")["value"]
     value = next(v for v, name in plan.graph.names.items() if name == "%3")
     assert found["name"] == "%3"
     assert found["called"] == f"%3 ({value.node.label})"
@@ -70,13 +70,13 @@ def test_a_value_as_numbers(capsys, plan):
     assert found["node"] == plan.graph.position[value.node]
     assert found["address"] == plan.address(value)
     assert found["readers"] == [s for s, n in enumerate(plan.graph.nodes) if value in n.inputs]
-    printed = run(capsys, "explain", *MODEL, "%3")[1]
+    printed = once("explain", *MODEL, "%3")[1]
     assert found["sentences"] == unfolded(printed).splitlines()[1:]
 
 
 def test_a_plan_from_a_file_lacks_what_would_lower_it(capsys, tmp_path):
     path = str(tmp_path / "plan.json")
-    run(capsys, "plan", *MODEL, "--output", path)
+    run(capsys, "plan", *MODEL, "--json", "--output", path)
     found = json.loads(run(capsys, "explain", path, "--json")[1])
     assert found["peak"]["lowering"] is None
-    assert found["kept"] == told(capsys)["kept"]
+    assert found["kept"] == told()["kept"]

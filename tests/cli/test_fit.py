@@ -23,11 +23,11 @@ def file(tmp_path):
         (["mlp"], ["mlp"]),
         (["mlp", "--batch", "1", "--optimizer", "lion"], ["mlp", "batch=1", "--optimizer=lion"]),
         (
-            ["gpt2", "--seq", "64", "--batch", "2", "--dtype", "bfloat16"],
-            ["gpt2", "seq_len=64", "batch=2", "dtype=bfloat16"],
+            ["lstm", "--seq", "2", "--batch", "2", "--dtype", "bfloat16"],
+            ["lstm", "seq_len=2", "batch=2", "dtype=bfloat16"],
         ),
     ],
-    ids=["mlp", "sizes", "gpt2"],
+    ids=["mlp", "sizes", "lstm"],
 )
 def test_a_network_has_the_plan_of_its_sizes(capsys, fit, plan):
     rest = ["--device", "t4", "--json"]

@@ -14,8 +14,8 @@ from graphc.ir.types import format_bytes, parse_bytes
 from graphc.models import mlp
 from graphc.runtime.memory import machine_memory
 
-DEEP = ("layers=8", "hidden=64", "inputs=64", "batch=512")
-SIZES = {"layers": 8, "hidden": 64, "inputs": 64, "batch": 512}
+DEEP = ("layers=5", "hidden=64", "inputs=64", "batch=512")
+SIZES = {"layers": 5, "hidden": 64, "inputs": 64, "batch": 512}
 
 
 @functools.cache
@@ -46,7 +46,6 @@ def test_a_plan_that_fits_says_by_how_much(capsys, has):
     has(arena + 3 * MIB)
     total = format_bytes(arena + 3 * MIB)
     told = f"fits this machine: {format_bytes(arena)} of {total}, 3.00 MiB to spare"
-    assert first_line(capsys, "plan", "mlp", *DEEP) == told
     assert first_line(capsys, "plan", "mlp", *DEEP, "--text") == told
     assert first_line(capsys, "explain", "mlp", *DEEP, "--peak") == told
     has(arena)

@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-import subprocess
 import sys
 import threading
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from graphc import load_plan
 from graphc.cli import main
 from graphc.packing.csv_file import read_buffers
 
-SMALL = ["mlp", "batch=4", "hidden=8"]
+SMALL = ["mlp", "layers=1", "batch=4", "hidden=8"]
 CSV = "id,lower,upper,size\na,0,3,4\nb,3,9,4\n"
 COMMANDS = {
     "plan": (["plan", *SMALL, "-o"], ".json", b"{"),
@@ -97,12 +96,18 @@ def standard_output(monkeypatch, file):
         os.close(before)
 
 
-def test_a_plan_on_standard_output_is_all_that_a_pipe_gets(folder, stdout):
-    line = [sys.executable, "-m", "graphc", "plan", *SMALL, "-o", stdout]
-    done = subprocess.run(line, check=True, capture_output=True)
-    (folder / "plan.json").write_bytes(done.stdout)
+def test_a_plan_on_standard_output_is_all_that_a_pipe_gets(capfd, folder, stdout, monkeypatch):
+    reader, writer = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True))
+    got = []
+    reading = threading.Thread(target=lambda: got.append(reader.read()), daemon=True)
+    reading.start()
+    with writer, standard_output(monkeypatch, writer):
+        assert main(["plan", *SMALL, "-o", stdout]) == 0
+    reading.join()
+    reader.close()
+    (folder / "plan.json").write_text(got[0])
     assert load_plan(folder / "plan.json").arena_bytes > 0
-    assert "arena" in done.stderr.decode()  # the printout
+    assert "arena" in capfd.readouterr().err  # the printout
 
 
 def test_a_plan_on_standard_output_goes_behind_what_a_file_holds(

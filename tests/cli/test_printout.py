@@ -61,7 +61,7 @@ def test_a_plan_is_printed_in_80_columns_without_its_nodes(capsys, tmp_path, arg
 
 @pytest.mark.parametrize("asked", ["--peak", "--kept", "--scopes", "%3"])
 def test_an_explanation_is_printed_in_80_columns_with_every_word(capsys, asked):
-    given = ("explain", "mlp", "layers=6", "batch=256", asked)
+    given = ("explain", "mlp", "layers=3", "batch=256", asked)
     printed = run(capsys, *given)[1]
     assert max(map(len, printed.splitlines())) <= 80
     (part,) = [each for name, each in json.loads(run(capsys, *given, "--json")[1]).items()
@@ -129,7 +129,7 @@ def test_written_files_are_named(capsys, tmp_path):
 
 def test_compare_has_rows_for_budgets_and_plan_files(capsys, tmp_path):
     path = str(tmp_path / "cheap.json")
-    run(capsys, "plan", "mlp", *SMALL, "--recompute", "cheap", "-o", path)
+    g.save_plan(planned(recompute="cheap"), path)
     arguments = ("compare", "mlp", *SMALL, path, "--budget", "1MiB", "--budget", "2MiB")
     code, out, err = run(capsys, *arguments)
     assert code == 0, err
@@ -160,7 +160,7 @@ def test_rows_of_files_with_one_name_and_with_long_names_are_told_apart(capsys, 
         (tmp_path / folder).mkdir()
         for name in ("plan", "a-name-of-more-than-twenty-letters"):
             paths.append(f"{tmp_path}/{folder}/{name}.json")
-            run(capsys, "plan", "mlp", *SMALL, "--recompute", policy, "-o", paths[-1])
+            g.save_plan(planned(recompute=policy), paths[-1])
     given = [*paths[:3]]
     rows = json.loads(run(capsys, "compare", *given, "--json")[1])
     long = "a-name-of-more-than-twenty-letters.json"

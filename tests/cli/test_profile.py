@@ -13,7 +13,7 @@ from graphc.models import gpt2
 from graphc.optim import AdamW
 from graphc.plans.costs import node_key, read_costs
 
-SMALL = ["layers=2", "width=16", "heads=2", "seq_len=8", "batch=2", "vocab=11"]
+SMALL = ["layers=1", "width=16", "heads=2", "seq_len=8", "batch=2", "vocab=11"]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_the_file_covers_the_plan_and_the_table_its_ops(costs):
     assert list(found) == ["format", "device", "measured", "host_link"]
     assert found["format"] == 1
     assert list(found["device"]) == ["name", "machine", "numpy", "kernels"]
-    loss = gpt2(layers=2, width=16, heads=2, seq_len=8, batch=2, vocab=11)
+    loss = gpt2(layers=1, width=16, heads=2, seq_len=8, batch=2, vocab=11)
     nodes = plan(loss, optimizer=AdamW()).graph.nodes
     assert {entry["key"] for entry in found["measured"]} == {node_key(node) for node in nodes}
     assert sum(entry["count"] for entry in found["measured"]) == len(nodes)

@@ -76,9 +76,9 @@ def test_sixteen_bits_reach_the_same_accuracy(capsys, model, epochs, precision):
     assert abs(accuracy[precision] - accuracy["fp32"]) <= 0.01
 
 
-SMALL_TEXT = ("layers=2", "width=32", "heads=2", "seq_len=32", "batch=8")
+SMALL_TEXT = ("layers=1", "width=16", "heads=2", "seq_len=16", "batch=4")
 RUNS = {
-    "digits": ("train", "digits", "model=conv", "layers=2", "hidden=16", "--epochs", "{}"),
+    "digits": ("train", "digits", "model=conv", "layers=1", "hidden=8", "--epochs", "{}"),
     "text": ("train", "text", *SMALL_TEXT, "drop=0.1", "--accumulate", "2", "--steps", "{}"),
 }
 RUNS["text"] += ("--schedule", "constant", "--warmup", "0", "--precision", "fp16")
@@ -95,7 +95,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(capsys, tmp_path, task):
         return run(capsys, *arguments, "--json", *options)
 
     files = [str(tmp_path / name) for name in ("whole", "half", "rest")]
-    counts = (2, 4) if task == "digits" else (7, 14)
+    counts = (1, 2) if task == "digits" else (7, 14)
     _, whole, _ = train(counts[1], "--save", files[0])
     train(counts[0], "--save", files[1])
     code, rest, err = train(counts[1], "--resume", files[1], "--save", files[2])
@@ -131,7 +131,17 @@ def test_text_is_learned_and_continued(capsys, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("the quick brown fox jumps over the lazy dog. " * 200)
     code, out, err = run(
-        capsys, "train", "text", *SMALL_TEXT, "--file", str(path), "--steps", "200"
+        capsys,
+        "train",
+        "text",
+        *SMALL_TEXT[:1],
+        "width=32",
+        *SMALL_TEXT[2:4],
+        "batch=8",
+        "--file",
+        str(path),
+        "--steps",
+        "200",
     )
     assert code == 0, err
     last = [line for line in out.splitlines() if line.startswith("step ")][-1]

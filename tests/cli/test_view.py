@@ -249,16 +249,6 @@ def test_explain_a_plan_from_a_file(capsys, tmp_path):
     assert "What lowers" not in run(capsys, "explain", path, "--peak")[1]
 
 
-def test_charts_of_compare_and_of_a_frontier(capsys, tmp_path):
-    pytest.importorskip("matplotlib")
-    for command in (["compare"], ["plan", "--frontier"]):
-        path = tmp_path / f"{command[0]}.png"
-        code, out, _ = run(capsys, command[0], "mlp", *SMALL, *command[1:], "-o", str(path))
-        assert code == 0
-        assert path.read_bytes().startswith(b"\x89PNG")
-        assert out.endswith(f"written to {path}\n")
-
-
 @pytest.mark.slow
 def test_the_page_knows_the_budget_or_else_the_memory_of_the_device(capsys, tmp_path):
     path = tmp_path / "plan.html"

@@ -2,7 +2,9 @@
 
 import functools
 import random
+import re
 
+import pytest
 from plans.with_copies import randomly_copied
 
 import graphc as g
@@ -49,33 +51,49 @@ STRATEGIES = {
 SMALL_PLANS = tuple(f"{network}, {strategy}" for network in SMALL for strategy in STRATEGIES)
 
 
+QUICK = {"resnet, packed", "resnet, cheap", "lstm, sharing", "lstm, sublinear"}
+"""Plans of the larger networks that quick tests look at; those of the first, they all do."""
+
+
+def marked(names, is_quick):
+    """Return names as parameters, of which the others are slow."""
+    slow = pytest.mark.slow
+    return [pytest.param(name, marks=[] if is_quick(name) else [slow]) for name in names]
+
+
+EACH_SMALL_PLAN = marked(SMALL_PLANS, lambda name: name.startswith("mlp") or name in QUICK)
+
+
 def small_plan(name):
     """The plan of a name in SMALL_PLANS, made when asked for."""
     network, strategy = name.split(", ")
     return planned(network, **STRATEGIES[strategy])
 
 
+UNEVEN = {
+    "gpt2": {},
+    "gpt2 in micro-batches": {"accumulate": 2},
+    "gpt2 on a GPU": {"device": find_device("h100"), "overlap_copies": True},
+    "densenet": {},
+    "densenet, recursive": {"recompute": "recursive"},
+    "unet": {"recompute": "cheap"},
+    "lstm, recursive": {"recompute": "recursive"},
+    "resnet on a GPU": {"device": find_device("h100"), "recompute": "sublinear"},
+}
+"""Options of plans in which values share bytes in more ways: views, parts, fused groups, copies of
+copies."""
+
+EACH_UNEVEN_PLAN = marked(UNEVEN, lambda name: name not in ("gpt2", "densenet", "resnet on a GPU"))
+
+
+def uneven_plan(name):
+    """The plan of a name in UNEVEN, made when asked for: some take a second."""
+    return planned(re.match(r"\w+", name)[0], **UNEVEN[name])
+
+
 def uneven_plans():
-    """Plans in which values share bytes in more ways: views, parts, fused groups, copies of copies.
-
-    Made when asked for: some take a second.
-    """
-    return {
-        "gpt2": planned("gpt2"),
-        "gpt2 in micro-batches": planned("gpt2", accumulate=2),
-        "gpt2 on a GPU": planned("gpt2", device=find_device("h100"), overlap_copies=True),
-        "densenet": planned("densenet"),
-        "densenet, recursive": planned("densenet", recompute="recursive"),
-        "unet": planned("unet", recompute="cheap"),
-        "lstm, recursive": planned("lstm", recompute="recursive"),
-        "resnet on a GPU": planned("resnet", device=find_device("h100"), recompute="sublinear"),
-    }
-
-
-UNEVEN = (
-    "gpt2", "gpt2 in micro-batches", "gpt2 on a GPU", "densenet", "densenet, recursive", "unet",
-    "lstm, recursive", "resnet on a GPU",
-)  # fmt: skip
+    """All plans of UNEVEN, by name."""
+    return {name: uneven_plan(name) for name in UNEVEN}
 
 
 @functools.cache
@@ -111,6 +129,19 @@ def copied_at_random(network, seed):
 
 
 COPIED = [("mlp", 1), ("lstm", 2), ("resnet", 3)]
+
+EACH_PAIR = {("lstm", "cheap"), ("gpt2", "recursive"), ("resnet", "sublinear")}
+"""Networks and policies whose plans quick tests compare with plans that recompute nothing."""
+
+
+def pairs_of(networks, policies):
+    """Return all pairs as parameters, of which those of `EACH_PAIR` are quick."""
+    slow = pytest.mark.slow
+    return [
+        pytest.param(network, policy, marks=[] if (network, policy) in EACH_PAIR else [slow])
+        for network in networks
+        for policy in policies
+    ]
 
 
 def all_with_copies():

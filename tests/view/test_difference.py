@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from view.networks import planned
+from view.networks import pairs_of, planned
 from view.replay import live_of_kind
 
 import graphc as g
@@ -80,8 +80,9 @@ def test_sizes_that_round_equally_are_printed_in_bytes():
     assert _change("the arena", 2**20, 2**20) == "the arena: 1.00 MiB in both"
 
 
-@pytest.mark.parametrize("network", ["lstm", "gpt2", "unet"])
-@pytest.mark.parametrize("policy", ["cheap", "recursive"])
+@pytest.mark.parametrize(
+    ("network", "policy"), pairs_of(["lstm", "gpt2", "unet"], ["cheap", "recursive"])
+)
 def test_stages_are_compared_by_nodes_seconds_and_live_bytes(network, policy):
     before = planned(network, fuse=False)
     after = planned(network, fuse=False, recompute=policy)
@@ -107,21 +108,24 @@ def test_stages_are_compared_by_nodes_seconds_and_live_bytes(network, policy):
     assert seen >= 2
 
 
-@pytest.mark.parametrize("network", ["lstm", "gpt2", "unet", "resnet"])
-@pytest.mark.parametrize("policy", ["cheap", "sublinear", "recursive"])
+@pytest.mark.parametrize(
+    ("network", "policy"),
+    pairs_of(["lstm", "gpt2", "unet", "resnet"], ["cheap", "sublinear", "recursive"]),
+)
 def test_last_reads(network, policy):
     """Counted anew, by every value's own nodes; views and parts go with what has their bytes."""
     before = planned(network, fuse=False)
     after = planned(network, fuse=False, recompute=policy)
     match = {a: b for a, b in pairs(before.graph, after.graph) if a is not None}
     told, counted = differences(before, after), {"an earlier": [], "a later": []}
+    aliases = {plan: Aliases(plan) for plan in (before, after)}
     for a, b in match.items():
         if before.placements[a].how in ("view", "part"):
             continue
         ends = []
         for plan, value in ((before, a), (after, b)):
             graph = plan.graph
-            steps = [reader.step for reader in Aliases(plan).readers(value)]
+            steps = [reader.step for reader in aliases[plan].readers(value)]
             born = 0 if value.node is None else graph.position[value.node]
             end = max(steps, default=born)
             node = graph.nodes[end]

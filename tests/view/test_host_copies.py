@@ -31,7 +31,9 @@ from graphc.view.peak import explain_kept, explain_peak
 from graphc.view.trace import trace
 
 
-@pytest.fixture(params=["planned", *COPIED], ids=str)
+@pytest.fixture(
+    params=["planned", *COPIED[:-1], pytest.param(COPIED[-1], marks=pytest.mark.slow)], ids=str
+)
 def plan(request):
     return with_copies() if request.param == "planned" else copied_at_random(*request.param)
 
@@ -115,7 +117,6 @@ def test_pages_without_copies_have_no_part_for_them():
     assert "with a host map" not in alone
     assert "host_copies" not in content(alone)["plans"][0]
     assert 'id="host-map"' in both
-    assert "function drawHost" in both
     mixed = content(page({"a": without_copies(), "b": with_copies()}, "t"))["plans"]
     assert ["host_copies" in model for model in mixed] == [False, True]
 
@@ -334,5 +335,6 @@ def test_pictures_show_host_memory():
     assert share(picture.plan_picture(with_copies(), "t")) > 0.02
     assert share(picture.plan_picture(without_copies(), "t")) < 0.001
     bars = [("copies", with_copies()), ("none", without_copies())]
-    assert picture.compare_picture(bars, "t") == picture.compare_picture(bars, "t")
-    assert share(picture.compare_picture(bars, "t")) < 0.001  # the bars are those of the arena
+    drawn = picture.compare_picture(bars, "t")
+    assert drawn == picture.compare_picture(bars, "t")
+    assert share(drawn) < 0.001  # the bars are those of the arena

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from ops.test_strides import run
-from view.networks import planned
+from view.networks import pairs_of, planned
 
 import graphc as g
 from graphc.errors import OptionError
@@ -48,8 +48,10 @@ def originals(values):
     return [v.node.copy_of.outputs[v.index] if v.node and v.node.copy_of else v for v in values]
 
 
-@pytest.mark.parametrize("network", ["lstm", "resnet", "gpt2", "densenet"])
-@pytest.mark.parametrize("policy", ["cheap", "sublinear", "recursive"])
+@pytest.mark.parametrize(
+    ("network", "policy"),
+    pairs_of(["lstm", "resnet", "gpt2", "densenet"], ["cheap", "sublinear", "recursive"]),
+)
 def test_matched_values_have_matched_operands(network, policy):
     """Nodes run in another order where other values are kept, and many are alike."""
     before, after = (planned(network, fuse=False, recompute=p).graph for p in ("none", policy))
@@ -114,7 +116,10 @@ GROUPED = {
 }
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "resnet" else []) for name in GROUPED],
+)
 def test_outputs_of_a_group_match_those_of_its_ops(name):
     """By the numbers: the kernels of groups give the bits of their ops."""
     network = name.split(",")[0]

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from view.networks import SMALL_PLANS, planned, small_plan
+from view.networks import EACH_SMALL_PLAN, SMALL_PLANS, planned, small_plan
 from view.replay import live_of_kind, replayed
 
 from graphc.plans.cost_model import CostModel
@@ -12,7 +12,7 @@ from graphc.plans.timeline import timeline
 from graphc.view.page_model import HOWS, KINDS, PHASES, kinds_of, live_by_kind, page_model
 
 
-@pytest.fixture(params=SMALL_PLANS)
+@pytest.fixture(params=EACH_SMALL_PLAN)
 def both(request):
     """A plan, and what came through the JSON of its page."""
     plan = small_plan(request.param)

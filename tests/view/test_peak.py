@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from view.networks import SMALL_PLANS, UNEVEN, planned, small_plan, uneven_plans
+from view.networks import EACH_SMALL_PLAN, EACH_UNEVEN_PLAN, planned, small_plan, uneven_plan
 from view.replay import live_of_kind, replayed
 
 from graphc.ir.graph import State
@@ -83,15 +83,15 @@ def check_kept(plan):
         assert max(each[-1] for each in spans) == everything[-1]
 
 
-@pytest.mark.parametrize("name", SMALL_PLANS)
+@pytest.mark.parametrize("name", EACH_SMALL_PLAN)
 def test_saved_values_are_listed(name):
     plan = small_plan(name)
     check_kept(plan)
 
 
-@pytest.mark.parametrize("name", UNEVEN)
+@pytest.mark.parametrize("name", EACH_UNEVEN_PLAN)
 def test_saved_values_that_share_bytes_are_listed(name):
-    check_kept(uneven_plans()[name])
+    check_kept(uneven_plan(name))
 
 
 def check_peak(plan):
@@ -126,15 +126,15 @@ def check_peak(plan):
             assert "its buffer is live until node" in line
 
 
-@pytest.mark.parametrize("name", SMALL_PLANS)
+@pytest.mark.parametrize("name", EACH_SMALL_PLAN)
 def test_the_peak(name):
     plan = small_plan(name)
     check_peak(plan)
 
 
-@pytest.mark.parametrize("name", UNEVEN)
+@pytest.mark.parametrize("name", EACH_UNEVEN_PLAN)
 def test_the_peak_where_values_share_bytes(name):
-    check_peak(uneven_plans()[name])
+    check_peak(uneven_plan(name))
 
 
 @pytest.mark.parametrize("name", ["wide mlp", "unet", "gpt2", "densenet"])

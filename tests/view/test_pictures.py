@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from cli.running import run
-from view.networks import SMALL_PLANS, planned, small_plan
+from view.networks import EACH_SMALL_PLAN, planned, small_plan
 from view.replay import replayed
 
 import graphc as g
@@ -41,7 +41,7 @@ def test_a_picture_shows_the_kinds_and_is_the_same_every_time():
     assert share(pixels(picture.plan_picture(planned(), "small")), COLOURS["mirror"]) < 0.002
 
 
-@pytest.mark.parametrize("name", SMALL_PLANS)
+@pytest.mark.parametrize("name", EACH_SMALL_PLAN)
 def test_the_parts_of_a_bar_are_the_live_bytes(name):
     plan = small_plan(name)
     parts = picture.peak_bytes_by_kind(plan)
@@ -83,7 +83,7 @@ def test_a_missing_matplotlib_is_told_before_anything_is_planned(
     assert "pip install matplotlib, or pip install '.[view]' in a checkout" in error
 
 
-@pytest.mark.parametrize("name", SMALL_PLANS)
+@pytest.mark.parametrize("name", EACH_SMALL_PLAN)
 def test_a_notebook_shows_the_plan_true_to_scale(name):
     plan = small_plan(name)
     text = plan._repr_html_()

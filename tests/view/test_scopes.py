@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from view.networks import SMALL_PLANS, UNEVEN, planned, small_plan, uneven_plans
+from view.networks import EACH_SMALL_PLAN, EACH_UNEVEN_PLAN, planned, small_plan, uneven_plan
 from view.replay import replayed
 
 import graphc as g
@@ -56,16 +56,16 @@ def check_scopes(plan, step):
         assert sizes == sorted(sizes, reverse=True)
 
 
-@pytest.mark.parametrize("name", SMALL_PLANS)
+@pytest.mark.parametrize("name", EACH_SMALL_PLAN)
 def test_scopes_add_up_to_what_is_live(name):
     plan = small_plan(name)
     for step in (0, plan.peak_step, len(plan.graph.nodes) - 1):
         check_scopes(plan, step)
 
 
-@pytest.mark.parametrize("name", UNEVEN)
+@pytest.mark.parametrize("name", EACH_UNEVEN_PLAN)
 def test_scopes_add_up_where_values_share_bytes(name):
-    plan = uneven_plans()[name]
+    plan = uneven_plan(name)
     check_scopes(plan, plan.peak_step)
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from view.networks import SMALL_PLANS, planned, small_plan
+from view.networks import EACH_SMALL_PLAN, planned, small_plan
 from view.replay import replayed
 
 from graphc.view.snapshot import snapshot
@@ -35,7 +35,7 @@ def replay(found):
     return in_use, held
 
 
-@pytest.mark.parametrize("name", SMALL_PLANS)
+@pytest.mark.parametrize("name", EACH_SMALL_PLAN)
 def test_a_replay_has_the_live_bytes_of_the_plan(name):
     plan = small_plan(name)
     found = pickle.loads(snapshot(plan))
@@ -54,7 +54,7 @@ def test_a_replay_has_the_live_bytes_of_the_plan(name):
     assert segment["allocated_size"] == sum(b - a for a, b in left.items())
 
 
-@pytest.mark.parametrize("name", SMALL_PLANS)
+@pytest.mark.parametrize("name", EACH_SMALL_PLAN)
 def test_categories_are_kinds(name):
     """A buffer is a block for as long as it is of one kind, which a replay of all writes has."""
     plan = small_plan(name)
@@ -88,6 +88,7 @@ def test_the_viewer_finds_the_category_that_it_wants():
     assert "unknown" in {event["category"] for event in events}
 
 
+@pytest.mark.slow  # torch is installed at night alone
 def test_it_is_written_and_read_without_torch():
     code = (
         "import graphc as g, sys\n"

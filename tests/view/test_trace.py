@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from view.networks import SMALL_PLANS, planned, small_plan
+from view.networks import EACH_SMALL_PLAN, planned, small_plan
 
 import graphc as g
 from graphc.plans.cost_model import CostModel
@@ -22,7 +22,7 @@ def events(text, phase, name=None, process=1):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*SMALL_PLANS, "slots"])
+@pytest.mark.parametrize("name", [*EACH_SMALL_PLAN, "slots"])
 def test_the_counter(name):
     has_slots = name == "slots"
     plan = planned("mlp", device="h200", overlap_copies=True) if has_slots else small_plan(name)

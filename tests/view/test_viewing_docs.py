@@ -13,6 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "viewing.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_commands_run(capsys, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
