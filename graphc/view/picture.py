@@ -218,7 +218,8 @@ def frontier_picture(
         axes.set_ylabel(labels[1])
         largest = max([*sizes, *(plan.arena_bytes for plan in policies.values())], default=1)
         # If most bytes cannot be saved, such as those of states, the axis begins near the bound.
-        begin = 0 if bound_bytes < largest / 2 else bound_bytes - (largest - bound_bytes) / 10
+        is_near = largest / 2 <= bound_bytes < largest
+        begin = bound_bytes - (largest - bound_bytes) / 10 if is_near else 0
         axes.set_xlim(begin, largest + (largest - begin) / 12)
         axes.set_ylim(bottom=-max([1.0, *extra]) / 40)
         _byte_axis(axes, largest - int(begin), which="x")

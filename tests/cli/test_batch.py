@@ -86,7 +86,7 @@ def test_few_plans_are_made():
     assert len(made) <= 12
 
 
-@pytest.mark.parametrize("policy", ["none", "optimal"])
+@pytest.mark.parametrize("policy", [pytest.param("none", marks=pytest.mark.slow), "optimal"])
 def test_few_plans_are_made_where_the_answer_is_huge(policy):
     """A few bytes an example in the memory of a large GPU."""
     made = []

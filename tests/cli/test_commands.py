@@ -83,8 +83,8 @@ def test_compare_shows_what_streams_gain(capsys):
     small = ["layers=2", "width=6", "rows=9", "words=3", "batch=4", "--budget", "1MiB"]
     table = run(capsys, "compare", "two_tower", *small, "--streams", "4")[1]
     assert "speed" in table
-    (code, out, _) = run(capsys, "compare", "two_tower", *small, "--streams", "4", "--json")
-    found = json.loads(out)[-1]
+    (code, out, _) = run(capsys, "plan", "two_tower", *small, "--streams", "4", "--json")
+    found = json.loads(out)
     gained = found["one_stream_seconds"] / found["step_seconds"]
     assert code == 0
     assert gained > 1.5
@@ -178,7 +178,7 @@ def test_python_m_graphc_exits_with_the_code_of_the_command():
 def test_a_closed_pipe_is_no_error():
     """The printout is larger than what a pipe holds."""
     done = subprocess.run(
-        f"{sys.executable} -m graphc plan mlp layers=100 --text --optimizer adam | head -1",
+        f"{sys.executable} -m graphc plan mlp layers=100 --text --keep-order | head -1",
         shell=True, capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.startswith("fits this machine: ")
@@ -255,7 +255,7 @@ def test_a_plan_is_written_and_printed_again(capsys, tmp_path):
 
 def test_mistakes_with_plan_files(capsys, tmp_path):
     path = tmp_path / "plan.json"
-    run(capsys, "plan", "mlp", *SMALL, "--output", str(path))
+    run(capsys, "plan", "mlp", *SMALL, "--json", "--output", str(path))
     content = json.loads(path.read_text())
     weight = content["buffers"][content["placements"]["@layer1/weight"]["buffer"]]
     content["buffers"][content["placements"]["%0"]["buffer"]]["offset"] = weight["offset"]

@@ -96,7 +96,6 @@ def test_a_budget_that_cannot_be_met_is_an_object_and_exits_with_3(capsys):
     assert (code, out) == (3, "")
     assert err.startswith("graphc: no plan found")
     assert run(capsys, "plan", "mlp", *SMALL, "--budget", "1KiBB", "--json")[0] == 2
-    assert run(capsys, "compare", "mlp", *SMALL, "--budget", "1KiB", "--json")[0] == 3
 
 
 def test_a_frontier_and_batches_have_all_that_their_plans_are_made_by(capsys):

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from cli.running import run, unfolded
+from cli.running import once, run, unfolded
 from view.reading import content
 
 from graphc.cli import advice, view
@@ -34,7 +34,7 @@ def arguments_of(model, how):
     "model", [pytest.param(WIDE, id="mlp"), pytest.param(GPT2, id="gpt2", marks=pytest.mark.slow)]
 )
 def test_a_plan_ends_with_the_three_changes_that_save_most(capsys, model):
-    code, out, _ = run(capsys, "plan", *model)
+    code, out, _ = once("plan", *model)
     assert code == 0
     told = out.split(HEADING)[1]
     assert len(rows(told)) == MOST == 3
@@ -53,9 +53,9 @@ def test_a_plan_ends_with_the_three_changes_that_save_most(capsys, model):
     assert explained[:MOST] == rows(told)
 
 
-def test_changes_that_lower_the_arena_fit_80_columns(capsys):
+def test_changes_that_lower_the_arena_fit_80_columns():
     for model in (WIDE, ["mlp", "layers=3", "hidden=16", "batch=4"]):
-        told = run(capsys, "plan", *model)[1].rstrip().split("\n\n")[-1]
+        told = once("plan", *model)[1].rstrip().split("\n\n")[-1]
         assert "lower" in told
         assert max(map(len, told.splitlines())) <= 80
 
@@ -86,7 +86,7 @@ def test_the_page_opens_on_the_tab_with_the_smallest_arena(capsys, tmp_path):
 
 def test_a_plan_from_a_file_has_no_model_to_change(capsys, tmp_path):
     saved, page = str(tmp_path / "plan.json"), tmp_path / "plan.html"
-    run(capsys, "plan", *WIDE, "--output", saved)
+    run(capsys, "plan", *WIDE, "--json", "--output", saved)
     assert "lower" not in run(capsys, "plan", saved)[1]
     run(capsys, "view", saved, "-o", str(page))
     assert content(page.read_text())["plans"][0]["lowering"] == []

@@ -61,7 +61,13 @@ def test_a_command_writes_through_a_symlink_and_ends_with_the_name_of_its_file(
         json.loads(text)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("plan", "compare", "pack") else [pytest.mark.slow])
+        for name in COMMANDS
+    ],
+)
 def test_a_command_writes_into_a_fifo_of_any_name(capsys, folder, name):
     arguments, _, begin = arguments_of(name)
     fifo, read = folder / "fifo", []

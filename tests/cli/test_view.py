@@ -97,7 +97,7 @@ def test_steps_that_cannot_be_measured(capsys, tmp_path, given, told):
 def test_the_difference_of_two_plans(capsys, tmp_path):
     paths = [str(tmp_path / name) for name in ("a.json", "b.json")]
     for path, policy in zip(paths, ("none", "cheap"), strict=True):
-        run(capsys, "plan", "mlp", *SMALL, "--recompute", policy, "--output", path)
+        run(capsys, "plan", "mlp", *SMALL, "--recompute", policy, "--json", "--output", path)
     code, out, _ = run(capsys, "view", "--diff", *paths)
     assert code == 0
     assert "recomputed only in the second" in out
@@ -223,14 +223,15 @@ def test_only_tried_options_are_printed(capsys):
 
 
 def test_explain_plans_with_measured_times(capsys, tmp_path):
-    costs = tmp_path / "costs.json"
-    run(capsys, "profile", "mlp", *WIDE, "--repeat", "1", "--output", str(costs))
+    costs, model = tmp_path / "costs.json", ["layers=4", *WIDE[1:]]
+    run(capsys, "profile", "mlp", *model, "--repeat", "1", "--output", str(costs))
     content = json.loads(costs.read_text())
+    assert content["measured"]
     for entry in content["measured"]:
         entry["seconds"] *= 1000  # no machine is by chance as fast as the roofline says
     costs.write_text(json.dumps(content))
     plain, timed, peaks = (
-        run(capsys, "explain", "mlp", *WIDE, "%3.m1", "--recompute", "cheap", *options)[1]
+        run(capsys, "explain", "mlp", *model, "%3.m1", "--recompute", "cheap", *options)[1]
         for options in ([], ["--costs", str(costs)], ["--roofline", "v100"])
     )
     assert len({plain, timed, peaks}) == 3
@@ -244,7 +245,7 @@ def test_explain_one_thing(capsys, arguments):
 
 def test_explain_a_plan_from_a_file(capsys, tmp_path):
     path = str(tmp_path / "plan.json")
-    run(capsys, "plan", "mlp", *SMALL, "--output", path)
+    run(capsys, "plan", "mlp", *SMALL, "--json", "--output", path)
     assert run(capsys, "explain", path, "%3")[1] == run(capsys, "explain", "mlp", *SMALL, "%3")[1]
     assert "What lowers" not in run(capsys, "explain", path, "--peak")[1]
 

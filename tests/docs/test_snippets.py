@@ -156,7 +156,9 @@ def prepare_files():
     Path("lengths.txt").write_text("96 30\n160 5\n")
     Path("buffers.csv").write_text(first("packing.md", "csv"))
     for name, recompute in (("a.json", "none"), ("b.json", "cheap")):
-        assert main(["plan", "mlp", "layers=3", "--recompute", recompute, "-o", name]) == 0
+        assert (
+            main(["plan", "mlp", "layers=3", "--recompute", recompute, "--json", "-o", name]) == 0
+        )
 
 
 LONG = {
