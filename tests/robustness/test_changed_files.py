@@ -20,7 +20,7 @@ from graphc.plans.plan_file import checked_plan
 from graphc.remat.given import read_problem, solve
 from graphc.runtime.checkpoint import read_notes
 
-counts = pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+counts = pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=pytest.mark.slow)])
 
 SMALL_BYTES = 2**20
 """The largest arena in which a step is run."""

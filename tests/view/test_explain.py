@@ -15,7 +15,7 @@ def sharing_bytes(plan, value):
     """The value, its views and what it was put together into, by operands and addresses alone."""
     found, graph = {value}, plan.graph
     for node in graph.nodes[0 if value.node is None else graph.position[value.node] :]:
-        if value.node is not node and found.isdisjoint(node.inputs):
+        if found.isdisjoint(node.inputs):
             continue
         for output in node.outputs:
             place = plan.placements[output]
