@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -39,6 +40,18 @@ def test_plan_text_golden(capsys, golden):
     fits, text = out.split("\n", 1)
     assert fits.startswith("fits this machine: 24.25 KiB of ")
     golden("plan-mlp.txt", text)
+
+
+def test_a_plan_for_a_gpu_shows_its_modelled_step(capsys):
+    shown = ("plan", "mlp", *SMALL, "--optimizer", "none", "--device", "h200")
+    code, out, _ = run(capsys, *shown)
+    assert code == 0
+    calls, milliseconds = re.search(
+        r"Modelled step on the h200, in ([\d,]+) calls: ([\d.]+) ms", out
+    ).groups()
+    assert int(calls) > 0
+    assert float(milliseconds) > 0
+    assert re.search(r"^ +[\d.]+ ms  linear, \d+ nodes$", out, re.MULTILINE)
 
 
 def test_plan_of_a_network_far_larger_than_this_machine(capsys):

@@ -4,11 +4,12 @@ import json
 import re
 
 import pytest
-from cli.running import once, run, unfolded
+from cli.running import once, parsed, run, unfolded
 from view.reading import content
 
 from graphc.cli import advice, view
 from graphc.cli.advice import HEADING, MOST
+from graphc.cli.plans import plan_from_arguments
 from graphc.ir.types import format_bytes
 
 WIDE = ["mlp", "layers=6", "hidden=16", "inputs=8", "batch=256"]
@@ -115,6 +116,19 @@ def test_a_large_network_is_planned_in_few_other_ways(capsys, monkeypatch):
     monkeypatch.setattr(advice.Alternatives.__init__, "__defaults__", (1,))
     assert "Not tried" not in run(capsys, "explain", *WIDE, "--peak")[1]
     assert len(made) == 5
+
+
+def test_what_takes_longer_is_named_instead_of_tried(monkeypatch):
+    options = parsed(monkeypatch, "plan", *WIDE)
+    plan = plan_from_arguments(options)
+    nodes = len(plan.graph.nodes)
+    found = advice.Alternatives(options, work=2 * nodes).lowering(plan)
+    assert found.tried == ["batch=128, half of it", "--recompute sublinear"]
+    assert "--max-extra-flops 0.33" in found.left_out
+    told = found.told()[-1]
+    assert told.startswith("Not tried, as it takes longer: ")
+    assert all(how in told for how in found.left_out)
+    assert advice.Alternatives(options, work=None).lowering(plan).left_out == []
 
 
 def test_an_alternative_that_cannot_be_planned_is_left_out(capsys, tmp_path):

@@ -64,7 +64,9 @@ def test_a_command_writes_through_a_symlink_and_ends_with_the_name_of_its_file(
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in ("plan", "compare", "pack") else [pytest.mark.slow])
+        pytest.param(
+            name, marks=[] if name in ("plan", "view", "compare", "pack") else [pytest.mark.slow]
+        )
         for name in COMMANDS
     ],
 )

@@ -78,7 +78,7 @@ def test_sixteen_bits_reach_the_same_accuracy(capsys, model, epochs, precision):
 
 SMALL_TEXT = ("layers=1", "width=16", "heads=2", "seq_len=16", "batch=4")
 RUNS = {
-    "digits": ("train", "digits", "model=conv", "layers=1", "hidden=8", "--epochs", "{}"),
+    "digits": ("train", "digits", "model=conv", "layers=2", "hidden=8", "--epochs", "{}"),
     "text": ("train", "text", *SMALL_TEXT, "drop=0.1", "--accumulate", "2", "--steps", "{}"),
 }
 RUNS["text"] += ("--schedule", "constant", "--warmup", "0", "--precision", "fp16")
