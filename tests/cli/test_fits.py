@@ -60,7 +60,9 @@ def test_this_machine_is_the_cpu_of_a_plan(capsys):
     assert found["fits"] is True
 
 
-@pytest.mark.parametrize("command", ["plan", "explain", "view"])
+@pytest.mark.parametrize(
+    "command", ["plan", pytest.param("explain", marks=pytest.mark.slow), "view"]
+)
 def test_a_plan_that_is_over_says_by_how_much_and_the_budget_that_fits(
     capsys, has, tmp_path, command
 ):
