@@ -1,5 +1,6 @@
 """Shared settings: property tests are reproducible, have no deadline, and run longer at night."""
 
+import gc
 import importlib.util
 import os
 from pathlib import Path
@@ -33,6 +34,12 @@ def golden(request):
         assert text == path.read_text()
 
     return check
+
+
+def pytest_collection_finish():
+    """Leave modules and tests out of garbage collections, which would take most of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
