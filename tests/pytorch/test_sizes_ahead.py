@@ -337,7 +337,9 @@ def test_padding_that_changes_the_loss_is_refused():
         stepped(pad={"tokens": CLASSES, "labels": -100})
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)]
+)
 def test_rounding_does_not_count_as_a_change(dtype):
     torch.manual_seed(1)
     step = graphc.torch.plan(Labeled().to(dtype), batch(10), sizes=SHARED, pad=PAD)

@@ -43,6 +43,7 @@ def test_ranks_of_torchrun_train_as_one_process_does(ranks, shard):
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_the_others():
     failing = (
         "import graphc as g\n"

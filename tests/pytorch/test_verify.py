@@ -53,7 +53,7 @@ def everything(module):
     return found
 
 
-@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("accumulate", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_step_holds_its_peak_and_bits_and_leaves_no_trace(accumulate):
     module, args = module_and_args()
     step = graphc.torch.plan(module, args, max_extra_time=1.0, accumulate=accumulate)

@@ -1,6 +1,8 @@
 """A module in torch and, read by graphc, in graphc: outputs and gradients in float64."""
 
+import collections
 import copy
+import itertools
 
 import numpy as np
 import torch
@@ -50,8 +52,46 @@ def weights_by(seed):
     return lambda shape: np.random.default_rng((seed, *shape)).standard_normal(tuple(shape))
 
 
-def agrees(module, *args, trained=True):
-    """Outputs and gradients of all parameters and inputs are torch's; gives the network."""
+class Joined(torch.nn.Module):
+    """Several modules in one, each with arguments of its own."""
+
+    def __init__(self, cases):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(module for module, _ in cases)
+        self.counts = [len(args) for _, args in cases]
+
+    def forward(self, *args):
+        rest = iter(args)
+        return [
+            part(*itertools.islice(rest, count))
+            for part, count in zip(self.parts, self.counts, strict=True)
+        ]
+
+
+def each_agrees(cases):
+    """Check several modules, each with its arguments, as parts of one network.
+
+    Exporting a module takes torch a third of a second, and many small ones hardly more than one.
+    """
+    of_input = [
+        number
+        for number, (_, args) in enumerate(cases)
+        for leaf in pytree.tree_leaves(args)
+        if isinstance(leaf, torch.Tensor)
+    ]
+    agrees(
+        Joined(cases),
+        *(arg for _, args in cases for arg in args),
+        part_of=lambda name: of_input[name] if isinstance(name, int) else int(name.split(".")[1]),
+    )
+
+
+def agrees(module, *args, trained=True, part_of=lambda name: 0):
+    """Outputs and gradients of all parameters and inputs are torch's; gives the network.
+
+    `part_of` maps the name of a parameter, or the number of an input, to a part of the module:
+    small gradients are compared on the scale of the largest one of their part.
+    """
     module, args = doubled(module, args)
     network = g.torch.load(copy.deepcopy(module), args)
     shares = weights_by(7)
@@ -79,20 +119,23 @@ def agrees(module, *args, trained=True):
         states, program = {}, g.compile(outputs=named, training=trained)
     network.initialize(program)
     given = program.step({x.name: feeds[x.name] for x in program.plan.graph.inputs})
-    _compared(network, given, outputs, gradients, moved, states, inputs)
+    _compared(network, given, outputs, gradients, moved, states, inputs, part_of)
     return network, program, module
 
 
-def _compared(network, given, outputs, gradients, moved, states, inputs):
+def _compared(network, given, outputs, gradients, moved, states, inputs, part_of):
     for i, wanted in enumerate(arrays_of(outputs)):
         close(given[f"y{i}"], wanted, 0.0, f"output {i}")
-    known = [d for d in (*gradients.values(), *moved) if d is not None]
-    largest = max((float(d.abs().max()) for d in known if d.numel()), default=0.0)
+    largest = collections.defaultdict(float)
+    for name, d in (*gradients.items(), *enumerate(moved)):
+        if d is not None and d.numel():
+            largest[part_of(name)] = max(largest[part_of(name)], float(d.abs().max()))
     for name, wanted in gradients.items():
         if wanted is not None and wanted.numel():
             called = network.names[name]
             assert called in states, name
-            close(given[f"d/{called}"], wanted.numpy(force=True), largest, name)
-    for source, wanted in zip(inputs, moved, strict=True):
+            close(given[f"d/{called}"], wanted.numpy(force=True), largest[part_of(name)], name)
+    for number, (source, wanted) in enumerate(zip(inputs, moved, strict=True)):
         if wanted is not None and f"d/{source.name}" in given:
-            close(given[f"d/{source.name}"], wanted.numpy(force=True), largest, source.name)
+            scale = largest[part_of(number)]
+            close(given[f"d/{source.name}"], wanted.numpy(force=True), scale, source.name)
