@@ -150,17 +150,6 @@ class Precedence:
         """Return the bytes live during each step of a sequence, which has every step once."""
         return [self.base + level for level in self.steps.levels(sequence).tolist()]
 
-    def is_legal(self, sequence: Sequence[int]) -> bool:
-        """Return True if the sequence has every step once, after its predecessors."""
-        place = {step: index for index, step in enumerate(sequence)}
-        if len(place) != len(sequence) or sorted(place) != list(range(len(self))):
-            return False
-        return all(
-            place[first] < place[step]
-            for step, firsts in enumerate(self.predecessors)
-            for first in firsts
-        )
-
     def restricted(self, chosen: Sequence[int], beyond: Iterable[int], base: int) -> Precedence:
         """Return the `chosen` steps as a separate problem, in the given order.
 

@@ -13,7 +13,6 @@ from graphc.torch.budget.measure import measured_peak  # noqa: E402
 from graphc.torch.fit.adapters import (  # noqa: E402
     Nf4Linear,
     add_lora,
-    dequantized_bytes,
     nf4_sizes,
     quantize_base,
 )
@@ -88,7 +87,6 @@ def test_hidden_linear_layers_are_quantized(network):
     assert names == ["0.q_proj", "0.v_proj", "1.q_proj", "1.v_proj", "2"]
     stored = [*network[0].q_proj.parameters(), *network[0].q_proj.buffers()]
     assert sum(each.nbytes for each in stored) == 64 * 32 + 64 + 4 + 1092 + 4 * 64
-    assert dequantized_bytes(network) == 4 * 64 * 64 + 4 * 64
 
 
 def test_modules_without_linear_layers_are_rejected():
@@ -117,8 +115,7 @@ def test_a_step_has_one_dequantized_weight_at_a_time(dtype):
     def step():
         network(x).sum().backward()
 
-    expected = dequantized_bytes(network)
-    assert expected == dtype.itemsize * 2048 * 2048 + 4 * 65536
+    expected = dtype.itemsize * 2048 * 2048 + 4 * 65536
     assert expected * 0.9 <= measured_peak(step) <= expected * 1.1
 
 

@@ -120,19 +120,6 @@ def quantize_base(module: nn.Module) -> nn.Module:
     return module
 
 
-def dequantized_bytes(module: nn.Module) -> int:
-    """Return the bytes of the largest weight and scales that one NF4 layer dequantizes."""
-    layers = (each for each in module.modules() if isinstance(each, Nf4Linear))
-    return max(
-        (
-            each.in_features * each.out_features * each.weight_dtype.itemsize
-            + 4 * each.scales.numel()
-            for each in layers
-        ),
-        default=0,
-    )
-
-
 def _unquantized(module: nn.Module) -> set[int]:
     """Return the ids of weights that stay in their dtype."""
     output = output_layer(module)
