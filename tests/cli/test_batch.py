@@ -6,7 +6,7 @@ import pytest
 from cli.running import run
 
 import graphc as g
-from graphc.batches import LargestBatch
+from graphc import LargestBatch
 from graphc.cli import batch as command
 from graphc.errors import GraphcError, OptionError
 from graphc.ir.device_memory import MIB, DeviceMemory

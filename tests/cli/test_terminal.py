@@ -8,9 +8,9 @@ import pytest
 from cli.running import run
 from plans.changed_files import planned, sealed
 
+from graphc import parse_graph
 from graphc.cli.terminal import Console, complain, say
 from graphc.errors import TextError, escaped
-from graphc.ir.parse import parse_graph
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202e\u2066\u200b\x00\udc80"
 """A title, a cleared screen, an eight-bit introducer, text from right to left, half a character."""

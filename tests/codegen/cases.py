@@ -15,12 +15,12 @@ from ops.samples import SAMPLES, Sample, direct, scalars
 from ops.test_every_op import build, draw, find_node
 
 import graphc as g
+from graphc import Node, Value
 from graphc.codegen.lowering import is_generated
 from graphc.codegen.products.ops import GPU_PRODUCTS
 from graphc.codegen.strides import takes_strides
 from graphc.ir import types
 from graphc.ir.device import DEVICES
-from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY
 from graphc.ir.types import channels_last_strides
 from graphc.ops import (

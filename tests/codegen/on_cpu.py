@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from codegen import compiled
 
+from graphc import Node, Value
 from graphc.codegen.lowering import calls_of
 from graphc.codegen.node_calls import Gemm, NodeCalls, Scratch
 from graphc.codegen.text.kernel import Kernel, module_text, prelude
 from graphc.codegen.text.operands import Place
-from graphc.ir.graph import Node, Value
 from graphc.runtime.gpu.products import Products
 
 HERE = Path(__file__).parent

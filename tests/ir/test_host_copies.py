@@ -3,9 +3,9 @@
 import pytest
 
 import graphc as g
+from graphc import Graph
 from graphc.errors import GraphcError, GraphError
 from graphc.ir import builder
-from graphc.ir.graph import Graph
 from graphc.ir.verify import verify
 from graphc.ops.collective import Arrival
 from graphc.ops.host_copy import (

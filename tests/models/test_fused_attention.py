@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc import Program
 from graphc.errors import OptionError
 from graphc.models import bert, gpt2, vit
 from graphc.runtime.feeds import random_feeds
-from graphc.runtime.program import Program
 
 SMALL = {"layers": 2, "width": 16, "heads": 2, "drop": 0.0, "dtype": "float64"}
 NETWORKS = {

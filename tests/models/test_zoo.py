@@ -266,7 +266,7 @@ def check_three_steps(name, strategies):
 def test_recurrent_cells_against_their_formulas():
     from scipy.special import expit
 
-    from graphc.ops.recurrent import gru_cell, gru_parameters, lstm_cell, lstm_parameters
+    from graphc import gru_cell, gru_parameters, lstm_cell, lstm_parameters
 
     x, h, c = (g.input(n, (3, 4), "float64") for n in "xhc")
     with g.scope("l"):

@@ -8,8 +8,8 @@ from runtime.emulated_gpu.networks import branches
 from runtime.emulated_gpu.twins import bits, trained
 
 import graphc as g
+from graphc import Program
 from graphc.runtime.gpu.backend import GpuBackend
-from graphc.runtime.program import Program
 
 
 def test_dropout_draws_the_masks_of_the_cpu():

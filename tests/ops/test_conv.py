@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc import Program
 from graphc.allocation.allocate import Allocation
 from graphc.errors import OptionError, ShapeError
 from graphc.ir.device import CPU
-from graphc.runtime.program import Program
 from graphc.target import target_of
 
 RNG = np.random.default_rng(0)

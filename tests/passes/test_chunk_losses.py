@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc import Program
 from graphc.compilation import traced
 from graphc.errors import OptionError
 from graphc.options import PlanOptions
 from graphc.passes.chunk_losses import chunk_losses
 from graphc.runtime.feeds import random_feeds
-from graphc.runtime.program import Program
 
 ROWS, WIDTH, CLASSES = 1024, 8, 600
 """Logits that take more than all else."""

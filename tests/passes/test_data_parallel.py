@@ -8,6 +8,7 @@ import pytest
 from runtime.ranks.threads import on_ranks
 
 import graphc as g
+from graphc import Program
 from graphc.allocation.zero_copy import is_bucket
 from graphc.errors import OptionError, RanksError
 from graphc.models import gpt2, lstm, preact_resnet
@@ -15,7 +16,6 @@ from graphc.ops.changed_state import with_changes
 from graphc.ops.collective import Arrival, Collective
 from graphc.passes.data_parallel import DataParallel
 from graphc.plans.cost_model import CostModel
-from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import Lane
 
 STEPS = 4

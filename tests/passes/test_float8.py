@@ -11,12 +11,10 @@ from runtime.states_on_host import planned as with_all_moments_on_host
 from safetensors.numpy import load_file
 
 import graphc as g
-from graphc.ir.parse import parse_graph
-from graphc.ir.text import format_graph
+from graphc import Program, format_graph, parse_graph
 from graphc.models import gpt2, lstm
 from graphc.ops.float8 import HISTORY
 from graphc.runtime.feeds import random_feeds
-from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import Lane
 
 ROWS, WIDTH, CLASSES = 32, 64, 10

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc import gradient
 from graphc.errors import GradientError
 from graphc.ir import builder
 from graphc.ir.builder import trace
 from graphc.ir.verify import verify
 from graphc.ops.update import SgdAttributes, SgdUpdate
-from graphc.passes.gradient import gradient
 
 
 def run(outputs, **feeds):

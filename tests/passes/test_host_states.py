@@ -7,13 +7,12 @@ import pytest
 from runtime.states_on_host import planned
 
 import graphc as g
+from graphc import MeasuredCosts, format_graph, parse_graph
 from graphc.errors import GraphError, OptionError, PlanError, ShapeError, TextError
 from graphc.ir.graph import Graph, State
 from graphc.ir.host_copies import fetched_state
 from graphc.ir.host_link import HostLink
 from graphc.ir.links import host_link
-from graphc.ir.parse import parse_graph
-from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
 from graphc.models import gpt2, mlp
 from graphc.ops.collective import Arrival
@@ -31,7 +30,6 @@ from graphc.passes.overlap_state_copies import GROWTH, modeled_seconds
 from graphc.plans.check_plan import check_plan
 from graphc.plans.copy_model import model_copies
 from graphc.plans.cost_model import CostModel
-from graphc.plans.costs import MeasuredCosts
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import pytest
 from runtime.ranks.threads import on_ranks
 
 import graphc as g
-from graphc.runtime.program import Program
+from graphc import Program
 from graphc.runtime.ranks.lane import Lane
 
 ROWS, CLASSES, IGNORED = 4, 5, -100

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc import Program
 from graphc.allocation.allocate import Allocation
 from graphc.compilation import Compilation, run, traced
 from graphc.options import PlanOptions
 from graphc.passes.norm_gradients import merge_norm_gradients
 from graphc.pipeline import before
 from graphc.runtime.feeds import random_feeds
-from graphc.runtime.program import Program
 
 
 def training(loss, **options):

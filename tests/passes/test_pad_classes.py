@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc import Program
 from graphc.errors import FeedError
 from graphc.ir.op import is_16_bit
 from graphc.models import MODELS
@@ -14,7 +15,6 @@ from graphc.ops.matmul import Matmul
 from graphc.options import PlanOptions
 from graphc.passes.pad_classes import LEAST_CLASSES, pad_classes
 from graphc.pipeline import STEPS, make_plan
-from graphc.runtime.program import Program
 
 ROWS, WIDTH, CLASSES, SEED = 16, 12, 1030, 4
 H200 = "h200"

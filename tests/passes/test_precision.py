@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from properties.oracle import run_unplanned
 
 import graphc as g
+from graphc import Initial
 from graphc.ir.builder import trace
-from graphc.ir.graph import Initial
 from graphc.ir.types import as_dtype
 from graphc.ops.choice import Cast
 from graphc.passes.precision import casts_a_parameter, to_mixed, widen_products

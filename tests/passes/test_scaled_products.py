@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc import Program
 from graphc.allocation.allocate import Allocation
 from graphc.compilation import Compilation, run, traced
 from graphc.options import PlanOptions
 from graphc.passes.scaled_products import scale_products
 from graphc.pipeline import before
 from graphc.runtime.feeds import random_feeds
-from graphc.runtime.program import Program
 
 
 def x(*shape):

@@ -8,13 +8,13 @@ from passes.test_data_parallel import drawn, mlp, norms, trained
 from runtime.ranks.threads import on_ranks
 
 import graphc as g
+from graphc import Program
 from graphc.errors import OptionError, PlanError, TextError
 from graphc.ir.shards import Shard
 from graphc.ir.types import align
 from graphc.models import gpt2, preact_resnet
 from graphc.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
 from graphc.plans.check_figures import check_figures
-from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import Lane
 
 OPTIMIZERS = {

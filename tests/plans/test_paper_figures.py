@@ -1,9 +1,9 @@
 """Golden printouts of Fig. 1, 2 and 3 of "Training Deep Nets with Sublinear Memory Cost"."""
 
 import graphc as g
+from graphc import gradient
 from graphc.ir import builder
 from graphc.ir.text import format_node
-from graphc.passes.gradient import gradient
 
 
 def fig1_plan():

@@ -11,6 +11,7 @@ from plans.bytes_of_a_step import is_sound
 from runtime.emulated_gpu.networks import branches, small_mlp
 
 import graphc as g
+from graphc import Program
 from graphc.allocation.hazards import Addresses
 from graphc.errors import BudgetError, OptionError, PlanError, PlanFileError
 from graphc.models import inception_v3, lstm, two_tower
@@ -21,7 +22,6 @@ from graphc.plans.memory_plan import Lifetime
 from graphc.plans.streams import StreamChoice
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.gpu.bind import bind, slots_of_works
-from graphc.runtime.program import Program
 
 NETWORKS = {
     "two_tower": lambda: two_tower(batch=4, layers=2, width=6, rows=9, words=3),

@@ -19,7 +19,7 @@ OLDER = {
         "test_singular.py::test_gradients_are_torchs[quantiles of ties]"
     ],
     ((2, 13), "has no derivative of aminmax"): [
-        "test_operators.py::test_it_is_what_torch_computes[reduce-extremes]"
+        "test_operators.py::test_it_is_what_torch_computes[reduce-extremes"
     ],
     ((2, 13), "does not trace register_buffer"): ["test_verify.py::test_attributes_that_become"],
     ((2, 13), "has no guards on requires_grad of parameters"): [
@@ -36,7 +36,7 @@ OLDER = {
         "test_operators.py::test_it_is_what_torch_computes[recurrent-"
     ],
     ((2, 11), "gives gradients of 0 without memory"): [
-        "test_operators.py::test_it_is_what_torch_computes[elementwise-sgn]",
+        "test_operators.py::test_it_is_what_torch_computes[elementwise-sgn",
         "test_singular.py::test_gradients_are_torchs[angles]",
     ],
     ((2, 11), "does not name the autocast"): ["test_replans.py::test_the_autocast_around"],

@@ -7,7 +7,7 @@ import pytest
 from remat.problems import random_training, training_chain, with_boundary
 
 from graphc.ir.host_link import HostLink
-from graphc.remat.given.clocks import measure
+from graphc.remat.given import measure
 from graphc.remat.offload.events import Event
 from graphc.remat.offload.search import FEW_PARTS, FEW_REFINEMENTS
 from graphc.torch.budget.offload.schedule import (

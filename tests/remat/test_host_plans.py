@@ -7,11 +7,11 @@ import pytest
 from remat.networks import MODELS, parameters
 
 import graphc as g
+from graphc import MeasuredCosts
 from graphc.errors import BudgetError, OptionError
 from graphc.ir.host_link import HostLink
 from graphc.plans.check_plan import check_plan
 from graphc.plans.copy_model import model_copies
-from graphc.plans.costs import MeasuredCosts
 from graphc.runtime.feeds import random_feeds
 
 FAST = HostLink(2e11, 2e11)

@@ -10,8 +10,8 @@ from graphc import jit
 from graphc.models import mlp
 from graphc.remat.evict import evict
 from graphc.remat.local_search import iterate
+from graphc.scheduling import Precedence
 from graphc.scheduling.listing import list_schedule
-from graphc.scheduling.precedence import Precedence
 
 
 def decisions(seeds):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc import Program
 from graphc.allocation.allocate import Allocation
 from graphc.errors import GraphError
 from graphc.ir.verify import verify
@@ -11,7 +12,6 @@ from graphc.models import gpt2, mlp, preact_resnet
 from graphc.passes.place_updates import place_updates
 from graphc.plans.check_plan import check_plan
 from graphc.remat import materialise, mirrored_sequence
-from graphc.runtime.program import Program
 
 NETWORKS = {
     "mlp": lambda: mlp(layers=5, hidden=8, inputs=4, batch=2),

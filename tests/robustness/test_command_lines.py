@@ -10,9 +10,9 @@ from robustness.mutations import CHARACTERS, NUMBERS
 from robustness.test_changed_files import BUFFERS, PROBLEM
 from robustness.trials import check
 
+from graphc import save_plan
 from graphc.cli import main
 from graphc.errors import GraphcError
-from graphc.plans.plan_file import save_plan
 
 SMALL = "mlp layers=2 hidden=8 inputs=4 classes=3 batch=2"
 LINES = (

@@ -12,7 +12,7 @@ from runtime.garbage import own_garbage
 from runtime.sized_networks import BATCH, BETWEEN, BUILDS, IGNORED, PAD, SIZES, feeds, gpt2
 
 import graphc as g
-from graphc import families
+from graphc import Program, families
 from graphc.errors import (
     BudgetError,
     FeedError,
@@ -20,7 +20,6 @@ from graphc.errors import (
     OptionError,
     TornError,
 )
-from graphc.runtime.program import Program
 
 
 @functools.cache

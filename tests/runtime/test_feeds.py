@@ -8,11 +8,11 @@ import pytest
 from runtime.emulated_gpu.emulated import EmulatedDevice
 
 import graphc as g
+from graphc import Program
 from graphc.errors import FeedError, OptionError
 from graphc.ir.graph import Input
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.index_ranges import IndexRanges, index_limits
-from graphc.runtime.program import Program
 
 X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(8, 4)
 LABELS = np.arange(8, dtype=np.int32) % 3

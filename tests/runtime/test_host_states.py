@@ -9,11 +9,11 @@ import pytest
 from runtime.states_on_host import planned
 
 import graphc as g
+from graphc import Program
 from graphc.errors import FeedError, NonFiniteError, OptionError, TornError
 from graphc.ir.device import KERNELS
 from graphc.models import mlp
 from graphc.runtime.feeds import random_feeds
-from graphc.runtime.program import Program
 
 STEPS = 5
 CASES = {

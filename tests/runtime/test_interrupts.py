@@ -10,8 +10,8 @@ import pytest
 from runtime.forked import Child
 from runtime.towers import assert_torn, bits, feeds, plan_of
 
+from graphc import Program
 from graphc.errors import TornError
-from graphc.runtime.program import Program
 
 CYCLE = 60
 """Steps behind the saved start; then the program is loaded, and takes them again."""

@@ -395,8 +395,8 @@ def test_poison_shows_a_read_of_freed_bytes(monkeypatch):
     """Without the checker, a plan that frees too early gives NaN instead of a plausible number."""
     from dataclasses import replace
 
+    from graphc import Program
     from graphc.plans.memory_plan import Lifetime
-    from graphc.runtime.program import Program
 
     x = g.input("x", (4, 4))
     plan = g.plan(outputs={"y": g.tanh(x) + g.exp(g.tanh(x) * 2.0)}, allocate="none")

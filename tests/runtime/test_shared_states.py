@@ -5,10 +5,10 @@ import pytest
 from runtime.emulated_gpu.emulated import EmulatedDevice
 
 import graphc as g
+from graphc import Program
 from graphc.errors import OptionError, TornError
 from graphc.ir.graph import State
 from graphc.runtime.gpu.backend import GpuBackend
-from graphc.runtime.program import Program
 from graphc.runtime.ranks.held import held_by_name
 from graphc.runtime.sharing import lent_buffers
 

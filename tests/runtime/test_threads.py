@@ -15,9 +15,9 @@ from runtime.towers import bits, feeds, plan_of
 from safetensors.numpy import load_file
 
 import graphc as g
+from graphc import Program
 from graphc.errors import GpuUnavailable, ProgramBusy, TornError
 from graphc.runtime.gpu.backend import GpuBackend
-from graphc.runtime.program import Program
 from graphc.runtime.turns import Turns
 
 THREADS = 4

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc import Program
 from graphc.allocation.allocate import Allocation
 from graphc.ir.builder import trace
 from graphc.ir.verify import verify
 from graphc.passes.fusion.bias_gradients import merge_bias_gradients
-from graphc.runtime.program import Program
 
 
 def ops(graph):

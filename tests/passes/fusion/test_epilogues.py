@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc import Program, load_plan, save_plan
 from graphc.allocation.allocate import Allocation
 from graphc.errors import OptionError, TextError
 from graphc.ir.builder import apply, trace
@@ -13,8 +14,6 @@ from graphc.ir.verify import verify
 from graphc.ops.matmul import Linear, LinearAttributes
 from graphc.passes.fusion.epilogues import fuse_epilogues
 from graphc.plans.memory_plan import RECOMPUTE
-from graphc.plans.plan_file import load_plan, save_plan
-from graphc.runtime.program import Program
 
 
 def activations(graph):

@@ -9,10 +9,9 @@ import pytest
 from remat.problems import random_training
 
 from graphc.errors import BudgetError
+from graphc.remat.given import replay, solve
 from graphc.remat.given.exact import LARGEST
 from graphc.remat.given.problem import parse_problem
-from graphc.remat.given.replay import replay
-from graphc.remat.given.solve import solve
 
 pytestmark = [pytest.mark.peers, pytest.mark.slow]
 pytest.importorskip("ortools", reason="ortools is not installed")

@@ -6,12 +6,12 @@ import numpy as np
 from runtime.emulated_gpu.emulated import EmulatedDevice
 
 import graphc as g
+from graphc import Program
 from graphc.allocation.streams import on_streams
 from graphc.models import gpt2, mobilenet_v2, preact_resnet, resnet, unet
 from graphc.plans.cost_model import CostModel
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.gpu.backend import GpuBackend
-from graphc.runtime.program import Program
 
 SEED = 3
 

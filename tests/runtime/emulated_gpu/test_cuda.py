@@ -15,6 +15,7 @@ from runtime.forked import in_child
 from runtime.garbage import own_garbage
 
 import graphc as g
+from graphc import Program
 from graphc.errors import ArenaError, OptionError, RanksError
 from graphc.runtime import bind as bind_module
 from graphc.runtime.gpu import cuda
@@ -24,7 +25,6 @@ from graphc.runtime.gpu.cublaslt import CublasError
 from graphc.runtime.gpu.device import find_gpu, profile_of
 from graphc.runtime.gpu.timing import launch_times, step_seconds
 from graphc.runtime.kernel_files import cache_folder
-from graphc.runtime.program import Program
 
 
 @functools.cache

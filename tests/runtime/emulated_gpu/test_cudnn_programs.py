@@ -13,6 +13,7 @@ from runtime.emulated_gpu.networks import SEED, bits, fed, fused_gpt2, on_gpu
 from runtime.emulated_gpu.test_cudnn_engines import serving_packed_operands_alone
 
 import graphc as g
+from graphc import Program
 from graphc.codegen import cudnn_attention
 from graphc.codegen.cudnn_request import packed
 from graphc.errors import DependencyError
@@ -22,7 +23,6 @@ from graphc.runtime import bind as binding
 from graphc.runtime.gpu import cudnn as engines
 from graphc.runtime.gpu.bind import BoundPlan, bind
 from graphc.runtime.gpu.cudnn import Cudnn, CudnnError
-from graphc.runtime.program import Program
 
 
 def convolutions(dtype="float64"):

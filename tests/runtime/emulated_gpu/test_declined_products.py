@@ -6,9 +6,9 @@ from runtime.emulated_gpu.emulated import EmulatedDevice
 from runtime.emulated_gpu.networks import SEED, fed, small_mlp
 
 import graphc as g
+from graphc import Program
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.bind import BoundGemm
-from graphc.runtime.program import Program
 
 
 def has_epilogue(gemm):

@@ -5,9 +5,8 @@ import pytest
 from runtime.emulated_gpu.emulated import EmulatedDevice
 
 import graphc as g
-from graphc.runtime.family import Family
+from graphc import Family, Program
 from graphc.runtime.gpu.backend import GpuBackend
-from graphc.runtime.program import Program
 
 IGNORED = -100
 

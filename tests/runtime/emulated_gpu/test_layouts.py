@@ -8,9 +8,8 @@ import pytest
 from runtime.emulated_gpu.networks import SEED, bits, fed, on_gpu, trained_each
 
 import graphc as g
-from graphc import layouts
+from graphc import Program, layouts
 from graphc.ir.types import channels_last_strides, memory_order
-from graphc.runtime.program import Program
 
 
 def maps(dtype="float64"):

@@ -34,11 +34,11 @@ from runtime.emulated_gpu.networks import (
 )
 
 import graphc as g
+from graphc import Program
 from graphc.errors import FeedError, GpuUnavailable, NonFiniteError, OptionError
 from graphc.ir.device import find_device
 from graphc.models import lstm, mlp
 from graphc.runtime.gpu.backend import GpuBackend
-from graphc.runtime.program import Program
 
 GROUPS = g.optim.Groups(
     [("head/weight", g.optim.LAMB(1e-2)), ("head/bias", g.optim.Lion(1e-2))],

@@ -15,10 +15,10 @@ from runtime.emulated_gpu.fake_nccl import INVALID_ARGUMENT, REMOTE_ERROR, FakeL
 from runtime.ranks.threads import on_ranks
 
 import graphc as g
+from graphc import Program
 from graphc.errors import RanksError
 from graphc.runtime.gpu import nccl
 from graphc.runtime.gpu.backend import GpuBackend
-from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import Lane
 from graphc.runtime.ranks.together import connected_gpus
 

@@ -5,9 +5,9 @@ import pytest
 from runtime.emulated_gpu.emulated import EmulatedDevice
 from runtime.towers import CLASSES, assert_torn, bits, feeds, plan_of
 
+from graphc import Program
 from graphc.errors import FeedError, NonFiniteError, TornError
 from graphc.runtime.gpu.backend import GpuBackend
-from graphc.runtime.program import Program
 
 
 @pytest.fixture(autouse=True)

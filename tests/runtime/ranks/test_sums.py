@@ -13,12 +13,12 @@ from runtime.garbage import own_garbage
 from runtime.ranks.threads import on_ranks
 
 import graphc as g
+from graphc import Program
 from graphc.errors import GraphError, NonFiniteError, RanksError
 from graphc.ir import builder
 from graphc.ops.collective import AllReduce, Arrival, RanksAttributes
 from graphc.passes.data_parallel import DataParallel
 from graphc.plans.exchange_bytes import room_bytes
-from graphc.runtime.program import Program
 from graphc.runtime.ranks import sums
 from graphc.runtime.ranks.lane import Lane
 from graphc.runtime.ranks.together import by_rank_0

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from graphc import Node, Value
 from graphc.codegen.text.operands import Place
-from graphc.ir.graph import Node, Value
 from graphc.ir.types import bfloat16, outer_axes
 from graphc.runtime.cpu.onednn.library import load_onednn
 from graphc.runtime.cpu.onednn.nodes import executions
