@@ -26,6 +26,9 @@ GROUPS = {
         (
             "tests/plans/test_check_plan.py",
             "tests/plans/test_check_against_bytes.py",
+            "tests/plans/test_check_copies.py",
+            "tests/plans/test_check_family.py",
+            "tests/plans/test_streams.py",
             "tests/plans/test_tampered_files.py",
             "tests/allocation",
             "tests/properties",
