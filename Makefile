@@ -18,6 +18,7 @@ QUICK := not slow and not peers and not gpu and not browser and not perfetto
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
+.NOTPARALLEL:
 .PHONY: demo test quick torch nightly models mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
@@ -53,18 +54,20 @@ nightly: torch $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 	$(BIN)/python -m pytest tests/cli/test_train.py tests/docs/test_examples.py
 	$(MAKE) torch-$(LOWEST) torch-$(BETWEEN) models
 
-# graphc.torch with one version of torch, in an environment of its own: make torch-2.11. Slow tests
-# are left to the newest version: they vary the model, not what graphc takes from torch.
+# graphc.torch with one version of torch, in an environment of its own: make torch-2.11. Of slow
+# tests only those of operators, whose decompositions depend on the version; others vary the model.
 torch-%: BIN = $(VENV)-torch-$*/bin
 torch-%: $(VENV)-torch-%/.installed
 	$(PARALLEL) tests/pytorch -m "not slow"
+	$(PARALLEL) tests/pytorch/test_operators.py -m slow
 
 # Plans of real classes, in an environment of its own: torchvision requires one version of torch.
 models: BIN := $(MODELS)/bin
 models: $(MODELS)/.installed
 	$(PARALLEL) tests/pytorch/real
 
-# Of some groups alone: make mutants GROUPS="checker packing". An hour for all on one core.
+# Of some groups alone: make mutants GROUPS="checker packing". An hour for all on one core. The group
+# torch needs torch (make torch).
 mutants: $(VENV)/.installed-$(EXTRAS)
 	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python -m mutants $(GROUPS)
 

@@ -1,9 +1,9 @@
 """`make quick`: tests near the changed files, the nearest first, for a limited time.
 
 A test file is at distance 1 from a module that it imports, also through a public name of `graphc`,
-and one further for each import in between. Tests up to `FAR` are run. At equal distance, tests in
-the folder that mirrors the module's come first, then those that import fewer modules. Changed files
-that are not Python have the tests of their folder. Changes are those since the commit in $SINCE.
+and one further for each import in between; tests up to `FAR` run. At equal distance, tests in the
+mirrored folder come first, then those with fewer imports. A changed file that nobody imports, such
+as a template or conftest.py, selects the tests of its folder. Changes are those since $SINCE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FAR = 2
-SECONDS = 40
+SECONDS = 30
 END = pytest.StashKey[float]()
 PLANS = "tests/plans/test_fingerprints.py"
 MARKS = "not slow and not peers and not gpu and not browser and not perfetto"
@@ -54,7 +54,8 @@ def nearest(changed: list[Path]) -> list[str]:
     trees = {path: ast.parse((ROOT / path).read_text()) for path in paths}
     known = {module_of(path): path for path in paths}
     public = [n for n in trees[Path("graphc/__init__.py")].body if isinstance(n, ast.ImportFrom)]
-    face = {each.asname or each.name: str(n.module) for n in public for each in n.names}
+    face = {x.asname or x.name: str(n.module) for n in public for x in n.names}
+    face |= {name: f"graphc.{name}" for name, module in face.items() if module == "graphc"}
     importers: defaultdict[Path, set[Path]] = defaultdict(set)
     counts: dict[Path, int] = {}
     for path, tree in trees.items():
@@ -67,13 +68,14 @@ def nearest(changed: list[Path]) -> list[str]:
         for importer in importers[path] - distance.keys():
             distance[importer] = distance[path] + 1
             queue.append(importer)
-    mirrored = {path.parts[1] if path.parts[0] in folders else path.parts[0] for path in changed}
+    mirrored = {part for path in changed for part in path.parts[:2]}
+    alone = [path for path in changed if not importers[path] and path.name[:5] != "test_"]
     for path in {*trees} - distance.keys():
-        if path.parts[1] in mirrored and any(c.suffix != ".py" for c in changed):
+        if any(path.parts[1] in each.parts[:2] for each in alone):
             distance[path] = 1
     tests = [p for p, d in distance.items() if p.name.startswith("test_") and d <= FAR]
     tests.sort(key=lambda p: (distance[p], p.parts[1] not in mirrored, counts[p], p))
-    plans = [PLANS] if any(path.parts[0] == "graphc" for path in changed) else []
+    plans = [PLANS] if {"graphc", "golden"} & {part for p in changed for part in p.parts} else []
     return list(dict.fromkeys([*plans, *map(str, tests)]))
 
 
@@ -90,8 +92,7 @@ if __name__ == "__main__":
     since = os.environ.get("SINCE") or "HEAD"
     lines = ""
     for command in (["diff", "--name-only", since], ["ls-files", "-o", "--exclude-standard"]):
-        git = ["git", "-C", str(ROOT), *command]
-        lines += subprocess.run(git, check=True, capture_output=True, text=True).stdout
+        lines += subprocess.check_output(["git", "-C", str(ROOT), *command], text=True)
     files = nearest([Path(line) for line in lines.splitlines()])
     print(f"{len(files)} test files near the change: {' '.join(files[:8])}", flush=True)
     if files:

@@ -52,11 +52,9 @@ def _precompiled(header: str, *flags: str) -> Path:
     path = _file(".h", *flags, header)
     with _locked(path):
         parsed = path.with_suffix(".h.gch")
-        if not parsed.exists():
+        if not (path.exists() and parsed.exists()):
             path.write_text(header)
             _build(parsed, *FLAGS, *flags, "-x", "c++-header", str(path))
-        path.touch()
-        parsed.touch()
         return path
 
 

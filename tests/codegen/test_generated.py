@@ -17,14 +17,14 @@ from graphc.ir.types import memory_order, outer_axes
 CASES = {case.name: case for case in all_cases()}
 
 
-def dtypes_of(case):
-    return {"float64", "float32", "float16", "bfloat16"} & {*case.name.split()}
+def kind(case):
+    """Return the op, the layout, the dtypes, and whether the sample is a long one."""
+    words = case.name.split()
+    dtypes = sorted({"float64", "float32", "float16", "bfloat16"} & {*words})
+    return case.node.op.name, case.layout, *dtypes, "long" in words
 
 
-FIRST_OF_LAYOUT = {
-    (case.node.op.name, case.layout, *dtypes_of(case)): case for case in reversed(CASES.values())
-}
-"""The first case of an op in each layout and dtype."""
+FIRST_OF_KIND = {kind(case): case for case in reversed(CASES.values())}
 
 
 def is_slow(case):
@@ -35,8 +35,7 @@ def is_slow(case):
     """
     if {"float64", "float16", "9001"} & {*case.name.split()}:
         return True
-    first = FIRST_OF_LAYOUT[case.node.op.name, case.layout, *dtypes_of(case)]
-    return case.layout not in ("dense", "over") and case is not first
+    return case.layout not in ("dense", "over") and case is not FIRST_OF_KIND[kind(case)]
 
 
 @functools.cache

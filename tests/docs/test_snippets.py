@@ -185,7 +185,7 @@ WITH_COMMANDS = [
 
 
 def test_the_commands_of_every_page_are_commands(monkeypatch):
-    """By the parser of the command line; the settings of a model are arguments that it has."""
+    """The parser of the command line accepts them, and models have the settings that they give."""
     seen = set()
     for page in PAGES:
         for line in shown_commands(page):

@@ -192,7 +192,7 @@ DEEP = (
 
 
 def quick_and_slow(names, slow):
-    """All names as parameters, some of them for the night alone."""
+    """Return all names as parameters, some of them marked slow."""
     return [pytest.param(n, marks=[pytest.mark.slow] if n in slow else []) for n in names]
 
 
@@ -206,14 +206,14 @@ STRATEGIES = (
     ("sharing", "mirror", lambda number: number // 2 % 2), ("packed", "cheap", None),
     ("packed", "sublinear", None), ("sharing", "recursive", None), ("packed", "optimal", 0.8),
 )  # fmt: skip
-"""How memory is allocated, what is recomputed, and which nodes again or within which budget."""
+"""Strategies: allocation, recomputation, and mirror counts or the part of the bytes as a budget."""
 
 QUICK = [name for name in SMALL if name not in DEEP]
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_three_steps_are_bit_identical_under_several_plans(name):
-    """Each of two networks compares other strategies with the first one, so that all occur."""
+    """Networks take turns with a third of the strategies each; all strategies occur."""
     check_three_steps(name, (STRATEGIES[0], *STRATEGIES[1:][QUICK.index(name) % 3 :: 3]))
 
 

@@ -42,7 +42,7 @@ def failures(names, **options):
 
 
 def test_one_case_of_each_operator_and_a_twentieth_of_all_pass():
-    """In the order of the model: the same bits in others are compared below."""
+    """Nodes run in the order of the model; other orders are compared below."""
     names = sorted({*one_of_each(), *sorted(set(node_cases()) - set(excluded()))[::20]})
     assert len(one_of_each()) > 150
     assert 20 * len(names) > IN_SCOPE

@@ -129,15 +129,16 @@ def test_running_statistics_are_the_mean_of_the_ranks():
         np.testing.assert_allclose(states["layer/norm/running_mean"], mean, rtol=1e-12, atol=1e-15)
 
 
-def test_no_plan_and_no_bucket_changes_a_bit(monkeypatch):
+@pytest.mark.parametrize("kernels", ["numpy", pytest.param("native", marks=pytest.mark.slow)])
+def test_no_plan_and_no_bucket_changes_a_bit(kernels, monkeypatch):
     build = lambda: preact_resnet(11, batch=2, image=8)  # noqa: E731
     plans = [
-        g.plan(build(), optimizer=g.optim.SGD(0.01), ranks=2, kernels="numpy", **options)
+        g.plan(build(), optimizer=g.optim.SGD(0.01), ranks=2, kernels=kernels, **options)
         for options in ({}, {"allocate": "none"}, {"recompute": "cheap"}, {"reorder": False})
     ]
     for most in (1.0, 1e12):
         monkeypatch.setattr(DataParallel, "_bucket_bytes", lambda *_, most=most: most)
-        plans.append(g.plan(build(), optimizer=g.optim.SGD(0.01), ranks=2, kernels="numpy"))
+        plans.append(g.plan(build(), optimizer=g.optim.SGD(0.01), ranks=2, kernels=kernels))
     monkeypatch.undo()
     counts = {sum(isinstance(n.op, Collective) for n in plan.graph.nodes) for plan in plans}
     assert len(counts) > 2  # many buckets, few, and one

@@ -96,7 +96,7 @@ LOSSES = {
     "hinge": compared(g.hinge),
     "several": several,
 }
-OPTIONS = {"optimizer": g.optim.SGD(0.1, momentum=0.9), "kernels": "numpy"}
+OPTIONS = {"optimizer": g.optim.SGD(0.1, momentum=0.9)}
 STEPS = 2
 
 
@@ -121,16 +121,17 @@ def joined(feeds, function=np.concatenate):
     return {name: function([each[name] for each in feeds]) for name in feeds[0]}
 
 
-def assert_joint(name, reduction, accumulate, ranks):
+def assert_joint(name, reduction, accumulate, ranks, kernels="numpy"):
     """Compare ranks that accumulate with one step on all their rows."""
     build = LOSSES[name]
     batches = accumulate * ranks
-    one = g.compile(build(ROWS * batches, reduction), **OPTIONS)
+    options = {**OPTIONS, "kernels": kernels}
+    one = g.compile(build(ROWS * batches, reduction), **options)
     part = build(ROWS, reduction)
     ignores = "none" not in name and name != "cross entropy"
     feeds = drawn(g.plan(part).graph, batches, ignores)
     losses = [float(one.step(joined(feeds))["loss"]) for _ in range(STEPS)]
-    plan = g.plan(part, accumulate=accumulate, ranks=ranks, **OPTIONS)
+    plan = g.plan(part, accumulate=accumulate, ranks=ranks, **options)
 
     def work(wire):
         program = Program(plan, poison=True, lane=Lane(wire))

@@ -44,9 +44,10 @@ def assert_equal_bits(whole, sharded, ranks, axis=0):
             assert state.tobytes() == other_states[name].tobytes()
 
 
+@pytest.mark.parametrize("kernels", ["numpy", pytest.param("native", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_shards_change_no_bit(name):
-    plans = both(lambda: mlp(4), 3, optimizer=OPTIMIZERS[name], kernels="numpy")
+def test_shards_change_no_bit(name, kernels):
+    plans = both(lambda: mlp(4), 3, optimizer=OPTIMIZERS[name], kernels=kernels)
     assert_equal_bits(*plans, 3)
 
 

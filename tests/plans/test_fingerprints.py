@@ -23,14 +23,23 @@ CHOICES = (
     {"allocate": "sharing"},
     {"recompute": "cheap"},
     {"recompute": "sublinear", "accumulate": 2, "clip_norm": 1.0},
+    {"recompute": "recursive", "streams": 2},
     {"max_extra_flops": 0.1},
-    {"device": "cuda", "precision": "bf16"},
+    {"device": "h200", "precision": "bf16"},
 )
 
 
 def digest(plan):
-    """Return a digest of the types of all nodes and the places of all buffers."""
-    nodes = [(node.op.name, [str(v.type) for v in node.outputs]) for node in plan.graph.nodes]
+    """Return a digest of all nodes, with their inputs and types, and of the places of buffers."""
+    numbers: dict[g.Value, int] = {}
+    nodes = [
+        (
+            node.op.name,
+            [numbers.setdefault(v, len(numbers)) for v in (*node.inputs, *node.outputs)],
+            [str(v.type) for v in node.outputs],
+        )
+        for node in plan.graph.nodes
+    ]
     buffers = [(b.offset, b.bytes, b.lifetime.first, b.lifetime.last) for b in plan.buffers]
     return hashlib.sha256(repr((nodes, sorted(buffers))).encode()).hexdigest()[:16]
 

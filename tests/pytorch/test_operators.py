@@ -15,7 +15,10 @@ from graphc.torch.importing.calls import RULES  # noqa: E402
 
 CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases]
 REDUNDANT = (Path(__file__).parents[1] / "torch_cases" / "redundant.txt").read_text().splitlines()
-"""Cases that run no line of graphc that another case does not run: they are slow tests."""
+"""Slow tests: cases that run no line of graphc that another case does not run.
+
+Elementwise operators and reductions are quick, since each is an entry of a table.
+"""
 
 
 ALONE = {

@@ -3,6 +3,7 @@
 Without numba, all loops run as they are written (tests/test_jit.py).
 """
 
+import pytest
 from remat.problems import random_problem, random_steps
 
 import graphc as g
@@ -15,7 +16,7 @@ from graphc.scheduling.listing import list_schedule
 
 
 def decisions(seeds):
-    """What eviction, local search and list scheduling decide for random steps, as text."""
+    """Return the sequences of eviction, local search and list scheduling, as text."""
     found = []
     for seed in seeds:
         steps = random_steps(25, seed)
@@ -36,6 +37,7 @@ def decisions(seeds):
 
 
 def test_sequences_do_not_depend_on_compilation(monkeypatch):
+    pytest.importorskip("numba", reason="numba is not installed, so all loops are plain")
     found = {}
     for little in (-1, jit.LITTLE, 10**9):
         monkeypatch.setattr(jit, "LITTLE", little)

@@ -15,3 +15,5 @@ def own_garbage():
         yield
     finally:
         gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # as tests/conftest.py did for all tests

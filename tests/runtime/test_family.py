@@ -309,7 +309,7 @@ for batch in (1024, 1025, 2560):
     family.step(feeds(batch))
 gc.collect()
 grown = resident() - before
-small = g.family(lambda batch: build(batch, 32), {"batch": (32, 48, 64)}, **options)
+small = g.family(lambda batch: build(batch, 128), {"batch": (32, 48, 64)}, **options)
 batches = [feeds(batch) for batch in (32, 31, 48, 33, 64, 63, 64)]
 for feed in batches:
     small.step(feed)

@@ -69,7 +69,7 @@ batch, wide = 64, 128
 feeds = {"x": np.ones((batch, wide), np.float32), "labels": np.zeros(batch, np.int32)}
 for kernels in ("native", "numpy"):
     for optimizer in (g.optim.SGD(), g.optim.Momentum(), g.optim.AdamW()):
-        loss = mlp(layers=4, hidden=wide, inputs=wide, batch=batch)
+        loss = mlp(layers=4, hidden=wide, inputs=wide, classes=wide, batch=batch)
         program = g.compile(loss, optimizer=optimizer, recompute="mirror", kernels=kernels)
         program.step(feeds)
         gc.collect()

@@ -52,7 +52,7 @@ SMALL_PLANS = tuple(f"{network}, {strategy}" for network in SMALL for strategy i
 
 
 QUICK = {"resnet, packed", "resnet, cheap", "lstm, sharing", "lstm, sublinear"}
-"""Plans of the larger networks that quick tests look at; those of the first, they all do."""
+"""Plans of larger networks in quick tests, which use all plans of the first network."""
 
 
 def marked(names, is_quick):

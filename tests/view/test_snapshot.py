@@ -88,7 +88,6 @@ def test_the_viewer_finds_the_category_that_it_wants():
     assert "unknown" in {event["category"] for event in events}
 
 
-@pytest.mark.slow  # torch is installed at night alone
 def test_it_is_written_and_read_without_torch():
     code = (
         "import graphc as g, sys\n"
