@@ -1,5 +1,6 @@
 """Plans with copies to the host: against exhaustive search, by hand, and without copies."""
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -101,6 +102,23 @@ def test_plans_are_checked_and_never_slower_than_recomputation(seed, rate):
     assert found.recompute_alone is None or found.cost <= found.recompute_alone
     assert found.stalls == pytest.approx(found.cost - measured.run_seconds)
     assert seed > 2 or solve(problem, budget, seconds=0).events == found.events
+
+
+def test_no_plan_has_changed(golden):
+    """Copies and recomputed nodes change only on purpose, also where another plan is as good."""
+    lines = []
+    for seed in range(10):
+        rate, host_bytes = (0.5, 2.0, 20.0)[seed % 3], (None, 40)[seed % 2]
+        fields = {"to_host": rate, "to_device": 2 * rate, "host_bytes": host_bytes}
+        problem = with_link(random_training(18, seed), **fields)
+        peak = replay(problem, problem.needed).peak_bytes
+        for part in (0.1, 0.5):
+            budget = int(problem.bound_bytes + part * (peak - problem.bound_bytes))
+            found = solve(problem, budget, seconds=0)
+            digest = hashlib.sha256(repr(found.events).encode()).hexdigest()[:16]
+            copied = f"{found.bytes_to_host} copied of {found.peak_bytes} bytes"
+            lines.append(f"{seed} within {budget}: {copied}, {digest}\n")
+    golden("offload.txt", "".join(lines))
 
 
 def test_host_bytes_are_limited():
