@@ -111,24 +111,29 @@ class DTypeName:
 
 
 def checked_attributes(attributes: Any) -> Any:
-    """Check all rules; return the attributes with NumPy bools replaced by Python bools.
+    """Check all rules; return the attributes with Python bools and floats where those are declared.
 
-    The first attribute that breaks its rule raises `OptionError` or `DTypeError`.
+    A value of NumPy's bool becomes a bool, and an integer of an attribute declared as float becomes
+    a float. The first attribute that breaks its rule raises `OptionError` or `DTypeError`.
     """
-    truths = {}
+    changed = {}
     for name, rule, members in rules_of(attributes.__class__):
         given = getattr(attributes, name)
         if members is None:
             rule.check(name, given)
             if isinstance(given, np.bool_):
-                truths[name] = bool(given)
+                changed[name] = bool(given)
             continue
         if not isinstance(given, tuple) or members not in (ANY, len(given)):
             length = "" if members == ANY else f" of {members}"
             raise OptionError(f"{name} must be a tuple{length}, got {quoted(given)}")
         for member in given:
             rule.check(name, member)
-    return replace(attributes, **truths) if truths else attributes
+    for name in _float_fields(attributes.__class__):
+        given = getattr(attributes, name)
+        if isinstance(given, Real) and type(given) is not float:
+            changed[name] = float(given)
+    return replace(attributes, **changed) if changed else attributes
 
 
 ANY = -1
@@ -138,10 +143,7 @@ ANY = -1
 @functools.cache
 def rules_of(kind: Hashable) -> tuple[tuple[str, Rule, int | None], ...]:
     """Return the rules of an attribute class: (field, rule, number of tuple members or None)."""
-    try:
-        hints: Mapping[str, Any] = get_type_hints(kind, include_extras=True)
-    except NameError:  # types local to the function in which a user defined the class
-        return ()
+    hints = _hints(kind)
     truths = ((name, Truth(), None) for name, hint in hints.items() if hint is bool)
     stated = (
         (name, rule, _members(get_args(hint)[0]))
@@ -150,6 +152,23 @@ def rules_of(kind: Hashable) -> tuple[tuple[str, Rule, int | None], ...]:
         for rule in get_args(hint)[1:]
     )
     return (*stated, *truths)
+
+
+@functools.cache
+def _float_fields(kind: Hashable) -> tuple[str, ...]:
+    """Return the names of an attribute class's fields that are declared as float."""
+    return tuple(
+        name
+        for name, hint in _hints(kind).items()
+        if hint is float or (get_origin(hint) is Annotated and get_args(hint)[0] is float)
+    )
+
+
+def _hints(kind: Hashable) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(kind, include_extras=True)
+    except NameError:  # types local to the function in which a user defined the class
+        return {}
 
 
 def _members(declared: Any) -> int | None:

@@ -1,5 +1,7 @@
 """Optimizers against their papers' formulas in float64, and what frozen parameters cost."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -141,6 +143,31 @@ def test_follows_the_formula(name):
         w = formula(w, state, t, rate)
         # the shared numbers of a step are float32
         np.testing.assert_allclose(program.parameters["w"], w, rtol=1e-6, atol=1e-7)
+
+
+def parameter_after_two_steps(optimizer):
+    program = g.compile(quadratic(), optimizer=optimizer)
+    start = program.parameters["w"]
+    for _ in range(2):
+        program.step({"target": TARGET})
+    return start, program.parameters["w"]
+
+
+def test_adam_with_integer_betas_of_zero_divides_the_gradient_by_its_size():
+    start, found = parameter_after_two_steps(g.optim.Adam(RATE, beta1=0, beta2=0))
+    for _ in range(2):
+        start = start - RATE * slope(start) / (np.abs(slope(start)) + 1e-8)
+    np.testing.assert_allclose(found, start, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", sorted({type(o) for o, _ in CASES.values()}, key=str))
+def test_integers_are_floats(kind):
+    names = {each.name for each in dataclasses.fields(kind) if isinstance(each.default, float)}
+    for name in sorted(names):
+        number = int(name in {"learning_rate", "epsilon"})
+        _, floats = parameter_after_two_steps(kind(**{name: float(number)}))
+        _, integers = parameter_after_two_steps(kind(**{name: number}))
+        np.testing.assert_array_equal(floats, integers, err_msg=name)
 
 
 def test_updates_stand_right_after_the_last_reader():
