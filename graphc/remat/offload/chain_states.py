@@ -178,6 +178,8 @@ def _split(
             level = int((free - held) / moves.level_bytes + 1e-9)
             level = min(level, moves.reruns.shape[2] - 1)
             extra = moves.reruns[cut, stop - 1, level]
+            if extra == np.inf:  # the reruns do not fit; `limits.seconds` may be infinite, too
+                continue
             total = amounts[row, SECONDS] + extra
             total += out / limits.to_host + (due - held) / limits.to_device
             if not total <= limits.seconds:

@@ -65,6 +65,28 @@ def test_plans_and_bounds_against_exhaustive_search():
     assert optimal >= 0.95 * compared
 
 
+def test_a_chain_whose_reruns_do_not_fit():
+    """The chain's program must skip splits without a finite cost. A plan recomputes nothing and
+    waits for one copy of 64 bytes to the host."""
+    half = 64
+    nodes = [
+        (1, half, []), (2, half, [[1, 0]]), (3, 1, [[2, 0]]), (4, half, [[3, 0]]),
+        (5, half, [[2, 0]]), (7, [8, 1], []), (8, 1, []), (9, 0, [[4, 0], [5, 0], [7, 1]]),
+    ]  # fmt: skip
+    problem = parse_problem(
+        {
+            "nodes": [{"id": i, "cost": 1, "bytes": b, "inputs": each} for i, b, each in nodes],
+            "fixed_bytes": 50,
+            "outputs": [8, 9],
+            "boundary": 4,
+            "link": {"to_host": 1e6, "to_device": 5e5, "latency": 0.01},
+        }
+    )
+    found = solve(problem, 200, seconds=1)
+    assert found.peak_bytes <= 200
+    assert found.cost == pytest.approx(8 + 0.01 + half / 1e6)
+
+
 def with_link(problem, **fields):
     return replace(problem, link=HostLink(**{"to_host": 40.0, "to_device": 40.0} | fields))
 
