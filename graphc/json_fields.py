@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from graphc.errors import GraphcError, quoted
+from graphc.errors import GraphcError, did_you_mean, quoted
 
 LARGEST = 2**60
 """A bound above any meaningful count, offset or size; sums of two fit in 64 bits."""
@@ -55,17 +55,17 @@ class JsonReader:
                 f"{what} is not valid JSON, or is truncated: {error}{self.advice}"
             ) from None
 
-    def record(self, given: object, keys: Collection[str], where: str) -> dict[str, Any]:
-        """Return the value if it is an object with exactly these keys."""
-        if not isinstance(given, dict):
-            self.fail(where, f"expected an object with the keys {', '.join(keys)}", given)
-        missing = [key for key in keys if key not in given]
-        if missing:
-            self.fail(where, f"the key {missing[0]!r} is missing", list(given))
-        unknown = [key for key in given if key not in keys]
-        if unknown:
-            self.fail(where, f"expected only the keys {', '.join(keys)}", unknown[0])
-        return given
+    def record(
+        self, given: object, keys: Collection[str], where: str, optional: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Return the value if it is an object with these keys, and no others but `optional`."""
+        found = self.objects(given, where, keys)
+        for key in found:
+            if key not in keys and key not in optional:
+                allowed = (*keys, *optional)
+                fix = did_you_mean(key, allowed) or f"the keys are {', '.join(allowed)}"
+                self.fail(where, f"unknown key ({fix})", key)
+        return found
 
     def objects(self, given: object, where: str, keys: Collection[str] = ()) -> dict[str, Any]:
         """Return the value if it is an object with at least these keys."""

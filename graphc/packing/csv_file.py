@@ -1,6 +1,6 @@
 """Buffers as CSV files in the format of MiniMalloc: ``id,lower,upper,size[,offset]``.
 
-A header names the columns, in any order; other columns are ignored. A buffer is live on the
+A header names the columns, in any order; other columns are errors. A buffer is live on the
 half-open interval `[lower, upper)`. In an input file, an offset pins its buffer; an empty offset
 does not.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from graphc.errors import PackingError
+from graphc.errors import PackingError, did_you_mean
 from graphc.files import write_atomically
 from graphc.packing.problem import Integers
 
@@ -125,21 +125,24 @@ class _Reader:
     def header(self) -> dict[str, int]:
         """Read the header of the file; return the position of each known column."""
         names = [name.strip() for name in next(self.rows, [])]
-        missing = [name for name in NEEDED if name not in names]
-        if missing:
+        if missing := [name for name in NEEDED if name not in names]:
             raise PackingError(
                 f"{self.path!r}, line 1: the header must name {', '.join(NEEDED)} and may name "
                 f"offset, in any order; it lacks {', '.join(missing)}, got "
                 f"{_shortened(','.join(names))}"
             )
-        known = [name for name in (*NEEDED, "offset") if name in names]
-        twice = [name for name in known if names.count(name) > 1]
-        if twice:
+        known = (*NEEDED, "offset")
+        if unknown := [name for name in names if name not in known]:
+            fix = did_you_mean(unknown[0], known) or f"the columns are {', '.join(known)}"
+            raise PackingError(
+                f"{self.path!r}, line 1: unknown column {_shortened(unknown[0])}; {fix}"
+            )
+        if twice := [name for name in known if names.count(name) > 1]:
             raise PackingError(
                 f"{self.path!r}, line 1: the header must name a column once, got {twice[0]!r} twice"
             )
         self.width = len(names)
-        return {name: names.index(name) for name in known}
+        return {name: position for position, name in enumerate(names)}
 
     def number(self, column: str, cell: str, least: int = -LARGEST + 1) -> int:
         """Return the integer in a cell; raise `PackingError` if it is malformed or below

@@ -9,7 +9,7 @@ from graphc.packing.csv_file import read_buffers, write_offsets
 
 def test_columns_in_any_order_and_pins(tmp_path):
     file = tmp_path / "in.csv"
-    file.write_text("size,note,id,upper,offset,lower\n8,x,a,3,,0\n\n 16 ,,b b, 4 ,64,-1\n")
+    file.write_text("size,id,upper,offset,lower\n8,a,3,,0\n\n 16 ,b b, 4 ,64,-1\n")
     table = read_buffers(str(file))
     assert table.ids == ("a", "b b")
     assert (table.lower, table.upper, table.size) == ((0, -1), (3, 4), (8, 16))
@@ -18,6 +18,17 @@ def test_columns_in_any_order_and_pins(tmp_path):
     write_offsets(str(out), table, np.array([0, 64]))
     assert out.read_text() == "id,lower,upper,size,offset\na,0,3,8,0\nb b,-1,4,16,64\n"
     assert read_buffers(str(out)).pinned == {0: 0, 1: 64}
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [("ofset", "'ofset'; did you mean offset"), ("note", "'note'; the columns are id, lower")],
+)
+def test_unknown_columns_are_errors(tmp_path, column, message):
+    file = tmp_path / "in.csv"
+    file.write_text(f"id,lower,upper,size,{column}\na,0,3,8,16\n")
+    with pytest.raises(PackingError, match=message):
+        read_buffers(str(file))
 
 
 def test_a_header_alone_is_no_buffers(tmp_path):

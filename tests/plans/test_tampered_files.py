@@ -125,7 +125,7 @@ STRUCTURE = {
     "recompute": lambda c: c.update(recompute="all"),
     "allocate": lambda c: c.update(allocate=None),
     "device.flops_per_second": lambda c: c["device"].update(flops_per_second=0),
-    "device: expected only the keys": lambda c: c["device"].update(cores=2),
+    "device: unknown key": lambda c: c["device"].update(cores=2),
     "settings.optimizer": lambda c: c["settings"].update(optimizer=[]),
     "certificate": lambda c: c.update(certificate=[]),
     "recomputation.extra_time_fraction": lambda c: c["recomputation"].update(
@@ -137,7 +137,7 @@ STRUCTURE = {
     "graph[2]: expected one line": lambda c: c["graph"].__setitem__(2, "a\nb"),
     "graph[2]: expected a string": lambda c: c["graph"].__setitem__(2, 7),
     "graph: line 4: expected": lambda c: c["graph"].__setitem__(3, "import os"),
-    "the file: expected only the keys": lambda c: c.update(pickle="gASV"),
+    "the file: unknown key": lambda c: c.update(pickle="gASV"),
     "the file: the key 'graph'": lambda c: c.pop("graph"),
     "format": lambda c: c.update(format="pickle"),
 }

@@ -10,7 +10,7 @@ from graphc.json_fields import JsonReader
 
 READER = JsonReader(ProblemError)
 
-KEYS = ("to_host", "to_device", "latency", "host_bytes", "both_ways")
+RATES = ("to_host", "to_device")
 
 FASTEST = 2.0**60
 """The highest rate in bytes per second."""
@@ -19,10 +19,8 @@ FASTEST = 2.0**60
 def parse_link(given: Any, largest: int) -> HostLink:
     """Return the link that the object `link` of a file describes; raises `ProblemError`. Latency
     and host bytes are at most `largest`."""
-    found = READER.objects(given, "link", KEYS[:2])
-    if unknown := [key for key in found if key not in KEYS]:
-        READER.fail("link", f"expected only the keys {', '.join(KEYS)}", unknown[0])
-    for key in KEYS[:2]:
+    found = READER.record(given, RATES, "link", ("latency", "host_bytes", "both_ways"))
+    for key in RATES:
         if READER.number(found[key], f"link.{key}", FASTEST) == 0:
             READER.fail(f"link.{key}", "expected a rate above 0 bytes per second", found[key])
     host_bytes = found.get("host_bytes")

@@ -17,7 +17,8 @@ lists nodes that must run first, although no data says so.
 Outputs are live at the end; a pinned node is computed once and its outputs are never evicted. With
 a forward/backward `boundary`, the node of that id and all later ones are computed once. Nodes that
 no output and no pinned node needs are left out. Without ``outputs``, the outputs are those of all
-nodes that no node reads.
+nodes that no node reads. Nodes and the problem may have a ``name``, which is ignored. Other keys
+are errors.
 
 With a `link`, values may also be copied to host memory and fetched again. Costs are then seconds.
 `to_host` and `to_device` are bytes per second, `latency` the seconds that each copy takes besides,
@@ -48,6 +49,9 @@ MOST_BYTES = 2**60
 """Upper limit of the sum of all sizes, so that live bytes fit into 64 bits."""
 
 READER = JsonReader(ProblemError)
+
+OPTIONAL = ("inputs", "workspace", "pinned", "overwrites", "after", "name")
+"""The keys that a node may have."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,8 @@ def read_problem(path: str) -> Problem:
 
 def parse_problem(given: Any) -> Problem:
     """Return the problem that the object of a JSON file describes; raises `ProblemError`."""
-    found = READER.objects(given, "a problem", ("nodes",))
+    optional = ("outputs", "fixed_bytes", "budget", "boundary", "link", "name")
+    found = READER.record(given, ("nodes",), "a problem", optional)
     nodes = READER.listed(found["nodes"], "nodes")
     if not nodes:
         READER.fail("nodes", "a problem needs at least one node", nodes)
@@ -216,7 +221,7 @@ class _Nodes:
         self.producer: list[int] = []
         for position, entry in enumerate(entries):
             where = f"nodes[{position}]"
-            node = READER.objects(entry, where, ("id", "cost", "bytes"))
+            node = READER.record(entry, ("id", "cost", "bytes"), where, OPTIONAL)
             if READER.whole(node["id"], f"{where}.id", below=LARGEST + 1) in self.position:
                 READER.fail(f"{where}.id", "ids must be unique", node["id"])
             READER.number(node["cost"], f"{where}.cost", LARGEST)

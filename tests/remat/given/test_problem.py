@@ -21,6 +21,8 @@ def nodes(*changes):
         ([], "a problem: expected an object"),
         ({"nodes": {}}, "nodes: expected a list"),
         ({"nodes": []}, "at least one node"),
+        (nodes({"input": []}), r"nodes\[0\]: unknown key \(did you mean inputs\?\), got 'input'"),
+        (nodes({}) | {"budgets": 3}, r"a problem: unknown key \(did you mean budget\?\)"),
         ({"nodes": [3]}, r"nodes\[0\]: expected an object, got 3"),
         ({"nodes": [{"id": 1}]}, r"nodes\[0\]: the key 'cost' is missing"),
         (
