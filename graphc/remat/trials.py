@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from graphc.errors import BudgetError
 from graphc.ir.types import exact_bytes, format_bytes, size_lines
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.names import buffer_name
 from graphc.progress import report
 from graphc.remat.points import Point
 
@@ -57,18 +58,24 @@ class Trials:
 def does_not_fit(
     budget: int, least: MemoryPlan, least_bytes: int, bound_bytes: int, maps_only: bool
 ) -> BudgetError:
-    """Return the error if no plan fits: the fewest bytes found, the lower bound and values at the
-    peak."""
-    node = least.graph.nodes[least.peak_step].label
+    """Return the error if no plan fits: the fewest bytes found, the lower bound and the buffers
+    live at the peak, whose bytes add up to the fewest bytes of an arena."""
+    step = least.peak_step
+    node = least.graph.nodes[step].label
     names, shown, values = least.graph.names, [], []
-    for buffer in least.live_at(least.peak_step):
-        if (held := least.residents.get(buffer.index)) is not None:
-            named = ", ".join(names[value] for value in held[:2])
-            producer = held[0].node
-            shown.append(
-                (named if producer is None else f"{producer.label}: {named}", buffer.bytes)
-            )
-            values.append((named, buffer.bytes))
+    for buffer in least.live_at(step):
+        held = least.residents.get(buffer.index)
+        if held is None:
+            shown.append((buffer_name(least, buffer, step), buffer.bytes))
+            continue
+        named = ", ".join(names[value] for value in held[:2])
+        producer = held[0].node
+        shown.append((named if producer is None else f"{producer.label}: {named}", buffer.bytes))
+        values.append((named, buffer.bytes))
+    gaps = least_bytes - sum(size for _, size in shown)
+    if gaps > 0 and not maps_only:
+        shown.append(("gaps between buffers", gaps))
+        shown.sort(key=lambda row: -row[1])
     measured = "feature maps fit" if maps_only else "arena fits"
     packed = (
         "" if least.allocate == "packed" else "use allocate='packed', which needs fewer bytes, "
@@ -77,7 +84,7 @@ def does_not_fit(
         f"no plan found whose {measured} into {exact_bytes(budget)}; the smallest plan found "
         f"needs {exact_bytes(least_bytes)}, and the lower bound is {exact_bytes(bound_bytes)}. "
         f"Raise the budget, {packed}or reduce the batch (accumulate=k preserves the batch of a "
-        f"step). Largest values at the peak of this plan, {node}:\n{size_lines(shown, NAMED)}",
+        f"step). Largest buffers at the peak of this plan, {node}:\n{size_lines(shown, NAMED)}",
         least_bytes,
         bound_bytes,
         node,

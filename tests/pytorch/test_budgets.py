@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import graphc
 from graphc.errors import BudgetError
+from graphc.ir.types import parse_bytes
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 modules = pytest.importorskip("torch_cases.modules")
@@ -154,7 +155,11 @@ def test_a_budget_that_no_plan_holds_is_refused_before_the_step():
     with pytest.raises(BudgetError) as refused:
         graphc.torch.plan(module, args, budget=least // 2)
     assert refused.value.least_bytes == least
-    assert "network.blocks" in str(refused.value)  # a module at the peak
+    first, *lines = str(refused.value).splitlines()
+    assert any("network.blocks" in line for line in lines)  # a module at the peak
+    before = first.split("of which ")[1].split(" are allocated")[0]
+    total = sum(parse_bytes("bytes", " ".join(line.split()[:2])) for line in [before, *lines])
+    assert total == pytest.approx(least, rel=0.01)
     assert all(p.grad is None for p in module.parameters())
     graphc.torch.plan(module, args, budget=least)
 

@@ -97,11 +97,12 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
 
 
 def live_during(problem: Problem, sequence: Sequence[int], step: int) -> set[int]:
-    """Return the values live at a position of a legal schedule."""
+    """Return the values live at a position of a legal schedule, without inputs overwritten there."""
     needed = set(problem.live_out)
     for node in reversed(sequence[step + 1 :]):
         needed.difference_update(problem.values[node])
         needed.update(problem.inputs[node])
     made = {value for node in sequence[: step + 1] for value in problem.values[node]}
     node = sequence[step]
-    return (needed & made) | {*problem.values[node], *problem.inputs[node]}
+    overwritten = {operand for _, operand in problem.overwrites[node]} - needed
+    return (needed & made) | {*problem.values[node], *problem.inputs[node]} - overwritten

@@ -357,11 +357,13 @@ def _does_not_fit(problem: Problem, budget: int, fewest: list[int]) -> BudgetErr
     live = live_during(problem, fewest, measured.peak_step)
     largest = sorted(live, key=lambda value: (-problem.bytes[value], value))
     values = [(problem.name(value), problem.bytes[value]) for value in largest]
+    other = [("workspace", problem.workspace[node]), ("fixed_bytes", problem.fixed_bytes)]
+    rows = sorted((*values, *(row for row in other if row[1])), key=lambda row: -row[1])
     return BudgetError(
         f"no plan within {budget} bytes was found; the smallest plan found needs "
         f"{measured.peak_bytes} bytes, and the lower bound is {problem.bound_bytes}. Raise the "
-        f"budget. Largest values at the peak of this plan, node {problem.ids[node]}:\n"
-        f"{size_lines(values, LARGEST_NAMED)}",
+        f"budget. Largest bytes at the peak of this plan, node {problem.ids[node]}:\n"
+        f"{size_lines(rows, LARGEST_NAMED)}",
         measured.peak_bytes,
         problem.bound_bytes,
         str(problem.ids[node]),

@@ -305,7 +305,8 @@ def table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def at_peak(torch_steps: TorchSteps, plan: Schedule) -> tuple[str, list[Live]]:
-    """Return the node at the peak of a plan, and the live bytes there by module."""
+    """Return the node at the peak of a plan, and the live bytes there by module: values, and the
+    workspace of the node."""
     steps, sequence = torch_steps.steps, plan.sequence
     idle = unkept(sequence, torch_steps.state_of)
     events = plan.copies.events if isinstance(plan, OffloadSchedule) else events_of(sequence)
@@ -324,6 +325,7 @@ def at_peak(torch_steps: TorchSteps, plan: Schedule) -> tuple[str, list[Live]]:
         producer = torch_steps.nodes[steps.producer[value]] if steps.producer[value] >= 0 else None
         by_module[module_path(producer) if producer is not None else ""] += steps.bytes[value]
     node = torch_steps.nodes[step]
+    by_module[module_path(node) if node is not None else ""] += steps.workspace[step]
     rows = sorted(by_module.items(), key=lambda row: (-row[1], row[0]))
     return _told(node), [Live(module, size) for module, size in rows if size]
 
@@ -359,7 +361,7 @@ def does_not_fit(torch_steps: TorchSteps, planner: TorchPlanner, budget: int) ->
         f"no plan within {exact_bytes(budget)} was found; the smallest plan found needs "
         f"{exact_bytes(least.peak_bytes)}, and the lower bound is "
         f"{exact_bytes(planner.bound_bytes)}, of which {format_bytes(fixed)} are allocated before "
-        "the step. Raise the budget, or reduce the batch. Other values live at its peak, "
+        "the step. Raise the budget, or reduce the batch. Other bytes live at its peak, "
         f"{node}, by module:\n{size_lines(largest, SHOWN)}",
         least.peak_bytes,
         planner.bound_bytes,

@@ -141,6 +141,23 @@ def test_budgets_that_cannot_be_met():
         solve(training_chain(5), -1)
 
 
+def test_the_lines_of_an_error_add_up():
+    """At the peak, node 1 reads 40 bytes and replaces them, beside a workspace of 30 and 7 fixed
+    bytes."""
+    nodes = [
+        {"id": 0, "cost": 1, "bytes": 40},
+        {"id": 1, "cost": 1, "bytes": 40, "inputs": [0], "workspace": 30, "overwrites": [[0, 0]]},
+    ]
+    problem = parse_problem({"nodes": nodes, "fixed_bytes": 7})
+    with pytest.raises(BudgetError) as caught:
+        solve(problem, 76)
+    _, *lines = str(caught.value).splitlines()
+    assert [line.split() for line in lines] == [
+        ["40", "B", "1"], ["30", "B", "workspace"], ["7", "B", "fixed_bytes"],
+    ]  # fmt: skip
+    assert caught.value.least_bytes == 77
+
+
 def test_a_budget_of_no_bytes_is_a_budget():
     """What has no bytes fits into it; for all else it is too little, not a mistake."""
     for size in (0, 1):
