@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from graphc.allocation.allocate import Allocation
-from graphc.errors import GraphcError, GraphError, OptionError
+from graphc.errors import GraphcError, GraphError, OptionError, quoted
 from graphc.files import write_atomically
 from graphc.ir import builder
 from graphc.ir.graph import Graph
+from graphc.ir.host_copies import updated_states
 from graphc.ir.names import check_name
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
 from graphc.options import PlanningOptions
 from graphc.plans.check_plan import check_plan
 from graphc.plans.memory_plan import Certificate, MemoryPlan
+from graphc.plans.names import listed
 from graphc.progress import report
 
 Pass = Callable[[Graph], Graph]
@@ -34,11 +36,15 @@ Made = TypeVar("Made", Graph, MemoryPlan)
 
 @dataclass(frozen=True)
 class Step:
-    """A pass of the pipeline: its name, its function, and a predicate of options that enable it."""
+    """A pass of the pipeline: its name, its function, and a predicate of options that enable it.
+
+    A step with `drops_updates` may remove nodes that update states; for others this is an error.
+    """
 
     name: str
     change: Callable[[Graph, Compilation], Graph]
     when: Callable[[PlanningOptions], bool] = lambda options: True
+    drops_updates: bool = False
 
 
 def plain(
@@ -84,7 +90,7 @@ class Compilation:
     def stage(self, name: str, make: Callable[[], Made]) -> Made:
         """Run `make`, time it, check the graph or plan it returns, and dump that if requested.
 
-        Raises `GraphError` that names the stage if the graph is ill-formed.
+        Raises `GraphError` that names the stage if it returns an ill-formed graph, or none.
         """
         report(f"planning {self.options.policy}, {self.options.allocate}: {name}")
         started = time.perf_counter()
@@ -92,6 +98,8 @@ class Compilation:
         self.seconds.append((name, time.perf_counter() - started))
         if isinstance(made, MemoryPlan):
             check_plan(made)
+        elif not isinstance(made, Graph):
+            raise GraphError(f"the pass {name!r} must return a graph, got {quoted(made)}")
         elif made is not self._verified:  # some steps return the graph unchanged
             _verify_after(name, made)
             self._verified = made
@@ -125,7 +133,14 @@ def run(graph: Graph, steps: Sequence[Step], compilation: Compilation) -> Graph:
     """Return the graph after the steps that apply to these options, in order."""
     for step in steps:
         if step.when(compilation.options):
+            before = graph
             graph = compilation.stage(step.name, partial(step.change, graph, compilation))
+            lost = updated_states(before) - updated_states(graph)
+            if lost and not step.drops_updates:
+                raise GraphError(
+                    f"the pass {step.name!r} removed the updates of {listed(sorted(lost), 3)}, which "
+                    "would keep their values forever; keep nodes that replace a state"
+                )
     return graph
 
 

@@ -105,6 +105,12 @@ def fetched_state(value: Value) -> State | None:
     return source if isinstance(source, State) else None
 
 
+def updated_states(graph: Graph) -> set[str]:
+    """Return the names of the states that nodes replace, on the device or on the host."""
+    states = (each if isinstance(each, State) else fetched_state(each) for each in graph.replaced)
+    return {state.name for state in states if state is not None}
+
+
 def _may_read(node: Node, position: int, value: Value) -> bool:
     """Return True if a node may read a value on the host as operand number `position`."""
     if node.op.copies_to == "device":

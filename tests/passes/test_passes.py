@@ -100,6 +100,30 @@ def test_dumps_and_verification_between_passes(tmp_path):
         make_plan(PlanOptions(loss), (*STEPS, reverse))
 
 
+def without(graph, names):
+    return Graph([node for node in graph.nodes if node.op.name not in names], graph.outputs)
+
+
+def test_a_pass_that_removes_an_update_is_an_error():
+    """The network would never train, or in inference use its first statistics."""
+    x = g.input("x", (4, 3))
+    loss = g.mean(g.batch_norm(g.linear(x, 2)))
+    options = PlanOptions(loss, optimizer=g.optim.SGD())
+    graph = make_plan(options).graph
+    updates = {node.op.name for node in graph.nodes if node.replaced}
+    assert len(updates) >= 2
+    for op in sorted(updates):
+        remove = plain("remove", lambda graph, op=op: without(graph, {op}))
+        with pytest.raises(GraphError, match="the pass 'remove' removed the updates of"):
+            make_plan(options, (*STEPS, remove))
+
+
+def test_a_pass_must_return_a_graph():
+    loss = g.mean(g.tanh(g.input("x", (2, 3))))
+    with pytest.raises(GraphError, match="the pass 'none' must return a graph, got None"):
+        make_plan(PlanOptions(loss), (*STEPS, plain("none", lambda graph: None)))
+
+
 def test_a_dump_that_cannot_be_written_leaves_the_file_that_was_there_and_nothing_else(
     tmp_path, monkeypatch
 ):
