@@ -138,8 +138,8 @@ def run(graph: Graph, steps: Sequence[Step], compilation: Compilation) -> Graph:
             lost = updated_states(before) - updated_states(graph)
             if lost and not step.drops_updates:
                 raise GraphError(
-                    f"the pass {step.name!r} removed the updates of {listed(sorted(lost), 3)}, which "
-                    "would keep their values forever; keep nodes that replace a state"
+                    f"the pass {step.name!r} removed the updates of {listed(sorted(lost), 3)}; "
+                    "keep nodes that replace a state, or the state never changes"
                 )
     return graph
 

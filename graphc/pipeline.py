@@ -257,9 +257,7 @@ FUSING: tuple[Step, ...] = (
 STEPS: tuple[Step, ...] = (
     Step("forward", _with_states_copied, drops_updates=True),
     Step("chunk-losses", _losses_chunked, lambda options: options.chunks_losses),
-    Step(
-        "inference", _for_inference, lambda options: options.mode is not True, drops_updates=True
-    ),
+    Step("inference", _for_inference, lambda options: options.mode is not True, drops_updates=True),
     Step("mixed-precision", _mixed, lambda options: PRECISIONS[options.precision] != "float32"),
     plain("number-streams", number_streams),
     plain("simplify", simplify),

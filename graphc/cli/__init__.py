@@ -33,13 +33,10 @@ from graphc.cli.models import with_flags
 from graphc.cli.parser import Parser
 from graphc.cli.plans import infeasible
 from graphc.cli.progress import progress_shown
-from graphc.cli.terminal import complain, say
-from graphc.errors import BudgetError, GraphcError, NonFiniteError, quoted
+from graphc.cli.terminal import INFEASIBLE, complain, say
+from graphc.errors import BudgetError, CapacityError, GraphcError, NonFiniteError, quoted
 from graphc.files import is_standard_output
 from graphc.runtime.ranks.world import end_all
-
-INFEASIBLE = 3
-"""Exit code if no plan fits the budget; with --json, an object is printed nevertheless."""
 
 NOT_FINITE = 4
 """Exit code if a run computes NaN or infinity."""
@@ -52,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     The code is 0 for success, 1 for a failed check of `selftest` or `audit`, 2 for an error
-    reported on stderr, 3 for a budget that no plan fits, 4 for NaN or infinity in a run, and 130
-    for Ctrl-C.
+    reported on stderr, 3 for a budget, capacity or GPU into which nothing fits, 4 for NaN or
+    infinity in a run, and 130 for Ctrl-C.
     """
     try:
         return _run(arguments)
@@ -87,6 +84,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except GraphcError as error:
         complain(error)
         end_all()
+        if isinstance(error, CapacityError):
+            return INFEASIBLE
         return NOT_FINITE if isinstance(error, NonFiniteError) else 2
     except BrokenPipeError:  # the reader, such as `head`, closed the pipe
         sys.stderr.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphc.cli.arguments import add_options, check_writable
 from graphc.cli.models import add_loss, find_model, flag_settings
-from graphc.cli.terminal import say
+from graphc.cli.terminal import INFEASIBLE, say
 from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.device import DEFAULT_GPU, find_device, profile_with_memory
@@ -66,7 +66,8 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print whether the step fits; networks of graphc are planned by ``graphc plan``."""
+    """Print whether the step fits, and return the exit code; networks of graphc are planned by
+    ``graphc plan``."""
     if options.output is not None:
         if not options.output.endswith(".html"):
             raise OptionError(f"--output {options.output} must end in .html")
@@ -104,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
         write_atomically(options.output, found.page().encode("utf-8"), OptionError)
         if not options.json:
             say(f"written to {options.output}")
-    return 0
+    return 0 if found.spare_bytes >= 0 else INFEASIBLE
 
 
 def _refuse_combinations(options: argparse.Namespace) -> None:

@@ -36,7 +36,7 @@ from graphc.cli.plans import (
     plan_options,
     written,
 )
-from graphc.cli.terminal import WIDTH, Console, say, tell
+from graphc.cli.terminal import INFEASIBLE, WIDTH, Console, say, tell
 from graphc.compiler import FrontierPoint, frontier
 from graphc.errors import OptionError
 from graphc.families import plan_family
@@ -48,6 +48,7 @@ from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.plan_file import load_plan, save_plan
 from graphc.plans.printout import format_plan
 from graphc.recompute_options import HostOptions, RecomputeOptions
+from graphc.runtime.memory import memory_of
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
@@ -87,8 +88,8 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=partial(run, parser))
 
 
-def run(parser: Parser, options: argparse.Namespace) -> None:
-    """Print the plan, or the trade-off curve."""
+def run(parser: Parser, options: argparse.Namespace) -> int:
+    """Print the plan, or the trade-off curve; return the exit code."""
     _check_shown(options)
     if options.output is not None:
         check_writable(options.output)
@@ -99,11 +100,11 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
         memory_plan = load_plan(options.model)
     elif options.sizes:
         _show_family(options)
-        return
+        return 0
     elif options.frontier:
         _show_frontier(options)
         written(options)
-        return
+        return 0
     else:
         memory_plan = plan_from_arguments(options)
     if options.output:
@@ -113,7 +114,7 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
         found = {**described(memory_plan, made_by, options.model), **step_model(memory_plan)}
         say(json.dumps(found, default=str))
         written(options)
-        return
+        return _code(memory_plan)
     say(fits_line(memory_plan))
     say(format_plan(memory_plan, nodes=options.text), end="")
     _show_step_model(memory_plan)
@@ -123,6 +124,14 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
         except KeyboardInterrupt:
             tell(["", "Interrupted while looking for plans that need less; the plan is complete."])
     written(options)
+    return _code(memory_plan)
+
+
+def _code(memory_plan: MemoryPlan) -> int:
+    """Return the exit code: `INFEASIBLE` for a plan that does not fit its GPU."""
+    memory = memory_of(memory_plan.device)
+    fits = memory is None or memory.spare_bytes(memory_plan.arena_bytes) >= 0
+    return 0 if fits or memory_plan.device.kind == "cpu" else INFEASIBLE
 
 
 def _check_shown(options: argparse.Namespace) -> None:

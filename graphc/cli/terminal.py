@@ -24,6 +24,10 @@ LONGEST_WORD = 200
 """Words of at least this many characters are truncated in errors."""
 
 
+INFEASIBLE = 3
+"""Exit code if nothing fits into a budget, capacity or GPU; with --json, an object is printed."""
+
+
 def say(*parts: object, end: str = "\n") -> None:
     """Print to standard output, with spaces between the parts."""
     sys.stdout.write(escaped(" ".join(map(str, parts)) + end))

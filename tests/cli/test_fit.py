@@ -38,6 +38,14 @@ def test_a_network_has_the_plan_of_its_sizes(capsys, fit, plan):
     assert found["arguments"] == expected["arguments"]
 
 
+@pytest.mark.parametrize("command", ["plan", "fit"])
+def test_a_network_that_does_not_fit_a_gpu_has_exit_code_3(capsys, command):
+    sized = {"plan": ["mlp", "batch=9000000"], "fit": ["mlp", "--batch", "9000000"]}[command]
+    code, out, _ = run(capsys, command, *sized, "--device", "t4", "--json")
+    assert json.loads(out)["fits"] is False
+    assert code == 3
+
+
 def test_an_onnx_file_has_the_plan_of_its_loss(capsys, file):
     given = ["--loss", "mse", "--trainable", "b", "--device", "t4", "--json"]
     code, out, _ = run(capsys, "fit", str(file), "--batch", "8", *given)

@@ -52,21 +52,12 @@ def test_every_op_compiles(architecture):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_kernel_is_accepted(dtype):
-    """All rows and layouts, as far as PTX for the oldest architecture."""
+def test_every_kernel_compiles(dtype):
+    """All rows and layouts, for one architecture."""
     texts = texts_of([case for case in CASES if dtype in case.name.split()])
     assert len(texts) >= 8
     for text in texts:
-        assert compile_ptx(text, 80).count(".visible .entry") == text.count("__global__")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", [80, 90, 100])
-def test_every_kernel_compiles(architecture):
-    texts = texts_of(CASES)
-    assert len(texts) > 40
-    for text in texts:
-        check_cubin(text, architecture)
+        check_cubin(text, 90)
 
 
 @pytest.mark.parametrize("width", [64, 256])

@@ -119,10 +119,10 @@ def test_legal_orders_have_the_same_bits(name, streams):
 @pytest.mark.slow
 @pytest.mark.parametrize("streams", [2, 4])
 @pytest.mark.parametrize("name", ["two_tower", "inception_v3"])
-def test_a_thousand_legal_orders_have_the_same_bits(name, streams):
+def test_many_legal_orders_have_the_same_bits(name, streams):
     for options in ({"budget": 2**30}, {}):
         plan = plan_of(name, streams=streams, kernels="numpy", **options)
-        assert check_orders(plan, 250) > 200
+        assert check_orders(plan, 50) > 40
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -171,6 +171,9 @@ def test_the_command_prints_a_verdict_first(capsys, file):
     assert code == 0
     assert out.startswith("fits t4: needs ")
     assert "largest batch that fits: " in out
+    code, out, _ = run(capsys, f"{file}:build", "--batch=200000", "--device=t4", "--no-plans")
+    assert code == 3
+    assert out.startswith("does not fit t4: needs ")
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
 
 
 def live_during(problem: Problem, sequence: Sequence[int], step: int) -> set[int]:
-    """Return the values live at a position of a legal schedule, without inputs overwritten there."""
+    """Return the values live at a position of a legal schedule, except inputs overwritten there."""
     needed = set(problem.live_out)
     for node in reversed(sequence[step + 1 :]):
         needed.difference_update(problem.values[node])
