@@ -66,7 +66,7 @@ class Matrix:
     entries."""
 
 
-Epilogue = Literal["none", "bias", "relu", "bias_relu", "gelu", "bias_gelu", "sums"]
+Epilogue = Literal["none", "bias", "gelu", "bias_gelu", "sums"]
 """The epilogue of a product: the addition of a bias, then an activation, before the result is
 stored; or the sums of the columns of op(second), stored in place of a bias."""
 

@@ -18,7 +18,7 @@ from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
 from graphc.ir.operators import operator
 from graphc.ir.types import TensorType, broadcast_shapes, compute_dtype
 from graphc.ops.accumulation import check_sum, start_sum
-from graphc.ops.activation import GeluTanh, Relu
+from graphc.ops.activation import GeluTanh
 from graphc.ops.choice import cast
 from graphc.ops.cpu.numpy_expression import Lowering, evaluate, registers_type
 from graphc.ops.elementwise import Elementwise, float_dtype, lowering_of
@@ -166,11 +166,11 @@ class ScaledMatmul(Matmul):
             record(np.multiply, y, y.dtype.type(flags.alpha), out=y)
 
 
-Activation = Literal["none", "relu", "gelu"]
-ACTIVATIONS: Mapping[str, type[Elementwise]] = {"relu": Relu, "gelu": GeluTanh}
+Activation = Literal["none", "gelu"]
+ACTIVATIONS: Mapping[str, type[Elementwise]] = {"gelu": GeluTanh}
 """The activations of `linear` nodes, which the epilogues of GPU BLAS libraries can compute.
 
-Their gelu is the approximation by tanh.
+Their gelu is the approximation by tanh. Their relu turns NaN into 0, so it is not used.
 """
 
 
@@ -185,7 +185,7 @@ class LinearAttributes:
 
 
 class Linear(Op):
-    """y = x · weightᵀ + bias for x (rows, inputs), optionally followed by relu or gelu."""
+    """y = x · weightᵀ + bias for x (rows, inputs), optionally followed by gelu."""
 
     name, inputs = "linear", ("x", "weight", "bias")
     multiplies = True

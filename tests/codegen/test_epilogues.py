@@ -38,8 +38,6 @@ def addresses_of(arrays):
 
 
 def activated(x, activation):
-    if activation == "relu":
-        return np.maximum(x, 0)
     if activation == "gelu":
         return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     return x
@@ -50,7 +48,7 @@ def expected_of(x, weight, bias, activation):
     return activated(x @ weight.T + bias, activation)
 
 
-ACTIVATIONS = ("none", "relu", "gelu")
+ACTIVATIONS = ("none", "gelu")
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -68,7 +66,7 @@ def test_linear_is_one_call(cublas, activation, dtype, rows, inner, columns):
     expected = expected_of(*operands, activation)
     found = arrays[node.output].astype(np.float64)
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-    assert (found < 0).any() or activation == "relu"
+    assert (found < 0).any()
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -145,14 +143,13 @@ def test_sums_of_an_operand_are_an_epilogue(cublas, dtype, wide, gap, rows, outp
     assert any(isinstance(call, Launch) for call in apart_calls.calls)
 
 
-@pytest.mark.parametrize("epilogue", ["relu", "gelu"])
-def test_activations_without_a_bias(cublas, epilogue):
+def test_an_activation_without_a_bias(cublas):
     rng = np.random.default_rng(5)
     a, b = normal(rng, (3, 4), "float32"), normal(rng, (4, 5), "float32")
     node, arrays = node_of(Matmul, (a, b))
     (call,) = gemms(node, places_of(arrays))
-    cublas.run(replace(call, epilogue=epilogue), addresses_of(arrays))
-    expected = activated(a.astype(np.float64) @ b, epilogue)
+    cublas.run(replace(call, epilogue="gelu"), addresses_of(arrays))
+    expected = activated(a.astype(np.float64) @ b, "gelu")
     np.testing.assert_allclose(arrays[node.output], expected, rtol=2e-6, atol=2e-6)
 
 

@@ -27,9 +27,7 @@ DATA_TYPES = {
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
 """Values of `cublasComputeType_t`."""
 
-EPILOGUES: Mapping[Activation, Epilogue] = {
-    "none": "bias", "relu": "bias_relu", "gelu": "bias_gelu",
-}  # fmt: skip
+EPILOGUES: Mapping[Activation, Epilogue] = {"none": "bias", "gelu": "bias_gelu"}
 """The epilogue of a linear node, by its activation."""
 
 

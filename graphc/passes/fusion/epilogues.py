@@ -19,10 +19,9 @@ def fuse_epilogues(graph: Graph) -> Graph:
     """Merge activations into the linear nodes that produce their operand.
 
     The activation must be the only use of its operand, directly or through reshapes. So gelu stays
-    a separate op if there is a gradient, because that gradient reads the operand of gelu. The
-    gradient of relu reads the result of relu instead. Both nodes must have the same phase, mirror
-    count and segment. The pass runs for every plan, before recomputation is chosen, so that all
-    plans compute the same bits.
+    a separate op if there is a gradient, because that gradient reads the operand of gelu. Both
+    nodes must have the same phase, mirror count and segment. The pass runs for every plan, before
+    recomputation is chosen, so that all plans compute the same bits.
     """
     names = {op.name: name for name, op in ACTIVATIONS.items()}
     taken: set[int] = set()

@@ -106,6 +106,21 @@ SLOW = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("activation", [g.relu, g.relu6, g.leaky_relu, g.gelu, g.hard_sigmoid])
+def test_nan_in_a_feed_is_nan_in_all_later_losses(activation):
+    """An epilogue or kernel that takes the maximum of x and 0 may turn NaN into 0."""
+    x = g.input("x", (8, 6))
+    h = g.linear(activation(g.linear(x, 5, name="first")), 4, name="second")
+    loss = g.mean(g.linear(activation(h), 3, name="third") ** 2)
+    program, _ = on_gpu(g.plan(loss, optimizer=g.optim.SGD(0.1), device="cuda"))
+    feed = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
+    assert np.isfinite(program.step({"x": feed})["loss"])
+    feed[2, 3] = np.nan
+    for _ in range(3):
+        assert np.isnan(program.step({"x": feed})["loss"])
+        feed = np.ones((8, 6), np.float32)
+
+
 @pytest.mark.parametrize(
     ("network", "optimizer", "options", "tolerance"),
     [

@@ -38,8 +38,7 @@ from graphc.runtime.cpu.onednn.primitive import (
 )
 
 ACTIVATIONS: dict[Activation, int | None] = {"none": None, "gelu": 0x2B}
-"""Supported activations → values of `dnnl_alg_kind_t`; gelu is the tanh approximation. The relu of
-the library is not used: it maps NaN to 0, which would hide a loss that has diverged."""
+"""Supported activations → values of `dnnl_alg_kind_t`; gelu is the tanh approximation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def product_executions(
     activation: Activation = node.attributes.activation if is_linear else "none"
     added = node.inputs[2:]
     matrices = _matrices(node, places)
-    if matrices is None or activation not in ACTIVATIONS:
+    if matrices is None:
         return None
     if any(v.type.dtype not in DATA_TYPES for v in (*node.inputs, node.output)):
         return None
