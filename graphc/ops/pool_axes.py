@@ -23,6 +23,7 @@ from graphc.ops.pool import AveragePool2d, MaxPool2d, Pool2dAttributes
 from graphc.ops.power import power
 from graphc.ops.reduce import mean
 from graphc.ops.shape import full, reshape
+from graphc.ops.statistics import in_float32
 
 Window = tuple[int, AxisWindows]
 """Along one axis: the number of elements of a window, and stride, padding and dilation."""
@@ -254,6 +255,7 @@ def average_pool3d(
     )
 
 
+@in_float32
 def lp_pool(
     x: Value,
     p: float,

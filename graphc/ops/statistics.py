@@ -1,14 +1,21 @@
-"""Variances, norms, products and log-sum-exp along axes, composed of other ops."""
+"""Variances, norms, products and log-sum-exp along axes, composed of other ops.
+
+Those of 16-bit floats are computed in float32: in float16, the square of 300 is infinite.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec
 
 from graphc.errors import OptionError, number_between, quoted
 from graphc.ir.graph import Value
+from graphc.ir.op import is_16_bit
+from graphc.ir.types import float32
 from graphc.keywords import also_called
-from graphc.ops.choice import equal, where
+from graphc.ops.choice import cast, equal, where
 from graphc.ops.elementwise import div, exp, float_dtype, log, mul, scale, sqrt, sub, zero
 from graphc.ops.indexing import slice_
 from graphc.ops.power import power
@@ -18,9 +25,25 @@ from graphc.ops.shape import full, reshape, transpose
 from graphc.ops.stop_gradient import stop_gradient
 
 Axes = int | Sequence[int] | None
+P = ParamSpec("P")
+
+
+def in_float32(
+    compute: Callable[Concatenate[Value, P], Value],
+) -> Callable[Concatenate[Value, P], Value]:
+    """Return a function of x that computes in float32, and casts the result, if x has 16 bits."""
+
+    @functools.wraps(compute)
+    def computed(x: Value, *args: P.args, **kwargs: P.kwargs) -> Value:
+        if not isinstance(x, Value) or not is_16_bit(x):
+            return compute(x, *args, **kwargs)
+        return cast(compute(cast(x, float32), *args, **kwargs), x.type.dtype)
+
+    return computed
 
 
 @also_called("axes", "axis")
+@in_float32
 def var(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) -> Value:
     """Return the variance of float x over `axes`, by default all: the mean of (x - mean)².
 
@@ -38,6 +61,7 @@ def var(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) ->
 
 
 @also_called("axes", "axis")
+@in_float32
 def std(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) -> Value:
     """Return the standard deviation of float x over `axes`: the square root of `var`.
 
@@ -47,6 +71,7 @@ def std(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) ->
 
 
 @also_called("axes", "axis")
+@in_float32
 def prod(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
     """Multiply over `axes`, by default all; they are dropped, or get extent 1 with `keepdims`.
 
@@ -73,6 +98,7 @@ def prod(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
 
 
 @also_called("axes", "axis")
+@in_float32
 def norm(x: Value, order: float = 2, axes: Axes = None, keepdims: bool = False) -> Value:
     """Return the norm of an order p of float x over `axes`, by default all: (Σ |x|ᵖ)^(1/p).
 
@@ -110,6 +136,7 @@ def _root(total: Value, root: Callable[[Value], Value]) -> Value:
 
 
 @also_called("axes", "axis")
+@in_float32
 def normalize(x: Value, order: float = 2, axes: int | Sequence[int] = -1) -> Value:
     """Divide float x by its `norm` along `axes`, or by 1 if the norm is 0. Keeps the shape.
 
@@ -120,6 +147,7 @@ def normalize(x: Value, order: float = 2, axes: int | Sequence[int] = -1) -> Val
 
 
 @also_called("axes", "axis")
+@in_float32
 def logsumexp(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
     """Return the logarithm of the sum of exp(x) over `axes`, by default all, without overflow.
 

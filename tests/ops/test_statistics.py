@@ -7,6 +7,7 @@ from ops.test_every_op import check_gradient, weighted_sum
 
 import graphc as g
 from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.ir.types import as_dtype
 
 RNG = np.random.default_rng(6)
 GIVEN = RNG.uniform(0.3, 2, (3, 4, 5)) * np.where(RNG.random((3, 4, 5)) < 0.5, -1, 1)
@@ -104,3 +105,34 @@ def test_statistics_without_a_result_are_refused():
     ):
         with pytest.raises(error, match=message):
             make()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        g.norm,
+        lambda x: g.norm(x, 3),
+        lambda x: g.norm(x, 1.5),
+        lambda x: g.std(g.concat([x, -x], 0)),
+        lambda x: g.normalize(x),
+        lambda x: g.prod(g.concat([x, 1 / x], 0) * 0.9),
+        lambda x: g.logsumexp(x),
+        lambda x: g.lp_pool(g.reshape(x, (1, 1, 64)), 3, 8),
+    ],
+)
+def test_sums_of_16_bit_floats_are_in_float32(function, dtype):
+    """Values are around 300, whose squares are infinite in float16."""
+    given = RNG.uniform(250, 350, 64).astype(as_dtype(dtype).numpy)
+    results = []
+    for kind in (dtype, "float64"):
+        x = g.input("x", (64,), kind)
+        y = function(x)
+        (dx,) = g.gradient(g.sum(y), [x])
+        program = g.compile(outputs={"y": y, "dx": dx})
+        results.append(program.step(x=given.astype(x.type.dtype.numpy)))
+    narrow, wide = results
+    reach = 5e-3 if dtype == "float16" else 4e-2
+    for name, exact in wide.items():
+        bound = reach * max(np.abs(exact).max(), 1e-3)
+        np.testing.assert_allclose(narrow[name].astype(np.float64), exact, atol=bound)

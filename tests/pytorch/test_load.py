@@ -237,3 +237,26 @@ def test_mistakes():
         g.torch.load(3)
     with pytest.raises(TorchError, match=r"missing\.pt2' cannot be read"):
         g.torch.load("missing.pt2")
+
+
+@pytest.mark.parametrize("name", ["norm", "std", "normalize", "weight_norm", "batch_norm"])
+def test_statistics_of_half_precision_are_those_of_torch_in_float64(name):
+    """Values are around 300, whose squares are infinite in float16."""
+    batch_norm = nn.BatchNorm1d(64, affine=False, track_running_stats=False)
+    functions = {
+        "norm": lambda x: torch.linalg.vector_norm(x, dim=0),
+        "std": lambda x: torch.cat([x, -x]).std(0),
+        "normalize": lambda x: F.normalize(x, dim=0),
+        "weight_norm": lambda x: torch._weight_norm(x, x[:1], 1),
+        "batch_norm": lambda x: batch_norm(torch.cat([x, -x])),
+    }
+
+    class Module(nn.Module):
+        def forward(self, x):
+            return functions[name](x)
+
+    given = torch.linspace(250, 350, 32 * 64).reshape(32, 64).half()
+    network = g.torch.load(Module(), (given,))
+    (output,) = network.outputs.values()
+    found = g.compile(outputs=[output]).step(x=given.numpy())["output0"].astype(np.float64)
+    np.testing.assert_allclose(found, functions[name](given.double()).numpy(), rtol=3e-3)

@@ -86,8 +86,9 @@ def reduce_log_sum_exp(call: OnnxCall) -> Value:
 
 
 def _in_floats(call: OnnxCall, function: Callable[[Value], Value]) -> Value:
-    x = call.value(0)
-    return function(x) if x.type.dtype.kind == "float" else through_floats(function, x)
+    x, is_wide = call.value(0), call.value(0).type.dtype.itemsize > 2
+    is_float = x.type.dtype.kind == "float"
+    return function(x) if is_float and is_wide else through_floats(function, x)
 
 
 @rule("ArgMax", "ArgMin")

@@ -47,7 +47,8 @@ def batch_norm(call: TorchCall) -> Result:
         return _training(call, x, scale, bias, epsilon)
     else:
         axes = [i for i in range(x.type.rank) if i != 1]
-        found, spread = graphc.mean(x, axes), graphc.var(x, axes)
+        wide = graphc.cast(x, "float32") if x.type.dtype.itemsize == 2 else x
+        found, spread = graphc.mean(wide, axes), graphc.var(wide, axes)
         y = by_statistics(x, scale, bias, found, spread, epsilon)
     return y if call.operator == "batch_norm" else _alone(call, y)
 

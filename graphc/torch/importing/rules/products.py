@@ -122,5 +122,5 @@ def weight_norm(call: TorchCall) -> Value:
     """Return v · g divided by the norm of v along all axes except one."""
     v, g = call.value("v"), call.value("g")
     axes = [i for i in range(v.type.rank) if i != call["dim"]]
-    squares = graphc.sum(graphc.mul(v, v), axes, True)
-    return graphc.mul(v, graphc.div(graphc.reshape(g, squares.shape), graphc.sqrt(squares)))
+    length = graphc.norm(v, 2, axes, True)
+    return graphc.mul(v, graphc.div(graphc.reshape(g, length.shape), length))
