@@ -65,8 +65,9 @@ def instructions(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", [80, 90, 100])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("precision", "architecture"), [("fp32", 80), ("bf16", 90)], ids=["fp32", "bf16"]
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_of_the_zoo_keep_to_registers(cuobjdump, name, precision, architecture):
     """None has a stack or spills to local memory, and a block finds registers and shared memory."""

@@ -15,7 +15,7 @@ from torch_cases.modules import MODULES  # noqa: E402
 import graphc  # noqa: E402
 from graphc.errors import OptionError, TorchError  # noqa: E402
 
-BUDGETS = (1.0, 0.7, 0.5, 0.2, 0.0)
+BUDGETS = (0.7, 0.0)
 CLASSES = (
     "MLP", "ResNet-50", "preact-ResNet", "LSTM", "GPT", "TransformerEncoder", "ViT", "U-Net", "VAE",
     "mixture of experts", "ConvNeXt", "Llama", "MobileNet",
@@ -27,7 +27,7 @@ RANDOM = ("GPT", "TransformerEncoder", "VAE", "MobileNet")
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("name", CLASSES)
-def test_min_cut_at_five_budgets(name, budget):
+def test_min_cut_at_two_budgets(name, budget):
     """Values are wrong where measured bits differ, which takes random numbers."""
     module, args = MODULES[name]("small")
     found = graphc.torch.audit(module, args, activation_memory_budget=budget)
