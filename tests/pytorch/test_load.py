@@ -260,3 +260,37 @@ def test_statistics_of_half_precision_are_those_of_torch_in_float64(name):
     (output,) = network.outputs.values()
     found = g.compile(outputs=[output]).step(x=given.numpy())["output0"].astype(np.float64)
     np.testing.assert_allclose(found, functions[name](given.double()).numpy(), rtol=3e-3)
+
+
+class Shared(nn.Module):
+    """Two layers whose weights are parts of one tensor."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        whole = torch.arange(24.0).reshape(4, 6)
+        self.first, self.second = nn.Parameter(first(whole)), nn.Parameter(second(whole))
+
+    def forward(self, x):
+        return (x * self.first.sum() + self.second.sum()).sum()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda w: w, lambda w: w[1:2]),
+        (lambda w: w[:, :4], lambda w: w[:, 3:]),
+        (lambda w: w, lambda w: w.t()),
+        (lambda w: w, lambda w: w.view(torch.int32).view(torch.float32)[:, ::2]),
+    ],
+)
+def test_parameters_that_overlap_are_refused(first, second):
+    x = torch.ones(3)
+    with pytest.raises(TorchError, match="'first' and 'second' overlap in memory"):
+        g.torch.load(Shared(first, second), (x,))
+    assert g.torch.load(Shared(first, second), (x,), trainable=False).outputs
+
+
+def test_disjoint_parts_of_one_tensor_are_two_parameters():
+    module = Shared(lambda w: w[:, :3], lambda w: w[:, 3:])
+    network = g.torch.load(module, (torch.ones(3),))
+    assert {entry.name for entry in network.report if entry.is_trained} == {"first", "second"}

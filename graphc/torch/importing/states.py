@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
+from graphc.errors import TorchError
 from graphc.importing.roles import Role, chosen_names
 from graphc.importing.weights import Weight
 from graphc.torch.importing.calls import operator_of
@@ -34,7 +36,8 @@ def held_tensors(
 ) -> dict[str, ModuleTensor]:
     """Return the module's tensor for each placeholder that is not an input; tied tensors are one.
 
-    Raises `OptionError` if `trainable` matches no tensor.
+    Raises `OptionError` if `trainable` matches no tensor, and `TorchError` if training or a call
+    would change a tensor that overlaps another in memory.
     """
     groups: dict[object, list[InputSpec]] = {}
     for spec in program.graph_signature.input_specs:
@@ -50,7 +53,40 @@ def held_tensors(
         role = readers.role(specs, tensors[name]).with_choice(weights[name], chosen)
         held = ModuleTensor(tensors[name], weights[name], role)
         found.update((spec.arg.name, held) for spec in specs)
+    _refuse_overlaps(list(dict.fromkeys(found.values())))
     return found
+
+
+def _refuse_overlaps(tensors: Sequence[ModuleTensor]) -> None:
+    """Raise `TorchError` if a tensor that changes shares elements with another tensor."""
+    by_storage: dict[int, list[ModuleTensor]] = {}
+    for each in tensors:
+        if each.tensor.numel():
+            storage = each.tensor.untyped_storage()
+            by_storage.setdefault(storage.data_ptr() or storage._cdata, []).append(each)
+    for group in by_storage.values():
+        for first, second in itertools.combinations(group, 2):
+            changes = any(e.role.is_trained or e.role.kind == "statistic" for e in (first, second))
+            if changes and _overlap(first.tensor, second.tensor):
+                raise TorchError(
+                    f"{first.weight.name!r} and {second.weight.name!r} overlap in memory, so that a "
+                    "step which changes one changes the other, and graphc would keep two copies; "
+                    "assign the same tensor to both, or clone one"
+                )
+
+
+def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Return whether two tensors of one storage have bytes in common."""
+    ends = [_extent(each) for each in (first, second)]
+    if ends[0][1] <= ends[1][0] or ends[1][1] <= ends[0][0]:
+        return False
+    size = max(end for _, end in ends)
+    taken = [torch.zeros(size, dtype=torch.bool) for _ in range(2)]
+    for each, mask in zip((first, second), taken, strict=True):
+        width = each.element_size()
+        strides = (*(stride * width for stride in each.stride()), 1)
+        mask.as_strided((*each.shape, width), strides, each.storage_offset() * width).fill_(True)
+    return bool((taken[0] & taken[1]).any())
 
 
 def _tensor(program: ExportedProgram, spec: InputSpec) -> torch.Tensor:
@@ -65,6 +101,13 @@ def _identity(tensor: torch.Tensor) -> object:
         return id(tensor)
     form = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
     return (tensor.untyped_storage().data_ptr(), *form)
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first byte of a tensor in its storage, and the end of the last one."""
+    width, first = tensor.element_size(), tensor.storage_offset()
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return first * width, (first + last + 1) * width
 
 
 class _Readers:
