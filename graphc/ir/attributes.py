@@ -116,7 +116,7 @@ def checked_attributes(attributes: Any) -> Any:
     A value of NumPy's bool becomes a bool, and an integer of an attribute declared as float becomes
     a float. The first attribute that breaks its rule raises `OptionError` or `DTypeError`.
     """
-    changed = {}
+    changed: dict[str, object] = {}
     for name, rule, members in rules_of(attributes.__class__):
         given = getattr(attributes, name)
         if members is None:
@@ -131,7 +131,7 @@ def checked_attributes(attributes: Any) -> Any:
             rule.check(name, member)
     for name in _float_fields(attributes.__class__):
         given = getattr(attributes, name)
-        if isinstance(given, Real) and type(given) is not float:
+        if not isinstance(given, float) and isinstance(given, Real):
             changed[name] = float(given)
     return replace(attributes, **changed) if changed else attributes
 

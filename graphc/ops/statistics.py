@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Concatenate, ParamSpec
+from typing import Any, TypeVar
 
 from graphc.errors import OptionError, number_between, quoted
 from graphc.ir.graph import Value
@@ -25,21 +25,19 @@ from graphc.ops.shape import full, reshape, transpose
 from graphc.ops.stop_gradient import stop_gradient
 
 Axes = int | Sequence[int] | None
-P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Value])
 
 
-def in_float32(
-    compute: Callable[Concatenate[Value, P], Value],
-) -> Callable[Concatenate[Value, P], Value]:
+def in_float32(compute: F) -> F:
     """Return a function of x that computes in float32, and casts the result, if x has 16 bits."""
 
     @functools.wraps(compute)
-    def computed(x: Value, *args: P.args, **kwargs: P.kwargs) -> Value:
+    def computed(x: Value, *args: Any, **kwargs: Any) -> Value:
         if not isinstance(x, Value) or not is_16_bit(x):
             return compute(x, *args, **kwargs)
         return cast(compute(cast(x, float32), *args, **kwargs), x.type.dtype)
 
-    return computed
+    return computed  # type: ignore[return-value]
 
 
 @also_called("axes", "axis")

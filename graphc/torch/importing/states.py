@@ -69,8 +69,8 @@ def _refuse_overlaps(tensors: Sequence[ModuleTensor]) -> None:
             changes = any(e.role.is_trained or e.role.kind == "statistic" for e in (first, second))
             if changes and _overlap(first.tensor, second.tensor):
                 raise TorchError(
-                    f"{first.weight.name!r} and {second.weight.name!r} overlap in memory, so that a "
-                    "step which changes one changes the other, and graphc would keep two copies; "
+                    f"{first.weight.name!r} and {second.weight.name!r} overlap in memory, so a "
+                    "step that changes one changes the other, but graphc would keep two copies; "
                     "assign the same tensor to both, or clone one"
                 )
 
