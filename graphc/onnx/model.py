@@ -21,6 +21,9 @@ OPSET = 26
 SMALL_ELEMENTS = 1024
 """Larger tensors are removed from the structure while it is converted to another version."""
 
+BEFORE_11 = "before_11"
+"""A `nearest_mode` for Resize of graphc's own: floor for scales above 1, ceil for those below."""
+
 STANDARD = ("", "ai.onnx")
 """Names for the domain of ONNX's standard operators."""
 
@@ -156,6 +159,21 @@ def _inline_functions(model: Model) -> None:
         raise OnnxError(f"the functions of the model cannot be read: {error}") from None
 
 
+def _keep_old_coordinates(graph: onnx.GraphProto) -> None:
+    """Set the attributes of Resize that mean what it and Upsample computed before opset 11; onnx's
+    conversion leaves them at defaults, which mean something else."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            for part in (attribute.g, *attribute.graphs):
+                _keep_old_coordinates(part)
+        if node.op_type == "Resize":
+            given = {attribute.name for attribute in node.attribute}
+            old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": BEFORE_11}
+            node.attribute.extend(
+                helper.make_attribute(n, value) for n, value in old.items() if n not in given
+            )
+
+
 def _converted(model: Model) -> Model:
     """Return the model converted to `OPSET`, or unchanged if onnx cannot convert it."""
     if model.opset >= OPSET or any(o.domain not in STANDARD for o in model.proto.opset_import):
@@ -172,6 +190,9 @@ def _converted(model: Model) -> Model:
             structure.graph.input.append(helper.make_tensor_value_info(name, number, weight.shape))
     structure.ir_version = max(structure.ir_version, 8)
     try:
+        if model.opset < 11:
+            structure = version_converter.convert_version(structure, 11)
+            _keep_old_coordinates(structure.graph)
         converted = version_converter.convert_version(structure, OPSET)
     except Exception:  # not convertible; rules also accept many old forms
         return model

@@ -177,8 +177,9 @@ def resize(
 ) -> Value:
     """Interpolate x to another shape, each axis separately, as ONNX's Resize does.
 
-    Give either the `shape` of the result, with as many axes as x, or `scales`, one per axis, with
-    extents rounded down. The `form` is "nearest", for any dtype, or "linear" or "cubic" (with the
+    Give the `shape` of the result, with as many axes as x, or `scales`, one per axis. With both,
+    `scales` map coordinates, otherwise the ratios of the extents; without `shape`, extents times
+    `scales` are rounded down. The `form` is "nearest", for any dtype, or "linear" or "cubic" (with the
     coefficient `cubic`), for floats.
 
     `coordinates` maps the centers of the result to those of x:
@@ -223,7 +224,8 @@ def resize(
         for axis, (extent, factor, bounds) in enumerate(zip(extents, factors, regions, strict=True))
     ]  # fmt: skip
     for attributes in sorted(wanted, key=lambda a: a.scale):  # axes that shrink first
-        if attributes.scale != 1.0 or attributes.region != (0.0, 1.0):
+        same = attributes.scale == 1.0 and attributes.extent == x.shape[attributes.axis]
+        if not same or attributes.region != (0.0, 1.0):
             x = apply(ResizeAxis, x, attributes=attributes).output
     return x
 
@@ -238,22 +240,25 @@ def _sizes(
     x: Value, shape: Sequence[int] | None, scales: Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Return the scale and the extent of each axis; raises `OptionError` or `ShapeError`."""
-    given = scales if shape is None else shape
-    if (shape is None) == (scales is None) or not isinstance(given, Sequence):
+    sequences = [each for each in (shape, scales) if each is not None]
+    if not sequences or not all(isinstance(each, Sequence) for each in sequences):
         raise OptionError(
-            "resize: give either the shape or the scales, with one number per axis; got "
+            "resize: give the shape or the scales, with one number per axis; got "
             f"shape={shape!r} and scales={scales!r}"
         )
-    if len(given) != x.type.rank:
-        raise ShapeError(f"resize: give a number for each of {x.type.rank} axes, got {given!r}")
-    if shape is not None:
+    for given in sequences:
+        if len(given) != x.type.rank:
+            raise ShapeError(f"resize: give a number for each of {x.type.rank} axes, got {given!r}")
+    if scales is None:
         extents = as_shape("resize", shape)
         return tuple(m / n for m, n in zip(extents, x.shape, strict=True)), extents
     factors = []
-    for factor in given:
+    for factor in scales:
         Between(above=0.0).check("resize: a scale", factor)
         factors.append(float(factor))
+    if shape is not None:
+        return tuple(factors), as_shape("resize", shape)
     extents = tuple(math.floor(n * factor) for n, factor in zip(x.shape, factors, strict=True))
     if min(extents, default=1) < 1:
-        raise ShapeError(f"resize: scales {given!r} remove all elements of an axis of {x.type}")
+        raise ShapeError(f"resize: scales {scales!r} remove all elements of an axis of {x.type}")
     return tuple(factors), extents

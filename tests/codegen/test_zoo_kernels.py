@@ -59,13 +59,11 @@ def test_maps_of_a_network_at_its_real_size():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_the_zoo_compiles_where_all_lies_row_major(name):
-    """As plans for a GPU have it: test_machine_code.py."""
+@pytest.mark.parametrize("name", ["mobilenet_v2", "preact_resnet"])
+def test_kernels_of_row_major_maps_compile(name):
+    """For the channels-last maps of plans for a GPU, see test_machine_code.py."""
     plan = g.plan(MODELS[name](), optimizer=g.optim.Adam(1e-3), reorder=False)
-    kernels = kernels_of_plan(plan)
-    for architecture in (80, 90, 100):
-        assert compile_cubin(module_text(kernels), architecture).startswith(b"\x7fELF")
+    assert compile_cubin(module_text(kernels_of_plan(plan)), 90).startswith(b"\x7fELF")
 
 
 def small_plan():

@@ -7,6 +7,7 @@ from graphc.importing.calls import UnsupportedError
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
 from graphc.onnx.calls import OnnxCall, rule
+from graphc.onnx.model import BEFORE_11
 
 FORMS = ("nearest", "linear", "cubic")
 COORDINATES = (
@@ -19,7 +20,12 @@ POLICIES = ("stretch", "not_larger", "not_smaller")
 
 @rule("Resize")
 def resize(call: OnnxCall) -> Value:
-    """Import Resize: interpolation along some axes, to extents or by factors."""
+    """Import Resize: interpolation along some axes, to extents or by factors.
+
+    Before opset 11, it has the inputs and the coordinates of Upsample.
+    """
+    if call.opset < 11 or call.attribute("nearest_mode", "") == BEFORE_11:
+        return upsample(call)
     x = call.value(0)
     rank = x.type.rank
     axes = [
@@ -33,17 +39,19 @@ def resize(call: OnnxCall) -> Value:
         regions = [(0.0, 1.0)] * rank
         for i, axis in enumerate(axes):
             regions[axis] = given[i], given[i + len(axes)]
-    factors, extents = [1.0] * rank, list(x.shape)
-    if scales:
-        for axis, scale in zip(axes, scales, strict=True):
-            factors[axis] = scale
-    else:
-        for axis, extent in zip(axes, _extents(call, x, axes), strict=True):
+    extents = None
+    if not scales:
+        wanted, scales = _extents(call, x, axes)
+        extents = list(x.shape)
+        for axis, extent in zip(axes, wanted, strict=True):
             extents[axis] = extent
+    factors = [1.0] * rank
+    for axis, scale in zip(axes, scales, strict=True):
+        factors[axis] = scale
     return graphc.resize(
         x,
-        None if scales else extents,
-        factors if scales else None,
+        extents,
+        factors,
         form=call.choice("mode", "nearest", FORMS),
         coordinates=coordinates,
         rounding=call.choice("nearest_mode", "round_prefer_floor", ROUNDINGS),
@@ -59,26 +67,38 @@ def _numbers(call: OnnxCall, index: int) -> list[float]:
     return [float(n) for n in call.known(index)] if call.has(index) else []
 
 
-def _extents(call: OnnxCall, x: Value, axes: list[int]) -> list[int]:
-    """Return the requested extents of a Resize, adjusted by its aspect ratio policy."""
+def _extents(call: OnnxCall, x: Value, axes: list[int]) -> tuple[list[int], list[float]]:
+    """Return the extents and scales of a Resize with sizes; its aspect ratio policy gives all axes
+    the same scale."""
     wanted = call.integers(3)
     policy = call.choice("keep_aspect_ratio_policy", "stretch", POLICIES)
-    if policy == "stretch":
-        return wanted
     ratios = [n / x.shape[axis] for n, axis in zip(wanted, axes, strict=True)]
+    if policy == "stretch":
+        return wanted, ratios
     ratio = min(ratios) if policy == "not_larger" else max(ratios)
-    return [int(ratio * x.shape[axis] + 0.5) for axis in axes]
+    return [int(ratio * x.shape[axis] + 0.5) for axis in axes], [ratio] * len(axes)
 
 
 @rule("Upsample")
 def upsample(call: OnnxCall) -> Value:
-    """Import Upsample, the form of Resize before opset 10."""
+    """Import Upsample, or Resize before opset 11, whose scales may be below 1.
+
+    The nearest element of an axis is the one before for scales above 1, and else the one after, as
+    in onnxruntime and in ONNX's test of that version.
+    """
     x = call.value(0)
-    scales = _numbers(call, 1) if call.has(1) else call.required("scales")
+    last = 2 if call.has(2) else 1  # the converter to opset 11 inserts an input
+    scales = _numbers(call, last) if call.has(1) else call.required("scales")
     form = call.choice("mode", "nearest", ("nearest", "linear"))
     if len(scales) != x.type.rank:
         raise UnsupportedError(f"scales must have one number per axis of {x.type}, got {scales}")
-    return graphc.resize(x, scales=scales, form=form, coordinates="asymmetric", rounding="floor")
+    for rounding, bound in (("ceil", min), ("floor", max)):
+        parts = [bound(scale, 1.0) for scale in scales]
+        if any(part != 1 for part in parts):
+            x = graphc.resize(
+                x, scales=parts, form=form, coordinates="asymmetric", rounding=rounding
+            )
+    return x
 
 
 GRID_FORMS = {"bilinear": "linear", "bicubic": "cubic"}
