@@ -21,8 +21,11 @@ OPSET = 26
 SMALL_ELEMENTS = 1024
 """Larger tensors are removed from the structure while it is converted to another version."""
 
-BEFORE_11 = "before_11"
-"""A `nearest_mode` for Resize of graphc's own: floor for scales above 1, ceil for those below."""
+KEPT = {"Resize": 11, "Hardmax": 13}
+"""Operators that onnx converts to another meaning if they are older than these opsets."""
+
+WRITTEN_FOR = "graphc_written_for"
+"""An attribute with the opset for which a node was written, of operators in `KEPT`."""
 
 STANDARD = ("", "ai.onnx")
 """Names for the domain of ONNX's standard operators."""
@@ -159,19 +162,14 @@ def _inline_functions(model: Model) -> None:
         raise OnnxError(f"the functions of the model cannot be read: {error}") from None
 
 
-def _keep_old_coordinates(graph: onnx.GraphProto) -> None:
-    """Set the attributes of Resize that mean what it and Upsample computed before opset 11; onnx's
-    conversion leaves them at defaults, which mean something else."""
+def _keep_opsets(graph: onnx.GraphProto, opset: int) -> None:
+    """Write the opset into nodes whose meaning onnx's conversion to a newer one would change."""
     for node in graph.node:
         for attribute in node.attribute:
             for part in (attribute.g, *attribute.graphs):
-                _keep_old_coordinates(part)
-        if node.op_type == "Resize":
-            given = {attribute.name for attribute in node.attribute}
-            old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": BEFORE_11}
-            node.attribute.extend(
-                helper.make_attribute(n, value) for n, value in old.items() if n not in given
-            )
+                _keep_opsets(part, opset)
+        if opset < KEPT.get(node.op_type, 0):
+            node.attribute.append(helper.make_attribute(WRITTEN_FOR, opset))
 
 
 def _converted(model: Model) -> Model:
@@ -190,12 +188,10 @@ def _converted(model: Model) -> Model:
             structure.graph.input.append(helper.make_tensor_value_info(name, number, weight.shape))
     structure.ir_version = max(structure.ir_version, 8)
     try:
-        if model.opset < 11:
-            structure = version_converter.convert_version(structure, 11)
-            _keep_old_coordinates(structure.graph)
         converted = version_converter.convert_version(structure, OPSET)
     except Exception:  # not convertible; rules also accept many old forms
         return model
+    _keep_opsets(converted.graph, model.opset)
     weights = dict(model.weights)
     for tensor in converted.graph.initializer:
         weights.setdefault(tensor.name, stored(tensor, "."))

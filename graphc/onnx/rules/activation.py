@@ -12,6 +12,7 @@ from graphc.importing.calls import UnsupportedError
 from graphc.importing.weights import filled
 from graphc.ir.graph import Value
 from graphc.onnx.calls import OnnxCall, Operand, rule
+from graphc.onnx.model import WRITTEN_FOR
 
 
 @rule("Elu")
@@ -79,23 +80,22 @@ def swish(call: OnnxCall) -> Value:
     return graphc.silu(x) if alpha == 1 else graphc.mul(x, graphc.sigmoid(graphc.mul(x, alpha)))
 
 
-@rule("Softmax", "LogSoftmax")
+@rule("Softmax", "LogSoftmax", "Hardmax")
 def softmax(call: OnnxCall) -> Value:
-    """Import Softmax or LogSoftmax; before opset 13 over all axes from `axis`."""
+    """Import Softmax, LogSoftmax or Hardmax; before opset 13 over all axes from `axis`."""
     x = call.value(0)
-    function = graphc.softmax if call.operator == "Softmax" else graphc.log_softmax
-    if call.opset >= 13:
+    functions = {"Softmax": graphc.softmax, "LogSoftmax": graphc.log_softmax, "Hardmax": _hardmax}
+    function = functions[call.operator]
+    if call.attribute(WRITTEN_FOR, call.opset) >= 13:
         return function(x, call.attribute("axis", -1))
     axis = call.attribute("axis", 1) % max(x.type.rank, 1)
     rows = graphc.reshape(x, (math.prod(x.shape[:axis]), -1))
     return graphc.reshape(function(rows, 1), x.shape)
 
 
-@rule("Hardmax")
-def hardmax(call: OnnxCall) -> Value:
-    """Import Hardmax: 1 at the first maximum along an axis, else 0."""
-    x = call.value(0)
-    axis = call.attribute("axis", -1) % x.type.rank
+def _hardmax(x: Value, axis: int) -> Value:
+    """Return 1 at the first maximum along an axis, else 0."""
+    axis %= x.type.rank
     place = graphc.argmax(x, axis)
     codes = graphc.one_hot(place, x.shape[axis], x.type.dtype)
     order = list(range(x.type.rank - 1))

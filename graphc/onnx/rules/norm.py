@@ -72,29 +72,38 @@ def _rows(call: OnnxCall, x: Value) -> tuple[tuple[int, ...], int]:
     return (*x.shape[:axis], *(1,) * (x.type.rank - axis)), length
 
 
-def _over_all(weight: Value, x: Value, rank: int) -> Value:
-    """Broadcast a weight to the normalized axes of x, and flatten it."""
-    shape = x.shape[x.type.rank - rank :]
+def _over_all(call: OnnxCall, weight: Value, x: Value) -> Value | None:
+    """Broadcast a weight to the normalized axes of x, and flatten it; None if it has a length in
+    another axis."""
+    axis = normalize_axis(call.attribute("axis", -1), x.type.rank, call.operator)
+    shape = x.shape[axis:]
+    before = max(weight.type.rank - len(shape), 0)
+    if math.prod(weight.shape[:before]) != 1:
+        return None
+    weight = graphc.reshape(weight, weight.shape[before:])
     return graphc.reshape(graphc.broadcast_to(weight, shape), (-1,))
 
 
 @rule("LayerNormalization")
 def layer_norm(call: OnnxCall) -> Sequence[Value | None]:
     """Import layer norm over the last axes; emit its statistics only if they are used."""
-    x, scale = call.value(0), call.value(1)
+    x, given = call.value(0), (call.value(1), call.optional(2))
     kept, length = _rows(call, x)
     epsilon = call.attribute("epsilon", 1e-5)
-    axis = normalize_axis(call.attribute("axis", -1), x.type.rank, "LayerNormalization")
-    rank = x.type.rank - axis
     rows = graphc.reshape(x, (-1, length))
-    bias = call.optional(2)
-    shift = (
-        _over_all(bias, x, rank)
-        if bias is not None
-        else graphc.full((length,), 0.0, scale.type.dtype)
+    scale, bias = (None if each is None else _over_all(call, each, x) for each in given)
+    dtype = given[0].type.dtype
+    operands = (
+        rows,
+        graphc.full((length,), 1.0, dtype) if scale is None else scale,
+        graphc.full((length,), 0.0, dtype) if scale is None or bias is None else bias,
     )
-    operands = (rows, _over_all(scale, x, rank), shift)
     y = apply(LayerNorm, *operands, attributes=EpsilonAttributes(epsilon)).outputs[0]
+    y = graphc.reshape(y, x.shape)
+    if scale is None:
+        y = graphc.mul(y, given[0])
+    if given[1] is not None and (scale is None or bias is None):
+        y = graphc.add(y, given[1])
     mean = inverse = None
     if call.wants(1) or call.wants(2):
         wide = graphc.cast(rows, compute_dtype(x.type.dtype))
@@ -103,7 +112,7 @@ def layer_norm(call: OnnxCall) -> Sequence[Value | None]:
         variance = graphc.mean(graphc.mul(centred, centred), 1, True)
         mean = graphc.reshape(found, kept)
         inverse = graphc.reshape(graphc.power(graphc.add(variance, epsilon), -0.5), kept)
-    return graphc.reshape(y, x.shape), mean, inverse
+    return y, mean, inverse
 
 
 @rule("RMSNormalization")
@@ -111,12 +120,12 @@ def rms_norm(call: OnnxCall) -> Value:
     """Import RMS norm over the last axes."""
     x, scale = call.value(0), call.value(1)
     _, length = _rows(call, x)
-    axis = normalize_axis(call.attribute("axis", -1), x.type.rank, "RMSNormalization")
-    weights = _over_all(scale, x, x.type.rank - axis)
+    found = _over_all(call, scale, x)
+    weights = graphc.full((length,), 1.0, scale.type.dtype) if found is None else found
     rows = graphc.reshape(x, (-1, length))
     guard = EpsilonAttributes(call.attribute("epsilon", 1e-5))
-    y = apply(RmsNorm, rows, weights, attributes=guard).outputs[0]
-    return graphc.reshape(y, x.shape)
+    y = graphc.reshape(apply(RmsNorm, rows, weights, attributes=guard).outputs[0], x.shape)
+    return graphc.mul(y, scale) if found is None else y
 
 
 @rule("GroupNormalization")

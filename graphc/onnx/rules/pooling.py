@@ -131,6 +131,13 @@ def global_average_pool(call: OnnxCall) -> Value:
     return graphc.mean(x, _places(x), True)
 
 
+@rule("GlobalLpPool")
+def global_lp_pool(call: OnnxCall) -> Value:
+    """Import GlobalLpPool: the p-norm of each map."""
+    x = call.value(0)
+    return graphc.norm(x, float(call.attribute("p", 2)), _places(x), True)
+
+
 @rule("GlobalMaxPool")
 def global_max_pool(call: OnnxCall) -> Value:
     """Import GlobalMaxPool."""

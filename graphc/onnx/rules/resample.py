@@ -7,12 +7,12 @@ from graphc.importing.calls import UnsupportedError
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
 from graphc.onnx.calls import OnnxCall, rule
-from graphc.onnx.model import BEFORE_11
+from graphc.onnx.model import WRITTEN_FOR
 
 FORMS = ("nearest", "linear", "cubic")
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
-    "tf_half_pixel_for_nn", "tf_crop_and_resize",
+    "tf_crop_and_resize",
 )  # fmt: skip
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 POLICIES = ("stretch", "not_larger", "not_smaller")
@@ -24,7 +24,7 @@ def resize(call: OnnxCall) -> Value:
 
     Before opset 11, it has the inputs and the coordinates of Upsample.
     """
-    if call.opset < 11 or call.attribute("nearest_mode", "") == BEFORE_11:
+    if call.attribute(WRITTEN_FOR, call.opset) < 11:
         return upsample(call)
     x = call.value(0)
     rank = x.type.rank
