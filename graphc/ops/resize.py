@@ -179,8 +179,8 @@ def resize(
 
     Give the `shape` of the result, with as many axes as x, or `scales`, one per axis. With both,
     `scales` map coordinates, otherwise the ratios of the extents; without `shape`, extents times
-    `scales` are rounded down. The `form` is "nearest", for any dtype, or "linear" or "cubic" (with the
-    coefficient `cubic`), for floats.
+    `scales` are rounded down. The `form` is "nearest", for any dtype, or "linear" or "cubic" (with
+    the coefficient `cubic`), for floats.
 
     `coordinates` maps the centers of the result to those of x:
 
