@@ -55,6 +55,11 @@ class Device:
         return (32 if self.architecture >= HOPPER else 4) * 2**20
 
     @property
+    def has_bfloat16(self) -> bool:
+        """True unless a GPU has no arithmetic of bfloat16: V100, T4 and their generations."""
+        return self.kind == "cpu" or self.architecture >= AMPERE
+
+    @property
     def has_float8(self) -> bool:
         """True for a GPU whose tensor cores multiply 8-bit floats, at twice the rate of 16 bits."""
         return self.kind == "cuda" and self.architecture >= ADA

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from graphc.ir.device_memory import DeviceMemory  # noqa: E402
 from graphc.torch.fit.answer import answer, request_of  # noqa: E402
-from graphc.torch.fit.changes import least_bytes  # noqa: E402
+from graphc.torch.fit.changes import cheapest, least_bytes  # noqa: E402
 from graphc.torch.fit.models import from_function  # noqa: E402
 from graphc.torch.fit.options import FitOptions  # noqa: E402
 from graphc.torch.fit.step import predict, with_options  # noqa: E402
@@ -97,6 +97,19 @@ def test_a_plan_of_graphc_is_a_change_that_fits(options):
     plan = changes["--checkpoint graphc"].prediction
     assert plan.by_kind_bytes == found.found.by_kind_bytes
     assert "largest batch" not in "".join(found.lines())
+
+
+@pytest.mark.parametrize(
+    ("device", "flags"),
+    [("v100", "--autocast float16"), ("t4", "--autocast float16"), ("a100", "--dtype bfloat16")],
+)
+def test_changes_to_16_bits_are_those_that_the_device_has(device, flags):
+    """Compute capability 7.0 and 7.5 have no arithmetic of bfloat16, 8.0 has."""
+    asked = replace(request(1024, batch=128), device=find_device(device))
+    found = predict(asked)
+    asked = replace(asked, memory=request(found.needed_bytes * 9 // 10 >> 20).memory)
+    narrow = {each.flags for each in cheapest(asked, found) if "float16" in each.flags}
+    assert narrow == {flags}
 
 
 def test_a_plan_cannot_shrink_the_update():

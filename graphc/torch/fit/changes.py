@@ -113,9 +113,7 @@ def _groups(request: Request) -> Iterator[list[tuple[str, Request]]]:
     flags = f"--batch {sizes.batch // 2} --accumulate {count}"
     is_even = sizes.batch % 2 == 0
     yield [(flags, with_options(half, accumulate=count))] if is_even else []
-    narrow = replace(sizes, dtype=torch.bfloat16)
-    is_wide = sizes.dtype == torch.float32
-    yield [("--dtype bfloat16", replace(request, sizes=narrow, autocast=None))] if is_wide else []
+    yield _narrower(request)
     is_adam = options.optimizer in ("adam", "adamw")
     small = with_options(request, optimizer="adam8bit")
     yield [("--optimizer adam8bit", small)] if is_adam else []
@@ -133,6 +131,18 @@ def _groups(request: Request) -> Iterator[list[tuple[str, Request]]]:
         for count in RANKS
         if options.shard is None
     ]
+
+
+def _narrower(request: Request) -> list[tuple[str, Request]]:
+    """Return the change to 16 bits: parameters in bfloat16, or autocast to float16 on a GPU without
+    bfloat16, as gradients of parameters in float16 underflow."""
+    if request.sizes.dtype != torch.float32:
+        return []
+    if request.device.has_bfloat16:
+        narrow = replace(request.sizes, dtype=torch.bfloat16)
+        return [("--dtype bfloat16", replace(request, sizes=narrow, autocast=None))]
+    changed = replace(request, autocast=torch.float16)
+    return [] if request.autocast else [("--autocast float16", changed)]
 
 
 def least_bytes(request: Request, found: Prediction) -> int:
