@@ -26,6 +26,9 @@ def build(batch=2, seq=64):
     module = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
     return module, (torch.zeros(batch, seq, 64),)
 
+def fixed():
+    return torch.nn.Linear(64, 64), (torch.zeros(8, 64),)
+
 def wrong():
     return 3
 
@@ -252,6 +255,22 @@ def test_the_page_shows_the_allocator_in_the_second_step(capsys, file, tmp_path)
             is_apart = end <= low or high <= begin or last <= start or stop <= first
             # A block that is freed may be used again within the same op.
             assert is_apart or last - 1 == start or stop - 1 == first
+
+
+def test_a_function_needs_no_parameters(capsys, file):
+    code, out, _ = run(capsys, f"{file}:fixed", "--device", "t4", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["largest_batch"] is None
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", "[" * 100_000, '{"a": {"__float__": "x"}}'])
+def test_damaged_configurations_give_one_line(capsys, tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    code, _, error = run(capsys, tmp_path / "config.json")
+    assert code == 2
+    assert error.startswith("graphc: ")
+    assert error.count("\n") == 1
 
 
 def test_a_page_is_html(capsys, file):

@@ -23,8 +23,11 @@ Trace = Sequence[tuple[int, int]]
 def largest_batch(request: Request, found: Prediction) -> int | None:
     """Return the largest batch that fits, 0 if none fits, or None if it is unknown.
 
-    It is unknown if the allocations of a step depend on the batch.
+    It is unknown if the allocations of a step depend on the batch, or if its example has no batch
+    to choose.
     """
+    if not request.source.has_batch:
+        return None
     batch = max(request.sizes.batch, 2)  # a batch of 1 needs fewer copies
     known = [(n, predict(_sized(request, batch=n)).trace) for n in (batch, batch + 1)]
     return _largest(request, found, known, MOST)

@@ -39,11 +39,13 @@ class Source:
     """A function that returns a new call for the given sizes.
 
     `seq` is the default length of a sequence, None without sequences; `longest` is the most.
+    Without `has_batch`, the function ignores the batch.
     """
 
     make: Callable[[Sizes], Call]
     seq: int | None = None
     longest: int | None = None
+    has_batch: bool = True
 
 
 MOST_TOKENS = 1024
@@ -79,7 +81,8 @@ def from_function(function: Callable[..., Any], name: str) -> Source:
         return module.to(sizes.dtype), loss_fn, _floats(tuple(args), sizes), dict(kwargs or {})
 
     default = known["seq"].default if "seq" in known else None
-    return Source(source, default if isinstance(default, int) else None)
+    seq = default if isinstance(default, int) else None
+    return Source(source, seq, has_batch="batch" in known)
 
 
 def from_config(path: Path, task: str) -> Source:
@@ -89,9 +92,11 @@ def from_config(path: Path, task: str) -> Source:
     """
     file = path / "config.json" if path.is_dir() else path
     try:
-        config = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+        config = json.loads(file.read_text(), object_hook=_with_floats)
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(f"{quoted(str(file))} is not a configuration: {error}") from None
+    if not isinstance(config, dict):
+        raise OptionError(f"{quoted(str(file))} must be a JSON object, got {quoted(config)}")
     if "_class_name" in config:
         return _denoiser(config)
     transformers = _library("transformers")
@@ -106,7 +111,11 @@ def from_config(path: Path, task: str) -> Source:
     if task not in TASKS:
         raise OptionError(f"unknown task {quoted(task)}; {or_all(task, TASKS)}")
     auto, inputs = TASKS[task]
-    made = transformers.AutoConfig.for_model(**config)
+    try:
+        made = transformers.AutoConfig.for_model(**config)
+    except Exception as error:  # each configuration checks its own entries
+        text = (str(error).strip().splitlines() or [""])[0]
+        raise OptionError(f"{file.name}: {type(error).__name__}: {text}") from error
     if getattr(made, "is_encoder_decoder", False):
         # Configurations of newer versions keep it elsewhere. Its value changes no bytes.
         made.decoder_start_token_id = getattr(made, "decoder_start_token_id", None) or 0
@@ -274,10 +283,25 @@ def _length(config: Any, sizes: Sizes) -> int:
     return sizes.seq
 
 
+def _with_floats(given: dict[str, Any]) -> Any:
+    """Return the number of an object such as ``{"__float__": "Infinity"}``, as transformers writes
+    them, and other objects unchanged."""
+    return float(given["__float__"]) if given.keys() == {"__float__"} else given
+
+
+AFTER_PADDING = {
+    "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke",
+    "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+}  # fmt: skip
+"""Types of models whose first position follows that of padding."""
+
+
 def longest(config: Any) -> int | None:
-    """Return the most positions of a configuration of transformers; None if it has no limit."""
+    """Return the most tokens of a configuration of transformers; None if it has no limit."""
     most: int | None = getattr(config, "max_position_embeddings", None)
-    return most
+    if most is None or getattr(config, "model_type", "") not in AFTER_PADDING:
+        return most
+    return most - (config.pad_token_id or 0) - 1
 
 
 TASKS: dict[str, tuple[str, Callable[[Any, Sizes], dict[str, Any]]]] = {

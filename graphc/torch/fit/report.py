@@ -137,5 +137,7 @@ def _row(name: str, size: int) -> str:
 
 def _count(number: int | None) -> str:
     if number is None:
-        return "unknown, since the ops of a step depend on it"
+        return (
+            "unknown, since the ops of a step depend on it, or the function has no such parameter"
+        )
     return f"{number:,}" if number else "none"
