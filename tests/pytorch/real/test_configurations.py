@@ -20,7 +20,7 @@ def test_infinity_is_read_as_transformers_writes_it(tmp_path):
 
 def test_an_entry_that_a_configuration_refuses_is_one_line(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bart", "num_labels": "many"}')
-    with pytest.raises(OptionError, match="config.json"):
+    with pytest.raises(OptionError, match=r"config\.json"):
         from_config(tmp_path, "causal-lm")
 
 
