@@ -19,6 +19,7 @@ from torch.export import ExportedProgram, _trace
 
 from graphc.errors import OptionError, TorchError, quoted
 from graphc.torch.importing.calls import RULES, operator_of
+from graphc.torch.importing.custom_gradients import detach_regions, refused_in
 from graphc.torch.versions import is_before
 
 ROUNDS = 8
@@ -29,10 +30,17 @@ def exported(
     module: torch.nn.Module | ExportedProgram | str | os.PathLike[str],
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
+    trains: bool = True,
 ) -> ExportedProgram:
-    """Return the functional program of a module, an exported program or a file."""
+    """Return the functional program of a module, an exported program or a file.
+
+    If the program `trains`, a module whose gradients are not those of its forward pass is refused.
+    """
     with _quiet(), _final_states_of_lstm():
-        program = _program(module, args, kwargs)
+        is_checked = trains and isinstance(module, torch.nn.Module)
+        with refused_in(module) if is_checked else contextlib.nullcontext():
+            program = _program(module, args, kwargs)
+        detach_regions(program)
         with _told("torch.export failed to functionalize the module"):
             program = program.run_decompositions({})
             for _ in range(ROUNDS):

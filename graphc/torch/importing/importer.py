@@ -50,7 +50,7 @@ def load(
     weights: bool,
 ) -> Network:
     """Import a module; implements `graphc.torch.load`."""
-    program = exported(module, args, kwargs)
+    program = exported(module, args, kwargs, trainable is not False)
     return Importer(program, held_tensors(program, trainable), weights).network()
 
 
