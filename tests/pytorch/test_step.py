@@ -162,6 +162,28 @@ def test_inside_torch_compile_a_step_keeps_to_its_plan():
         torch.compile(around, backend="aot_eager", fullgraph=True)(X)
 
 
+def test_compiled_modules_are_planned_without_torch_compile():
+    module = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    names = list(module.state_dict())
+    with pytest.warns(UserWarning, match="the module is compiled .*Leave out torch.compile"):
+        step = graphc.torch.plan(torch.compile(module, backend="eager"), (X,))
+    assert list(step.state_dict()) == names
+    module[0].compile(backend="eager")
+    with pytest.warns(UserWarning, match="module '0' is compiled"):
+        graphc.torch.plan(module, (X,))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_torch_compile_of_a_step_warns(in_place):
+    step = graphc.torch.plan(nn.Linear(8, 8), (X,))
+    called = step if in_place else torch.compile(step, backend="eager", fullgraph=True)
+    if in_place:
+        step.compile(backend="eager")
+    with pytest.warns(UserWarning, match="torch.compile around a planned step has no effect"):
+        found = called(X)
+    torch.testing.assert_close(found, step.module(X))
+
+
 def test_a_fault_of_graphc_is_not_told_as_one_of_torch(monkeypatch):
     def faulty(*_):
         raise ZeroDivisionError("in a planner")

@@ -10,6 +10,7 @@ from torch import nn
 
 from graphc.errors import OptionError, quoted, truth
 from graphc.ir.device import Device
+from graphc.torch.budget.around_compile import without_compile
 from graphc.torch.budget.assumptions import Assume
 from graphc.torch.budget.autocast import Autocast
 from graphc.torch.budget.held import reserve_bytes
@@ -32,13 +33,20 @@ def planned(
 ) -> PlannedStep:
     """Return a planned step; implements `graphc.torch.plan`."""
     refuse_call(module, loss_fn, args)
+    module = without_compile(module)
     profile, (module, loss_fn, args, kwargs) = on_profile(device, (module, loss_fn, args, kwargs))
-    step = to_plan(module, loss_fn=loss_fn, device=profile, **options)
+    step = _to_plan(module, loss_fn=loss_fn, device=profile, **options)
     step.plan(args, kwargs)
     return step
 
 
-def to_plan(
+def to_plan(module: nn.Module, *args: Any, **options: Any) -> PlannedStep:
+    """Return a step that is planned at its first call; options as in `graphc.torch.plan`."""
+    refuse_call(module, None)
+    return _to_plan(without_compile(module), *args, **options)
+
+
+def _to_plan(
     module: nn.Module,
     budget: int | str | None = None,
     max_extra_time: float | None = None,
@@ -53,7 +61,6 @@ def to_plan(
     host_budget: int | str | None = None,
     **size_options: Any,
 ) -> PlannedStep:
-    """Return a step that is planned at its first call; options as in `graphc.torch.plan`."""
     refuse_call(module, loss_fn)
     requested = Requested.of(**size_options)
     return PlannedStep(

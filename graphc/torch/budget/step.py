@@ -18,6 +18,7 @@ from torch import fx, nn
 
 from graphc.errors import GraphcError, TorchError
 from graphc.ir.device import Device
+from graphc.torch.budget.around_compile import warn_of_compile
 from graphc.torch.budget.assumptions import Assume, Assumptions
 from graphc.torch.budget.autocast import Autocast, context_of
 from graphc.torch.budget.backend import Graphs, Part, Rest, backend, is_run_again
@@ -170,6 +171,7 @@ class PlannedStep(Transparent):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the output of the module, or the loss; its backward pass follows the plan."""
         refuse_stance()
+        warn_of_compile()
         if not self._call.plans_only:
             refuse_without_data(self._device)
         (args, kwargs), compiled = self._fitted((args, kwargs))
