@@ -173,6 +173,51 @@ def test_compiled_modules_are_planned_without_torch_compile():
         graphc.torch.plan(module, (X,))
 
 
+def doubled(module, args, output=None):
+    return 2 * args[0] if output is None else 2 * output
+
+
+@pytest.mark.parametrize(
+    ("part", "register"),
+    [
+        (0, nn.Module.register_forward_hook),
+        (2, nn.Module.register_forward_pre_hook),
+        (None, nn.Module.register_forward_hook),
+    ],
+)
+def test_hooks_that_are_registered_later_are_called(part, register):
+    """As torch calls them, and no longer once they are removed."""
+    module = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    step = graphc.torch.plan(module, (X,))
+    plain = step(X)
+    handle = register(module if part is None else module[part], doubled)
+    with pytest.warns(UserWarning, match="planned again for the same shapes"):
+        found = step(X)
+    torch.testing.assert_close(found, module(X), rtol=0, atol=0)
+    assert not torch.equal(found, plain)
+    handle.remove()
+    torch.testing.assert_close(step(X), plain, rtol=0, atol=0)
+
+
+def test_hooks_on_parameters_are_called():
+    module = nn.Linear(8, 8)
+    step = graphc.torch.plan(module, (X,))
+    step(X).sum().backward()
+    gradient = module.weight.grad.clone()
+    module.weight.grad = None
+    module.weight.register_hook(lambda gradient: 2 * gradient)
+    step(X).sum().backward()
+    torch.testing.assert_close(module.weight.grad, 2 * gradient)
+
+
+def test_a_backward_hook_of_a_module_is_refused():
+    module = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    step = graphc.torch.plan(module, (X,))
+    module[1].register_full_backward_hook(lambda module, before, after: None)
+    with pytest.raises(TorchError, match="a module has a backward hook"):
+        step(X)
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_torch_compile_of_a_step_warns(in_place):
     step = graphc.torch.plan(nn.Linear(8, 8), (X,))

@@ -246,6 +246,11 @@ def _untraceable(error: BaseException, submodule: str) -> TorchError:
         text = f"an op of the module does not accept its operands{place}: {_said(lines)}"
     elif raised := _raised(error):
         text = f"the module raises an exception while torch.compile traces it{place}: {raised}"
+    elif "backwards hooks" in lines[0]:
+        text = (
+            f"a module has a backward hook, which torch.compile cannot trace{place}; remove it, or "
+            "register a hook on its parameters instead"
+        )
     elif any(told in lines[0] for told in OF_DATA):
         text = (
             f"control flow depends on data{place}, and a plan cannot check the value there; "

@@ -36,6 +36,7 @@ from graphc.torch.private import (
 TRACING = {
     "recompile_limit": 256,  # the number of traces kept
     "allow_rnn": True,
+    "skip_nnmodule_hook_guards": False,  # a hook that is registered later is traced
     "optimize_ddp": False,  # one graph under DDP
     "specialize_int": True,
     "specialize_float": True,
