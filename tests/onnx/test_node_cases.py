@@ -96,5 +96,5 @@ def test_a_sample_has_the_same_bits_however_it_is_planned():
 
 
 @pytest.mark.slow
-def test_all_have_the_same_bits_however_they_are_planned():
-    assert differing(sorted(set(node_cases()) - set(excluded()))) == []
+def test_a_third_has_the_same_bits_however_it_is_planned():
+    assert differing(sorted(set(node_cases()) - set(excluded()))[::3]) == []

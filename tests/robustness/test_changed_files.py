@@ -20,7 +20,7 @@ from graphc.packing.csv_file import read_buffers, write_offsets
 from graphc.plans.plan_file import checked_plan
 from graphc.remat.given import read_problem, solve
 
-counts = pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=pytest.mark.slow)])
+counts = pytest.mark.parametrize("count", [150, pytest.param(3_000, marks=pytest.mark.slow)])
 
 SMALL_BYTES = 2**20
 """The largest arena in which a step is run."""

@@ -50,7 +50,7 @@ WORDS = (
     "--seed", "--peak",
 )  # fmt: skip
 
-counts = pytest.mark.parametrize("count", [25, pytest.param(2_000, marks=pytest.mark.slow)])
+counts = pytest.mark.parametrize("count", [25, pytest.param(500, marks=pytest.mark.slow)])
 
 
 @pytest.fixture

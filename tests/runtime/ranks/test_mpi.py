@@ -156,7 +156,7 @@ def test_a_process_that_is_killed_ends_the_others_and_tears_no_file(phase, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("time", range(20))
+@pytest.mark.parametrize("time", range(8))
 @pytest.mark.parametrize("phase", PHASES)
 def test_either_process_may_be_killed_at_any_time(phase, time, tmp_path):
     killed(phase, time % 2, time, tmp_path / "states.safetensors")
