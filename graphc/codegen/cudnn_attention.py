@@ -12,6 +12,7 @@ from graphc.codegen.cudnn_request import (
     tensor_of,
 )
 from graphc.codegen.text.operands import VECTOR_BYTES, Place, Places, in_one_piece
+from graphc.ir.device import HOPPER, Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import is_16_bit
 from graphc.ir.types import align, bfloat16, float32
@@ -79,26 +80,28 @@ def _may_be_nan(rows: int, columns: int, causal: bool) -> bool:
 
 LINEAR_SINCE = 92_500
 """The first version of cuDNN whose deterministic gradient of attention needs a workspace linear in
-the number of rows. Earlier versions keep 16-bit scores of all pairs of positions.
+the number of rows on Hopper. Earlier versions, and all versions on other architectures, keep 16-bit
+scores of all pairs of positions (cudnn-frontend 1.32, `scaled_dot_product_flash_attention.h`).
 """
 
 MOST_PAIR_BYTES = 512 * 2**20
 """The largest workspace that a plan reserves for the scores of all pairs."""
 
 
-def attention_workspace_bytes(node: Node, cudnn_version: int = 0) -> int:
+def attention_workspace_bytes(node: Node, device: Device) -> int:
     """Return the workspace bytes that a node's attention needs in cuDNN; 0 for other nodes.
 
     It holds two float32 numbers per row. The gradient also needs a float32 sum for every element of
-    dq (cudnn-frontend 1.32, `scaled_dot_product_flash_attention.h`). If heads of queries share
-    keys, the gradients of keys and values are reserved for every head, too. With a `cudnn_version`
-    before `LINEAR_SINCE` it needs the scores of all pairs. The larger of both sizes is reserved,
-    but at most `MOST_PAIR_BYTES` for the scores. Version 0 is an unknown version.
+    dq. If heads of queries share keys, the gradients of keys and values are reserved for every
+    head, too. Except on Hopper since `LINEAR_SINCE`, it needs the scores of all pairs. The larger
+    of both sizes is reserved, but at most `MOST_PAIR_BYTES` for the scores.
     """
     if node.op.name not in ATTENTION:
         return 0
     places = {value: in_one_piece(value.type) for value in (*node.inputs, *node.outputs)}
     scratch_bytes = 0
+    is_old = 0 < device.cudnn_version < LINEAR_SINCE
+    is_linear = device.architecture // 10 == HOPPER // 10 and not is_old
     for call in attention_calls(node, places):
         batch, heads, rows, width = call.request.tensors["q"].shape
         maps, tiles = batch * heads, align(rows, ROWS_OF_A_TILE)
@@ -108,7 +111,7 @@ def attention_workspace_bytes(node: Node, cudnn_version: int = 0) -> int:
             k, v = (call.request.tensors[role].shape for role in "kv")
             columns = align(k[2], COLUMNS_OF_A_TILE)
             pairs = maps * tiles * columns * bfloat16.itemsize
-            keeps_pairs = 0 < cudnn_version < LINEAR_SINCE and pairs <= MOST_PAIR_BYTES
+            keeps_pairs = not is_linear and pairs <= MOST_PAIR_BYTES
             sums += max(linear, pairs) if keeps_pairs else linear
             if heads != k[1]:
                 sums += maps * columns * (k[3] + v[3]) * float32.itemsize

@@ -67,7 +67,7 @@ def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
     values = dict.fromkeys((*node.inputs, *node.outputs))
     lying = {v: strided[v] for v in values if v in strided and v not in copies}
     scratch, wanted = _needs(node, lying)
-    library_bytes = attention_workspace_bytes(node, device.cudnn_version) or min(
+    library_bytes = attention_workspace_bytes(node, device) or min(
         wanted, device.blas_workspace_bytes
     )
     return Workspace(copies, scratch, library_bytes)

@@ -130,6 +130,8 @@ DEVICES = {
         _gpu("rtx-4090", 89, 1008e9, 82.6e12, 165e12, 82.6e12),
         _gpu("h100", 90, 3350e9, 67e12, 989e12, 494e12),
         _gpu("h200", 90, 4800e9, 67e12, 989e12, 494e12),
+        _gpu("gh200", 90, 4000e9, 67e12, 989e12, 494e12),
+        _gpu("h20", 90, 4000e9, 44e12, 148e12, 74e12),
         _gpu("b200", 100, 7700e9, 75e12, 2250e12, 1125e12),
         _gpu("rtx-5070", 120, 672e9, 30.9e12, 61.7e12, 30.9e12),
         _gpu("rtx-5070-ti", 120, 896e9, 43.9e12, 87.9e12, 43.9e12),
@@ -142,7 +144,7 @@ DEVICES = {
 These are memory bandwidth, float32 without tensor cores, and dense products on tensor cores, of
 16-bit operands with float32 sums and of TF32. Variants: V100 SXM2 (16 GB, except for
 ``v100-32gb``), A100 SXM (80 GB, except for ``a100-40gb``), L40S, H100 SXM, H200 SXM, B200 SXM,
-GeForce RTX 3060 (12 GB), RTX 3080 (10 GB).
+GH200 (96 GB of HBM3), H20 (96 GB), GeForce RTX 3060 (12 GB), RTX 3080 (10 GB).
 Their memory is in graphc/ir/device_memory.py.
 """
 

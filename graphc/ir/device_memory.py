@@ -46,6 +46,8 @@ REPORTED_MIB = {
     "rtx-4090": 24564,
     "h100": 81559,
     "h200": 143771,
+    "gh200": 97871,
+    "h20": 97871,
     "b200": 183359,
     "rtx-5070": 12227,
     "rtx-5070-ti": 16303,
@@ -59,7 +61,7 @@ are from https://thundergolfer.com/blog/nvidia-gpu-memory-capacity, which explai
 are from published outputs of ``nvidia-smi``. V100 is the one of 16 GB, A100 of 80 GB."""
 
 
-SOLD_GB = (8, 10, 11, 12, 16, 24, 32, 40, 48, 80, 141, 180)
+SOLD_GB = (8, 10, 11, 12, 16, 24, 32, 40, 48, 80, 96, 141, 180)
 """Memory sizes in data sheets, in GB."""
 
 

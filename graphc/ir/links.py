@@ -72,6 +72,8 @@ LINKS = {
     "rtx-4090": Links(_pcie(4), 8, ETHERNET_25),
     "h100": Links(_nvlink(450e9), 8, INFINIBAND_400),
     "h200": Links(_nvlink(450e9), 8, INFINIBAND_400),
+    "gh200": Links(_nvlink(450e9), 8, INFINIBAND_400),
+    "h20": Links(_nvlink(450e9), 8, INFINIBAND_400),
     "b200": Links(_nvlink(900e9), 8, INFINIBAND_400),
     "rtx-5090": Links(_pcie(5), 8, ETHERNET_25),
 }

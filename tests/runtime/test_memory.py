@@ -28,7 +28,7 @@ def machine(root, groups, limits):
 def test_every_gpu_has_its_memory_and_sold_sizes_are_not_exceeded():
     assert set(REPORTED_MIB) == set(profiles())
     sold = {"v100": 16, "v100-32gb": 32, "a100": 80, "a100-40gb": 40, "l40s": 48, "h100": 80,
-            "h200": 141, "t4": 16, "l4": 24, "rtx-3090": 24, "rtx-4090": 24, "rtx-5090": 32,
+            "h200": 141, "gh200": 96, "h20": 96, "t4": 16, "l4": 24, "rtx-3090": 24, "rtx-4090": 24, "rtx-5090": 32,
             "b200": 180, "a10": 24, "a40": 48, "rtx-a5000": 24, "rtx-a6000": 48, "rtx-2080-ti": 11,
             "rtx-3060": 12, "rtx-3070": 8, "rtx-3080": 10, "rtx-4060": 8, "rtx-4070": 12,
             "rtx-4070-ti": 12, "rtx-4080": 16, "rtx-4080-super": 16, "rtx-5070": 12,
@@ -57,10 +57,25 @@ def test_a_gpu_is_found_by_its_drivers_name():
         "NVIDIA RTX A6000": "rtx-a6000",
         "NVIDIA A10": "a10",
         "NVIDIA H100 80GB HBM3": "h100",
+        "NVIDIA GH200 480GB": "gh200",
+        "NVIDIA H20": "h20",
     }
     others = ("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 3090 Ti", "NVIDIA L40")
     for name, profile in {**called, **{name: name for name in others}}.items():
         assert profile_of(Gpu(0, name, 80, TOTAL, TOTAL, 1e12, 1e9)).name == profile
+
+
+@pytest.mark.parametrize("name", sorted(set(profiles()) - {"v100", "v100-32gb", "h20"}))
+def test_tensor_cores_of_an_unknown_gpu_have_the_rates_of_its_architecture(name):
+    """By the data sheets of known GPUs; H20 is slower than its architecture."""
+    known = find_device(name)
+    is_geforce = known.name.startswith("rtx-") and not known.name.startswith("rtx-a")
+    called = "NVIDIA GeForce XY" if is_geforce else "NVIDIA XY"
+    gpu = Gpu(0, called, known.architecture, TOTAL, TOTAL, known.flops_per_second, 1e9)
+    found = profile_of(gpu)
+    assert found.name == called
+    for rate in ("narrow_flops_per_second", "tf32_flops_per_second"):
+        assert getattr(found, rate) == pytest.approx(getattr(known, rate), rel=0.1)
 
 
 def test_a_gpu_of_this_machine_without_a_profile_has_the_memory_that_cuda_says(monkeypatch):

@@ -8,10 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from graphc.errors import GpuUnavailable, to_install
-from graphc.ir.device import Device, find_device, profiles
+from graphc.ir.device import AMPERE, Device, find_device, profiles
 from graphc.runtime.gpu.cudnn import cudnn_version
 
-CORES_OF_A_MULTIPROCESSOR = 128
+CORES = {75: 64, 80: 64}
+"""Float32 cores of a multiprocessor by architecture; later ones have 128."""
+
+TENSOR_RATES = {75: 8, 80: 16, 86: 4, 89: 4, 90: 16, 100: 32, 103: 32, 120: 4}
+"""Rate of 16-bit products on tensor cores with float32 sums, as a multiple of the rate of float32,
+by architecture. GeForce GPUs have half of it. From NVIDIA's data sheets, see `DEVICES`."""
+
 OLDEST_ARCHITECTURE = 75
 USE_CPU = 'device="cpu" works everywhere'
 
@@ -99,13 +105,16 @@ def profile_of(gpu: Gpu) -> Device:
     """Return the device to plan for, with the version of the installed cuDNN.
 
     Its rates are those of the data sheet if graphc has a profile of the GPU, else those that the
-    driver reports.
+    driver reports, and rates of tensor cores by architecture.
     """
     words = re.split(r"[^a-z0-9]+", gpu.name.lower())
     named = [device for device in map(find_device, profiles()) if _is_called(words, device.name)]
+    ratio = TENSOR_RATES.get(gpu.architecture, min(TENSOR_RATES.values()))
+    narrow = gpu.flops_per_second * (ratio / 2 if "geforce" in words else ratio)
     own = Device(
         gpu.name, gpu.flops_per_second, gpu.bytes_per_second,
-        kind="cuda", architecture=gpu.architecture,
+        kind="cuda", architecture=gpu.architecture, narrow_flops_per_second=narrow,
+        tf32_flops_per_second=narrow / 2 if gpu.architecture >= AMPERE else 0.0,
     )  # fmt: skip
     found = max(named, key=lambda device: len(device.name), default=own)
     return replace(found, cudnn_version=cudnn_version())
@@ -130,7 +139,7 @@ def _gpu(cupy: Any, number: int) -> Gpu:
         free, total = cupy.cuda.runtime.memGetInfo()
     architecture = 10 * properties["major"] + properties["minor"]
     attributes = cupy.cuda.Device(number).attributes
-    cores = properties["multiProcessorCount"] * CORES_OF_A_MULTIPROCESSOR
+    cores = properties["multiProcessorCount"] * CORES.get(architecture, 128)
     clock, memory_clock = (max(1, attributes[n]) for n in ("ClockRate", "MemoryClockRate"))
     flops = 2e3 * clock * cores
     bandwidth = 2e3 * memory_clock * max(8, attributes["GlobalMemoryBusWidth"]) / 8

@@ -273,10 +273,10 @@ def test_concatenations_ask_for_engines_that_serve_parts(cudnn, monkeypatch):
     assert numbers == {9}
 
 
-def attention_plan(version, length=256, batch=1):
+def attention_plan(version, length=256, batch=1, profile="h200"):
     sizes = {"layers": 1, "width": 32, "heads": 2, "batch": batch, "vocab": 11, "drop": 0.0}
     loss = gpt2(**sizes, seq_len=length, positions=length, attention="fused")
-    device = replace(find_device("h200"), cudnn_version=version)
+    device = replace(find_device(profile), cudnn_version=version)
     return g.plan(loss, optimizer=g.optim.SGD(0.1), device=device, precision="bf16")
 
 
@@ -285,6 +285,13 @@ def test_earlier_versions_get_room_for_the_scores_of_all_pairs(cudnn, monkeypatc
     monkeypatch.setattr(engines, "LIMIT", "ANOTHER_NAME")
     assert attention_by(cudnn, attention_plan(92_500)) == ["forward"]
     assert attention_by(cudnn, attention_plan(91_900)) == ["forward", "backward"]
+
+
+@pytest.mark.parametrize("profile", ["a100", "rtx-4090", "rtx-5090"])
+@pytest.mark.parametrize("version", [0, 91_900, 92_800])
+def test_other_architectures_keep_the_scores_of_all_pairs(cudnn, monkeypatch, profile, version):
+    monkeypatch.setattr(engines, "LIMIT", "ANOTHER_NAME")
+    assert attention_by(cudnn, attention_plan(version, profile=profile)) == ["forward", "backward"]
 
 
 def test_scores_of_all_pairs_are_reserved_up_to_a_limit(cudnn, monkeypatch):
