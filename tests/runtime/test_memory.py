@@ -28,7 +28,8 @@ def machine(root, groups, limits):
 def test_every_gpu_has_its_memory_and_sold_sizes_are_not_exceeded():
     assert set(REPORTED_MIB) == set(profiles())
     sold = {"v100": 16, "v100-32gb": 32, "a100": 80, "a100-40gb": 40, "l40s": 48, "h100": 80,
-            "h200": 141, "gh200": 96, "h20": 96, "t4": 16, "l4": 24, "rtx-3090": 24, "rtx-4090": 24, "rtx-5090": 32,
+            "h200": 141, "gh200": 96, "h20": 96, "t4": 16, "l4": 24, "rtx-3090": 24,
+            "rtx-4090": 24, "rtx-5090": 32,
             "b200": 180, "a10": 24, "a40": 48, "rtx-a5000": 24, "rtx-a6000": 48, "rtx-2080-ti": 11,
             "rtx-3060": 12, "rtx-3070": 8, "rtx-3080": 10, "rtx-4060": 8, "rtx-4070": 12,
             "rtx-4070-ti": 12, "rtx-4080": 16, "rtx-4080-super": 16, "rtx-5070": 12,
