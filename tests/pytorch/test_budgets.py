@@ -92,9 +92,9 @@ def test_budgets_of_random_modules(recipe, part):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", random_modules.PARTS)
 def test_budgets_of_random_modules_with(name):
-    """Fifteen modules with each of the parts are three hundred."""
+    """Four modules with each of the parts."""
 
-    @settings(COMPILED, max_examples=15)
+    @settings(COMPILED, max_examples=4)
     @given(random_modules.recipes(having=name), random_parts)
     def check(recipe, part):
         random_module_holds_its_promises(recipe, part)
