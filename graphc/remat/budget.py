@@ -167,7 +167,8 @@ class BudgetPlanner:
             size = least.bytes(maps_only)
             bound = least_bytes(self._search(maps_only).training.bounding_steps)
             # The least plan may have larger fused groups than the bound assumes.
-            raise does_not_fit(budget, found, size, min(bound, size), maps_only)
+            plain = min(point.bytes(maps_only) for point in self._without_copies(maps_only))
+            raise does_not_fit(budget, found, size, min(bound, size), maps_only, plain)
         return least
 
     def _searched(self, budget: int, maps_only: bool) -> Point | None:

@@ -56,10 +56,15 @@ class Trials:
 
 
 def does_not_fit(
-    budget: int, least: MemoryPlan, least_bytes: int, bound_bytes: int, maps_only: bool
+    budget: int,
+    least: MemoryPlan,
+    least_bytes: int,
+    bound_bytes: int,
+    maps_only: bool,
+    plain_bytes: int,
 ) -> BudgetError:
-    """Return the error if no plan fits: the fewest bytes found, the lower bound and the buffers
-    live at the peak, whose bytes add up to the fewest bytes of an arena."""
+    """Return the error if no plan fits: the fewest bytes found and their price, the lower bound and
+    the buffers live at the peak, whose bytes add up to the fewest bytes of an arena."""
     step = least.peak_step
     node = least.graph.nodes[step].label
     names, shown, values = least.graph.names, [], []
@@ -82,7 +87,9 @@ def does_not_fit(
     )
     return BudgetError(
         f"no plan found whose {measured} into {exact_bytes(budget)}; the smallest plan found "
-        f"needs {exact_bytes(least_bytes)}, and the lower bound is {exact_bytes(bound_bytes)}. "
+        f"needs {exact_bytes(least_bytes)}, with {least.recomputation.extra_time_fraction:+.1%} "
+        f"time, one without recomputation {format_bytes(plain_bytes)}, and the lower bound is "
+        f"{exact_bytes(bound_bytes)}. "
         f"Raise the budget, {packed}or reduce the batch (accumulate=k preserves the batch of a "
         f"step). Largest buffers at the peak of this plan, {node}:\n{size_lines(shown, NAMED)}",
         least_bytes,

@@ -74,7 +74,9 @@ def test_an_infeasible_budget_says_what_would_do():
     node, largest = largest_at_peak(found)
     assert error.node == node
     assert [size for _, size in error.values] == largest[: len(error.values)]
-    told = (f"{error.least_bytes:,}", f"{error.bound_bytes:,}", error.node, error.values[0][0])
+    price = f"with {found.recomputation.extra_time_fraction:+.1%} time"
+    sizes = f"{error.least_bytes:,}", f"{error.bound_bytes:,}"
+    told = (price, *sizes, error.node, error.values[0][0])
     for part in told:
         assert part in str(error)
     with pytest.raises(BudgetError, match="feature maps fit"):
