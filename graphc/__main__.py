@@ -2,6 +2,6 @@
 
 import sys
 
-from graphc.cli import main
+from graphc_command import main
 
 sys.exit(main())

@@ -148,6 +148,8 @@ def _row(label: str, figure: str, indent: int = INDENT) -> list[str]:
 def _kinds(plan: MemoryPlan) -> list[str]:
     lines = ["bytes by kind, before sharing"]
     for kind, size in plan.bytes_by_kind.items():
+        if kind == "mirror" and not size:
+            continue
         lines.append(f"  {kind_name(kind):<20}{format_bytes(size):>12}")
     return lines
 
