@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
-from typing import Literal
+from typing import Literal, cast
 
-from graphc.errors import OptionError, number_between, quoted, truth, whole_number
+from graphc.errors import OptionError, choose, number_between, quoted, truth, whole_number
 from graphc.ir.graph import Value
 from graphc.keywords import Flag, Options, option
 from graphc.ops.collective import MOST_RANKS
@@ -28,6 +28,14 @@ def _micro_batches(name: str, given: object) -> None:
             f"{name} must be at most {MOST_MICRO_BATCHES}, because each micro-batch adds nodes to "
             f"the graph, got {quoted(given)}"
         )
+
+
+def check_precision(name: str, given: object) -> None:
+    """Raise `OptionError` unless `given` is a precision; the names of dtypes get a hint."""
+    dtypes = {PRECISIONS[precision]: precision for precision in ("fp32", "bf16", "fp16")}
+    if isinstance(given, str) and given in dtypes:
+        raise OptionError(f"unknown {name} {given!r}; did you mean {dtypes[given]}?")
+    choose(name, cast(str, given), tuple(PRECISIONS))
 
 
 true_false_or_none = partial(truth, beside=", or None")
@@ -113,6 +121,7 @@ class StepOptions(Options):
         "is ``bf16`` with 8-bit operands of linear layers. "
         "``tf32`` lets float32 products on a GPU round their operands to 10 bits of mantissa.",
         choices=tuple(PRECISIONS),
+        check=check_precision,
         flag=Flag("precision of feature maps: {choices} (default: {default})", metavar="P"),
     )
     chunk_losses: bool | None = option(

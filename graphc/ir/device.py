@@ -199,6 +199,7 @@ def gpu_number(device: str, others: tuple[str, ...] = ()) -> int | None:
     if kind != "cuda" or not (number.isdecimal() or device == "cuda"):
         names = ("cpu", "cuda", "cuda:1", "auto", *others)
         near = did_you_mean(device, names, before="; ") if isinstance(device, str) else ""
+        near = "; did you mean cuda?" if device == "gpu" else near
         raise OptionError(f"unknown device {device!r}; choose one of: {', '.join(names)}{near}")
     return int(number or "0")
 

@@ -179,6 +179,11 @@ def axis_numbers(where: str, given: int | Sequence[int], axes: int, least: int) 
 
 def axis_sides(where: str, given: object, axes: int) -> tuple[Pair, ...]:
     """Return (before, after) per axis, from one number, one per axis, or a pair per axis."""
+    if isinstance(given, str):
+        raise OptionError(
+            f"{where} must be numbers, got {given!r}; (kernel - 1) // 2 keeps the extents if the "
+            "kernel is odd and the stride 1, and 0 is no padding"
+        )
     if not isinstance(given, Sequence) or all(map(_is_whole, given)):
         return tuple((n, n) for n in axis_numbers(where, given, axes, 0))  # type: ignore[arg-type]
     if len(given) != axes:

@@ -13,7 +13,9 @@ import numpy as np
 from graphc.errors import (
     FeedError,
     OptionError,
+    UnknownNameError,
     check_seed,
+    did_you_mean,
     quoted,
     whole_number,
 )
@@ -36,6 +38,18 @@ from graphc.runtime.store import Store
 from graphc.runtime.turns import Turns
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class StepOutputs(dict[str, Array]):
+    """The outputs of a step by name; an unknown name raises `UnknownNameError`."""
+
+    def __missing__(self, name: object) -> NoReturn:
+        names = ", ".join(map(repr, self)) or "none"
+        raise UnknownNameError(
+            f"the step has no output {name!r}{did_you_mean(name, self, before='; ')}; its outputs "
+            f"are {names}, and compile(outputs={{...}}) adds others"
+        )
+
 
 NAMES = 6
 """The maximum number of inputs, and of outputs, in the repr of a program."""
@@ -280,7 +294,7 @@ class Program:
     def _finish(self, pending: _Pending) -> dict[str, Array]:
         if pending in self._store.pending:
             self._store.pending.remove(pending)
-        return pending()
+        return StepOutputs(pending())
 
     def staged(self, feeds: Mapping[str, Any], rests: Rests) -> Submission:
         """Stage feeds, and return a function that submits their step."""

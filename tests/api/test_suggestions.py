@@ -96,3 +96,26 @@ def test_an_option_and_a_choice_that_are_misspelt(program):
     assert error_of(lambda: g.compile(x, recompute="sublinaer"), OptionError).endswith(
         "did you mean sublinear?"
     )
+
+
+def test_names_that_people_bring_along_have_a_hint():
+    x = g.input("x", (2, 3, 8, 8))
+    loss = g.mean(g.linear(g.reshape(x, (2, -1)), 3))
+    calls = {
+        "did you mean cuda": lambda: g.plan(loss, device="gpu"),
+        "did you mean fp16": lambda: g.plan(loss, precision="float16"),
+        "did you mean bf16": lambda: g.plan(loss, precision="bfloat16"),
+        r"\(kernel - 1\) // 2 keeps the extents": lambda: g.conv2d(x, 4, 3, padding="same"),
+    }
+    for message, call in calls.items():
+        with pytest.raises(OptionError, match=message):
+            call()
+
+
+def test_an_unknown_output_of_a_step_lists_those_that_there_are():
+    x = g.input("x", (3,))
+    found = g.compile(g.mean(x), outputs={"scores": x + 1}).step(x=np.ones(3, np.float32))
+    assert sorted(found) == ["loss", "scores"]
+    with pytest.raises(KeyError, match="no output 'score'; did you mean scores"):
+        found["score"]
+    assert found.get("score") is None
