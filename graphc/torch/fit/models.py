@@ -18,15 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from graphc.errors import (
-    DependencyError,
-    GraphcError,
-    OptionError,
-    did_you_mean,
-    or_all,
-    quoted,
-    to_install,
-)
+from graphc.errors import DependencyError, GraphcError, OptionError, did_you_mean, or_all, quoted
 from graphc.torch.budget.without_data import Call
 from graphc.torch.fit.flash import NAME, register_flash
 
@@ -358,4 +350,7 @@ def _library(name: str) -> Any:
     try:
         return __import__(name)
     except ImportError:
-        raise DependencyError(f"this model needs {name}; {to_install(name, 'models')}") from None
+        raise DependencyError(
+            f"this model needs {name}; run pip install {name}, or pip install '.[models]' in a "
+            "checkout of graphc"
+        ) from None
