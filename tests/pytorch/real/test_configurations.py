@@ -1,11 +1,12 @@
 """Configurations that transformers writes, as `graphc fit` reads them."""
 
 import pytest
-import torch
-import transformers
 
-from graphc.errors import OptionError
-from graphc.torch.fit.models import Sizes, from_config
+torch = pytest.importorskip("torch", reason="torch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from graphc.errors import OptionError  # noqa: E402
+from graphc.torch.fit.models import Sizes, from_config  # noqa: E402
 
 
 def test_infinity_is_read_as_transformers_writes_it(tmp_path):
