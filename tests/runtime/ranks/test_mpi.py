@@ -244,9 +244,13 @@ Path(sys.argv[2], f"{find_world().rank}.json").write_text(json.dumps(found))
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", ["none", "states"])
 def test_the_resident_bytes_of_a_process_are_those_of_its_plan(shard, tmp_path):
-    """But for what the processes' messages go through, which the plan states beside the arena."""
-    found = run(2, "-c", RESIDENT, shard, str(tmp_path))
-    assert found.returncode == 0, found.stderr
+    """Besides the arena there are the bytes of messages, which the plan states.
+
+    The first run compiles kernels, which takes some MiB, and fills the cache of machine code.
+    """
+    for _ in range(2):
+        found = run(2, "-c", RESIDENT, shard, str(tmp_path))
+        assert found.returncode == 0, found.stderr
     for rank in range(2):
         told = json.loads((tmp_path / f"{rank}.json").read_text())
         assert told["rank"] == rank
