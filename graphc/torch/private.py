@@ -43,6 +43,7 @@ dynamo_config = private("torch._dynamo.config")
 dynamo_errors = private("torch._dynamo.exc")
 maybe_mark_dynamic = private("torch._dynamo.maybe_mark_dynamic")
 eval_frame = private("torch._dynamo.eval_frame")
+OptimizedModule = private("torch._dynamo.eval_frame.OptimizedModule")
 get_compilation_metrics = private("torch._dynamo.utils.get_compilation_metrics")
 
 IGNORED_FUNCTIONS = (

@@ -7,9 +7,9 @@ import warnings
 from types import FrameType
 
 from torch import nn
-from torch._dynamo.eval_frame import OptimizedModule
 
 from graphc.errors import level_of_caller
+from graphc.torch.private import OptimizedModule
 
 ADVICE = (
     "a planned step runs its own graph with torch's eager kernels. Leave out torch.compile, or "

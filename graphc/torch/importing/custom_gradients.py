@@ -68,8 +68,9 @@ def refused_in(module: torch.nn.Module) -> Iterator[None]:
             if cls is CheckpointFunction:  # its gradient is that of the function without it
                 function, _, *operands = args
                 return function(*operands)
-            where = _where(module)
-            changed.append(f"applies {cls.__name__}, a torch.autograd.Function, in {where}")
+            if cls.__module__ != CheckpointFunction.__module__:
+                where = _where(module)
+                changed.append(f"applies {cls.__name__}, a torch.autograd.Function, in {where}")
             return apply.__func__(cls, *args, **kwargs)
 
         def hooked(tensor: torch.Tensor, function: Callable[..., Any]) -> Any:
