@@ -185,7 +185,9 @@ def run(capsys, *arguments):
 def test_the_command_prints_a_verdict_first(capsys, file):
     code, out, _ = run(capsys, f"{file}:build", "--device", "t4", "--no-plans")
     assert code == 0
-    assert out.startswith("fits t4: needs ")
+    verdict, assumed, *_ = out.splitlines()
+    assert verdict.startswith("fits t4: needs ")
+    assert assumed == "a step of batch 1, length 64, dtype float32, optimizer adamw"
     assert "largest batch that fits: " in out
     code, out, _ = run(capsys, f"{file}:build", "--batch=200000", "--device=t4", "--no-plans")
     assert code == 3

@@ -96,7 +96,23 @@ def answer(model: str, request: Request, *, plans: bool) -> FitReport:
         planned,
         error,
         [] if fits else cheapest(request, found, planned),
+        _assumed(request),
+        request.source.ignored,
     )
+
+
+def _assumed(request: Request) -> dict[str, object]:
+    """Return the sizes and options that a request has by default or by choice."""
+    sizes = request.sizes
+    name_of = {dtype: name for name, dtype in DTYPES.items()}
+    return {
+        "batch": sizes.batch if request.source.has_batch else None,
+        "length": sizes.seq or request.source.seq,
+        "image": sizes.image,
+        "dtype": name_of[sizes.dtype],
+        "autocast": request.autocast and name_of[request.autocast],
+        "optimizer": request.options.optimizer,
+    }
 
 
 def _answer_of_plan(model: str, request: Request) -> FitReport:
@@ -110,5 +126,6 @@ def _answer_of_plan(model: str, request: Request) -> FitReport:
     fits = found.needed_bytes <= request.memory.usable_bytes
     changes = [] if fits else cheapest(request, eager, None)
     return FitReport(
-        model, request.memory, found, None, None, eager.allocated_bytes, planned, "", changes
-    )
+        model, request.memory, found, None, None, eager.allocated_bytes, planned, "", changes,
+        _assumed(request), request.source.ignored,
+    )  # fmt: skip

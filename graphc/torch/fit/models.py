@@ -39,13 +39,15 @@ class Source:
     """A function that returns a new call for the given sizes.
 
     `seq` is the default length of a sequence, None without sequences; `longest` is the most.
-    Without `has_batch`, the function ignores the batch.
+    Without `has_batch`, the function ignores the batch. `ignored` lists entries of a configuration
+    that the step does not follow.
     """
 
     make: Callable[[Sizes], Call]
     seq: int | None = None
     longest: int | None = None
     has_batch: bool = True
+    ignored: tuple[str, ...] = ()
 
 
 MOST_TOKENS = 1024
@@ -141,10 +143,14 @@ def from_config(path: Path, task: str) -> Source:
                 module.loss_type = "ForCausalLM"  # the default, of which it would warn
             return module.train(), None, (), inputs(made, sizes)
 
+    stored = config.get("dtype", config.get("torch_dtype"))
+    ignored: tuple[str, ...] = (f"dtype {stored}: see --dtype",) if stored else ()
+    if "quantization_config" in config:
+        ignored += ("quantization_config: weights are counted whole, see --base 4bit",)
     if inputs not in (_tokens, _labeled):
-        return Source(source)
+        return Source(source, ignored=ignored)
     most = longest(made)
-    return Source(source, min(MOST_TOKENS, most or MOST_TOKENS), most)
+    return Source(source, min(MOST_TOKENS, most or MOST_TOKENS), most, ignored=ignored)
 
 
 def from_name(name: str) -> Source:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ CONTEXT = "CUDA context and driver"
 class FitReport:
     """A prediction for a device; parts that were not computed are None or empty.
 
-    `batch` and `seq` are the largest that fit, 0 if none does. `eager_bytes` is the peak of the
+    `assumed` has the sizes and options of the step, and `ignored` what it ignores of a
+    configuration. `batch` and `seq` are the largest that fit, 0 if none does. `eager_bytes` is the peak of the
     step without a plan, without allocator rounding. `plan_error` is the reason why graphc cannot
     plan the step.
     """
@@ -34,6 +35,8 @@ class FitReport:
     planned: PlannedPeaks | None
     plan_error: str
     changes: Sequence[Change]
+    assumed: Mapping[str, Any]
+    ignored: Sequence[str] = ()
 
     @property
     def is_of_plan(self) -> bool:
@@ -57,6 +60,8 @@ class FitReport:
             "model": self.model,
             "device": self.memory.name,
             "fits": self.spare_bytes >= 0,
+            "assumed": dict(self.assumed),
+            "ignored": list(self.ignored),
             "total_bytes": self.memory.total_bytes,
             "usable_bytes": self.memory.usable_bytes,
             "needed_bytes": self.found.needed_bytes,
@@ -96,6 +101,10 @@ class FitReport:
             yield f"fits {name}: needs {needed} of {usable}, {spare} to spare"
         else:
             yield f"does not fit {name}: needs {needed}, {spare} more than it has for tensors"
+        given = (f"{name} {value}" for name, value in self.assumed.items() if value is not None)
+        yield f"a step of {', '.join(given)}"
+        for entry in self.ignored:
+            yield f"ignores the configuration's {entry}"
         yield ""
         for kind, size in self.found.by_kind_bytes.items():
             if size:

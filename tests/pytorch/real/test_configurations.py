@@ -1,10 +1,13 @@
 """Configurations that transformers writes, as `graphc fit` reads them."""
 
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
+from graphc.cli import main  # noqa: E402
 from graphc.errors import OptionError  # noqa: E402
 from graphc.torch.fit.models import Sizes, from_config  # noqa: E402
 
@@ -43,3 +46,19 @@ def test_the_longest_sequence_is_the_longest_that_runs(tmp_path, kind, positions
     module(input_ids=torch.full((1, most), 7))
     with pytest.raises((IndexError, RuntimeError)):
         module(input_ids=torch.full((1, most + 1), 7))
+
+
+def test_entries_that_a_step_does_not_follow_are_printed(tmp_path, capsys):
+    config = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, vocab_size=50, dtype="bfloat16",
+        quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True},
+    )  # fmt: skip
+    config.save_pretrained(tmp_path)
+    assert main(["fit", str(tmp_path), "--seq", "8", "--no-plans", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["assumed"]["length"] == 8
+    assert found["assumed"]["dtype"] == "float32"
+    dtype, quantization = found["ignored"]
+    assert dtype == "dtype bfloat16: see --dtype"
+    assert quantization.startswith("quantization_config: ")
