@@ -21,9 +21,9 @@ class FitReport:
     """A prediction for a device; parts that were not computed are None or empty.
 
     `assumed` has the sizes and options of the step, and `ignored` what it ignores of a
-    configuration. `batch` and `seq` are the largest that fit, 0 if none does. `eager_bytes` is the peak of the
-    step without a plan, without allocator rounding. `plan_error` is the reason why graphc cannot
-    plan the step.
+    configuration. `batch` and `seq` are the largest that fit, 0 if none does. `eager_bytes` is the
+    peak of the step without a plan, without allocator rounding. `plan_error` is the reason why
+    graphc cannot plan the step.
     """
 
     model: str
