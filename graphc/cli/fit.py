@@ -141,6 +141,6 @@ def _planned(options: argparse.Namespace) -> int:
     if options.dtype != DTYPE:
         sizes["dtype"] = options.dtype
     settings = [f"{name}={size}" for name, size in sizes.items() if size is not None]
-    given = ["--optimizer", options.optimizer, "--device", options.device]
+    given = ["--optimizer", options.optimizer or "adamw", "--device", options.device]
     settings += flag_settings(options)
     return main(["plan", model, *settings, *given, *["--json"] * options.json])

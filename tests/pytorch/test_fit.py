@@ -115,6 +115,25 @@ def test_changes_to_16_bits_are_those_that_the_device_has(device, flags):
     assert narrow == {flags}
 
 
+def test_a_fused_update_needs_no_bytes_beside_its_states():
+    """That of a GPU without it computes on all parameters at once, and needs their bytes again."""
+    asked = request(1024, batch=1, seq=1)
+    each, fused = (
+        predict(with_options(asked, optimizer=name)) for name in ("adamw", "adamw-fused")
+    )
+    assert each.state_bytes == fused.state_bytes
+    parameters = each.by_kind_bytes["parameters"]
+    saved = each.allocated_bytes - fused.allocated_bytes
+    assert saved == pytest.approx(parameters, rel=0.02)
+
+
+def test_a_fused_update_is_among_the_changes():
+    asked = request(1024, batch=1, seq=1)
+    found = predict(asked)
+    tight = replace(asked, memory=request(found.needed_bytes * 99 // 100 >> 20).memory)
+    assert "--optimizer adamw-fused" in {each.flags for each in cheapest(tight, found)}
+
+
 def test_a_plan_cannot_shrink_the_update():
     """AdamW on a GPU needs the bytes of all parameters again, which no plan avoids."""
     asked = with_options(request(9, batch=1), checkpoint="graphc")

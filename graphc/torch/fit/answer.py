@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -59,6 +60,8 @@ def request_of(
             raise OptionError(f"{flag} must be at least 1, got {size}")
     if seq is not None and source.longest is not None and seq > source.longest:
         raise OptionError(f"--seq {seq} exceeds the {source.longest} positions of the model")
+    if not options.optimizer:
+        options = replace(options, optimizer=source.optimizer)
     sizes = Sizes(batch, seq, image, DTYPES[dtype], options.attention)
     return Request(source, sizes, options, device, memory, DTYPES[autocast] if autocast else None)
 

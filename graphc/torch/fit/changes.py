@@ -23,6 +23,13 @@ TRIES = 8
 """The number of pairs of changes that are tried."""
 
 PLAN = "--checkpoint graphc"
+OTHER_OPTIMIZERS = {
+    "adam": ("adam-fused", "adam8bit"),
+    "adam-fused": ("adam8bit",),
+    "adamw": ("adamw-fused", "adam8bit"),
+    "adamw-fused": ("adam8bit",),
+}
+"""Optimizer → optimizers with the same rule that need fewer bytes."""
 RANKS = (2, 4, 8)
 ADAPTER = Lora(16)
 
@@ -114,9 +121,8 @@ def _groups(request: Request) -> Iterator[list[tuple[str, Request]]]:
     is_even = sizes.batch % 2 == 0
     yield [(flags, with_options(half, accumulate=count))] if is_even else []
     yield _narrower(request)
-    is_adam = options.optimizer in ("adam", "adamw")
-    small = with_options(request, optimizer="adam8bit")
-    yield [("--optimizer adam8bit", small)] if is_adam else []
+    names = OTHER_OPTIMIZERS.get(options.optimizer, ())
+    yield [(f"--optimizer {name}", with_options(request, optimizer=name)) for name in names]
     flags = f"--lora r={ADAPTER.rank}"
     if options.lora is None:
         yield [

@@ -85,7 +85,7 @@ def eager_peak(
     if device.kind == "cuda":
         rules = GpuRules()
         for group in made.param_groups if made is not None else ():
-            group["foreach"] = True
+            group["foreach"] = not group.get("fused")
     precision = torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None)
     with mode, known_values(), rules, recorder, recorder.watching(module), _as_torch_error(module):
         for _ in range(1 + is_accumulating):

@@ -40,7 +40,7 @@ class Source:
 
     `seq` is the default length of a sequence, None without sequences; `longest` is the most.
     Without `has_batch`, the function ignores the batch. `ignored` lists entries of a configuration
-    that the step does not follow.
+    that the step does not follow. `optimizer` is the default.
     """
 
     make: Callable[[Sizes], Call]
@@ -48,7 +48,11 @@ class Source:
     longest: int | None = None
     has_batch: bool = True
     ignored: tuple[str, ...] = ()
+    optimizer: str = "adamw"
 
+
+TRAINERS = "adamw-fused"
+"""The default optimizer of the Trainer of transformers."""
 
 MOST_TOKENS = 1024
 """The default length of a sequence, unless the model has a lower limit."""
@@ -148,9 +152,10 @@ def from_config(path: Path, task: str) -> Source:
     if "quantization_config" in config:
         ignored += ("quantization_config: weights are counted whole, see --base 4bit",)
     if inputs not in (_tokens, _labeled):
-        return Source(source, ignored=ignored)
+        return Source(source, ignored=ignored, optimizer=TRAINERS)
     most = longest(made)
-    return Source(source, min(MOST_TOKENS, most or MOST_TOKENS), most, ignored=ignored)
+    seq = min(MOST_TOKENS, most or MOST_TOKENS)
+    return Source(source, seq, most, ignored=ignored, optimizer=TRAINERS)
 
 
 def from_name(name: str) -> Source:

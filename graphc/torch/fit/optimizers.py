@@ -70,6 +70,8 @@ STATES: dict[str, Callable[[Parameter], tuple[int, ...]]] = {
     "momentum": _one,
     "adam": _adam,
     "adamw": _adam,
+    "adam-fused": _adam,
+    "adamw-fused": _adam,
     "adafactor": _adafactor,
     "adam8bit": _adam_8bit,
     "muon": lambda parameter: (_one if parameter.is_matrix else _adam)(parameter),
@@ -82,6 +84,8 @@ CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "momentum": partial(torch.optim.SGD, momentum=0.9),
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
+    "adam-fused": partial(torch.optim.Adam, fused=True),
+    "adamw-fused": partial(torch.optim.AdamW, fused=True),
 }
 """Optimizers of torch that update any parameter, and run on tensors without data."""
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
-from graphc.errors import OptionError, did_you_mean, given_twice, quoted, whole_number
+from graphc.errors import OptionError, choose, did_you_mean, given_twice, quoted, whole_number
 from graphc.keywords import Flag, Options, option
 
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit", "muon", "lion")
+OPTIMIZERS = (
+    "sgd", "momentum", "adam", "adam-fused", "adamw", "adamw-fused", "adafactor", "adam8bit",
+    "muon", "lion",
+)  # fmt: skip
 SHARDS = ("ddp", "zero1", "zero2", "zero3")
 MOST_RANK = 1 << 16
 """The maximum rank of an adapter."""
@@ -62,15 +66,26 @@ def _parse_number(text: str) -> object:
     return int(text) if text.isdecimal() else text
 
 
+def _check_optimizer(name: str, given: object) -> None:
+    if given != "":  # the default of the model
+        choose(name, cast(str, given), OPTIMIZERS)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(Options):
     """The options of a training step that change its memory, but not the module."""
 
     optimizer: str = option(
-        "adamw",
-        "The optimizer: one of {choices}.",
+        "",
+        "The optimizer: one of {choices}. By default adamw-fused for a configuration of "
+        "transformers, as in its Trainer, and adamw for others.",
         choices=OPTIMIZERS,
-        flag=Flag("optimizer: {choices} (default: {default})", metavar="O"),
+        check=_check_optimizer,
+        flag=Flag(
+            f"optimizer: {', '.join(OPTIMIZERS)} (default: adamw, for a configuration of "
+            "transformers adamw-fused)",
+            metavar="O",
+        ),
     )
     lora: Lora | None = option(
         None,
