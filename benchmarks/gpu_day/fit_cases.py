@@ -54,7 +54,7 @@ class FitCase:
         """Return the request of `graphc fit`."""
         memory = memory_of(device)
         assert memory is not None
-        chosen = FitOptions(**self.options)
+        chosen = FitOptions(**{"optimizer": "adamw", **self.options})
         return request_of(self._source(), chosen, device, memory, **self.sizes)
 
     def _source(self) -> Source:
