@@ -113,8 +113,9 @@ class DTypeName:
 def checked_attributes(attributes: Any) -> Any:
     """Check all rules; return the attributes with Python bools and floats where those are declared.
 
-    A value of NumPy's bool becomes a bool, and an integer of an attribute declared as float becomes
-    a float. The first attribute that breaks its rule raises `OptionError` or `DTypeError`.
+    A value of NumPy's bool becomes a bool, and an integer of an attribute declared as float with a
+    rule becomes a float. The first attribute that breaks its rule raises `OptionError` or
+    `DTypeError`.
     """
     changed: dict[str, object] = {}
     for name, rule, members in rules_of(attributes.__class__):
@@ -156,11 +157,11 @@ def rules_of(kind: Hashable) -> tuple[tuple[str, Rule, int | None], ...]:
 
 @functools.cache
 def _float_fields(kind: Hashable) -> tuple[str, ...]:
-    """Return the names of an attribute class's fields that are declared as float."""
+    """Return the names of an attribute class's fields that are declared as float with a rule."""
     return tuple(
         name
         for name, hint in _hints(kind).items()
-        if hint is float or (get_origin(hint) is Annotated and get_args(hint)[0] is float)
+        if get_origin(hint) is Annotated and get_args(hint)[0] is float
     )
 
 

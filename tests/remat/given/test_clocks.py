@@ -186,7 +186,7 @@ def test_copied_values_are_not_overwritten():
         ({"to_host": 1, "to_device": 1, "latency": -1}, "link.latency"),
         ({"to_host": 1, "to_device": 1, "host_bytes": 1.5}, "link.host_bytes"),
         ({"to_host": 1, "to_device": 1, "both_ways": 1}, "link.both_ways: expected true or false"),
-        ({"to_host": 1, "to_device": 1, "rate": 1}, "link: expected only the keys"),
+        ({"to_host": 1, "to_device": 1, "rate": 1}, "link: unknown key"),
     ],
 )
 def test_errors_name_the_entry_of_the_link(link, message):
