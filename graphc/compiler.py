@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from graphc.compilation import Compilation, collection_paused, run, traced
 from graphc.errors import GpuUnavailable
-from graphc.ir.device import Device, planned_device
+from graphc.ir.device import NO_PAIRS, Device, planned_device
 from graphc.keywords import Flag, option, takes
 from graphc.options import AUTO, FrontierOptions, PlanningOptions, PlanOptions
 from graphc.pipeline import before, make_plan, planner
@@ -66,8 +66,11 @@ def planned_to_run(options: CompileOptions) -> PlannedToRun:
         planned |= {"overlap_copies": False, "streams": 1}
         running |= {"cudnn": None, "tuning": None}
     device = _profile(gpu)
-    if isinstance(device, Device) and (options.cudnn is False or not options.deterministic):
-        device = replace(device, cudnn_version=0)  # no workspace for scores of all pairs
+    if isinstance(device, Device):
+        # Without cuDNN, or if sums may have any order, no scores of all pairs are stored.
+        needs_no_pairs = options.cudnn is False or not options.deterministic
+        if needs_no_pairs or not device.cudnn_version:
+            device = replace(device, cudnn_version=NO_PAIRS)
     name = "cpu" if gpu is None else f"cuda:{gpu.number}"
     return PlannedToRun(PlanOptions(**{**planned, "device": device}), name, running)
 

@@ -12,7 +12,7 @@ from graphc.codegen.cudnn_request import (
     tensor_of,
 )
 from graphc.codegen.text.operands import VECTOR_BYTES, Place, Places, in_one_piece
-from graphc.ir.device import HOPPER, Device
+from graphc.ir.device import HOPPER, NO_PAIRS, Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import is_16_bit
 from graphc.ir.types import align, bfloat16, float32
@@ -100,8 +100,8 @@ def attention_workspace_bytes(node: Node, device: Device) -> int:
         return 0
     places = {value: in_one_piece(value.type) for value in (*node.inputs, *node.outputs)}
     scratch_bytes = 0
-    is_old = 0 < device.cudnn_version < LINEAR_SINCE
-    is_linear = device.architecture // 10 == HOPPER // 10 and not is_old
+    version, is_hopper = device.cudnn_version, device.architecture // 10 == HOPPER // 10
+    is_linear = version == NO_PAIRS or (is_hopper and not 0 < version < LINEAR_SINCE)
     for call in attention_calls(node, places):
         batch, heads, rows, width = call.request.tensors["q"].shape
         maps, tiles = batch * heads, align(rows, ROWS_OF_A_TILE)

@@ -10,6 +10,9 @@ from graphc.errors import OptionError, choose, did_you_mean
 from graphc.ir.device_memory import REPORTED_MIB, sold_gigabytes
 from graphc.ir.types import DType, float32
 
+NO_PAIRS = -1
+"""A version of cuDNN: none, or one that may add in any order."""
+
 AMPERE, ADA, HOPPER = 80, 89, 90
 """Architectures of GPUs; products of 8-bit floats need the first one or a later one."""
 
@@ -45,7 +48,10 @@ class Device:
     It is 0 without TF32 tensor cores.
     """
     cudnn_version: int = 0
-    """The version of cuDNN on the machine with this GPU, such as 91900 for 9.19.0; 0 if unknown."""
+    """The version of cuDNN on the machine with this GPU, such as 91900 for 9.19.0.
+
+    It is 0 if unknown, and `NO_PAIRS` if no gradient of attention stores scores of all pairs there.
+    """
 
     @property
     def blas_workspace_bytes(self) -> int:

@@ -132,6 +132,8 @@ class _Reader:
                 f"{_shortened(','.join(names))}"
             )
         known = (*NEEDED, "offset")
+        if "" in names:
+            raise PackingError(f"{self.path!r}, line 1: a column has no name, or a comma is extra")
         if unknown := [name for name in names if name not in known]:
             fix = did_you_mean(unknown[0], known) or f"the columns are {', '.join(known)}"
             raise PackingError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
-from graphc.ir.device import DEVICES, KERNELS, Device, Kernels
+from graphc.ir.device import DEVICES, KERNELS, NO_PAIRS, Device, Kernels
 from graphc.json_fields import JsonReader
 
 TENSOR_RATES = ("narrow_flops_per_second", "tf32_flops_per_second")
@@ -48,7 +48,7 @@ def read_device(reader: JsonReader, given: object) -> Device:
         _kind(reader, found["kind"]),
         reader.whole(found["architecture"], "device.architecture"),
         _kernels(reader, found["kernels"]),
-        cudnn_version=reader.whole(found["cudnn_version"], "device.cudnn_version"),
+        cudnn_version=reader.whole(found["cudnn_version"], "device.cudnn_version", NO_PAIRS),
     )
     for name in ("flops_per_second", "bytes_per_second"):
         if not getattr(device, name):

@@ -64,14 +64,15 @@ def does_not_fit(
     plain_bytes: int,
 ) -> BudgetError:
     """Return the error if no plan fits: the fewest bytes found and their price, the lower bound and
-    the buffers live at the peak, whose bytes add up to the fewest bytes of an arena."""
+    the buffers live at the peak of the arena, whose bytes add up to it unless `maps_only`."""
     step = least.peak_step
     node = least.graph.nodes[step].label
     names, shown, values = least.graph.names, [], []
     for buffer in least.live_at(step):
         held = least.residents.get(buffer.index)
         if held is None:
-            shown.append((buffer_name(least, buffer, step), buffer.bytes))
+            if not maps_only:
+                shown.append((buffer_name(least, buffer, step), buffer.bytes))
             continue
         named = ", ".join(names[value] for value in held[:2])
         producer = held[0].node

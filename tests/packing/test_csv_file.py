@@ -22,7 +22,11 @@ def test_columns_in_any_order_and_pins(tmp_path):
 
 @pytest.mark.parametrize(
     ("column", "message"),
-    [("ofset", "'ofset'; did you mean offset"), ("note", "'note'; the columns are id, lower")],
+    [
+        ("ofset", "'ofset'; did you mean offset"),
+        ("", "a column has no name"),
+        ("note", "'note'; the columns are id, lower"),
+    ],
 )
 def test_unknown_columns_are_errors(tmp_path, column, message):
     file = tmp_path / "in.csv"

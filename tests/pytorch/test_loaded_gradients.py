@@ -175,3 +175,22 @@ def test_what_an_import_watches_is_as_before():
             g.torch.load(module, (X,))
     after = torch.autograd.Function.__dict__["apply"], torch.Tensor.__dict__["register_hook"]
     assert after == before
+
+
+def test_a_region_that_writes_into_a_value_with_a_gradient_is_refused():
+    def function(m, x):
+        h = m.weight * x
+        with torch.no_grad():
+            h.mul_(2)
+        return h * h
+
+    with pytest.raises(TorchError, match=r"writes under torch.no_grad into mul"):
+        g.torch.load(Weighted(function), (X,))
+
+
+def test_an_exported_program_is_unchanged():
+    program = torch.export.export(Weighted(target_network), (X,))
+    before = str(program.graph)
+    for _ in range(2):
+        g.torch.load(program)
+    assert str(program.graph) == before

@@ -76,7 +76,13 @@ def reduce_norm(call: OnnxCall) -> Value:
 @rule("ReduceLogSum")
 def reduce_log_sum(call: OnnxCall) -> Value:
     """Import ReduceLogSum: the logarithm of a sum."""
-    return _in_floats(call, lambda x: graphc.log(reduced(call, graphc.sum, x)))
+    return _in_floats(call, lambda x: _log_of_sum(call, x))
+
+
+def _log_of_sum(call: OnnxCall, x: Value) -> Value:
+    """Return the logarithm of a sum, in float32 for 16-bit floats, whose sums may be infinite."""
+    wide = graphc.cast(x, "float32") if x.type.dtype.itemsize == 2 else x
+    return graphc.cast(graphc.log(reduced(call, graphc.sum, wide)), x.type.dtype)
 
 
 @rule("ReduceLogSumExp")
@@ -86,9 +92,8 @@ def reduce_log_sum_exp(call: OnnxCall) -> Value:
 
 
 def _in_floats(call: OnnxCall, function: Callable[[Value], Value]) -> Value:
-    x, is_wide = call.value(0), call.value(0).type.dtype.itemsize > 2
-    is_float = x.type.dtype.kind == "float"
-    return function(x) if is_float and is_wide else through_floats(function, x)
+    x = call.value(0)
+    return function(x) if x.type.dtype.kind == "float" else through_floats(function, x)
 
 
 @rule("ArgMax", "ArgMin")

@@ -104,5 +104,9 @@ def live_during(problem: Problem, sequence: Sequence[int], step: int) -> set[int
         needed.update(problem.inputs[node])
     made = {value for node in sequence[: step + 1] for value in problem.values[node]}
     node = sequence[step]
-    overwritten = {operand for _, operand in problem.overwrites[node]} - needed
+    overwritten, taken = set[int](), set[int]()
+    for output, operand in problem.overwrites[node]:
+        if output not in taken and operand not in overwritten | needed:
+            taken.add(output)
+            overwritten.add(operand)
     return (needed & made) | {*problem.values[node], *problem.inputs[node]} - overwritten

@@ -110,6 +110,8 @@ def profile_of(gpu: Gpu) -> Device:
     words = re.split(r"[^a-z0-9]+", gpu.name.lower())
     named = [device for device in map(find_device, profiles()) if _is_called(words, device.name)]
     ratio = TENSOR_RATES.get(gpu.architecture, min(TENSOR_RATES.values()))
+    if "gtx" in words:  # the only GPUs of their architecture without tensor cores
+        ratio = 0
     narrow = gpu.flops_per_second * (ratio / 2 if "geforce" in words else ratio)
     own = Device(
         gpu.name, gpu.flops_per_second, gpu.bytes_per_second,

@@ -100,8 +100,20 @@ def answer(model: str, request: Request, *, plans: bool) -> FitReport:
         error,
         [] if fits else cheapest(request, found, planned),
         _assumed(request),
-        request.source.ignored,
+        _ignored(request),
     )
+
+
+def _ignored(request: Request) -> list[str]:
+    """Return the entries of the configuration that the step does not follow, and the options."""
+    ignored, found = request.source.ignored, []
+    dtype = ignored.get("dtype")
+    if dtype is not None and DTYPES.get(dtype) != request.sizes.dtype:
+        found.append(f"dtype {dtype}: see --dtype")
+    if "quantization_config" in ignored and request.options.base is None:
+        told = ignored["quantization_config"]
+        found.append(f"quantization_config: {told}, see --base 4bit")
+    return found
 
 
 def _assumed(request: Request) -> dict[str, object]:
@@ -130,5 +142,5 @@ def _answer_of_plan(model: str, request: Request) -> FitReport:
     changes = [] if fits else cheapest(request, eager, None)
     return FitReport(
         model, request.memory, found, None, None, eager.allocated_bytes, planned, "", changes,
-        _assumed(request), request.source.ignored,
+        _assumed(request), _ignored(request),
     )  # fmt: skip

@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,15 @@ class Source:
     """A function that returns a new call for the given sizes.
 
     `seq` is the default length of a sequence, None without sequences; `longest` is the most.
-    Without `has_batch`, the function ignores the batch. `ignored` lists entries of a configuration
-    that the step does not follow. `optimizer` is the default.
+    Without `has_batch`, the function ignores the batch. `ignored` has the entries of a
+    configuration that options replace. `optimizer` is the default.
     """
 
     make: Callable[[Sizes], Call]
     seq: int | None = None
     longest: int | None = None
     has_batch: bool = True
-    ignored: tuple[str, ...] = ()
+    ignored: Mapping[str, str] = field(default_factory=dict)
     optimizer: str = "adamw"
 
 
@@ -99,7 +99,7 @@ def from_config(path: Path, task: str) -> Source:
     file = path / "config.json" if path.is_dir() else path
     try:
         config = json.loads(file.read_text(), object_hook=_with_floats)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise OptionError(f"{quoted(str(file))} is not a configuration: {error}") from None
     if not isinstance(config, dict):
         raise OptionError(f"{quoted(str(file))} must be a JSON object, got {quoted(config)}")
@@ -148,9 +148,11 @@ def from_config(path: Path, task: str) -> Source:
             return module.train(), None, (), inputs(made, sizes)
 
     stored = config.get("dtype", config.get("torch_dtype"))
-    ignored: tuple[str, ...] = (f"dtype {stored}: see --dtype",) if stored else ()
-    if "quantization_config" in config:
-        ignored += ("quantization_config: weights are counted whole, see --base 4bit",)
+    ignored = {}
+    if stored:
+        ignored["dtype"] = str(stored)
+    if config.get("quantization_config"):
+        ignored["quantization_config"] = "weights are counted whole"
     if inputs not in (_tokens, _labeled):
         return Source(source, ignored=ignored, optimizer=TRAINERS)
     most = longest(made)

@@ -23,16 +23,44 @@ from graphc.errors import TorchError
 _LOCK = threading.RLock()
 
 
-def detach_regions(program: ExportedProgram) -> None:
-    """Detach the results of regions without gradients, in place."""
-    for part in program.graph_module.modules():
-        if not isinstance(part, torch.fx.GraphModule):
-            continue
+@contextlib.contextmanager
+def detached_regions(program: ExportedProgram) -> Iterator[None]:
+    """Detach the results of regions without gradients while the context is entered.
+
+    Raises `TorchError` for a region that writes into a value which has a gradient.
+    """
+    parts = [p for p in program.graph_module.modules() if isinstance(p, torch.fx.GraphModule)]
+    added: list[tuple[torch.fx.Node, torch.fx.Node]] = []
+    for part in parts:
         for node in list(part.graph.nodes):
             if node.op == "call_function" and _disables_gradients(node):
-                for result in list(node.users):
-                    _detach(part.graph, result)
+                _refuse_writes(part, node)
+                added += filter(None, (_detached(part.graph, user) for user in list(node.users)))
         part.recompile()
+    try:
+        yield
+    finally:  # the program may be the caller's
+        for detached, result in added:
+            detached.replace_all_uses_with(result)
+            detached.graph.erase_node(detached)
+        for part in parts:
+            part.recompile()
+
+
+def _refuse_writes(part: torch.fx.GraphModule, region: torch.fx.Node) -> None:
+    """Raise `TorchError` if an op of a region writes into a value that has a gradient outside."""
+    inner = getattr(part, str(region.args[1].target))
+    inputs = [node for node in inner.graph.nodes if node.op == "placeholder"]
+    outside = dict(zip(inputs, region.args[2:], strict=False))
+    for node in inner.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        written = node.args[0] if schema is not None and schema.is_mutable and node.args else None
+        source = outside.get(written)
+        if isinstance(source, torch.fx.Node) and source.op != "placeholder":
+            raise TorchError(
+                f"{node.target} writes under torch.no_grad into {source.name}, which has a "
+                "gradient; write into a copy of it, or outside of torch.no_grad"
+            )
 
 
 def _disables_gradients(node: torch.fx.Node) -> bool:
@@ -40,15 +68,19 @@ def _disables_gradients(node: torch.fx.Node) -> bool:
     return wraps and node.args[0] is False
 
 
-def _detach(graph: torch.fx.Graph, result: torch.fx.Node) -> None:
-    """Let the users of a result read a detach of it, if it is a floating-point tensor."""
+def _detached(
+    graph: torch.fx.Graph, result: torch.fx.Node
+) -> tuple[torch.fx.Node, torch.fx.Node] | None:
+    """Let the users of a result read a detach of it, and return both; None if it is no float."""
     value = result.meta.get("val")
     if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
-        return
+        return None
     with graph.inserting_after(result):
         detached = graph.call_function(torch.ops.aten.detach.default, (result,))
     detached.meta = dict(result.meta)
-    result.replace_all_uses_with(detached, lambda user: user is not detached)
+    is_reader = lambda user: user is not detached and user.op != "output"  # noqa: E731
+    result.replace_all_uses_with(detached, is_reader)
+    return detached, result
 
 
 @contextlib.contextmanager
@@ -60,11 +92,14 @@ def refused_in(module: torch.nn.Module) -> Iterator[None]:
     _refuse_hooks(module)
     with _LOCK:
         changed: list[str] = []
+        own = threading.get_ident()
         places = (torch.autograd.Function, "apply"), (torch.Tensor, "register_hook")
         before = [vars(kind).get(name) for kind, name in places]
         apply, hook = torch.autograd.Function.apply, torch.Tensor.register_hook
 
         def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != own:
+                return apply.__func__(cls, *args, **kwargs)
             if cls is CheckpointFunction:  # its gradient is that of the function without it
                 function, _, *operands = args
                 return function(*operands)
@@ -74,7 +109,8 @@ def refused_in(module: torch.nn.Module) -> Iterator[None]:
             return apply.__func__(cls, *args, **kwargs)
 
         def hooked(tensor: torch.Tensor, function: Callable[..., Any]) -> Any:
-            changed.append(f"registers a hook of a gradient in {_where(module)}")
+            if threading.get_ident() == own:
+                changed.append(f"registers a hook of a gradient in {_where(module)}")
             return hook(tensor, function)
 
         try:

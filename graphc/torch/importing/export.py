@@ -19,7 +19,7 @@ from torch.export import ExportedProgram, _trace
 
 from graphc.errors import OptionError, TorchError, quoted
 from graphc.torch.importing.calls import RULES, operator_of
-from graphc.torch.importing.custom_gradients import detach_regions, refused_in
+from graphc.torch.importing.custom_gradients import detached_regions, refused_in
 from graphc.torch.versions import is_before
 
 ROUNDS = 8
@@ -40,9 +40,9 @@ def exported(
         is_checked = trains and isinstance(module, torch.nn.Module)
         with refused_in(module) if is_checked else contextlib.nullcontext():
             program = _program(module, args, kwargs)
-        detach_regions(program)
-        with _told("torch.export failed to functionalize the module"):
+        with detached_regions(program), _told("torch.export failed to functionalize the module"):
             program = program.run_decompositions({})
+        with _told("torch.export failed to functionalize the module"):
             for _ in range(ROUNDS):
                 lacking = _compositions(program)
                 if not lacking:

@@ -158,6 +158,20 @@ def test_the_lines_of_an_error_add_up():
     assert caught.value.least_bytes == 77
 
 
+def test_an_output_takes_the_bytes_of_one_input_alone():
+    """It may overwrite either of two inputs of 100 bytes; the other one stays."""
+    nodes = [
+        {"id": 0, "cost": 1, "bytes": 100},
+        {"id": 1, "cost": 1, "bytes": 100},
+        {"id": 2, "cost": 1, "bytes": 100, "inputs": [0, 1], "overwrites": [[0, 0], [0, 1]]},
+    ]
+    with pytest.raises(BudgetError) as caught:
+        solve(parse_problem({"nodes": nodes}), 150)
+    _, *lines = str(caught.value).splitlines()
+    assert [line.split()[0] for line in lines] == ["100", "100"]
+    assert caught.value.least_bytes == 200
+
+
 def test_a_budget_of_no_bytes_is_a_budget():
     """What has no bytes fits into it; for all else it is too little, not a mistake."""
     for size in (0, 1):

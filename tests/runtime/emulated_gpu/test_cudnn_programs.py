@@ -17,7 +17,7 @@ from graphc import Program
 from graphc.codegen import cudnn_attention
 from graphc.codegen.cudnn_request import packed
 from graphc.errors import DependencyError
-from graphc.ir.device import find_device
+from graphc.ir.device import NO_PAIRS, find_device
 from graphc.models import gpt2
 from graphc.runtime import bind as binding
 from graphc.runtime.gpu import cudnn as engines
@@ -292,6 +292,11 @@ def test_earlier_versions_get_room_for_the_scores_of_all_pairs(cudnn, monkeypatc
 def test_other_architectures_keep_the_scores_of_all_pairs(cudnn, monkeypatch, profile, version):
     monkeypatch.setattr(engines, "LIMIT", "ANOTHER_NAME")
     assert attention_by(cudnn, attention_plan(version, profile=profile)) == ["forward", "backward"]
+
+
+def test_no_scores_are_reserved_without_cudnn_or_an_order_of_sums():
+    found = attention_plan(NO_PAIRS, profile="a100")
+    assert plan_bytes(found) < plan_bytes(attention_plan(0, profile="a100"))
 
 
 def test_scores_of_all_pairs_are_reserved_up_to_a_limit(cudnn, monkeypatch):
