@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Value])
 
 
 def in_float32(compute: F) -> F:
-    """Return a function of x that computes in float32, and casts the result, if x has 16 bits."""
+    """Return a function that computes in float32, and casts the result, if x is a 16-bit float."""
 
     @functools.wraps(compute)
     def computed(x: Value, *args: Any, **kwargs: Any) -> Value:

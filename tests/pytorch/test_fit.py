@@ -116,7 +116,7 @@ def test_changes_to_16_bits_are_those_that_the_device_has(device, flags):
 
 
 def test_a_fused_update_needs_no_bytes_beside_its_states():
-    """That of a GPU without it computes on all parameters at once, and needs their bytes again."""
+    """The update that is not fused computes on all parameters at once, in as many bytes again."""
     asked = request(1024, batch=1, seq=1)
     each, fused = (
         predict(with_options(asked, optimizer=name)) for name in ("adamw", "adamw-fused")

@@ -186,7 +186,7 @@ def doubled(module, args, output=None):
     ],
 )
 def test_hooks_that_are_registered_later_are_called(part, register):
-    """As torch calls them, and no longer once they are removed."""
+    """Outputs equal those of the module with the hook, and without it after its removal."""
     module = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
     step = graphc.torch.plan(module, (X,))
     plain = step(X)
