@@ -41,6 +41,10 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Any]] = {
         lambda: MODELS["gpt2"](**GPT2, drop=0.0),
         graphc.optim.Adam(1e-4),
     ),
+    "gpt2-dropout": (
+        lambda: MODELS["gpt2"](**GPT2, drop=0.1),
+        graphc.optim.Adam(1e-4),
+    ),
     "resnet50": (
         lambda: (
             MODELS["preact_resnet"](**RESNET)
@@ -52,11 +56,20 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Any]] = {
 }
 """The measured networks, in bf16; peers.py has the same networks in torch."""
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "own kernels": {"cudnn": False},
-    "any order": {"deterministic": False},
+LESS = {"budget": "2.72MiB" if EMULATED else "4GiB"}
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "gpt2": {
+        "default": {},
+        "8-bit operands": {"precision": "fp8"},
+        "moments in host memory": {"host_states": "moments"},
+        "4 GiB by recomputation": LESS,
+        "4 GiB by recomputation and copies": {**LESS, "host_budget": "64GiB"},
+        "own kernels": {"cudnn": False},
+    },
+    "gpt2-dropout": {"default": {}},
+    "resnet50": {"default": {}},
 }
+"""The options of each network's programs; bf16 unless they say otherwise."""
 
 TIMED_STEPS = 2 if EMULATED else 30
 STEPS = 5
@@ -91,7 +104,7 @@ def selftest() -> int:
 def steps(name: str) -> None:
     """Time a network's step and launches, in each variant; a variant that fails hides no other."""
     found: dict[str, Any] = {}
-    for label, options in VARIANTS.items():
+    for label, options in VARIANTS[name].items():
         try:
             found[label] = stepped(name, options)
         except Exception as error:
@@ -107,8 +120,8 @@ def stepped(name: str, options: dict[str, Any]) -> dict[str, Any]:
     network, optimizer = NETWORKS[name]
     began = time.monotonic()
     program = graphc.compile(
-        network(), optimizer=optimizer, device="cuda", precision="bf16",
-        tuning=OUT / "algorithms.json", **options,
+        network(), optimizer=optimizer, device="cuda", tuning=OUT / "algorithms.json",
+        **{"precision": "bf16", **options},
     )  # fmt: skip
     feeds = {source.name: array for source, array in random_feeds(program.graph, 0).items()}
     bound = time.monotonic() - began
@@ -124,6 +137,7 @@ def stepped(name: str, options: dict[str, Any]) -> dict[str, Any]:
         "calls": dict(program.report.calls),
         "declined": list(program.report.declined),
         "arena_bytes": program.arena_bytes,
+        "host_bytes": program.plan.host_bytes,
         "milliseconds": 1e3 * step_seconds(program, TIMED_STEPS),
         "modelled_milliseconds": 1e3 * model.seconds,
         "milliseconds_by_op": {
@@ -149,9 +163,12 @@ def peer(name: str, how: str) -> None:
     """Time torch on the same network: ``eager`` or ``compile``."""
     import peers
 
-    sizes = {"gpt2": {**GPT2, "drop": 0.0}, "resnet50": RESNET}[name]
-    network = {"gpt2": peers.gpt2, "resnet50": peers.resnet}[name]
-    milliseconds = peers.milliseconds(network, sizes, {"gpt2": "adam"}.get(name, "sgd"), how)
+    drop = {"gpt2": 0.0, "gpt2-dropout": 0.1}
+    network: Callable[..., Any] = peers.resnet
+    sizes, optimizer = RESNET, "sgd"
+    if name in drop:
+        network, sizes, optimizer = peers.gpt2, {**GPT2, "drop": drop[name]}, "adam"
+    milliseconds = peers.milliseconds(network, sizes, optimizer, how)
     (OUT / f"peer-{name}-{how}.json").write_text(json.dumps({"milliseconds": milliseconds}))
     print(f"torch {how}, {name}: {milliseconds:.2f} ms")
 

@@ -8,14 +8,17 @@ Run: python benchmarks/gpu_day/prewarm.py FOLDER [ARCHITECTURE]
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks" / "gpu_day")]
 
-from day import NETWORKS  # noqa: E402 - the paths come first
+from day import NETWORKS, VARIANTS  # noqa: E402 - the paths come first
 from models.test_zoo import SMALL  # noqa: E402
 from on_gpu.test_models import STRATEGIES  # noqa: E402
+from on_gpu.test_narrow import CASES, attending  # noqa: E402
+from on_gpu.test_narrow import NETWORKS as NARROW  # noqa: E402
 from on_gpu.test_ops import in_float32  # noqa: E402
 from ops.samples import SAMPLES  # noqa: E402
 from ops.test_every_op import build  # noqa: E402
@@ -68,6 +71,13 @@ def main() -> None:
                 network(), optimizer=graphc.optim.SGD(0.05), device="h100", **planned
             )
             warmer.plan(plan, together="poison" not in options)
+    narrow = [partial(attending, case, "float32") for case in CASES]
+    for network in (*narrow, *NARROW.values()):
+        for precision in ("bf16", "fp16", "fp32"):
+            plan = graphc.plan(
+                network(), optimizer=graphc.optim.SGD(0.05), device="h200", precision=precision
+            )
+            warmer.plan(plan)
     for network in selftest.NETWORKS.values():
         for options in ({}, {"precision": "bf16"}, *selftest.STRATEGIES):
             planned = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
@@ -75,9 +85,11 @@ def main() -> None:
                 network("float32"), optimizer=graphc.optim.SGD(0.05), device="h100", **planned
             )
             warmer.plan(plan, together="poison" not in options)
-    for network, optimizer in NETWORKS.values():
-        plan = graphc.plan(network(), device="h100", optimizer=optimizer, precision="bf16")
-        warmer.plan(plan)
+    for name, (network, optimizer) in NETWORKS.items():
+        for options in VARIANTS[name].values():
+            planned = {"precision": "bf16", **options}
+            planned.pop("cudnn", None)
+            warmer.plan(graphc.plan(network(), device="h200", optimizer=optimizer, **planned))
     print(f"{len(warmer.compiled)} kernels")
 
 

@@ -18,7 +18,8 @@ if [ "${1:-}" = --emulated ]; then
   [ -x .venv/bin/python ] && : "${PY:=$PWD/.venv/bin/python}"
 fi
 : "${OUT:=$PWD/build/gpu-day}" "${PY:=python3}" "${LIMIT:=510}" "${INJECT:=}" "${CARRIED:=$PWD/.gpu-day}" "${SLOWER:=1}"
-: "${WORKERS:=12}" "${PARTS:=facts selftest fit tests memory steps peers planned link sanitizers}"
+: "${WORKERS:=12}" "${PEERS:=gpt2 gpt2-dropout resnet50}"
+: "${PARTS:=facts tests memory selftest steps peers planned fit link sanitizers}"
 HERE=$PWD/benchmarks/gpu_day; WORK=$(mktemp -d); began=$SECONDS
 RESULTS=$OUT; OUT=$OUT/logs # removed once results.tgz has them
 rm -rf "$OUT"; mkdir -p "$OUT" "$WORK/cache"
@@ -54,12 +55,13 @@ if [ -z "$EMULATED" ]; then
 fi
 
 has facts && part 30 facts 40 $PY "$HERE/day.py" facts
-# Peaks of torch's steps, each process with every fifth case, beside the tests.
+# Peaks of torch's steps, each process with every fifth case, and what torch.compile keeps for the
+# timed steps, beside the tests.
 workers() { for n in 0 1 2 3 4; do $PY "$HERE/torch_parts.py" fit $n 5 & done; wait; }
-export -f workers; export PY HERE
+compiled() { OUT=$WORK; for net in $PEERS; do $PY "$HERE/day.py" peer $net compile & done; wait; }
+export -f workers compiled; export PY HERE PEERS
 [ -z "$EMULATED" ] && has fit && part 40 fit "${FIT:-150}" bash -c workers &
-
-has selftest && part 12 selftest 75 $PY "$HERE/day.py" selftest
+[ -z "$EMULATED" ] && has peers && part 5 compile 120 bash -c compiled &
 
 # No -x, and warnings are no errors: one failure hides no other.
 CHECKS="-q -p no:cacheprovider -W default"
@@ -70,18 +72,21 @@ torch=; [ -z "$EMULATED" ] && torch=tests/pytorch/test_gpu.py
 has tests && part 25 tests "${TESTS:-130}" $PY -m pytest tests/on_gpu $torch $hanging $CHECKS -n "$WORKERS" \
   --dist worksteal --deselect tests/on_gpu/test_memory.py --junitxml "$OUT/tests.xml" ${K:+-k "$K or hangs"}
 wait
-# The driver's bytes are of the whole GPU, so these tests run alone.
+# The driver's bytes are of the whole GPU, so these checks run alone.
 has memory && part 8 memory 45 $PY -m pytest tests/on_gpu/test_memory.py $CHECKS --junitxml "$OUT/memory.xml"
+has selftest && part 12 selftest 75 $PY "$HERE/day.py" selftest
 
-has steps && for net in ${NETWORKS:-gpt2 resnet50}; do part 3 "steps-$net" 70 $PY "$HERE/day.py" steps $net; done
+has steps && for net in ${NETWORKS:-gpt2 gpt2-dropout resnet50}; do
+  part 8 "steps-$net" 100 $PY "$HERE/day.py" steps $net
+done
 [ -n "$EMULATED" ] && exit 0
+has peers && for how in eager compile; do for net in $PEERS; do
+  part 1 "peer-$net-$how" 70 $PY "$HERE/day.py" peer $net $how
+done; done
 has link && part 20 link 30 $PY "$HERE/torch_parts.py" link
 has planned && for net in ${PLANNED:-gpt2 llama resnet50}; do
   part 12 "planned-$net" 100 $PY "$HERE/torch_parts.py" planned "$net autocast"
 done
-has peers && for how in eager compile; do for net in gpt2 resnet50; do
-  part 1 "peer-$net-$how" 110 $PY "$HERE/day.py" peer $net $how
-done; done
 # Errors of CUDA calls are not reported: libraries probe for functions that a driver may lack.
 SANITIZE="--report-api-errors no --target-processes all --error-exitcode 9"
 has sanitizers && part 5 racecheck 40 compute-sanitizer --tool racecheck $SANITIZE \

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from models.test_zoo import SMALL
 from plans.with_copies import randomly_copied
-from runtime.emulated_gpu.twins import SEED, bits, trained
+from runtime.emulated_gpu.twins import SEED
 from runtime.towers import CLASSES, feeds, plan_of
 
 import graphc as g
@@ -73,15 +73,6 @@ def test_values_on_the_host_change_no_bit(name, options):
             for step in range(4)
         ]
         runs.append(([loss.tobytes() for loss in losses], states(program)))
-    assert runs[0] == runs[1]
-
-
-@pytest.mark.parametrize("name", ["resnet", "gpt2"])
-def test_recorded_engines_give_the_same_bits(name, driver, tmp_path):
-    record = tmp_path / "engines.json"
-    options = {"precision": "bf16", "cudnn": record}
-    runs = [bits(trained(SMALL[name](), "cuda", **options)) for _ in range(2)]
-    assert record.exists()
     assert runs[0] == runs[1]
 
 

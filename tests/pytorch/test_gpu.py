@@ -165,6 +165,39 @@ def test_random_ops_are_recomputed_with_the_numbers_of_their_first_run(device):
     assert device == "cuda" or found.same_bits
 
 
+def tower(device):
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(6)]
+    return nn.Sequential(*layers).to(device), torch.randn(512, 256, device=device)
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+def test_tensors_copied_to_the_host_change_no_bit(device):
+    module, x = tower(device)
+    plain = graphc.torch.plan(module, (x,), max_extra_time=0.0).report
+    budget = (plain.least_bytes + plain.plain_bytes) // 2
+    step = graphc.torch.plan(module, (x,), budget, host_budget="1GiB")
+    assert step.report.peak_bytes <= budget
+    assert step.verify().same_bits, str(step.verify())
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+def test_sizes_planned_ahead_have_the_bits_of_the_module(device):
+    module, x = tower(device)
+    sizes = {"input": {0: (64, 128, 512)}}
+    step = graphc.torch.plan(module, (x,), sizes=sizes, pad={"input": None})
+    plans = len(step.plans)
+    for rows in (128, 64, 512):
+        found = []
+        for each in (module, step):
+            module.zero_grad()
+            each(x[:rows]).square().sum().backward()
+            found.append([p.grad.clone() for p in module.parameters()])
+        for ours, theirs in zip(*found, strict=True):
+            assert torch.equal(ours, theirs)
+    assert len(step.plans) == plans
+
+
 def test_seeds_of_attention_are_those_of_its_forward_pass():
     """Kernels for GPUs crash on seeds that are not where their forward pass has left them."""
     seen = []
