@@ -46,7 +46,7 @@ pack() {
 }
 trap pack EXIT
 
-cp -r "$CARRIED/cache/." "$WORK/cache/" 2>/dev/null
+tar xzf "$CARRIED/cache.tgz" -C "$WORK/cache" 2>/dev/null
 cp "$CARRIED/commit" "$OUT/commit" 2>/dev/null || git rev-parse --short HEAD >"$OUT/commit" 2>/dev/null
 wheel() { $PY -m pip install -q --no-index --no-deps --no-compile --target "$WORK/site" "$CARRIED"/wheels/"$1"*.whl; }
 if [ -z "$EMULATED" ]; then

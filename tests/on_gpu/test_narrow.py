@@ -29,13 +29,12 @@ def attending(case, dtype):
     options = dict(options)
     if "mask" in options:
         options["mask"] = g.constant(options["mask"])
-    shapes = {
-        "q": (2, heads, rows, 64), "k": (2, key_heads, columns, 64), "v": (2, key_heads, columns, 64)
-    }  # fmt: skip
+    q, kv = (2, heads, rows, 64), (2, key_heads, columns, 64)
     operands = [
-        g.parameter(n, shape, dtype, g.Initial("normal", 1.0)) for n, shape in shapes.items()
+        g.parameter(name, shape, dtype, g.Initial("normal", 1.0))
+        for name, shape in zip("qkv", (q, kv, kv), strict=True)
     ]
-    weights = np.random.default_rng(3).standard_normal((2, heads, rows, 64)).astype(dtype)
+    weights = np.random.default_rng(3).standard_normal(q).astype(dtype)
     return g.mean(g.attention(*operands, **options) * g.constant(weights))
 
 
