@@ -49,7 +49,8 @@ def planned_on_gpu(content: dict[str, Any]) -> str:
                 measured = f"{step['peak_bytes'] / 2**20:,.0f}"
                 cells += [measured, f"{step['milliseconds']:.1f}", f"{times:.2f}"]
             else:
-                cells += ["failed", "-", "-"]
+                refused = step["problem"].startswith("BudgetError")
+                cells += ["no plan fits" if refused else "failed", "-", "-"]
             rows.append((f"{name}, {label}", *cells))
     return table(*rows)
 
@@ -73,15 +74,16 @@ def gpu_link(content: dict[str, Any]) -> str:
 def gpu_steps(content: dict[str, Any]) -> str:
     """Milliseconds of steps on a GPU, measured and modelled, and of peers in the same run."""
     rows = [(f"{content['gpu']}, bf16", "ms a step", "modeled", "times torch.compile",
-             "times torch eager")]  # fmt: skip
+             "times torch eager", "arena MiB")]  # fmt: skip
     for network, variants in content["steps"].items():
         peers = [content["peers"].get(f"{network}-{how}") for how in ("compile", "eager")]
         for variant, figures in variants.items():
             if "problem" in figures:
-                rows.append((f"{network}, {variant}", figures["problem"], "-", "-", "-"))
+                rows.append((f"{network}, {variant}", figures["problem"], "-", "-", "-", "-"))
                 continue
             measured = figures["milliseconds"]
             ratios = [f"{measured / p['milliseconds']:.2f}" if p else "-" for p in peers]
             modelled = f"{figures['modelled_milliseconds']:.1f}"
-            rows.append((f"{network}, {variant}", f"{measured:.1f}", modelled, *ratios))
+            arena = f"{figures['arena_bytes'] / 2**20:,.0f}"
+            rows.append((f"{network}, {variant}", f"{measured:.1f}", modelled, *ratios, arena))
     return table(*rows)

@@ -47,7 +47,8 @@ def test_every_part_runs(tmp_path):
     content = day(tmp_path, parts="facts selftest tests memory steps")
     assert report.problems(content) == []
     assert list(content["parts"]) == [
-        "facts", "selftest", "tests", "memory", "steps-gpt2", "steps-resnet50",
+        "facts", "tests", "memory", "selftest", "steps-gpt2", "steps-gpt2-dropout",
+        "steps-resnet50",
     ]  # fmt: skip
     assert content["tests"]["passed"] > 3
     assert content["selftest"]["passed"] > 60
@@ -126,7 +127,7 @@ def test_a_report_counts_by_part_and_names_what_failed(tmp_path):
     assert content["peers"] == {"gpt2-eager": {"milliseconds": 4.0}}
     assert content["gpu"] == "no GPU"
     assert documents.gpu_steps(content).splitlines()[-1] == (
-        "| gpt2, default | CudnnError: no | - | - | - |"
+        "| gpt2, default | CudnnError: no | - | - | - | - |"
     )
     assert report.problems(content) == [
         "part tests: exit status 1", "part peer-gpt2-eager: exit status -",

@@ -73,7 +73,7 @@ def result(name):
 
 
 def test_gpu_figures_are_those_of_the_result_files():
-    timed = result("gpu_day_h200_steps.json")
+    timed = result("gpu_day_h200.json")
     passed = sum(part["passed"] for part in timed["by_part"].values())
     assert not any(part["failures"] for part in timed["by_part"].values())
     assert figures(r"(\d+) GPU tests", README) == str(passed)
@@ -86,13 +86,22 @@ def test_gpu_figures_are_those_of_the_result_files():
     assert figures(r"([\d.]+) of `torch.compile`'s \(commit (\w+)\)", README) == (
         compiled, timed["commit"][:7]
     )  # fmt: skip
+    less = timed["steps"]["gpt2"]["4 GiB by recomputation"]
+    assert less["arena_bytes"] <= 4 * 2**30
+    whole = timed["steps"]["gpt2"]["default"]["arena_bytes"] / 2**30
+    slower = less["milliseconds"] / timed["peers"]["gpt2-compile"]["milliseconds"]
+    assert figures(r"4 GiB instead of ([\d.]+), it takes ([\d.]+) of the latter", README) == (
+        f"{whole:.1f}", f"{slower:.2f}"
+    )  # fmt: skip
 
 
 def test_times_over_checkpointing_are_those_of_the_result_file():
-    planned = result("gpu_day_h200_torch.json")["planned"]
     llama, gpt2 = (
         format(steps["bytes of checkpointing"][TIME] / steps["checkpointing"][TIME], ".2f")
-        for steps in (planned["llama-autocast"], planned["gpt2-autocast"])
+        for steps in (
+            result("gpu_day_h200_torch.json")["planned"]["llama-autocast"],
+            result("gpu_day_h200.json")["planned"]["gpt2-autocast"],
+        )
     )
     assert figures(r"checkpointing, .*? ([\d.]+) .*? Llama .*? ([\d.]+) for GPT-2", README) == (
         llama, gpt2
