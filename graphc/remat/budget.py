@@ -52,6 +52,9 @@ from graphc.remat.trials import Trials, does_not_fit
 LEAST_RATE = 0.1
 """The fraction of a link's rate that planning assumes at least beside copies of states."""
 
+CHEAPER = 0.8
+"""Largest part of the price of the smallest plan at which an error names a larger plan, too."""
+
 POINTS = 16
 """Number of points of a frontier."""
 
@@ -75,6 +78,7 @@ class BudgetPlanner:
         self.evaluations = Evaluations(allocation, costs, strategy, reorders)
         self._plain = plain or self.graph
         self._searches: dict[tuple[bool, bool], Search] = {}
+        self._tight: dict[bool, Point] = {}
         self._least: dict[bool, Point] = {}
         self._policies = Sequences(allocation, [*POLICIES])
 
@@ -155,10 +159,7 @@ class BudgetPlanner:
             point = self.evaluations.point_within(graph, budget, maps_only)
             if point is not None:
                 return point if maps_only else self.evaluations.ordered(point)
-        best = self._searched(budget, maps_only)
-        for other in self._policy_points(best, budget, maps_only):
-            if other.bytes(maps_only) <= budget:
-                best = faster(best, other)
+        best = self._fastest(budget, maps_only)
         if best is not None:
             return best
         least = self.least(maps_only)
@@ -168,8 +169,26 @@ class BudgetPlanner:
             bound = least_bytes(self._search(maps_only).training.bounding_steps)
             # The least plan may have larger fused groups than the bound assumes.
             plain = min(point.bytes(maps_only) for point in self._without_copies(maps_only))
-            raise does_not_fit(budget, found, size, min(bound, size), maps_only, plain)
+            further = self._fastest(min(size * 11 // 10, (size + plain) // 2), maps_only)
+            if not maps_only and (known := self.evaluations.fastest(budget)) is not None:
+                return known  # the last search has found it
+            if further is not None and further.extra_time >= CHEAPER * least.extra_time:
+                further = None
+            raise does_not_fit(budget, found, size, min(bound, size), maps_only, plain, further)
         return least
+
+    def _fastest(self, budget: int, maps_only: bool) -> Point | None:
+        """Return the fastest plan found within the budget, of the search, the tightest schedules,
+        plans of earlier searches, and the policies."""
+        best = self._searched(budget, maps_only)
+        if best is None and self._tightest(maps_only).bytes(maps_only) <= budget:
+            best = self._tightest(maps_only)
+        if not maps_only:
+            best = faster(best, self.evaluations.fastest(budget))
+        for other in self._policy_points(best, budget, maps_only):
+            if other.bytes(maps_only) <= budget:
+                best = faster(best, other)
+        return best
 
     def _searched(self, budget: int, maps_only: bool) -> Point | None:
         """Return a packed plan within the budget, or None. Node orders are tried by the cost of
@@ -216,18 +235,27 @@ class BudgetPlanner:
         lower it."""
         return ORDER_SAVES if self._by_layers else 1.0
 
-    def least(self, maps_only: bool) -> Point:
-        """Return the point of the fewest bytes found, at any cost."""
-        if maps_only not in self._least:
+    def _tightest(self, maps_only: bool) -> Point:
+        """Return the point of the smallest arena found among schedules of the lowest peaks."""
+        if maps_only not in self._tight:
             orders = self._orders(maps_only)
-            points = [min(orders, key=lambda order: order.solver.least.peak_bytes).least()]
+            lowest = min(orders, key=lambda order: order.solver.least.peak_bytes)
+            self._tight[maps_only] = lowest.least()
+        return self._tight[maps_only]
+
+    def least(self, maps_only: bool) -> Point:
+        """Return the point of the fewest bytes found, and of the least extra time found for it."""
+        if maps_only not in self._least:
+            points = [self._tightest(maps_only)]
             points += self._without_copies(maps_only, points[0].bytes(maps_only))
             fewest = min(point.bytes(maps_only) for point in points)
             for name in self._policies.distinct():
                 _, peak = self._estimate(name, maps_only, by_flops=False)
                 if peak < self._order_saves * fewest:
                     points.append(self._policy(name, maps_only))
-            self._least[maps_only] = min(points, key=lambda point: point.bytes(maps_only))
+            least = min(points, key=lambda point: point.bytes(maps_only))
+            cheaper = self._fastest(least.bytes(maps_only), maps_only)
+            self._least[maps_only] = faster(least, cheaper) or least
         return self._least[maps_only]
 
     def least_with(self, max_extra_flops: float) -> Point:
@@ -281,7 +309,10 @@ class BudgetPlanner:
             self.evaluations.trials = Trials(asked, budget)
             bound = self.extra_time_bound(budget, False, host_budget) if host_budget else 0.0
             points.append(self._on_both(budget, host_budget, bound))
-        return undominated(points)
+        known = [self.evaluations.fastest(point.arena_bytes) for point in points]
+        # A plan within the bytes of each point can be asked for, so none has fewer than the least.
+        found = [p for p in points + known if p is not None and p.arena_bytes >= least.arena_bytes]
+        return undominated(found)
 
     @cached_property
     def bound_bytes(self) -> int:

@@ -56,6 +56,12 @@ class Evaluations:
         self.trials.record(self._points[graph])
         return self._points[graph]
 
+    def fastest(self, budget: int) -> Point | None:
+        """Return the evaluated point of least extra time whose arena is within the budget, or
+        None."""
+        fitting = [point for point in self._points.values() if point.arena_bytes <= budget]
+        return min(fitting, key=lambda p: (p.extra_time, p.arena_bytes), default=None)
+
     def point_within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
         """Return a point within the budget, of the graph as given or in a better order, or None.
 

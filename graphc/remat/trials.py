@@ -62,9 +62,11 @@ def does_not_fit(
     bound_bytes: int,
     maps_only: bool,
     plain_bytes: int,
+    further: Point | None,
 ) -> BudgetError:
-    """Return the error if no plan fits: the fewest bytes found and their price, the lower bound and
-    the buffers live at the peak of the arena, whose bytes add up to it unless `maps_only`."""
+    """Return the error if no plan fits: the fewest bytes found and their price, a larger plan at a
+    lower price, the lower bound and the buffers live at the peak of the arena, whose bytes add up
+    to it unless `maps_only`."""
     step = least.peak_step
     node = least.graph.nodes[step].label
     names, shown, values = least.graph.names, [], []
@@ -86,11 +88,15 @@ def does_not_fit(
     packed = (
         "" if least.allocate == "packed" else "use allocate='packed', which needs fewer bytes, "
     )
+    larger = ""
+    if further is not None:
+        size = format_bytes(further.bytes(maps_only))
+        larger = f"another {size} with {further.extra_time:+.1%} time, "
     return BudgetError(
         f"no plan found whose {measured} into {exact_bytes(budget)}; the smallest plan found "
         f"needs {exact_bytes(least_bytes)}, with {least.recomputation.extra_time_fraction:+.1%} "
-        f"time, one without recomputation {format_bytes(plain_bytes)}, and the lower bound is "
-        f"{exact_bytes(bound_bytes)}. "
+        f"time, {larger}one without recomputation {format_bytes(plain_bytes)}, and the lower bound "
+        f"is {exact_bytes(bound_bytes)}. "
         f"Raise the budget, {packed}or reduce the batch (accumulate=k preserves the batch of a "
         f"step). Largest buffers at the peak of this plan, {node}:\n{size_lines(shown, NAMED)}",
         least_bytes,

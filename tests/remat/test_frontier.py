@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from models.test_zoo import SMALL
 from remat.networks import MODELS, least_bytes, parameters, plan
 
 import graphc as g
@@ -66,6 +67,23 @@ def test_the_knee_where_an_order_saves_as_much():
     ends = g.frontier(MODELS["resnet"](), optimizer=g.optim.SGD())
     assert ends[-1].arena_bytes == found.arena_bytes
     assert ends[0].arena_bytes == least_bytes("resnet")
+
+
+def test_a_budget_of_the_first_point_costs_no_more_than_that_point():
+    """No schedule of corrected capacities fits into these bytes; one of the lowest peaks does."""
+    options = {"optimizer": g.optim.Adam()}
+    first = g.frontier(SMALL["gpt2 composed"](), **options)[0]
+    found = g.plan(SMALL["gpt2 composed"](), budget=first.arena_bytes, **options)
+    assert found.recomputation.extra_time_fraction <= first.extra_time_fraction
+
+
+def test_the_price_of_the_smallest_plan_is_the_least_known_for_its_bytes():
+    options = {"optimizer": g.optim.Adam()}
+    with pytest.raises(g.errors.BudgetError, match=r"\+\d+\.\d% time, another") as refused:
+        g.plan(SMALL["vgg16"](), budget=1, **options)
+    least = g.plan(SMALL["vgg16"](), budget=refused.value.least_bytes, **options)
+    price = least.recomputation.extra_time_fraction
+    assert f"with {price:+.1%} time, another" in str(refused.value)
 
 
 @pytest.mark.parametrize(
