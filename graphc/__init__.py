@@ -11,6 +11,7 @@ from graphc.compiler import FrontierPoint, compile, frontier, plan
 from graphc.errors import BudgetError, GraphcError, ProgramBusy, TornError
 from graphc.errors import no_attribute as _no_attribute
 from graphc.families import family, plan_family
+from graphc.gradient_check import GradientCheck, GradientRow, check_gradient
 from graphc.ir.builder import constant, input, keep, mirror, parameter, scope, segment
 from graphc.ir.graph import Graph, Initial, Node, Value
 from graphc.ir.methods import public_functions as _public_functions
@@ -172,6 +173,8 @@ __all__ = [
     "Family",
     "FamilyPlan",
     "FrontierPoint",
+    "GradientCheck",
+    "GradientRow",
     "Graph",
     "GraphcError",
     "Initial",
@@ -221,6 +224,7 @@ __all__ = [
     "causal_softmax",
     "ceil",
     "celu",
+    "check_gradient",
     "clip",
     "col2im",
     "compile",

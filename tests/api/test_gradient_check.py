@@ -1,0 +1,95 @@
+"""`graphc.check_gradient`, on gradients that are right and on wrong ones."""
+
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.errors import GradientError, OptionError
+from graphc.ir.builder import apply
+from graphc.ops.unary import Unary
+
+
+class Cubed(Unary):
+    """x³."""
+
+    name, expression, backward, bend = "test_cubed", "x * x * x", "dy * (3 * x * x)", "6 * x"
+
+
+class Halved(Unary):
+    """x³ with half of its gradient."""
+
+    name, expression, backward = "test_halved", "x * x * x", "dy * (1.5 * x * x)"
+
+
+class Straight(Unary):
+    """x³ with the right gradient, whose own gradient lacks the slope."""
+
+    name, expression, backward = "test_straight", "x * x * x", "dy * (3 * x * x)"
+
+
+X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
+
+
+def test_right_gradients_pass():
+    found = g.check_gradient(Cubed, [X], orders=2)
+    assert [(row.order, row.input, row.elements) for row in found.rows] == [(1, 0, 6), (2, 0, 6)]
+    assert all(row.error < 1e-8 for row in found.rows)
+    assert str(found).count("\n") == 1
+
+
+def test_the_numbers_are_those_of_the_derivative():
+    """Of 3x² at 2, weighted by the number that the loss has for that element."""
+    row = g.check_gradient(lambda x: g.sum(x * x * x), [np.array([2.0])]).rows[0]
+    assert row.index == (0,)
+    assert row.found / np.random.default_rng(0).uniform(0.5, 1.5) == pytest.approx(12, rel=1e-12)
+
+
+def test_a_wrong_gradient_is_refused_with_place_and_numbers():
+    with pytest.raises(GradientError, match=r"order 1, input 0: 6 elements.* at \[0, 2\]") as error:
+        g.check_gradient(Halved, [X])
+    assert "by differences" in str(error.value)
+
+
+def test_a_wrong_second_gradient_is_refused():
+    g.check_gradient(Straight, [X])
+    with pytest.raises(GradientError, match="order 2, input 0"):
+        g.check_gradient(Straight, [X], orders=2)
+
+
+def test_functions_of_several_inputs_and_outputs():
+    def function(a, b, rows):
+        picked = g.gather(a, rows)
+        return picked @ b, g.exp(b), rows
+
+    found = g.check_gradient(function, [X, X.T, np.array([1, 0, 1])], orders=2)
+    assert [(row.order, row.input) for row in found.rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_the_second_gradient_of_a_linear_function_is_zero():
+    found = g.check_gradient(lambda x: x * 2.0, [X], orders=2)
+    assert (found.rows[1].found, found.rows[1].expected) == (0, 0)
+
+
+def test_large_inputs_are_sampled():
+    found = g.check_gradient(g.tanh, [np.linspace(-1, 1, 5000)])
+    assert found.rows[0].elements == 200
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "options", "error", "words"),
+    [
+        (g.tanh, [X], {"orders": 3}, OptionError, "orders must be 1 or 2, got 3"),
+        (lambda x: x > 0, [X], {}, GradientError, "no float output"),
+        (lambda x: g.full((2,), 1.0), [X], {}, GradientError, "depends on none of its float inputs"),
+        (lambda x: "y", [X], {}, g.GraphcError, "outputs of the function"),
+        (g.relu, [np.zeros(2)], {}, GradientError, "If the function has a kink"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(function, inputs, options, error, words):
+    with pytest.raises(error, match=words):
+        g.check_gradient(function, inputs, **options)
+
+
+def test_the_op_of_the_guide_is_applied_by_its_class():
+    x = g.input("x", (3,), "float64")
+    assert apply(Cubed, x).output.shape == (3,)
