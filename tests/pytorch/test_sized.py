@@ -1,5 +1,7 @@
 """New sizes are planned from one symbolic trace, as if they had been traced with fixed sizes."""
 
+import warnings
+
 import pytest
 
 import graphc
@@ -34,6 +36,17 @@ class Attention(nn.Module):
 
 def ones(length, batch=3):
     return torch.randn(batch, length, 16, requires_grad=True)
+
+
+def test_the_first_other_size_is_told_once():
+    step = graphc.torch.plan(nn.Linear(4, 4), (torch.randn(8, 4),))
+    step(torch.randn(8, 4))
+    with pytest.warns(UserWarning, match=r"every new size .* took \d+\.\d s.* sizes= or dynamic="):
+        step(torch.randn(6, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows in (5, 8, 6):
+            step(torch.randn(rows, 4))
 
 
 def traces():

@@ -1,4 +1,4 @@
-"""Warnings about second plans for shapes that are planned, with the guard that failed.
+"""Warnings about further plans: for new sizes, and for planned ones with the guard that failed.
 
 A plan is specialized for the Python values that the module reads. If one of them changes, torch
 traces the module again, and the plan that trains is another one than the reported plan.
@@ -33,6 +33,8 @@ class Replans:
         self.codes: list[CodeType] = []
         """The code of each function of the step that torch traces, in the order of creation."""
         self.planned: set[tuple[object, ...]] = set()
+        self._sizes: set[tuple[torch.Size, ...]] = set()
+        self._is_told = False
 
     @property
     def _reasons(self) -> list[str]:
@@ -43,6 +45,14 @@ class Replans:
     def failures(self) -> int:
         """The number of failed guards that torch has recorded for this step."""
         return len(self._reasons)
+
+    def is_first_other_size(self, given: Given) -> bool:
+        """Note the sizes of a planned call, and return whether they are the first that differ from
+        those of the first plan."""
+        tensors = (each for each in tree_leaves(given) if isinstance(each, torch.Tensor))
+        self._sizes.add(tuple(each.shape for each in tensors))
+        told, self._is_told = self._is_told, self._is_told or len(self._sizes) > 1
+        return self._is_told and not told
 
     def failed_guard(self, step: Any, given: Given, since: int) -> str:
         """Note a plan, and return the guard that failed.
@@ -71,6 +81,16 @@ def warn_of_replan(guard: str, has_sizes: bool) -> None:
         f"step.plans[-1], and step.report {reported}. A plan is specialized for the Python "
         "values that the module reads: set them before planning, and store changing values in a "
         "tensor, such as a buffer, or outside the module",
+        stacklevel=level_of_caller(),
+    )
+
+
+def warn_of_sizes(seconds: float) -> None:
+    """Warn that a call with other sizes than before was planned, and took these seconds."""
+    warnings.warn(
+        "this step plans every new size of its arguments at the first call that has it, and this "
+        f"call took {seconds:.1f} s. To plan all sizes before the first step, give sizes= or dynamic= "
+        "to graphc.torch.plan. Later sizes are planned without this warning",
         stacklevel=level_of_caller(),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -33,7 +34,7 @@ from graphc.torch.budget.measure import memory_ranges
 from graphc.torch.budget.offload.host_memory import HostMemory
 from graphc.torch.budget.planned import Goal, Planned
 from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_tensors
-from graphc.torch.budget.replans import Replans, warn_of_replan
+from graphc.torch.budget.replans import Replans, warn_of_replan, warn_of_sizes
 from graphc.torch.budget.report import Report
 from graphc.torch.budget.returned import Returned
 from graphc.torch.budget.runner import Boxed, runner
@@ -80,6 +81,8 @@ class _Call(threading.local):
     """The number of guards that had failed before the call."""
     guard = ""
     """The guard that failed if the call plans planned shapes again."""
+    is_other_size = False
+    """Whether the call is the first with other sizes than those of the first plan."""
     failed_in = ""
     """The path of the submodule in which the last trace has failed."""
     plans_only = False
@@ -176,7 +179,8 @@ class PlannedStep(Transparent):
             refuse_without_data(self._device)
         (args, kwargs), compiled = self._fitted((args, kwargs))
         call, told = self._call, None
-        call.given, call.fault, call.guard = (args, kwargs), None, ""
+        call.given, call.fault, call.guard, call.is_other_size = (args, kwargs), None, "", False
+        began = time.perf_counter()
         call.failures = self._replans.failures
         if not self.plans and torch.is_grad_enabled():
             self.settled += settle(self.module, args, kwargs)
@@ -198,6 +202,8 @@ class PlannedStep(Transparent):
                 del told  # breaks the cycle through this frame, which refers to the arguments
         if call.guard:
             warn_of_replan(call.guard, self._sizes is not None)
+        elif call.is_other_size:
+            warn_of_sizes(time.perf_counter() - began)
         return found
 
     def _told(self, error: Exception) -> Exception:
@@ -367,6 +373,7 @@ def _partition(
     step.plans.append(plan)
     step._host.reserve(plan.host_bytes)
     step._call.guard = step._replans.failed_guard(step, given, step._call.failures)
+    step._call.is_other_size = step._sizes is None and step._replans.is_first_other_size(given)
     return plan.forward, plan.backward
 
 
