@@ -7,9 +7,12 @@ sums it over the axes along which an input was broadcast.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
+
+import numpy as np
 
 from graphc.errors import DTypeError, GraphError, OptionError
 from graphc.ir.attributes import Between
@@ -361,13 +364,21 @@ def neg(x: Value) -> Value:
 
 
 def scale(x: Value, value: float) -> Value:
-    """Return x times the number `value`, which is stored as an attribute of the op."""
+    """Return x times the number `value`, an attribute of the op; a constant if not finite."""
+    if _is_not_finite(value):
+        return mul(x, _lift(value, x))
     return apply(Scale, x, attributes=scalar("scale", x, value)).output
 
 
 def shift(x: Value, value: float) -> Value:
-    """Return x plus the number `value`, which is stored as an attribute of the op."""
+    """Return x plus the number `value`, an attribute of the op; a constant if not finite."""
+    if _is_not_finite(value):
+        return add(x, _lift(value, x))
     return apply(Shift, x, attributes=scalar("shift", x, value)).output
+
+
+def _is_not_finite(number: object) -> bool:
+    return isinstance(number, float | np.floating) and not math.isfinite(number)
 
 
 def scalar(where: str, x: Value, number: object) -> Scalar:

@@ -80,7 +80,13 @@ def test_large_inputs_are_sampled():
     [
         (g.tanh, [X], {"orders": 3}, OptionError, "orders must be 1 or 2, got 3"),
         (lambda x: x > 0, [X], {}, GradientError, "no float output"),
-        (lambda x: g.full((2,), 1.0), [X], {}, GradientError, "depends on none of its float inputs"),
+        (
+            lambda x: g.full((2,), 1.0),
+            [X],
+            {},
+            GradientError,
+            "depends on none of its float inputs",
+        ),
         (lambda x: "y", [X], {}, g.GraphcError, "outputs of the function"),
         (g.relu, [np.zeros(2)], {}, GradientError, "If the function has a kink"),
     ],

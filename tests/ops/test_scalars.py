@@ -232,6 +232,18 @@ def test_nan_and_infinity_are_found_and_go_through():
     np.testing.assert_array_equal(found["sign"], [np.nan, 1, -1, 1])
 
 
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, np.float32(np.inf)])
+@pytest.mark.parametrize(
+    "function", [operator.add, operator.sub, operator.mul, lambda x, n: n - x, lambda x, n: n * x]
+)
+def test_numbers_beside_operators_need_not_be_finite(function, number):
+    given = np.array([-2.0, 0.0, 1.5], np.float32)
+    program = g.compile(outputs=(function(g.input("x", (3,)), number),))
+    with np.errstate(invalid="ignore"):
+        expected = function(given, np.float32(number))
+    np.testing.assert_array_equal(*program.step({"x": given}).values(), expected)
+
+
 @pytest.mark.parametrize("function", [g.bitwise_and, g.left_shift, g.right_shift])
 def test_floats_have_no_bits(function):
     x = g.input("x", (2,))

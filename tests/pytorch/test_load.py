@@ -294,3 +294,10 @@ def test_disjoint_parts_of_one_tensor_are_two_parameters():
     module = Shared(lambda w: w[:, :3], lambda w: w[:, 3:])
     network = g.torch.load(module, (torch.ones(3),))
     assert {entry.name for entry in network.report if entry.is_trained} == {"first", "second"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_norms_with_narrow_statistics_are_refused_with_what_to_do(dtype):
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(dtype)
+    with pytest.raises(TorchError, match=r"load module.float\(\), and give precision="):
+        g.torch.load(module, (torch.randn(2, 3, 8, 8, dtype=dtype),))

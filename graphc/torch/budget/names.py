@@ -32,8 +32,13 @@ NOISE = (
 """Prefixes of Dynamo's names for modules in a step."""
 
 
+OF_DICTIONARY = re.compile(r"\.__dict__\['_modules'\]\['([^']*)'\]")
+"""A submodule of a class with its own ``__getattr__``, in Dynamo's names."""
+
+
 def clean(path: str) -> str:
     """Convert Dynamo's name of a module into its path in ``named_modules``."""
+    path = OF_DICTIONARY.sub(r".\1", path)
     for noise in NOISE:
         path = path.removeprefix(noise)
     path = path.replace("_modules['", "").replace("']", "").replace("[", ".").replace("]", "")
@@ -61,6 +66,7 @@ def named(step: nn.Module, given: tuple[Any, ...]) -> Iterator[tuple[Kind, str, 
 
 def expression_of_user(text: str) -> str:
     """Convert Dynamo's expression for variables of a step into the module's: ``rotary.cos``."""
+    text = OF_DICTIONARY.sub(r".\1", text)
     text = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", text)
     text = re.sub(r"\b([LG])\['(?:__import_)?([^']*)'\]", _variable, text)
     return re.sub(r"\bself\.(module\.)?", "", text)

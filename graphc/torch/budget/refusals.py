@@ -257,14 +257,20 @@ def _untraceable(error: BaseException, submodule: str) -> TorchError:
             "compute with torch.where instead, or move that line out of the module"
         )
     else:
-        text = (
-            f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; move that "
-            "line out of the module"
-        )
+        cure = "move that line out of the module"
+        if OF_LIBRARY in place:
+            cure = (
+                "turn off the option of the library that runs that line (of peft, for DoRA, "
+                "use_dora=False), or plan the modules beside it alone"
+            )
+        text = f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; {cure}"
     told = TorchError(text)
     told.add_note(f"torch says: {str(error).strip()}")
     return told
 
+
+OF_LIBRARY = ", a line of the library "
+"""The part of a place in code that a user cannot change, by `origin_of`."""
 
 OF_DATA = ("Data-dependent", "data-dependent", "Dynamic control flow")
 """Parts of torch's messages about control flow that depends on data."""

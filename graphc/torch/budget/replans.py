@@ -89,8 +89,8 @@ def warn_of_sizes(seconds: float) -> None:
     """Warn that a call with other sizes than before was planned, and took these seconds."""
     warnings.warn(
         "this step plans every new size of its arguments at the first call that has it, and this "
-        f"call took {seconds:.1f} s. To plan all sizes before the first step, give sizes= or dynamic= "
-        "to graphc.torch.plan. Later sizes are planned without this warning",
+        f"call took {seconds:.1f} s. To plan all sizes before the first step, give sizes= or "
+        "dynamic= to graphc.torch.plan. Later sizes are planned without this warning",
         stacklevel=level_of_caller(),
     )
 

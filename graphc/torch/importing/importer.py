@@ -226,6 +226,11 @@ class Importer:
             return self._inlined(*inner)
         leaves = pytree.tree_leaves((args, kwargs))
         if any(isinstance(leaf, Moved) for leaf in leaves):
+            if operator_of(node.target) == "_to_copy":
+                raise UnsupportedError(
+                    "the norm's running statistics have 16 bits; load module.float(), and give "
+                    "precision='bf16' or 'fp16' to graphc.compile, which keeps statistics wide"
+                )
             raise UnsupportedError("running statistics are read after the norm that updates them")
         nothing = without_elements(node, args, kwargs)
         if nothing is not None:
