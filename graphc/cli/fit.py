@@ -22,7 +22,7 @@ from graphc.torch.versions import require_torch
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
-TASK, DTYPE = "causal-lm", "float32"
+DTYPE = "float32"
 
 
 def add(commands: Commands) -> None:
@@ -37,8 +37,8 @@ def add(commands: Commands) -> None:
         "file.onnx",
     )  # fmt: skip
     parser.add_argument(
-        "--task", default=TASK, metavar="TASK",
-        help=f"task of a config.json, such as image-classification (default: {TASK})",
+        "--task", metavar="TASK",
+        help="task of a config.json, such as image-classification (default: that of its class)",
     )  # fmt: skip
     for name, text in (
         ("batch", "examples per step (default: 1)"),
@@ -129,7 +129,7 @@ def _planned(options: argparse.Namespace) -> int:
     model = options.model
     if options.output is not None:
         raise OptionError(f"--output shows steps of torch; for {model}, run graphc view {model}")
-    defaults = {**asdict(FitOptions()), "autocast": None, "task": TASK, "no_plans": False}
+    defaults = {**asdict(FitOptions()), "autocast": None, "task": None, "no_plans": False}
     for name, default in defaults.items():
         if name != "optimizer" and getattr(options, name) != default:
             raise OptionError(
@@ -143,4 +143,10 @@ def _planned(options: argparse.Namespace) -> int:
     settings = [f"{name}={size}" for name, size in sizes.items() if size is not None]
     given = ["--optimizer", options.optimizer or "adamw", "--device", options.device]
     settings += flag_settings(options)
-    return main(["plan", model, *settings, *given, *["--json"] * options.json])
+    code = main(["plan", model, *settings, *given, *["--json"] * options.json])
+    if model in MODELS and not options.json:
+        say(
+            f"\n{model} is graphc's own network; for a model of torch, give its config.json, a "
+            "name such as torchvision:resnet50, or file.py:function"
+        )
+    return code

@@ -213,6 +213,14 @@ def test_the_command_prints_a_verdict_first(capsys, file):
     assert out.startswith("does not fit t4: needs ")
 
 
+@pytest.mark.parametrize("short", ["bf16", "fp16", "fp32"])
+def test_dtypes_have_short_names(capsys, file, short):
+    code, out, _ = run(capsys, f"{file}:build", "--dtype", short, "--no-plans")
+    assert code == 0
+    dtype = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[short]
+    assert f"dtype {dtype}, " in out.splitlines()[1]
+
+
 @pytest.mark.slow
 def test_json_has_the_kinds_and_three_peaks(capsys, file):
     _, out, _ = run(capsys, f"{file}:build", "--device", "16GB", "--json")

@@ -20,9 +20,11 @@ from graphc.torch.fit.report import FitReport
 from graphc.torch.fit.step import Request, predict, with_options
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
+"""Other names of dtypes."""
 
 
-def source_of(model: str, task: str) -> Source:
+def source_of(model: str, task: str | None) -> Source:
     """Return the source of a configuration or a name; raises `OptionError` for unknown ones."""
     path = Path(model)
     if path.is_dir() or path.suffix == ".json":
@@ -43,6 +45,7 @@ def request_of(
     autocast: str | None = None,
 ) -> Request:
     """Return a request; raises `OptionError` for impossible sizes and dtypes."""
+    dtype, autocast = SHORT.get(dtype, dtype), SHORT.get(autocast or "", autocast)
     for name in (dtype, autocast):
         if name is not None and name not in DTYPES:
             raise OptionError(f"unknown dtype {quoted(name)}; {or_all(name, DTYPES)}")

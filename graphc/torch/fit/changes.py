@@ -50,8 +50,8 @@ def cheapest(
 
     One of them may be graphc's plan, if it is given.
     If no single change fits, pairs of different kinds are tried, those with the largest savings
-    first. Changes that train the same parameters come before those that train adapters, and these
-    before several ranks.
+    first. Changes that train the same parameters come before those that train adapters. Several
+    ranks are returned only if nothing fits on one.
     """
     groups = list(_groups(request))
     tried = [
@@ -67,7 +67,8 @@ def cheapest(
     fitting = [each for _, each in tried if each.prediction.needed_bytes <= capacity]
     if not fitting:
         fitting = list(islice(_pairs(request, found, tried), MOST))
-    return sorted(fitting, key=lambda each: _rank(each.flags, each.extra_time))[:MOST]
+    on_one = [each for each in fitting if "--ranks" not in each.flags]
+    return sorted(on_one or fitting, key=lambda each: _rank(each.flags, each.extra_time))[:MOST]
 
 
 def _predicted(changed: Request, request: Request, found: Prediction) -> Prediction | None:

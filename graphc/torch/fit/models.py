@@ -91,10 +91,11 @@ def from_function(function: Callable[..., Any], name: str) -> Source:
     return Source(source, seq, has_batch="batch" in known)
 
 
-def from_config(path: Path, task: str) -> Source:
+def from_config(path: Path, task: str | None = None) -> Source:
     """Return the source of a ``config.json`` of transformers or diffusers, or of its directory.
 
-    Raises `OptionError` for unknown configurations and tasks.
+    Without a task, it is that of the class in ``architectures``, else the first of `TASKS` for
+    which transformers has a class. Raises `OptionError` for unknown configurations and tasks.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -114,14 +115,15 @@ def from_config(path: Path, task: str) -> Source:
             f"{quoted(str(file))} has the model_type {quoted(kind)}, which transformers does not "
             f"know{did_you_mean(kind, kinds, before='; ')}"
         )
-    if task not in TASKS:
+    if task is not None and task not in TASKS:
         raise OptionError(f"unknown task {quoted(task)}; {or_all(task, TASKS)}")
-    auto, inputs = TASKS[task]
     try:
         made = transformers.AutoConfig.for_model(**config)
     except Exception as error:  # each configuration checks its own entries
         text = (str(error).strip().splitlines() or [""])[0]
         raise OptionError(f"{file.name}: {type(error).__name__}: {text}") from error
+    task = _task_of(made, task, file.name)
+    auto, inputs = TASKS[task]
     if getattr(made, "is_encoder_decoder", False):
         # Configurations of newer versions keep it elsewhere. Its value changes no bytes.
         made.decoder_start_token_id = getattr(made, "decoder_start_token_id", None) or 0
@@ -158,6 +160,31 @@ def from_config(path: Path, task: str) -> Source:
     most = longest(made)
     seq = min(MOST_TOKENS, most or MOST_TOKENS)
     return Source(source, seq, most, ignored=ignored, optimizer=TRAINERS)
+
+
+def _task_of(config: Any, asked: str | None, name: str) -> str:
+    """Return the task of a configuration of transformers: the one asked for, or its own.
+
+    Raises `OptionError` if transformers has no class for it.
+    """
+    known = [
+        task for task, (auto, _) in TASKS.items()
+        if type(config) in getattr(_library("transformers"), auto)._model_mapping
+    ]  # fmt: skip
+    if asked is None:
+        written = getattr(config, "architectures", None) or ()
+        endings = (
+            (each, ending) for each in written for ending in ENDINGS if each.endswith(ending)
+        )
+        own = [ENDINGS[ending] for _, ending in endings]
+        asked = next((task for task in own if task in known), known[0] if known else None)
+    if asked not in known:
+        told = f"--task {asked}" if asked else "any task"
+        choice = f"choose --task {' or '.join(known)}" if known else "give file.py:function"
+        raise OptionError(
+            f"{name}: transformers has no class for {config.model_type} and {told}; {choice}"
+        )
+    return asked
 
 
 def from_name(name: str) -> Source:
@@ -327,6 +354,16 @@ TASKS: dict[str, tuple[str, Callable[[Any, Sizes], dict[str, Any]]]] = {
     "speech-seq2seq": ("AutoModelForSpeechSeq2Seq", _speech),
 }
 """The class of transformers for each task, and a function that returns its arguments."""
+
+
+ENDINGS = {
+    "ForCausalLM": "causal-lm", "LMHeadModel": "causal-lm", "ForMaskedLM": "masked-lm",
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForImageClassification": "image-classification", "ForSpeechSeq2Seq": "speech-seq2seq",
+    "ForConditionalGeneration": "seq2seq-lm",
+}  # fmt: skip
+"""Ends of the names of classes, and their task."""
 
 
 def _refuse_attention(sizes: Sizes, name: str) -> None:

@@ -62,3 +62,26 @@ def test_entries_that_a_step_does_not_follow_are_printed(tmp_path, capsys):
     dtype, quantization = found["ignored"]
     assert dtype == "dtype bfloat16: see --dtype"
     assert quantization.startswith("quantization_config: ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "architectures", "made"),
+    [
+        ("vit", ["ViTForImageClassification"], "ViTForImageClassification"),
+        ("vit", None, "ViTForImageClassification"),
+        ("bert", ["BertForSequenceClassification"], "BertForSequenceClassification"),
+        ("bert", ["BertModel"], "BertLMHeadModel"),
+        ("t5", ["T5ForConditionalGeneration"], "T5ForConditionalGeneration"),
+    ],
+)
+def test_the_task_is_that_of_the_class_in_the_configuration(tmp_path, kind, architectures, made):
+    config = transformers.AutoConfig.for_model(kind, architectures=architectures, num_layers=1)
+    config.save_pretrained(tmp_path)
+    module, *_ = from_config(tmp_path).make(Sizes(seq=8))
+    assert type(module).__name__ == made
+
+
+def test_a_task_without_a_class_is_refused_with_those_that_have_one(tmp_path):
+    transformers.ViTConfig().save_pretrained(tmp_path)
+    with pytest.raises(OptionError, match=r"for vit and --task causal-lm; choose --task image-cl"):
+        from_config(tmp_path, "causal-lm")
