@@ -213,6 +213,17 @@ def test_the_command_prints_a_verdict_first(capsys, file):
     assert out.startswith("does not fit t4: needs ")
 
 
+def test_the_largest_batch_that_is_tried_is_named(capsys, tmp_path):
+    (tmp_path / "tiny.py").write_text(
+        "import torch\n"
+        "def build(batch=1):\n"
+        "    x = torch.empty(batch, 1)\n"
+        "    return torch.nn.Linear(1, 1), (x, x), {}, torch.nn.functional.mse_loss\n"
+    )
+    _, out, _ = run(capsys, f"{tmp_path / 'tiny.py'}:build", "--no-plans")
+    assert "largest batch that fits: 1,048,576 or more; larger ones are not tried" in out
+
+
 @pytest.mark.parametrize("short", ["bf16", "fp16", "fp32"])
 def test_dtypes_have_short_names(capsys, file, short):
     code, out, _ = run(capsys, f"{file}:build", "--dtype", short, "--no-plans")

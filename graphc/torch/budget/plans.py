@@ -61,8 +61,8 @@ def plan(
 
     The step has the class, the attributes and the ``state_dict`` of the module.
     Parameters, ``.grad`` and the optimizer remain those of torch. Gradients, buffers and random
-    numbers are bitwise equal to those of the module without a plan. A call with a new shape makes
-    a new plan.
+    numbers are bitwise equal to those of the module compiled with ``backend="aot_eager"``, where
+    its kernels are deterministic. A call with a new shape makes a new plan.
 
     If tensors are on the meta device or of a `FakeTensorMode`, or with `device`, the name of a
     device profile such as ``h100``, nothing runs: costs are estimated for the profile, by default

@@ -9,6 +9,7 @@ from typing import Any
 from graphc.ir.device_memory import DeviceMemory
 from graphc.ir.types import format_bytes
 from graphc.torch.fit.changes import Change
+from graphc.torch.fit.largest import MOST
 from graphc.torch.fit.page import fit_page
 from graphc.torch.fit.plans import PlannedPeaks
 from graphc.torch.fit.step import Prediction
@@ -149,4 +150,6 @@ def _count(number: int | None) -> str:
         return (
             "unknown, since the ops of a step depend on it, or the function has no such parameter"
         )
+    if number >= MOST:
+        return f"{number:,} or more; larger ones are not tried"
     return f"{number:,}" if number else "none"
