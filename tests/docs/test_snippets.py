@@ -224,7 +224,9 @@ def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, capsys):
             # With the same number of steps as before; tests/cli/test_train.py goes on with a run.
             is_over = {"--resume", "--steps"} <= set(arguments)
             is_error = is_over or below.startswith("graphc: ")
-            needs = any(each.startswith("needs ") for each in out.splitlines())
+            # A plan for this machine's memory is a success, whatever memory that is.
+            verdicts = [each for each in out.splitlines() if each.startswith("needs ")]
+            needs = any("more than this machine has" not in each for each in verdicts)
             is_over_memory = below.startswith("graphc: no packing") or needs
             expected = 3 if is_over_memory else 2 * is_error
             assert code == expected, (line, err)

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -90,9 +91,18 @@ class Runs:
         return self.ask("start" if rng.random() < 0.2 else "train", path)
 
     def end(self, pid, number):
-        """Send a signal; returns how the process ended."""
+        """Send a signal; returns how the process ended.
+
+        It is sent again after five seconds: Python drops an interrupt that falls into a `__del__`,
+        such as llvmlite's.
+        """
         os.kill(pid, number)
-        return self.ask("wait", pid)
+        again = threading.Timer(5.0, os.kill, (pid, number))
+        again.start()
+        try:
+            return self.ask("wait", pid)
+        finally:
+            again.cancel()
 
     def close(self):
         self._origin.communicate()

@@ -34,7 +34,8 @@ def settle(
     """Change the settings of a module for a training step with these arguments.
 
     Trainers set ``use_cache`` to false: a cache only serves generation. Heads for classification
-    set ``problem_type`` in their first step, by the number of labels and their type.
+    set ``problem_type`` in their first step, by the number of labels and their type. Encoders of
+    audio ask for the gradient of their input, which nothing reads and Dynamo cannot trace.
     """
     found = []
     for path, each in module.named_modules():
@@ -43,6 +44,10 @@ def settle(
         if getattr(config, "use_cache", None) is True:
             config.use_cache = False
             found.append(Settled(f"{name}.use_cache", False))
+        is_of_transformers = type(each).__module__.startswith("transformers.")
+        if is_of_transformers and getattr(each, "_requires_grad", None) is True:
+            each._requires_grad = False  # type: ignore[assignment]
+            found.append(Settled(f"{path}._requires_grad".lstrip("."), False))
         if type(each).__name__.endswith(HEADS) and getattr(config, "problem_type", "") is None:
             labels = _labels(module, args, kwargs)
             if labels is not None and hasattr(config, "num_labels"):

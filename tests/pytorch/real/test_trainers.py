@@ -125,6 +125,33 @@ def test_settings_of_a_head_are_settled():
     assert len(step.plans) == 1
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call:UserWarning")
+@pytest.mark.parametrize("name", ["Wav2Vec2", "WavLM"])
+def test_encoders_of_audio_that_train_ask_for_no_gradient_of_their_input(name):
+    """Gradients of parameters are those of torch; nothing reads the gradient of the input."""
+    sizes = {
+        "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 12,
+        "intermediate_size": 64, "conv_dim": (16, 16), "conv_kernel": (10, 3),
+        "conv_stride": (5, 2), "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 16,
+        "num_conv_pos_embedding_groups": 4, "layerdrop": 0.0, "apply_spec_augment": False,
+        "hidden_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0,
+        "feat_proj_dropout": 0.0, "final_dropout": 0.0,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}ForCTC")(
+        getattr(transformers, f"{name}Config")(**sizes)
+    ).train()
+    kwargs = {"input_values": torch.randn(2, 400), "labels": torch.randint(1, 12, (2, 5))}
+    model(**kwargs).loss.backward()
+    wanted = {each: p.grad.clone() for each, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    step = graphc.torch.plan(model, (), kwargs=kwargs, return_outputs=False)
+    assert "feature_extractor._requires_grad: set to False" in str(step.report)
+    step(**kwargs).backward()
+    for each, p in model.named_parameters():
+        torch.testing.assert_close(p.grad, wanted.get(each))
+
+
 def arguments(folder, **options):
     return TrainingArguments(
         folder,
