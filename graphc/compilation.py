@@ -48,10 +48,13 @@ class Step:
 
 
 def plain(
-    name: str, change: Pass, when: Callable[[PlanningOptions], bool] = lambda options: True
+    name: str,
+    change: Pass,
+    when: Callable[[PlanningOptions], bool] = lambda options: True,
+    drops_updates: bool = False,
 ) -> Step:
     """Return a step whose function needs only the graph, not the state of the compilation."""
-    return Step(name, lambda graph, compilation: change(graph), when)
+    return Step(name, lambda graph, compilation: change(graph), when, drops_updates)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from graphc.cli.advice import as_budget, place
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, parse_settings
 from graphc.cli.models import add_model, build, find_model
 from graphc.cli.plans import DEFAULT, identity, plan_options
-from graphc.cli.terminal import say
+from graphc.cli.terminal import INFEASIBLE, say
 from graphc.compiler import device_of
 from graphc.errors import OptionError
 from graphc.ir.graph import Value
@@ -43,8 +43,8 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=run, dump=None)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Find and print the largest batch for each kind of plan."""
+def run(options: argparse.Namespace) -> int:
+    """Find and print the largest batch for each kind of plan; return the exit code."""
     make, chosen = _batched(options), plan_options(options)
     name, limit = _capacity(options)
     chosen["budget"] = None
@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> None:
             sys.stdout.flush()  # the next row may take much longer
     if options.json:
         say(json.dumps(_described(options, name, limit, kinds, found)))
+    return 0 if any(found) else INFEASIBLE
 
 
 def _row(flags: str, batch: str, arena: str, extra: str) -> str:

@@ -146,6 +146,13 @@ def test_the_command_prints_what_python_finds(capsys, monkeypatch):
     assert rows[0]["batch"] < rows[1]["batch"] <= rows[2]["batch"]
 
 
+@pytest.mark.parametrize("json", [(), ("--json",)])
+def test_the_exit_code_tells_if_no_batch_fits(capsys, json):
+    sizes = ("batch", "mlp", "layers=2", "hidden=8", "inputs=4")
+    assert run(capsys, *sizes, "--budget", "1KiB", *json)[0] == 3
+    assert run(capsys, *sizes, "--budget", "1MiB", *json)[0] == 0
+
+
 def test_a_function_in_a_file_that_takes_a_batch(capsys, tmp_path):
     (tmp_path / "net.py").write_text(
         "import graphc as g\n"

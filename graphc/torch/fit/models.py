@@ -267,6 +267,8 @@ def _denoiser(config: Mapping[str, Any]) -> Source:
             made, batch = module.config, sizes.batch
             latent = made.in_channels == 4  # an autoencoder has divided the image by 8
             side = made.sample_size if sizes.image is None else sizes.image // (8 if latent else 1)
+            if side is None:
+                raise OptionError(f"the {name} has no sample_size; give the side as --image")
             x = torch.empty(batch, made.in_channels, side, side, **kind)
             given: dict[str, Any] = {"timestep": torch.empty(batch, dtype=torch.long)}
             if name == "UNet2DConditionModel":

@@ -85,3 +85,17 @@ def test_a_task_without_a_class_is_refused_with_those_that_have_one(tmp_path):
     transformers.ViTConfig().save_pretrained(tmp_path)
     with pytest.raises(OptionError, match=r"for vit and --task causal-lm; choose --task image-cl"):
         from_config(tmp_path, "causal-lm")
+
+
+def test_a_denoiser_without_a_size_asks_for_it(tmp_path):
+    pytest.importorskip("diffusers", reason="diffusers is not installed")
+    (tmp_path / "config.json").write_text(
+        '{"_class_name": "UNet2DModel", "sample_size": null, "block_out_channels": [32, 32],'
+        ' "down_block_types": ["DownBlock2D", "DownBlock2D"],'
+        ' "up_block_types": ["UpBlock2D", "UpBlock2D"]}'
+    )
+    source = from_config(tmp_path)
+    with pytest.raises(OptionError, match="no sample_size; give the side as --image"):
+        source.make(Sizes())
+    _, _, (x, _), _ = source.make(Sizes(image=16))
+    assert x.shape[2:] == (16, 16)
