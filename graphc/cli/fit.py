@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.arguments import add_options, check_writable
@@ -85,6 +85,8 @@ def run(options: argparse.Namespace) -> int:
     memory = memory_of(device)
     if memory is None:
         raise OptionError(f"the memory of {device.name} is unknown; choose another --device")
+    if options.device[:1].isdecimal():  # a memory, of which the smallest GPU is meant
+        memory = replace(memory, name=f"{options.device} ({device.name})")
     with warnings.catch_warnings(action="ignore"):  # those of model libraries
         if ":" in options.model and ".py" in options.model:
             source = from_function(find_model(options.model, ()), options.model)

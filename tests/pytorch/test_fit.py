@@ -211,6 +211,8 @@ def test_the_command_prints_a_verdict_first(capsys, file):
     code, out, _ = run(capsys, f"{file}:build", "--batch=200000", "--device=t4", "--no-plans")
     assert code == 3
     assert out.startswith("does not fit t4: needs ")
+    _, out, _ = run(capsys, f"{file}:build", "--device", "24GB", "--no-plans")
+    assert out.startswith("fits 24GB (a10): needs ")
 
 
 def test_the_largest_batch_that_is_tried_is_named(capsys, tmp_path):
