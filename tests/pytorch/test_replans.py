@@ -97,11 +97,11 @@ def test_the_autocast_around_a_call_is_named():
         step(X)
 
 
-def test_new_shapes_and_evaluation_do_not_warn():
+def test_new_shapes_and_evaluation_warn_of_no_second_plan():
     module = Reads()
     step = graphc.torch.plan(module, (X,))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", "this step has been planned again")
         step(X)
         with torch.no_grad():
             step(X)

@@ -126,7 +126,7 @@ class Partition(Goal):
         *_: object,
     ) -> Planned:
         """Return the partitioner's graphs, with their audit."""
-        forward, backward = self._graphs(joint, rest)
+        forward, backward = self.graphs(joint, rest)
         torch_steps, planner = prepared(joint, held.bytes, measure(joint))
         plan = replace(to_replay(torch_steps, forward.graph, backward.graph), is_foreign=True)
         found = replay(plan)
@@ -149,7 +149,7 @@ class Partition(Goal):
         )
         return Planned(audit, torch_steps, forward, backward, found)
 
-    def _graphs(self, joint: Joint, rest: Rest) -> Graphs:
+    def graphs(self, joint: Joint, rest: Rest) -> Graphs:
         """Call the partitioner with a copy of the joint graph, which it may change."""
         given, more = rest
         module = fx.GraphModule(joint.module, copied(joint.traced, {}))

@@ -89,7 +89,7 @@ def answer(model: str, request: Request, *, plans: bool) -> FitReport:
         )
     elif is_planned:
         try:
-            planned = planned_peaks(plain, found if plain == request else predict(plain))
+            planned = planned_peaks(request, found if plain == request else predict(plain))
         except GraphcError as raised:
             error = str(raised)
     return FitReport(

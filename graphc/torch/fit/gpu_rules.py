@@ -9,6 +9,8 @@ all parameters at once (``foreach``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +19,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from graphc.torch.fit.gpu_attention import HALVES, gpu_attention
+
+
+@contextmanager
+def gpu_functions() -> Iterator[None]:
+    """Let modules call dropout and attention as a GPU computes them, also where Dynamo traces."""
+    own = functional.dropout, functional.scaled_dot_product_attention
+    functional.dropout, functional.scaled_dot_product_attention = _dropout, gpu_attention
+    try:
+        yield
+    finally:
+        functional.dropout, functional.scaled_dot_product_attention = own
+
 
 IN_FLOAT32 = {
     functional.layer_norm, functional.group_norm, functional.softmax, functional.log_softmax,

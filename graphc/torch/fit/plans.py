@@ -1,18 +1,38 @@
-"""The peak of a step as `aot_eager` runs it, and as graphc plans it."""
+"""The peak of a step as torch.compile with `aot_eager` partitions it, and as graphc plans it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
+from graphc.errors import GraphcError
+from graphc.torch.budget.audit import Partition
+from graphc.torch.budget.autocast import Autocast
+from graphc.torch.budget.backend import Rest
+from graphc.torch.budget.held import Held
+from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.lives import Replay
-from graphc.torch.budget.make_step import planned
-from graphc.torch.budget.planned import Planned, checked
+from graphc.torch.budget.losses import Loss
+from graphc.torch.budget.partitioners import PARTITIONERS
+from graphc.torch.budget.planned import Goal, Planned, checked, to_replay
+from graphc.torch.budget.replay import replay
+from graphc.torch.budget.step import PlannedStep
+from graphc.torch.budget.without_data import on_profile
 from graphc.torch.fit.eager import EagerPeak, scalar_of
+from graphc.torch.fit.gpu_rules import gpu_functions
 from graphc.torch.fit.recorder import ACTIVATIONS, GRADIENTS, KINDS, STATES
-from graphc.torch.fit.step import ALLOCATOR, Prediction, Request, call_of, reserved_bytes
+from graphc.torch.fit.step import (
+    ALLOCATOR,
+    Prediction,
+    Request,
+    call_of,
+    reserved_bytes,
+    with_options,
+)
 
 UNLIMITED = 1 << 62
 """A budget in bytes that every plan fits."""
@@ -31,35 +51,58 @@ Entry = tuple[str, int, int]
 class PlannedPeaks:
     """Peaks in bytes, states of the optimizer included, and the step of the plan.
 
-    `planned_bytes` is the peak of the forward and backward pass. `prediction` has the optimizer's
-    update too, and the rounding of the allocator. `extra_time` is a fraction of a step.
+    `aot_eager_bytes` is that of torch's partition by minimum cut, which also recomputes what
+    checkpoints mark; None if torch cannot trace it. `planned_bytes` is the peak of the forward and
+    backward pass. `prediction` has the optimizer's update too, and the rounding of the allocator.
+    `extra_time` is a fraction of a step.
     """
 
-    aot_eager_bytes: int
+    aot_eager_bytes: int | None
     planned_bytes: int
     extra_time: float
     prediction: Prediction
 
 
-def planned_peaks(request: Request, plain: Prediction) -> PlannedPeaks:
+class _WithMinCut(Goal):
+    """A plan for any bytes, and the peak of torch's own partition of the same joint graph."""
+
+    def __init__(self) -> None:
+        super().__init__(UNLIMITED, None)
+        self.min_cut_bytes = 0
+
+    def planned(self, joint: Joint, held: Held, sources: Any, rest: Rest, *more: Any) -> Planned:
+        """Return the plan."""
+        made = super().planned(joint, held, sources, rest, *more)
+        forward, backward = Partition(PARTITIONERS["min-cut"]).graphs(joint, rest)
+        given = to_replay(made.torch_steps, forward.graph, backward.graph)
+        self.min_cut_bytes = replay(replace(given, is_foreign=True)).peak.bytes
+        return made
+
+
+def planned_peaks(asked: Request, plain: Prediction) -> PlannedPeaks:
     """Return the peaks of a request's step under torch.compile's graph.
 
-    `plain` is the prediction of the request, which must have no recomputation by torch. The plan is
+    `plain` is the prediction of the request without recomputation by torch. The plan is
     the fastest of those that fit the memory; if none fits, of the tried ones that with the fewest
     bytes. Raises `TorchError` for a module that cannot be planned.
     """
-    capacity = request.memory.usable_bytes
-    plan = _without_recomputation(request, plain)
+    request, capacity = with_options(asked, checkpoint="none"), asked.memory.usable_bytes
+    plan, min_cut_bytes = _without_recomputation(request, plain)
+    compiled_bytes: int | None = min_cut_bytes
+    if asked.options.checkpoint == "blocks":
+        compiled_bytes = None
+        with suppress(GraphcError):
+            _, compiled_bytes = _without_recomputation(asked, plain)
     planner = plan.report.planner
     budget, tried, needed = capacity, list[PlannedPeaks](), list[int]()
     for _ in range(MOST_PLANS):
         within = planner.within(budget)
         schedule = within or planner.least
-        *_, replay = checked(plan.torch_steps, schedule)
-        entries = _step_of(request, plain.eager, replay)
+        *_, replayed = checked(plan.torch_steps, schedule)
+        entries = _step_of(request, plain.eager, replayed)
         tried.append(
             PlannedPeaks(
-                planner.no_recompute.peak_bytes,
+                compiled_bytes,
                 schedule.peak_bytes,
                 schedule.extra_cost / planner.seconds,
                 replace(
@@ -77,23 +120,20 @@ def planned_peaks(request: Request, plain: Prediction) -> PlannedPeaks:
     return tried[needed.index(min(needed))]
 
 
-def _without_recomputation(request: Request, found: Prediction) -> Planned:
-    """Return the plan without recomputation; its planner finds those within fewer bytes."""
-    module, loss_fn, args, kwargs = call_of(request)
-    step = planned(
-        module,
-        args,
-        kwargs,
-        budget=UNLIMITED,
-        loss_fn=loss_fn,
-        loss=scalar_of,
-        return_outputs=False,
-        reserve=found.state_bytes,
-        accumulate=request.options.accumulate > 1,
-        autocast=request.autocast,
-        device=request.device.name,
+def _without_recomputation(request: Request, found: Prediction) -> tuple[Planned, int]:
+    """Return the plan without recomputation, whose planner finds those within fewer bytes, and the
+    peak of torch's partition."""
+    profile, call = on_profile(request.device.name, call_of(request))
+    module, loss_fn, args, kwargs = call
+    goal, loss = _WithMinCut(), Loss.of(scalar_of, False)
+    autocast = Autocast.of(request.autocast, module, True)
+    is_accumulating = request.options.accumulate > 1
+    step = PlannedStep(
+        module, goal, loss_fn, found.state_bytes, is_accumulating, loss, autocast, "replan", profile
     )
-    return step.plans[-1]
+    with gpu_functions() if request.device.kind == "cuda" else nullcontext():
+        step.plan(args, kwargs)
+    return step.plans[-1], goal.min_cut_bytes
 
 
 def _step_of(request: Request, eager: EagerPeak, replay: Replay) -> list[Entry]:

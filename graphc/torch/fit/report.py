@@ -137,7 +137,8 @@ class FitReport:
         yield ""
         yield "Peak of a step, without allocator rounding:"
         yield _row("eager torch", self.eager_bytes)
-        yield _row("torch.compile with aot_eager", self.planned.aot_eager_bytes)
+        if self.planned.aot_eager_bytes is not None:
+            yield _row("torch.compile with aot_eager", self.planned.aot_eager_bytes)
         yield _row("graphc's plan", self.planned.planned_bytes) + extra
 
 
