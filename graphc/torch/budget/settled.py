@@ -46,7 +46,7 @@ def settle(
             found.append(Settled(f"{name}.use_cache", False))
         is_of_transformers = type(each).__module__.startswith("transformers.")
         if is_of_transformers and getattr(each, "_requires_grad", None) is True:
-            each._requires_grad = False  # type: ignore[assignment]
+            each._requires_grad = False
             found.append(Settled(f"{path}._requires_grad".lstrip("."), False))
         if type(each).__name__.endswith(HEADS) and getattr(config, "problem_type", "") is None:
             labels = _labels(module, args, kwargs)

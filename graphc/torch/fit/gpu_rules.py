@@ -24,12 +24,15 @@ from graphc.torch.fit.gpu_attention import HALVES, gpu_attention
 @contextmanager
 def gpu_functions() -> Iterator[None]:
     """Let modules call dropout and attention as a GPU computes them, also where Dynamo traces."""
-    own = functional.dropout, functional.scaled_dot_product_attention
-    functional.dropout, functional.scaled_dot_product_attention = _dropout, gpu_attention
+    replaced = {"dropout": _dropout, "scaled_dot_product_attention": gpu_attention}
+    own = {name: getattr(functional, name) for name in replaced}
     try:
+        for name, each in replaced.items():
+            setattr(functional, name, each)
         yield
     finally:
-        functional.dropout, functional.scaled_dot_product_attention = own
+        for name, each in own.items():
+            setattr(functional, name, each)
 
 
 IN_FLOAT32 = {
