@@ -52,6 +52,9 @@ from graphc.remat.trials import Trials, does_not_fit
 LEAST_RATE = 0.1
 """The fraction of a link's rate that planning assumes at least beside copies of states."""
 
+MOST_PRICED = 2_000
+"""Maximum number of nodes of a graph for which an error searches for lower prices."""
+
 CHEAPER = 0.8
 """Largest part of the price of the smallest plan at which an error names a larger plan, too."""
 
@@ -163,19 +166,23 @@ class BudgetPlanner:
         if best is not None:
             return best
         least = self.least(maps_only)
-        if least.bytes(maps_only) > budget:
-            found = self.allocation.of(least.graph).plan(self.strategy, "optimal")
+        if least.bytes(maps_only) <= budget:
+            return least
+        plain = min(point.bytes(maps_only) for point in self._without_copies(maps_only))
+        further = None
+        if len(self.graph.nodes) <= MOST_PRICED:
+            least = self._cheapest_least(maps_only)
             size = least.bytes(maps_only)
-            bound = least_bytes(self._search(maps_only).training.bounding_steps)
-            # The least plan may have larger fused groups than the bound assumes.
-            plain = min(point.bytes(maps_only) for point in self._without_copies(maps_only))
             further = self._fastest(min(size * 11 // 10, (size + plain) // 2), maps_only)
             if not maps_only and (known := self.evaluations.fastest(budget)) is not None:
                 return known  # the last search has found it
             if further is not None and further.extra_time >= CHEAPER * least.extra_time:
                 further = None
-            raise does_not_fit(budget, found, size, min(bound, size), maps_only, plain, further)
-        return least
+        found = self.allocation.of(least.graph).plan(self.strategy, "optimal")
+        size = least.bytes(maps_only)
+        bound = least_bytes(self._search(maps_only).training.bounding_steps)
+        # The least plan may have larger fused groups than the bound assumes.
+        raise does_not_fit(budget, found, size, min(bound, size), maps_only, plain, further)
 
     def _fastest(self, budget: int, maps_only: bool) -> Point | None:
         """Return the fastest plan found within the budget, of the search, the tightest schedules,
@@ -244,7 +251,7 @@ class BudgetPlanner:
         return self._tight[maps_only]
 
     def least(self, maps_only: bool) -> Point:
-        """Return the point of the fewest bytes found, and of the least extra time found for it."""
+        """Return the point of the fewest bytes found, at any cost."""
         if maps_only not in self._least:
             points = [self._tightest(maps_only)]
             points += self._without_copies(maps_only, points[0].bytes(maps_only))
@@ -253,10 +260,13 @@ class BudgetPlanner:
                 _, peak = self._estimate(name, maps_only, by_flops=False)
                 if peak < self._order_saves * fewest:
                     points.append(self._policy(name, maps_only))
-            least = min(points, key=lambda point: point.bytes(maps_only))
-            cheaper = self._fastest(least.bytes(maps_only), maps_only)
-            self._least[maps_only] = faster(least, cheaper) or least
+            self._least[maps_only] = min(points, key=lambda point: point.bytes(maps_only))
         return self._least[maps_only]
+
+    def _cheapest_least(self, maps_only: bool) -> Point:
+        """Return the point of the least extra time found within the fewest bytes found."""
+        least = self.least(maps_only)
+        return faster(least, self._fastest(least.bytes(maps_only), maps_only)) or least
 
     def least_with(self, max_extra_flops: float) -> Point:
         """Return the point of the fewest bytes that recomputes at most this fraction of a step's
@@ -300,7 +310,7 @@ class BudgetPlanner:
         """Return the points of the frontier, by increasing bytes. It starts at the fewest bytes
         found without copies and ends at the smallest plan without recomputation. Copies take at
         most `host_budget` bytes on the host."""
-        least = self.least(maps_only=False)
+        least = self._cheapest_least(maps_only=False)
         plain = min(self._without_copies(False), key=attrgetter("arena_bytes"))
         points = [least, plain]
         budgets = between(least.arena_bytes, plain.arena_bytes, POINTS)
