@@ -90,7 +90,7 @@ def does_not_fit(
     )
     larger = ""
     if further is not None:
-        size = format_bytes(further.bytes(maps_only))
+        size = exact_bytes(further.bytes(maps_only))
         larger = f"another {size} with {further.extra_time:+.1%} time, "
     return BudgetError(
         f"no plan found whose {measured} into {exact_bytes(budget)}; the smallest plan found "

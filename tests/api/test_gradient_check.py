@@ -6,6 +6,7 @@ import pytest
 import graphc as g
 from graphc.errors import GradientError, OptionError
 from graphc.ir.builder import apply
+from graphc.ops.elementwise import Scale
 from graphc.ops.unary import Unary
 
 
@@ -50,6 +51,15 @@ def test_a_wrong_gradient_is_refused_with_place_and_numbers():
     assert "by differences" in str(error.value)
 
 
+@pytest.mark.parametrize("factor", [1e-7, 1.0])
+def test_each_gradient_is_compared_by_its_own_size(factor):
+    """The second input has a derivative of 1e8."""
+    with pytest.raises(GradientError, match="order 1, input 0"):
+        g.check_gradient(
+            lambda x, y: (apply(Halved, x).output * factor, y * (1e8 * factor)), [X, np.zeros(2)]
+        )
+
+
 def test_a_wrong_second_gradient_is_refused():
     g.check_gradient(Straight, [X])
     with pytest.raises(GradientError, match="order 2, input 0"):
@@ -79,6 +89,12 @@ def test_large_inputs_are_sampled():
     ("function", "inputs", "options", "error", "words"),
     [
         (g.tanh, [X], {"orders": 3}, OptionError, "orders must be 1 or 2, got 3"),
+        (g.tanh, [X], {"step": 0}, OptionError, "step must be a finite number above 0"),
+        (g.tanh, [X], {"tolerance": np.nan}, OptionError, "tolerance must be a finite number"),
+        (g.tanh, 0.5, {}, OptionError, "inputs must be a list of arrays"),
+        (Scale, [X], {}, OptionError, "Scale is not an op class without attributes"),
+        (int, [X], {}, OptionError, "int is not an op class"),
+        (lambda x: x * g.input("w", (3,), "float64"), [X], {}, OptionError, "reads 'w', which is"),
         (lambda x: x > 0, [X], {}, GradientError, "no float output"),
         (
             lambda x: g.full((2,), 1.0),

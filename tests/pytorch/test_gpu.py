@@ -177,6 +177,7 @@ def test_tensors_copied_to_the_host_change_no_bit(device):
     plain = graphc.torch.plan(module, (x,), max_extra_time=0.0).report
     budget = (plain.least_bytes + plain.plain_bytes) // 2
     step = graphc.torch.plan(module, (x,), budget, host_budget="1GiB")
+    assert step.plans[-1].host_bytes
     assert step.report.peak_bytes <= budget
     assert step.verify().same_bits, str(step.verify())
 

@@ -259,10 +259,10 @@ def _untraceable(error: BaseException, submodule: str) -> TorchError:
     else:
         cure = "move that line out of the module"
         if OF_LIBRARY in place:
-            cure = (
-                "turn off the option of the library that runs that line (of peft, for DoRA, "
-                "use_dora=False), or plan the modules beside it alone"
-            )
+            cure = "turn off the option of the library that runs that line"
+            if OF_LIBRARY + "peft" in place:
+                cure += ", for DoRA use_dora=False"
+            cure += ", or plan only the submodules that do not call it"
         text = f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; {cure}"
     told = TorchError(text)
     told.add_note(f"torch says: {str(error).strip()}")

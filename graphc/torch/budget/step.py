@@ -373,7 +373,8 @@ def _partition(
     step.plans.append(plan)
     step._host.reserve(plan.host_bytes)
     step._call.guard = step._replans.failed_guard(step, given, step._call.failures)
-    step._call.is_other_size = step._sizes is None and step._replans.is_first_other_size(given)
+    if step._sizes is None and not (step._call.plans_only and len(step.plans) > 1):
+        step._call.is_other_size = step._replans.is_first_other_size(given)
     return plan.forward, plan.backward
 
 

@@ -130,6 +130,7 @@ def _assumed(request: Request) -> dict[str, object]:
         "dtype": name_of[sizes.dtype],
         "autocast": request.autocast and name_of[request.autocast],
         "optimizer": request.options.optimizer,
+        "task": request.source.task,
     }
 
 

@@ -65,9 +65,12 @@ def cheapest(
         tried.append((0, Change(PLAN, planned.prediction, extra_time)))
     capacity = request.memory.usable_bytes
     fitting = [each for _, each in tried if each.prediction.needed_bytes <= capacity]
-    if not fitting:
-        fitting = list(islice(_pairs(request, found, tried), MOST))
     on_one = [each for each in fitting if "--ranks" not in each.flags]
+    if not on_one:
+        alone = [each for each in tried if "--ranks" not in each[1].flags]
+        on_one = list(islice(_pairs(request, found, alone), MOST))
+    if not (on_one or fitting):
+        fitting = list(islice(_pairs(request, found, tried), MOST))
     return sorted(on_one or fitting, key=lambda each: _rank(each.flags, each.extra_time))[:MOST]
 
 

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from graphc.errors import GraphcError, TorchError, place_of
 from graphc.ir.device import NATIVE_CPU, Device
 from graphc.torch.budget.without_data import Call, without_data
-from graphc.torch.fit.gpu_rules import GpuRules
+from graphc.torch.fit.gpu_rules import gpu_rules
 from graphc.torch.fit.known_values import known_values
 from graphc.torch.fit.recorder import KINDS, STATES, Recorder
 from graphc.torch.private import run_backward
@@ -83,7 +83,7 @@ def eager_peak(
         made = optimizer(module) if optimizer is not None and parameters else None
     rules: AbstractContextManager[object] = contextlib.nullcontext()
     if device.kind == "cuda":
-        rules = GpuRules()
+        rules = gpu_rules()
         for group in made.param_groups if made is not None else ():
             group["foreach"] = not group.get("fused")
     precision = torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None)

@@ -69,6 +69,14 @@ class GpuRules(TorchFunctionMode):  # type: ignore[misc]
         return function(*args, **kwargs)
 
 
+@contextmanager
+def gpu_rules() -> Iterator[None]:
+    """Apply the rules of `GpuRules`, also where torch's own functions have left the mode, such as
+    that of ``nn.MultiheadAttention``."""
+    with gpu_functions(), GpuRules():
+        yield
+
+
 SOFTMAX = {
     functional.softmax, functional.log_softmax, torch.softmax, torch.log_softmax,
     torch.Tensor.softmax, torch.Tensor.log_softmax,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,8 @@ class Source:
 
     `seq` is the default length of a sequence, None without sequences; `longest` is the most.
     Without `has_batch`, the function ignores the batch. `ignored` has the entries of a
-    configuration that options replace. `optimizer` is the default.
+    configuration that options replace. `optimizer` is the default. `task` is that of a
+    configuration.
     """
 
     make: Callable[[Sizes], Call]
@@ -49,6 +51,7 @@ class Source:
     has_batch: bool = True
     ignored: Mapping[str, str] = field(default_factory=dict)
     optimizer: str = "adamw"
+    task: str | None = None
 
 
 TRAINERS = "adamw-fused"
@@ -94,8 +97,9 @@ def from_function(function: Callable[..., Any], name: str) -> Source:
 def from_config(path: Path, task: str | None = None) -> Source:
     """Return the source of a ``config.json`` of transformers or diffusers, or of its directory.
 
-    Without a task, it is that of the class in ``architectures``, else the first of `TASKS` for
-    which transformers has a class. Raises `OptionError` for unknown configurations and tasks.
+    Without a task, it is that of the class in ``architectures``; if that has no head, the first of
+    `TASKS` for which transformers has a class. Raises `OptionError` for unknown configurations and
+    tasks.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -156,10 +160,10 @@ def from_config(path: Path, task: str | None = None) -> Source:
     if config.get("quantization_config"):
         ignored["quantization_config"] = "weights are counted whole"
     if inputs not in (_tokens, _labeled):
-        return Source(source, ignored=ignored, optimizer=TRAINERS)
+        return Source(source, ignored=ignored, optimizer=TRAINERS, task=task)
     most = longest(made)
     seq = min(MOST_TOKENS, most or MOST_TOKENS)
-    return Source(source, seq, most, ignored=ignored, optimizer=TRAINERS)
+    return Source(source, seq, most, ignored=ignored, optimizer=TRAINERS, task=task)
 
 
 def _task_of(config: Any, asked: str | None, name: str) -> str:
@@ -172,19 +176,28 @@ def _task_of(config: Any, asked: str | None, name: str) -> str:
         if type(config) in getattr(_library("transformers"), auto)._model_mapping
     ]  # fmt: skip
     if asked is None:
-        written = getattr(config, "architectures", None) or ()
-        endings = (
-            (each, ending) for each in written for ending in ENDINGS if each.endswith(ending)
-        )
-        own = [ENDINGS[ending] for _, ending in endings]
-        asked = next((task for task in own if task in known), known[0] if known else None)
+        own = _own_tasks(config, name)
+        asked = next((task for task in (known if own is None else own) if task in known), None)
     if asked not in known:
-        told = f"--task {asked}" if asked else "any task"
+        told = f"--task {asked}" if asked else "the task of its class"
         choice = f"choose --task {' or '.join(known)}" if known else "give file.py:function"
         raise OptionError(
-            f"{name}: transformers has no class for {config.model_type} and {told}; {choice}"
+            f"{name}: graphc fit has no step for {config.model_type} and {told}; {choice}"
         )
     return asked
+
+
+def _own_tasks(config: Any, name: str) -> list[str] | None:
+    """Return the tasks of the classes in ``architectures``; None if these have no head.
+
+    A head that is not in `ENDINGS` has no task.
+    """
+    written = getattr(config, "architectures", None) or []
+    if not isinstance(written, list) or not all(isinstance(each, str) for each in written):
+        raise OptionError(f"{name}: architectures must be a list of names, got {quoted(written)}")
+    heads = [each for each in written if re.search("For[A-Z]|LMHeadModel$", each)]
+    ends = [tasks for each in heads for end, tasks in ENDINGS.items() if each.endswith(end)]
+    return [task for tasks in ends for task in tasks] if heads else None
 
 
 def from_name(name: str) -> Source:
@@ -359,13 +372,13 @@ TASKS: dict[str, tuple[str, Callable[[Any, Sizes], dict[str, Any]]]] = {
 
 
 ENDINGS = {
-    "ForCausalLM": "causal-lm", "LMHeadModel": "causal-lm", "ForMaskedLM": "masked-lm",
-    "ForSequenceClassification": "sequence-classification",
-    "ForTokenClassification": "token-classification",
-    "ForImageClassification": "image-classification", "ForSpeechSeq2Seq": "speech-seq2seq",
-    "ForConditionalGeneration": "seq2seq-lm",
+    "ForCausalLM": ["causal-lm"], "LMHeadModel": ["causal-lm"], "ForMaskedLM": ["masked-lm"],
+    "ForSequenceClassification": ["sequence-classification"],
+    "ForTokenClassification": ["token-classification"],
+    "ForImageClassification": ["image-classification"], "ForSpeechSeq2Seq": ["speech-seq2seq"],
+    "ForConditionalGeneration": ["seq2seq-lm", "speech-seq2seq"],
 }  # fmt: skip
-"""Ends of the names of classes, and their task."""
+"""Ends of the names of classes, and the tasks that they may have."""
 
 
 def _refuse_attention(sizes: Sizes, name: str) -> None:

@@ -68,14 +68,15 @@ class _WithMinCut(Goal):
 
     def __init__(self) -> None:
         super().__init__(UNLIMITED, None)
-        self.min_cut_bytes = 0
+        self.min_cut_bytes: int | None = None
 
     def planned(self, joint: Joint, held: Held, sources: Any, rest: Rest, *more: Any) -> Planned:
         """Return the plan."""
         made = super().planned(joint, held, sources, rest, *more)
-        forward, backward = Partition(PARTITIONERS["min-cut"]).graphs(joint, rest)
-        given = to_replay(made.torch_steps, forward.graph, backward.graph)
-        self.min_cut_bytes = replay(replace(given, is_foreign=True)).peak.bytes
+        with suppress(Exception):  # torch's partitioner may fail where a plan does not
+            forward, backward = Partition(PARTITIONERS["min-cut"]).graphs(joint, rest)
+            given = to_replay(made.torch_steps, forward.graph, backward.graph)
+            self.min_cut_bytes = replay(replace(given, is_foreign=True)).peak.bytes
         return made
 
 
@@ -87,8 +88,7 @@ def planned_peaks(asked: Request, plain: Prediction) -> PlannedPeaks:
     bytes. Raises `TorchError` for a module that cannot be planned.
     """
     request, capacity = with_options(asked, checkpoint="none"), asked.memory.usable_bytes
-    plan, min_cut_bytes = _without_recomputation(request, plain)
-    compiled_bytes: int | None = min_cut_bytes
+    plan, compiled_bytes = _without_recomputation(request, plain)
     if asked.options.checkpoint == "blocks":
         compiled_bytes = None
         with suppress(GraphcError):
@@ -120,7 +120,7 @@ def planned_peaks(asked: Request, plain: Prediction) -> PlannedPeaks:
     return tried[needed.index(min(needed))]
 
 
-def _without_recomputation(request: Request, found: Prediction) -> tuple[Planned, int]:
+def _without_recomputation(request: Request, found: Prediction) -> tuple[Planned, int | None]:
     """Return the plan without recomputation, whose planner finds those within fewer bytes, and the
     peak of torch's partition."""
     profile, call = on_profile(request.device.name, call_of(request))

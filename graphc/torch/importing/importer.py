@@ -226,7 +226,8 @@ class Importer:
             return self._inlined(*inner)
         leaves = pytree.tree_leaves((args, kwargs))
         if any(isinstance(leaf, Moved) for leaf in leaves):
-            if operator_of(node.target) == "_to_copy":
+            moved = [leaf for leaf in leaves if isinstance(leaf, Moved)]
+            if any(leaf.state.type.dtype.itemsize < 4 for leaf in moved):
                 raise UnsupportedError(
                     "the norm's running statistics have 16 bits; load module.float(), and give "
                     "precision='bf16' or 'fp16' to graphc.compile, which keeps statistics wide"

@@ -72,6 +72,7 @@ def test_entries_that_a_step_does_not_follow_are_printed(tmp_path, capsys):
         ("bert", ["BertForSequenceClassification"], "BertForSequenceClassification"),
         ("bert", ["BertModel"], "BertLMHeadModel"),
         ("t5", ["T5ForConditionalGeneration"], "T5ForConditionalGeneration"),
+        ("whisper", ["WhisperForConditionalGeneration"], "WhisperForConditionalGeneration"),
     ],
 )
 def test_the_task_is_that_of_the_class_in_the_configuration(tmp_path, kind, architectures, made):
@@ -85,6 +86,17 @@ def test_a_task_without_a_class_is_refused_with_those_that_have_one(tmp_path):
     transformers.ViTConfig().save_pretrained(tmp_path)
     with pytest.raises(OptionError, match=r"for vit and --task causal-lm; choose --task image-cl"):
         from_config(tmp_path, "causal-lm")
+
+
+@pytest.mark.parametrize("written", [["BertForQuestionAnswering"], [1], 5])
+def test_classes_that_fit_does_not_know_are_refused_in_a_line(tmp_path, written):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "bert", "architectures": written})
+    )
+    with pytest.raises(
+        OptionError, match=r"config.json: .*(choose --task|must be a list of names)"
+    ):
+        from_config(tmp_path)
 
 
 def test_a_denoiser_without_a_size_asks_for_it(tmp_path):
