@@ -82,7 +82,7 @@ class _Call(threading.local):
     guard = ""
     """The guard that failed if the call plans planned shapes again."""
     is_other_size = False
-    """Whether the call is the first with other sizes than those of the first plan."""
+    """True if the call is the first with other sizes than those of the first plan."""
     failed_in = ""
     """The path of the submodule in which the last trace has failed."""
     plans_only = False
