@@ -1,38 +1,48 @@
 """`graphc.check_gradient`, on gradients that are right and on wrong ones."""
 
+from types import SimpleNamespace
+from unittest import mock
+
 import numpy as np
 import pytest
 
 import graphc as g
 from graphc.errors import GradientError, OptionError
 from graphc.ir.builder import apply
+from graphc.ir.op import REGISTRY
 from graphc.ops.elementwise import Scale
 from graphc.ops.unary import Unary
 
 
-class Cubed(Unary):
-    """x³."""
+@pytest.fixture(scope="module", autouse=True)
+def ops():
+    """Ops that no other test meets."""
+    with mock.patch.dict(REGISTRY):
 
-    name, expression, backward, bend = "test_cubed", "x * x * x", "dy * (3 * x * x)", "6 * x"
+        class Cubed(Unary):
+            """x³."""
 
+            name, expression, bend = "test_cubed", "x * x * x", "6 * x"
+            backward = "dy * (3 * x * x)"
 
-class Halved(Unary):
-    """x³ with half of its gradient."""
+        class Halved(Unary):
+            """x³ with half of its gradient."""
 
-    name, expression, backward = "test_halved", "x * x * x", "dy * (1.5 * x * x)"
+            name, expression, backward = "test_halved", "x * x * x", "dy * (1.5 * x * x)"
 
+        class Straight(Unary):
+            """x³ with the right gradient, whose own gradient lacks the slope."""
 
-class Straight(Unary):
-    """x³ with the right gradient, whose own gradient lacks the slope."""
+            name, expression, backward = "test_straight", "x * x * x", "dy * (3 * x * x)"
 
-    name, expression, backward = "test_straight", "x * x * x", "dy * (3 * x * x)"
+        yield SimpleNamespace(Cubed=Cubed, Halved=Halved, Straight=Straight)
 
 
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
 
 
-def test_right_gradients_pass():
-    found = g.check_gradient(Cubed, [X], orders=2)
+def test_right_gradients_pass(ops):
+    found = g.check_gradient(ops.Cubed, [X], orders=2)
     assert [(row.order, row.input, row.elements) for row in found.rows] == [(1, 0, 6), (2, 0, 6)]
     assert all(row.error < 1e-8 for row in found.rows)
     assert str(found).count("\n") == 1
@@ -45,25 +55,26 @@ def test_the_numbers_are_those_of_the_derivative():
     assert row.found / np.random.default_rng(0).uniform(0.5, 1.5) == pytest.approx(12, rel=1e-12)
 
 
-def test_a_wrong_gradient_is_refused_with_place_and_numbers():
+def test_a_wrong_gradient_is_refused_with_place_and_numbers(ops):
     with pytest.raises(GradientError, match=r"order 1, input 0: 6 elements.* at \[0, 2\]") as error:
-        g.check_gradient(Halved, [X])
+        g.check_gradient(ops.Halved, [X])
     assert "by differences" in str(error.value)
 
 
 @pytest.mark.parametrize("factor", [1e-7, 1.0])
-def test_each_gradient_is_compared_by_its_own_size(factor):
+def test_each_gradient_is_compared_by_its_own_size(ops, factor):
     """The second input has a derivative of 1e8."""
     with pytest.raises(GradientError, match="order 1, input 0"):
         g.check_gradient(
-            lambda x, y: (apply(Halved, x).output * factor, y * (1e8 * factor)), [X, np.zeros(2)]
+            lambda x, y: (apply(ops.Halved, x).output * factor, y * (1e8 * factor)),
+            [X, np.zeros(2)],
         )
 
 
-def test_a_wrong_second_gradient_is_refused():
-    g.check_gradient(Straight, [X])
+def test_a_wrong_second_gradient_is_refused(ops):
+    g.check_gradient(ops.Straight, [X])
     with pytest.raises(GradientError, match="order 2, input 0"):
-        g.check_gradient(Straight, [X], orders=2)
+        g.check_gradient(ops.Straight, [X], orders=2)
 
 
 def test_functions_of_several_inputs_and_outputs():
@@ -112,6 +123,6 @@ def test_what_cannot_be_checked_is_refused(function, inputs, options, error, wor
         g.check_gradient(function, inputs, **options)
 
 
-def test_the_op_of_the_guide_is_applied_by_its_class():
+def test_the_op_of_the_guide_is_applied_by_its_class(ops):
     x = g.input("x", (3,), "float64")
-    assert apply(Cubed, x).output.shape == (3,)
+    assert apply(ops.Cubed, x).output.shape == (3,)

@@ -43,7 +43,7 @@ def test_the_op_of_the_page_works_on_the_cpu_and_as_a_kernel():
     text = (ROOT / "docs" / "writing-an-op.md").read_text()
     section = text.split("## A new op, end to end", 1)[1].split("\n## ", 1)[0]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     path = [str(ROOT), str(ROOT / "tests")]
     program = f"import sys\nsys.path[:0] = {path!r}\n" + "\n".join([*blocks, CHECKS])
     subprocess.run([sys.executable, "-c", program], check=True)
