@@ -37,3 +37,13 @@ def assert_alike(run, other, tolerance):
         np.testing.assert_allclose(
             np.asarray(found, np.float64), expected, rtol=tolerance, atol=reach, err_msg=name
         )
+
+
+def assert_nan_stays(program, shape):
+    """After a step with NaN in its feed ``x``, all losses are NaN."""
+    feed = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    assert np.isfinite(program.step({"x": feed})["loss"])
+    feed[2, 3] = np.nan
+    for _ in range(3):
+        assert np.isnan(program.step({"x": feed})["loss"])
+        feed = np.ones(shape, np.float32)
