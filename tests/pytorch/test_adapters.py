@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 from graphc.errors import OptionError  # noqa: E402
 from graphc.torch.budget.measure import measured_peak  # noqa: E402
 from graphc.torch.fit.adapters import (  # noqa: E402
+    Int8Linear,
     Nf4Linear,
     add_lora,
     nf4_sizes,
@@ -89,9 +90,26 @@ def test_hidden_linear_layers_are_quantized(network):
     assert sum(each.nbytes for each in stored) == 64 * 32 + 64 + 4 + 1092 + 4 * 64
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_bytes_of_layers_in_8_bits(dtype):
+    """One layer with many outputs: its integer sums; with many inputs: its dequantized weight."""
+    rows, size = 64, dtype.itemsize
+    cases = [(32, 8192, rows * 8192 * (4 + 2 + (0 if dtype is torch.float16 else size)))]
+    if dtype is torch.float32:  # torch's 16-bit products have temporaries on a CPU
+        cases.append((8192, 512, 8192 * 512 * size + rows * 8192 * size))
+    for inputs, outputs, expected in cases:
+        layer = Int8Linear(nn.Linear(inputs, outputs, bias=False).to(dtype))
+        stored = [*layer.parameters(), *layer.buffers()]
+        assert sum(each.nbytes for each in stored) == outputs * (inputs + 4)
+        x = torch.randn(rows, inputs, dtype=dtype, requires_grad=True)
+        found = measured_peak(lambda layer=layer, x=x: layer(x).sum().backward())
+        assert expected <= found <= expected * 1.12
+
+
 def test_modules_without_linear_layers_are_rejected():
-    with pytest.raises(OptionError, match="--base 4bit has no effect"):
-        quantize_base(nn.Conv2d(3, 3, 3))
+    for base in ("4bit", "8bit"):
+        with pytest.raises(OptionError, match=f"--base {base} has no effect"):
+            quantize_base(nn.Conv2d(3, 3, 3), base)
     with pytest.raises(OptionError, match="--lora"):
         add_lora(nn.Sequential(nn.Conv2d(3, 3, 3)), Lora(4))
 

@@ -1,8 +1,9 @@
-"""Low-rank adapters on a module (LoRA), and linear layers stored in 4 bits (QLoRA).
+"""Low-rank adapters on a module (LoRA), and linear layers stored in 4 bits (QLoRA) or 8 bits.
 
 LoRA is from Hu et al., 2021; NF4 with double quantization from Dettmers et al., "QLoRA: Efficient
-Finetuning of Quantized LLMs", 2023. The modules are for tensors without data: quantized weights
-have the bytes of bitsandbytes, and no values.
+Finetuning of Quantized LLMs", 2023; products of 8-bit integers from Dettmers et al., "LLM.int8():
+8-bit Matrix Multiplication for Transformers at Scale", 2022. The modules are for tensors without
+data: quantized weights have the bytes of bitsandbytes, and no values.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ SCALE_BLOCK = 256
 
 TABLE_BYTES = 4 * 16 + 4 * 256 + 4
 """Bytes per weight of the tables of NF4 and of 8-bit scales, and of the mean of the scales."""
+
+OUTLIER = 6.0
+"""The magnitude from which an input of an 8-bit layer is an outlier, as in transformers."""
 
 
 def nf4_sizes(count: int) -> tuple[int, int, int, int]:
@@ -101,8 +105,74 @@ def _dequantized(
     return weight
 
 
-def quantize_base(module: nn.Module) -> nn.Module:
-    """Replace the linear layers of a module by NF4 layers, in place, and return the module.
+class Int8Linear(nn.Linear):  # type: ignore[misc]
+    """A frozen linear layer with 8-bit weights, as `bitsandbytes.nn.Linear8bitLt`.
+
+    The forward pass multiplies 8-bit integers; inputs without outliers are assumed. The backward
+    pass dequantizes the weight, and frees it.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = _features(layer)
+        weight = cast(torch.Tensor, layer.weight)
+        shape = (self.out_features, self.in_features)
+        self.weight = nn.Parameter(weight.new_empty(shape, dtype=torch.int8), requires_grad=False)
+        self.register_buffer("scales", weight.new_empty(self.out_features, dtype=torch.float32))
+        self.bias = layer.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return cast(torch.Tensor, _Int8Product.apply(x, self.weight, self.scales, bias))
+
+
+class _Int8Product(torch.autograd.Function):  # type: ignore[misc]
+    """A product with the tensors of bitsandbytes' kernels for CUDA, without their values."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        scales: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        ctx.save_for_backward(rows, weight, scales)
+        ctx.shape = x.shape
+        quantized, row_scales = _quantized(rows.to(torch.float16))
+        sums = rows.new_empty((len(rows), len(weight)), dtype=torch.int32)
+        result = torch.empty_like(sums, dtype=torch.float16)
+        if bias is not None and bias.dtype != result.dtype:
+            result.add_(bias)
+        result = result.to(x.dtype)
+        del quantized, row_scales, sums
+        return result.reshape(*x.shape[:-1], len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        rows, weight, scales = ctx.saved_tensors
+        gradient = gradient.reshape(-1, gradient.shape[-1])
+        whole = weight.to(rows.dtype, copy=True).mul_(scales.unsqueeze(1).mul(1 / 127))
+        found = torch.matmul(gradient.to(rows.dtype), whole)
+        return found.view(ctx.shape), None, None, None
+
+
+def _quantized(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Allocate rows of 8-bit integers and their scales, and look for outliers."""
+    scales = rows.new_empty(len(rows), dtype=torch.float32)
+    quantized = torch.empty_like(rows, dtype=torch.int8)
+    outliers = rows.abs() >= OUTLIER
+    del outliers
+    return quantized, scales
+
+
+BASES = {"4bit": Nf4Linear, "8bit": Int8Linear}
+"""The layers that store frozen weights."""
+
+
+def quantize_base(module: nn.Module, base: str = "4bit") -> nn.Module:
+    """Replace the linear layers of a module by those of `BASES`, in place; return the module.
 
     As in transformers, the output layer, layers with tied weights, and the layer with the last
     parameter keep their dtype. Raises `OptionError` if the module has no other linear layer.
@@ -114,9 +184,9 @@ def quantize_base(module: nn.Module) -> nn.Module:
         if _is_linear(each) and id(each.weight) not in kept
     }
     if not chosen:
-        raise OptionError("--base 4bit has no effect, because no hidden layer is linear")
+        raise OptionError(f"--base {base} has no effect, because no hidden layer is linear")
     for name, each in chosen.items():
-        module.set_submodule(name, Nf4Linear(each))
+        module.set_submodule(name, BASES[base](each))
     return module
 
 

@@ -115,7 +115,7 @@ def _ignored(request: Request) -> list[str]:
         found.append(f"dtype {dtype}: see --dtype")
     if "quantization_config" in ignored and request.options.base is None:
         told = ignored["quantization_config"]
-        found.append(f"quantization_config: {told}, see --base 4bit")
+        found.append(f"quantization_config: {told}, see --base")
     return found
 
 

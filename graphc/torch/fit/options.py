@@ -99,8 +99,9 @@ class FitOptions(Options):
     )
     base: str | None = option(
         None,
-        "``4bit`` stores the linear layers below adapters as NF4 with double quantization.",
-        choices=("4bit",),
+        "The weights of linear layers below adapters: ``4bit`` is NF4 with double quantization, "
+        "``8bit`` is LLM.int8(), both as in bitsandbytes.",
+        choices=("4bit", "8bit"),
         flag=Flag("store the linear layers below adapters in {choices}", metavar="B"),
     )
     shard: str | None = option(
@@ -147,7 +148,7 @@ class FitOptions(Options):
         super().check()
         if self.base is not None and self.lora is None:
             raise OptionError(
-                "--base 4bit leaves nothing to train, because 4-bit weights are frozen; "
+                f"--base {self.base} leaves nothing to train, because its weights are frozen; "
                 f"add --lora {LORA_FORM}"
             )
         if self.shard is None and self.ranks > 1:

@@ -154,7 +154,7 @@ def call_of(request: Request) -> Call:
     module, loss_fn, args, kwargs = request.source.make(request.sizes)
     with torch.device("meta"):
         if options.base is not None:
-            quantize_base(module)
+            quantize_base(module, options.base)
         if options.lora is not None:
             add_lora(module, options.lora)
     if options.checkpoint == "blocks":

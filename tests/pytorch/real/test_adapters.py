@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 from graphc.torch.budget.measure import measured_peak  # noqa: E402
 from graphc.torch.fit.adapters import (  # noqa: E402
     TABLE_BYTES,
+    Int8Linear,
     Nf4Linear,
     add_lora,
     nf4_sizes,
@@ -127,6 +128,30 @@ def test_steps_of_qlora_have_the_peak_of_bitsandbytes(dtype):
         stored.append(sum(each.nbytes for each in module.parameters()))
     assert stored[0] == stored[1]
     assert found[1] == pytest.approx(found[0], rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_layers_in_8_bits_have_the_weights_and_backward_pass_of_bitsandbytes(dtype):
+    """The function for CUDA runs on a CPU, where its product of integers has other temporaries."""
+    package = pytest.importorskip("bitsandbytes")
+    weight = torch.randn(512, 256, dtype=dtype)
+    state = package.MatmulLtState()
+    state.CB, state.SCB, _ = package.functional.int8_vectorwise_quant(weight.to(torch.float16))
+    state.has_fp16_weights, state.threshold = False, 6.0
+    ours = Int8Linear(nn.Linear(256, 512, bias=False).to(dtype))
+    assert ours.weight.nbytes == state.CB.nbytes
+    assert ours.scales.nbytes == state.SCB.nbytes
+
+    def theirs(x):
+        return package.autograd._functions.MatMul8bitLt.apply(x, state.CB, None, None, state)
+
+    found = []
+    for call in (ours, theirs):
+        x = torch.randn(2, 64, 256, dtype=dtype, requires_grad=True)
+        result = call(x * 1)
+        gradient = torch.ones_like(result)
+        found.append(measured_peak(lambda r=result, g=gradient: r.backward(g)))
+    assert found[0] == found[1]
 
 
 def four_bit(package, layer, dtype):
