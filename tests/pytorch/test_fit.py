@@ -13,6 +13,7 @@ from graphc.ir.device import find_device
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from graphc.ir.device_memory import DeviceMemory  # noqa: E402
+from graphc.ir.types import parse_bytes  # noqa: E402
 from graphc.torch.fit.answer import answer, request_of  # noqa: E402
 from graphc.torch.fit.changes import cheapest, least_bytes  # noqa: E402
 from graphc.torch.fit.models import from_function  # noqa: E402
@@ -340,6 +341,12 @@ def test_the_page_shows_the_allocator_in_the_second_step(capsys, file, tmp_path)
     assert code == 0
     assert model["arena_bytes"] == found["needed_bytes"]
     assert model["live_bytes"] >= found["eager_bytes"]
+    assert model["heading"] == "training step"
+    shown = {name: parse_bytes(name, size) for name, size in model["summary"]}
+    parts = [size for name, size in shown.items() if name not in ("peak", "needed")]
+    assert shown["needed"] == found["needed_bytes"]
+    assert sum(parts) == pytest.approx(shown["needed"], rel=1e-3)
+    assert shown["peak"] == pytest.approx(model["live_bytes"], rel=1e-3)
     buffers = model["buffers"]
     ends = [a + b for a, b in zip(buffers["offset"], buffers["bytes"], strict=True)]
     assert max(ends) <= model["arena_bytes"]

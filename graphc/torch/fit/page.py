@@ -6,12 +6,13 @@ the allocator reserves and cannot use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 from graphc.ir.device_memory import DeviceMemory
+from graphc.ir.types import format_bytes
 from graphc.torch.fit.allocator import Block, CachingAllocator
 from graphc.torch.fit.eager import EagerPeak
 from graphc.torch.fit.recorder import ACTIVATIONS, HEAD, STATES
@@ -84,24 +85,33 @@ class _Blocks:
 
 
 def fit_page(
-    title: str, found: EagerPeak, memory: DeviceMemory, summary: Sequence[tuple[str, str]]
+    title: str, found: EagerPeak, memory: DeviceMemory, kinds: Mapping[str, int], needed_bytes: int
 ) -> str:
-    """Return the page of a recorded step, with the summary beside the memory map."""
-    return page_of([_model(found, memory, summary)], title, (), 0, KINDS)
+    """Return the page of a recorded step; `kinds` are the bytes by kind at its peak."""
+    return page_of([_model(found, memory, kinds, needed_bytes)], title, (), 0, KINDS)
 
 
 def _model(
-    found: EagerPeak, memory: DeviceMemory, summary: Sequence[tuple[str, str]]
+    found: EagerPeak, memory: DeviceMemory, kinds: Mapping[str, int], needed_bytes: int
 ) -> dict[str, Any]:
     """Return the model for the page's script, in the format of `graphc.view.page_model`."""
     recorder, texts = found.recorder, Table[str]()
     ops = recorder.ops
     blocks = _Blocks.of(found)
     live = blocks.live()
+    requested = sum(kinds.values())
+    summary = [
+        *kinds.items(),
+        ("rounded up", max(live) - requested),
+        ("peak", max(live)),
+        ("reserved beside it", needed_bytes - max(live)),
+        ("needed", needed_bytes),
+    ]
     return {
         "label": "second step",
+        "heading": "training step",
         "device": memory.name,
-        "summary": list(summary),
+        "summary": [(name, format_bytes(size)) for name, size in summary if size],
         "arena_bytes": blocks.reserved_bytes,
         "live_bytes": max(live),
         "peak_step": live.index(max(live)),

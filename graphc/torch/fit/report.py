@@ -12,7 +12,7 @@ from graphc.torch.fit.changes import Change
 from graphc.torch.fit.largest import MOST
 from graphc.torch.fit.page import fit_page
 from graphc.torch.fit.plans import PlannedPeaks
-from graphc.torch.fit.step import Prediction
+from graphc.torch.fit.step import ALLOCATOR, Prediction
 
 CONTEXT = "CUDA context and driver"
 
@@ -88,10 +88,10 @@ class FitReport:
 
     def page(self) -> str:
         """Return an HTML page: torch's allocator over the ops of a step."""
-        rows = [*self.found.by_kind_bytes.items(), ("total", self.found.needed_bytes)]
-        summary = [(kind, format_bytes(size)) for kind, size in rows if size]
-        verdict = next(self.lines())
-        return fit_page(f"{self.model}: {verdict}", self.found.eager, self.memory, summary)
+        kinds, needed = dict(self.found.by_kind_bytes), self.found.needed_bytes
+        kinds.pop(ALLOCATOR, None)
+        title = f"{self.model}: {next(self.lines())}"
+        return fit_page(title, self.found.eager, self.memory, kinds, needed)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the report, the verdict first."""

@@ -242,15 +242,16 @@ function drawBytes(canvas, low, high, title, colours) {
   context.fillStyle = colours.quiet;
   context.font = `${11 * scale}px system-ui, sans-serif`;
   context.textAlign = "right";
-  context.textBaseline = "middle";
   for (let at = Math.ceil(low / step) * step; at <= high; at += step) {
     const y = height - (at - low) / (high - low) * height;
     context.fillRect(width - 4 * scale, y, 4 * scale, scale);
-    if (y > 4 * scale && y < height - 5 * scale) context.fillText(formatBytes(at, step), width - 7 * scale, y);
+    context.textBaseline = y < 5 * scale ? "top" : y > height - 5 * scale ? "bottom" : "middle";
+    context.fillText(formatBytes(at, step), width - 7 * scale, y);
   }
   context.translate(9 * scale, height / 2);
   context.rotate(-Math.PI / 2);
   context.textAlign = "center";
+  context.textBaseline = "middle";
   context.fillText(title, 0, 0);
 }
 
@@ -262,14 +263,15 @@ function drawTimes(canvas, view, clock, colours) {
   if (view.axis === "node") step = Math.max(1, step);
   context.fillStyle = colours.quiet;
   context.font = `${11 * scale}px system-ui, sans-serif`;
-  context.textAlign = "center";
   context.textBaseline = "top";
   for (let at = Math.ceil(view.t0 / step) * step; at <= view.t1; at += step) {
     const x = (at - view.t0) / span * width;
     context.fillRect(x, 0, scale, 4 * scale);
     const text = view.axis === "node" ? String(Math.round(at)) : formatSeconds(at, step);
-    if (x > 12 * scale && x < width - 14 * scale) context.fillText(text, x, 6 * scale);
+    context.textAlign = x < 12 * scale ? "left" : x > width - 14 * scale ? "right" : "center";
+    context.fillText(text, x, 6 * scale);
   }
+  context.textAlign = "center";
   const title = view.axis === "node" ? "node" : `seconds: ${clock}`;
   context.fillText(title, width / 2, height - 13 * scale);
 }

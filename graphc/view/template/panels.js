@@ -1,7 +1,7 @@
 // The panels beside the map. They read the state of page.js, and call it to show another buffer.
 
 function fillSummary() {
-  element("plan-title").textContent = plans.length > 1 ? `plan: ${plan.label}` : "plan";
+  element("plan-title").textContent = plans.length > 1 ? `plan: ${plan.label}` : plan.heading ?? "plan";
   const rows = plan.summary.flatMap(([label, figure]) => [make("dt", label), make("dd", figure)]);
   element("summary").replaceChildren(...rows);
   element("lowering").hidden = !plan.lowering.length;
