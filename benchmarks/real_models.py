@@ -160,7 +160,7 @@ def _begin() -> None:
 
     warnings.simplefilter("ignore")
     layers = [layer for _ in range(24) for layer in (torch.nn.Linear(64, 64), torch.nn.GELU())]
-    graphc.torch.plan(torch.nn.Sequential(*layers), (torch.zeros(512, 64),))
+    graphc.torch.plan(torch.nn.Sequential(*layers), (torch.zeros(512, 64),), "knee")
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()  # after the loops, which are cached there too
 
 

@@ -141,7 +141,7 @@ def rows_of(name: str) -> list[dict[str, Any]]:
             step.plan((), kwargs)
         else:
             torch.compiler.reset()
-            step = graphc.torch.plan(module, (), kwargs=kwargs)
+            step = graphc.torch.plan(module, (), "knee", kwargs=kwargs)
         total = time.process_time() - started
         nodes = len(step.plans[-1].torch_steps.joint.nodes)
         rows.append(

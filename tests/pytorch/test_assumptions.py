@@ -60,7 +60,7 @@ def results(call, module, x):
 
 @PLANS_AGAIN
 def test_each_outcome_has_a_plan_and_results_are_those_of_eager():
-    step = graphc.torch.plan(Model(), (X,))
+    step = graphc.torch.plan(Model(), (X,), "knee")
     eager = copy.deepcopy(step.module)
     assert (step.module.rows, len(step.plans)) == (None, 1)
     for x, plans in ((X, 1), (LARGE, 2), (X, 2), (LARGE, 2)):
@@ -82,7 +82,7 @@ def test_bits_are_those_of_aot_eager_and_values_those_of_eager(x):
 
 
 def test_another_outcome_is_an_error_if_asked():
-    step = graphc.torch.plan(Model(), (X,), assume="raise")
+    step = graphc.torch.plan(Model(), (X,), "knee", assume="raise")
     before = [each.clone() for each in step.module.buffers()]
     step.verify()
     with pytest.raises(
@@ -100,7 +100,7 @@ def test_a_check_that_fails_raises():
     module.limit = 0.0
     with pytest.raises(ValueError, match="too large"):
         graphc.torch.plan(module, (X,))
-    step = graphc.torch.plan(Model(), (X,))
+    step = graphc.torch.plan(Model(), (X,), "knee")
     with torch.no_grad():
         step.module.norm.weight.fill_(1e9)
     with pytest.raises(ValueError, match="too large"):
@@ -124,7 +124,7 @@ class Counting(nn.Module):
 
 @PLANS_AGAIN
 def test_numbers_of_tensors_become_part_of_a_plan():
-    step = graphc.torch.plan(Counting(), (X, torch.tensor([1, 3])))
+    step = graphc.torch.plan(Counting(), (X, torch.tensor([1, 3])), "knee")
     for lengths in map(torch.tensor, ([1, 3], [2, 2], [1, 3])):
         torch.testing.assert_close(step(X, lengths), step.module(X, lengths))
         with torch.no_grad():
@@ -133,7 +133,7 @@ def test_numbers_of_tensors_become_part_of_a_plan():
 
 
 def test_the_report_lists_what_is_assumed():
-    report = graphc.torch.plan(Model(), (X,)).report
+    report = graphc.torch.plan(Model(), (X,), "knee").report
     (finite, limit) = report.json["assumed"]
     assert (finite["value"], finite["times"]) == (True, 2)
     assert (limit["value"], limit["times"]) == (False, 1)
@@ -142,6 +142,6 @@ def test_the_report_lists_what_is_assumed():
 
 
 def test_other_users_of_dynamo_see_no_difference():
-    graphc.torch.plan(Model(), (X,))
+    graphc.torch.plan(Model(), (X,), "knee")
     with pytest.raises(torch._dynamo.exc.Unsupported, match="Data-dependent"):
         torch.compile(Layer(), backend="eager", fullgraph=True)(X)

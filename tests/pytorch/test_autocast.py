@@ -21,7 +21,7 @@ def module():
 @pytest.mark.parametrize("option", [torch.bfloat16, torch.autocast("cpu", torch.bfloat16)])
 def test_the_plan_and_each_call_are_under_autocast(option):
     plain = module()
-    step = graphc.torch.plan(plain, (X,), autocast=option)
+    step = graphc.torch.plan(plain, (X,), "knee", autocast=option)
     with torch.autocast("cpu", torch.bfloat16):
         wanted = plain(X)
     with warnings.catch_warnings():
@@ -38,13 +38,13 @@ def test_the_plan_and_each_call_are_under_autocast(option):
 
 def test_the_frontier_is_under_autocast():
     points = graphc.torch.frontier(module(), (X,), autocast=torch.bfloat16)
-    step = graphc.torch.plan(module(), (X,), autocast=torch.bfloat16)
+    step = graphc.torch.plan(module(), (X,), "knee", autocast=torch.bfloat16)
     assert list(points) == list(step.report.frontier)
 
 
 def test_a_disabled_autocast_disables_that_around_the_call():
     off = torch.autocast("cpu", torch.bfloat16, enabled=False)
-    step = graphc.torch.plan(module(), (X,), autocast=off)
+    step = graphc.torch.plan(module(), (X,), "knee", autocast=off)
     with torch.autocast("cpu", torch.bfloat16):
         assert step(X).dtype == torch.float32
     assert len(step.plans) == 1

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import graphc
 from graphc.errors import BudgetError
+from graphc.ir.device_memory import DeviceMemory, gpu_memory
 from graphc.ir.types import parse_bytes
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -19,6 +20,7 @@ steps = pytest.importorskip("torch_cases.steps")
 
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
+from graphc.torch.budget import planned as planned_module  # noqa: E402
 from graphc.torch.budget.runner import runner  # noqa: E402
 
 SLACK = 2**14
@@ -113,6 +115,40 @@ def test_a_larger_budget_is_never_slower_and_a_smaller_never_higher(name):
         assert less.peak_bytes <= more.peak_bytes
         assert less.extra_time >= more.extra_time
     assert reports[0].extra_time > reports[-1].extra_time
+
+
+def test_without_a_goal_the_budget_is_the_memory_of_the_device(monkeypatch):
+    module, args = modules.MODULES["MLP"]("small")
+    plain = graphc.torch.plan(module, args).report
+    assert plain.peak_bytes == plain.plain_bytes
+    assert plain.extra_time == 0 == len(plain.repeated)
+    knee = graphc.torch.plan(module, args, "knee").report
+    assert plain.least_bytes <= knee.peak_bytes < plain.plain_bytes
+
+    def of_bytes(size):
+        memory = DeviceMemory("cpu", size, size)
+        monkeypatch.setattr(planned_module, "memory_here", lambda device: memory)
+
+    middle = (plain.plain_bytes + plain.least_bytes) // 2
+    of_bytes(middle)
+    small = graphc.torch.plan(module, args).report
+    assert small.peak_bytes <= middle
+    assert small.extra_time > 0
+    of_bytes(plain.bound_bytes - 1)
+    with pytest.raises(BudgetError):
+        graphc.torch.plan(module, args)
+
+
+def test_without_a_goal_a_profile_has_a_memory():
+    with torch.device("meta"):
+        layers = [torch.nn.Linear(2**12, 2**12) for _ in range(64)]
+        args = (torch.empty(2**15, 2**12),)
+    usable = gpu_memory("t4").usable_bytes
+    module = torch.nn.Sequential(*layers)
+    report = graphc.torch.plan(module, args, device="t4").report
+    assert report.peak_bytes <= usable < report.plain_bytes
+    assert report.extra_time > 0
+    assert graphc.torch.plan(module, args, device="h200").report.extra_time == 0
 
 
 def test_bits_are_bytes():

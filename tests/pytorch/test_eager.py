@@ -61,7 +61,7 @@ def check(step, given):
 
 def test_results_are_those_of_eager_for_all_values_shapes_and_numbers():
     given = arguments()
-    step = graphc.torch.plan(Matching(), given, loss="loss")
+    step = graphc.torch.plan(Matching(), given, "knee", loss="loss")
     check(step, given)
     check(step, (given[0] * 2, given[1]))
     assert len(step.plans) == 1
@@ -72,14 +72,14 @@ def test_results_are_those_of_eager_for_all_values_shapes_and_numbers():
 @pytest.mark.filterwarnings("ignore:this step has been planned again")
 def test_another_number_is_planned_again():
     given = arguments()
-    step = graphc.torch.plan(Matching(), given, loss="loss")
+    step = graphc.torch.plan(Matching(), given, "knee", loss="loss")
     step.module.scale = 5.0
     check(step, given)
 
 
 def test_the_peak_counts_the_function():
     given = arguments(4096, 64)
-    step = graphc.torch.plan(Matching(), given, loss="loss")
+    step = graphc.torch.plan(Matching(), given, "knee", loss="loss")
     found = step.verify()
     assert found.same_bits
     assert found.held
@@ -91,7 +91,7 @@ def test_the_peak_counts_the_function():
 
 def test_a_copied_step_plans_anew():
     given = arguments()
-    step = copy.deepcopy(graphc.torch.plan(Matching(), given, loss="loss"))
+    step = copy.deepcopy(graphc.torch.plan(Matching(), given, "knee", loss="loss"))
     check(step, given)
 
 

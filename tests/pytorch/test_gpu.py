@@ -186,7 +186,7 @@ def test_tensors_copied_to_the_host_change_no_bit(device):
 def test_sizes_planned_ahead_have_the_bits_of_the_module(device):
     module, x = tower(device)
     sizes = {"input": {0: (64, 128, 512)}}
-    step = graphc.torch.plan(module, (x,), sizes=sizes, pad={"input": None})
+    step = graphc.torch.plan(module, (x,), "knee", sizes=sizes, pad={"input": None})
     plans = len(step.plans)
     for rows in (128, 64, 512):
         found = []
@@ -226,7 +226,7 @@ def test_seeds_of_attention_are_those_of_its_forward_pass():
         def forward(self, x):
             return attention(x * 2)[0].tanh()
 
-    graphc.torch.plan(Attention(), (torch.randn(8, 8, requires_grad=True),))
+    graphc.torch.plan(Attention(), (torch.randn(8, 8, requires_grad=True),), "knee")
     assert set(seen) == {1234}
 
 
@@ -283,7 +283,7 @@ def test_nothing_is_kept_without_products_or_on_a_cpu(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     assert library_workspaces(Joint(random_joint(), 1), None) == 0
-    step = graphc.torch.plan(nn.Linear(4, 4), (torch.ones(2, 4),))
+    step = graphc.torch.plan(nn.Linear(4, 4), (torch.ones(2, 4),), "knee")
     assert step.report.held.library_workspaces == 0
     assert library_workspaces(step.plans[-1].torch_steps.joint, None) == 0
 

@@ -34,7 +34,7 @@ class Rotary(nn.Module):
 
 def test_tensors_that_are_plain_attributes_count_by_name(tmp_path):
     module, x = Rotary(), torch.randn(8, 16)
-    step = graphc.torch.plan(module, (x,))
+    step = graphc.torch.plan(module, (x,), "knee")
     found = step.report
     sizes = {
         "cos": 4096 * 16 * 4,
@@ -76,7 +76,7 @@ class Weighted(nn.Module):
 def test_a_loss_that_is_a_module_counts_and_is_left_as_it_was():
     module, loss_fn, x = nn.Linear(16, 16), Weighted(), torch.randn(4, 16)
     args = x, x + 1
-    step = graphc.torch.plan(module, args, loss_fn=loss_fn, accumulate=True)
+    step = graphc.torch.plan(module, args, "knee", loss_fn=loss_fn, accumulate=True)
     learned = [*module.parameters(), loss_fn.weight]
     held = step.report.held
     assert held.parameters == held.gradients == sum(each.nbytes for each in learned)
@@ -96,7 +96,7 @@ def test_a_loss_s_gradient_is_compared(monkeypatch):
 
     loss_fn, x, run = Weighted(), torch.randn(4, 16), verify._run
     args = x, x + 1
-    step = graphc.torch.plan(nn.Linear(16, 16), args, loss_fn=loss_fn)
+    step = graphc.torch.plan(nn.Linear(16, 16), args, "knee", loss_fn=loss_fn)
 
     def changed(call, given):
         outputs = run(call, given)
@@ -130,7 +130,7 @@ def test_arrays_and_tensors_inside_of_arguments_count():
     rows, more = torch.randn(50, 16), torch.randn(16)
     boxed = np.ones((8, 16), np.float32)
     args = x, array[:8], Box(rows[0], boxed), Named(more=more)
-    step = graphc.torch.plan(Sums(16, 16), args)
+    step = graphc.torch.plan(Sums(16, 16), args, "knee")
     held = step.report.held
     assert held.inputs == x.nbytes + array.nbytes + rows.nbytes + more.nbytes + boxed.nbytes
     assert held.constants == 0
@@ -145,9 +145,9 @@ def test_old_gradients_are_those_of_leaves_that_require_grad():
     leaf = torch.randn(8, 16, requires_grad=True)
     wanted = sum(each.nbytes for each in module[0].parameters())
     for x, more in (leaf, leaf.nbytes), (leaf * 2, 0), (leaf.detach(), 0):
-        step = graphc.torch.plan(module, (x,), accumulate=True)
+        step = graphc.torch.plan(module, (x,), "knee", accumulate=True)
         assert step.report.held.gradients == wanted + more
-    step = graphc.torch.plan(module, (leaf,), accumulate=True)
+    step = graphc.torch.plan(module, (leaf,), "knee", accumulate=True)
     assert step.verify().held
 
 

@@ -37,7 +37,7 @@ def doubled_if_positive(x):
 def test_a_value_that_dynamo_does_not_ask_for_does_not_shift_the_others():
     module = Model(lambda h, a, b, c: h * max(a, b) * (2 if c.item() > 3 else 5))
     given = (X, *map(torch.tensor, (2.0, 3.0, 3.5)))
-    step = graphc.torch.plan(module, given)
+    step = graphc.torch.plan(module, given, "knee")
     torch.testing.assert_close(step(*given), module(*given))
     (assumed,) = step.report.assumed
     assert assumed.value == 3.5
@@ -45,7 +45,7 @@ def test_a_value_that_dynamo_does_not_ask_for_does_not_shift_the_others():
 
 def test_an_item_that_is_only_multiplied_is_part_of_the_graph():
     module = Model(lambda h, c: h * c.item())
-    step = graphc.torch.plan(module, (X, torch.tensor(3.5)))
+    step = graphc.torch.plan(module, (X, torch.tensor(3.5)), "knee")
     for value in (3.5, -1.0):
         given = X, torch.tensor(value)
         assert torch.equal(step(*given), module(*given))
@@ -55,7 +55,7 @@ def test_an_item_that_is_only_multiplied_is_part_of_the_graph():
 @PLANS_AGAIN
 def test_values_of_another_type_are_other_outcomes():
     module = Model(lambda h, c: h * c.item() * int(c) + bool(c))
-    step = graphc.torch.plan(module, (X, torch.tensor(1)))
+    step = graphc.torch.plan(module, (X, torch.tensor(1)), "knee")
     for value in (1, 1.5, True, 1, 1.0, 2.5, 2):
         given = (X, torch.tensor(value))
         torch.testing.assert_close(step(*given), module(*given))
@@ -63,12 +63,12 @@ def test_values_of_another_type_are_other_outcomes():
 
 @PLANS_AGAIN
 def test_verify_checks_the_plan_for_the_outcomes_of_its_arguments():
-    step = graphc.torch.plan(Model(doubled_if_positive), (X,))
+    step = graphc.torch.plan(Model(doubled_if_positive), (X,), "knee")
     for x in (-X * 9, X * 9, -X * 9):
         assert step.verify(x).same_bits
     assert {plan.report.assumed[0].value for plan in step.plans} == {True, False}
     strict = graphc.torch.plan(
-        Model(lambda h, c: h * c.item()), (X, torch.tensor(1)), assume="raise"
+        Model(lambda h, c: h * c.item()), (X, torch.tensor(1)), "knee", assume="raise"
     )
     with pytest.raises(TorchError, match=r"the value is 2 .* assumes 1"):
         strict.verify(X, torch.tensor(2))
@@ -77,7 +77,7 @@ def test_verify_checks_the_plan_for_the_outcomes_of_its_arguments():
 @PLANS_AGAIN
 def test_nan_is_one_outcome():
     module = Model(lambda h, c: h * c.item())
-    step = graphc.torch.plan(module, (X, torch.tensor(1.0)))
+    step = graphc.torch.plan(module, (X, torch.tensor(1.0)), "knee")
     step(X, torch.tensor(float("nan")))
     plans = len(step.plans)
     for value in (1.0, float("nan"), 1.0, float("nan")):
@@ -87,7 +87,7 @@ def test_nan_is_one_outcome():
 
 @PLANS_AGAIN
 def test_another_thread_may_change_the_current_outcomes():
-    step = graphc.torch.plan(Model(doubled_if_positive), (X,))
+    step = graphc.torch.plan(Model(doubled_if_positive), (X,), "knee")
     first = step.assumptions.current
 
     class Disturbed(Assumptions):
@@ -105,7 +105,7 @@ def test_another_thread_may_change_the_current_outcomes():
 
 
 def test_gradients_of_other_threads_stay_while_outcomes_are_recorded():
-    step = graphc.torch.plan(Model(doubled_if_positive), (X,))
+    step = graphc.torch.plan(Model(doubled_if_positive), (X,), "knee")
     weight = step.module.inner.weight
 
     def learning(h):
@@ -120,7 +120,7 @@ def test_gradients_of_other_threads_stay_while_outcomes_are_recorded():
 def test_outcomes_are_recorded_without_copies_of_parameters():
     module = Model(doubled_if_positive)
     module.large = nn.Linear(1024, 1024)
-    step = graphc.torch.plan(module, (X,))
+    step = graphc.torch.plan(module, (X,), "knee")
     with torch.profiler.profile(profile_memory=True, acc_events=True) as profile:
         step.assumptions._rehearse(step, ((X,), {}))
     events = profile.profiler.kineto_results.events()
@@ -137,7 +137,7 @@ def test_parameters_that_a_forward_pass_writes_are_restored():
 
     module = Model(writing)
     before = module.inner.weight.detach().clone()
-    step = graphc.torch.plan(module, (X, module.inner.weight))
+    step = graphc.torch.plan(module, (X, module.inner.weight), "knee")
     assert torch.equal(module.inner.weight, before)
     assert len(step.plans) == 1
 
@@ -160,7 +160,7 @@ class Named(nn.Module):
 
 def test_children_may_have_any_name():
     module = Named()
-    step = graphc.torch.plan(module, (X,))
+    step = graphc.torch.plan(module, (X,), "knee")
     torch.testing.assert_close(step(X), module(X))
     assert (step.loss, step.device) == (module.loss, torch.device("cpu"))
     assert set(step.state_dict()) == {"goal.weight", "goal.bias"}
@@ -169,7 +169,7 @@ def test_children_may_have_any_name():
 @PLANS_AGAIN
 def test_attributes_of_the_module_may_be_set():
     module = Named()
-    step = graphc.torch.plan(module, (X,))
+    step = graphc.torch.plan(module, (X,), "knee")
     step.scale = 3.0
     assert module.scale == 3.0
     torch.testing.assert_close(step(X), module(X))
@@ -182,7 +182,7 @@ def test_a_head_without_number_of_labels_is_planned():
         def forward(self, x, labels):
             return super().forward(x) - labels
 
-    step = graphc.torch.plan(ForImageClassification(8, 8), (X, X))
+    step = graphc.torch.plan(ForImageClassification(8, 8), (X, X), "knee")
     assert step.settled == ()
 
 
@@ -211,7 +211,7 @@ def test_functions_of_logging_are_left_out(caplog):
         logging.warning("seen %s", "once")
         return h.sin()
 
-    graphc.torch.plan(Model(logs), (X,))
+    graphc.torch.plan(Model(logs), (X,), "knee")
     assert "seen once" in caplog.text
 
 
@@ -219,6 +219,6 @@ def test_verify_compares_with_aot_eager_under_the_same_autocast():
     attention = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
     given = (torch.randn(4, 16, 32, requires_grad=True),) * 3
     step = graphc.torch.plan(
-        attention, given, kwargs={"need_weights": False}, autocast=torch.bfloat16
+        attention, given, "knee", kwargs={"need_weights": False}, autocast=torch.bfloat16
     )
     assert step.verify().same_bits

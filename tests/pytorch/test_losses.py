@@ -64,7 +64,7 @@ def test_only_the_loss_is_differentiated(form, loss, part):
 
     part_of(module(X, Y)).backward()
     wanted = gradients_of(module)
-    step = graphc.torch.plan(module, (X, Y), loss=loss)
+    step = graphc.torch.plan(module, (X, Y), "knee", loss=loss)
     found = step(X, Y)
     leaves = list(found.values()) if isinstance(found, dict) else list(found)
     assert [each.requires_grad for each in leaves] == [True, False, False]
@@ -104,7 +104,7 @@ def test_a_loss_may_be_computed_if_only_the_loss_is_returned():
     def loss(out):
         return out.loss + out.hidden.square().mean()
 
-    step = graphc.torch.plan(module, (X, Y), loss=loss, return_outputs=False)
+    step = graphc.torch.plan(module, (X, Y), "knee", loss=loss, return_outputs=False)
     found, wanted = step(X, Y), loss(module(X, Y))
     torch.testing.assert_close(found, wanted)
     found.backward()
@@ -117,7 +117,7 @@ def test_a_loss_may_be_computed_if_only_the_loss_is_returned():
 
 def test_the_frontier_is_that_of_the_plans():
     options = {"return_outputs": False}
-    step = graphc.torch.plan(Head(), (X, Y), **options)
+    step = graphc.torch.plan(Head(), (X, Y), "knee", **options)
     points = list(graphc.torch.frontier(Head(), (X, Y), **options))
     assert points == list(step.report.frontier)
 
@@ -128,7 +128,7 @@ def test_an_object_that_torch_cannot_flatten_is_returned_as_it_is():
             self.loss, self.logits = loss, logits
 
     module = Head(Plain)
-    step = graphc.torch.plan(module, (X, Y))
+    step = graphc.torch.plan(module, (X, Y), "knee")
     found = step(X, Y)
     assert torch.equal(found.loss, module(X, Y).loss)
     assert found.logits.requires_grad
@@ -140,7 +140,9 @@ def test_an_evaluation_needs_no_loss():
             found = super().forward(x)
             return Output(None if y is None else (found - y).square().mean(), found, None)
 
-    step = graphc.torch.plan(Sometimes(4, 4), (torch.ones(2, 4), torch.ones(2, 4)), loss="loss")
+    step = graphc.torch.plan(
+        Sometimes(4, 4), (torch.ones(2, 4), torch.ones(2, 4)), "knee", loss="loss"
+    )
     with torch.no_grad():
         assert step(torch.ones(2, 4)).loss is None
 

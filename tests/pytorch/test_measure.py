@@ -74,7 +74,7 @@ def test_a_profiler_of_the_user_goes_on(tmp_path, monkeypatch):
             graphc.torch.plan(module, (x,))
         module(x)
     assert any(event.key == "aten::addmm" for event in profiled.key_averages())
-    step = graphc.torch.plan(module, (x,))
+    step = graphc.torch.plan(module, (x,), "knee")
     with torch.profiler.profile():
         step(x).sum().backward()
     assert module.weight.grad is not None

@@ -32,7 +32,7 @@ class Talking(nn.Module):
 
 def test_messages_appear_once_and_nothing_else_changes(caplog, capsys):
     with pytest.warns(FutureWarning, match="old"):
-        step = graphc.torch.plan(Talking(), (X,))
+        step = graphc.torch.plan(Talking(), (X,), "knee")
     assert [each.getMessage() for each in caplog.records if each.name == logger.name] == [
         "has 4 rows"
     ]

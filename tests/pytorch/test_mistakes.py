@@ -65,14 +65,14 @@ def test_what_a_module_raises_that_is_given_other_arguments_by_its_hook(error):
 
 
 def test_planned_modules_are_not_planned_again():
-    step = graphc.torch.plan(LAYER, (X,))
+    step = graphc.torch.plan(LAYER, (X,), "knee")
     for module, place in (step, "module"), (torch.nn.Sequential(step), "'0' of the module"):
         with pytest.raises(graphc.errors.OptionError, match=f"{place} is already planned; pass"):
             graphc.torch.plan(module, (X,))
 
 
 def test_shape_errors_include_the_reason_of_the_op():
-    step = graphc.torch.plan(LAYER, (X,))
+    step = graphc.torch.plan(LAYER, (X,), "knee")
     told = r"does not accept .* reduction dim.* got \[2, 3\] X"
     for call in (step, step.verify):
         with pytest.raises(graphc.errors.TorchError, match=told):
@@ -81,7 +81,7 @@ def test_shape_errors_include_the_reason_of_the_op():
 
 def test_plans_are_made_without_grad_and_not_in_inference_mode():
     with torch.no_grad():
-        step = graphc.torch.plan(LAYER, (X,))
+        step = graphc.torch.plan(LAYER, (X,), "knee")
         assert not step(X).requires_grad
     assert step(X).requires_grad
     assert len(step.plans) == 1

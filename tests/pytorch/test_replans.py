@@ -35,7 +35,7 @@ class Reads(nn.Linear):
 def replanned(change, shapes=(4,)):
     """The warning of a call after a change; the rows in `shapes` were planned before it."""
     module = Reads()
-    step = graphc.torch.plan(module, (X,))
+    step = graphc.torch.plan(module, (X,), "knee")
     for rows in shapes:
         step(torch.randn(rows, 8))
     change(module)
@@ -73,7 +73,7 @@ def test_the_guard_and_its_values(change, told):
 def test_a_parameter_that_requires_a_gradient_again_gets_one_or_is_refused():
     module = Reads()
     module.weight.requires_grad_(False)
-    step = graphc.torch.plan(module, (X,))
+    step = graphc.torch.plan(module, (X,), "knee")
     step(X).sum().backward()
     module.weight.requires_grad_(True)
     if is_before(torch.__version__, (2, 13)):
@@ -92,14 +92,14 @@ def test_the_guard_is_not_the_shape_of_another_plan():
 
 
 def test_the_autocast_around_a_call_is_named():
-    step = graphc.torch.plan(Reads(), (X,))
+    step = graphc.torch.plan(Reads(), (X,), "knee")
     with torch.autocast("cpu", torch.bfloat16), pytest.warns(UserWarning, match=r"autocast\(cpu\)"):
         step(X)
 
 
 def test_new_shapes_and_evaluation_warn_of_no_second_plan():
     module = Reads()
-    step = graphc.torch.plan(module, (X,))
+    step = graphc.torch.plan(module, (X,), "knee")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "this step has been planned again")
         step(X)

@@ -27,7 +27,7 @@ NOT_MEASURED = Measured(1e-6, 0, (), is_estimated=True)
 )
 def test_it_counts_what_the_planner_counts(name):
     with torch._dynamo.config.patch(allow_rnn=True):
-        planned = graphc.torch.plan(*MODULES[name]("small")).plans[-1]
+        planned = graphc.torch.plan(*MODULES[name]("small"), "knee").plans[-1]
     counts_alike(planned.torch_steps)
 
 
@@ -136,7 +136,7 @@ def test_bytes_of_a_step_by_hand():
         def forward(self, x):
             return torch.tanh(x @ self.w).sum()
 
-    found = graphc.torch.plan(Tanh(), (torch.randn(100, 64),)).plans[-1].replay
+    found = graphc.torch.plan(Tanh(), (torch.randn(100, 64),), "knee").plans[-1].replay
     y, w, scalar = 4 * 100 * 8, 4 * 64 * 8, 4
     fixed = w + 4 * 100 * 64
     made = [moment.made for moment in found.moments]

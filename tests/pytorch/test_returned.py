@@ -20,6 +20,7 @@ import graphc  # noqa: E402
 
 
 def check(module, **goal):
+    goal = goal or {"budget": "knee"}
     step = graphc.torch.plan(module, (x := torch.randn(ROWS, WIDTH),), **goal)
     found = step.verify(x)
     assert found.same_bits, found
@@ -74,7 +75,7 @@ def test_values_that_are_no_tensors_are_returned():
             return super().forward(x), None, 3, "three"
 
     module = Counted(4, 4)
-    step = graphc.torch.plan(module, (x := torch.randn(2, 4),))
+    step = graphc.torch.plan(module, (x := torch.randn(2, 4),), "knee")
     found, *others = step(x)
     assert torch.equal(found, module(x)[0])
     assert others == [None, 3, "three"]
@@ -105,7 +106,7 @@ class WithNone(torch.nn.Linear):
 
 def test_none_among_outputs_is_no_tensor():
     x = torch.randn(4, 8)
-    step = graphc.torch.plan(WithNone(8, 8), (x,))
+    step = graphc.torch.plan(WithNone(8, 8), (x,), "knee")
     assert step.verify().held
     assert step(x)["states"][0][0] is None
 
@@ -124,4 +125,4 @@ def test_older_versions_reject_tensors_that_are_returned_twice(monkeypatch):
     monkeypatch.setattr("graphc.torch.budget.joint.JOINS_ALIKE", (99, 0))
     with pytest.raises(graphc.errors.TorchError, match=r"returns a tensor twice.*return it once"):
         graphc.torch.plan(Twice(), (torch.randn(3, 4),))
-    graphc.torch.plan(Twice().inner, (torch.randn(3, 4),))
+    graphc.torch.plan(Twice().inner, (torch.randn(3, 4),), "knee")

@@ -34,7 +34,7 @@ def settled(labels, num_labels=3, use_cache=True, problem_type=None, wrapped=Fal
     head = TinyForSequenceClassification(num_labels, use_cache=use_cache, problem_type=problem_type)
     module = nn.Sequential(head) if wrapped else head
     args = (X,) if labels is None or wrapped else (X, labels)
-    step = graphc.torch.plan(module, args)
+    step = graphc.torch.plan(module, args, "knee")
     step(*args)
     step(*args)
     found = {each["name"]: each["value"] for each in step.report.json["settled"]}

@@ -39,7 +39,7 @@ def ones(length, batch=3):
 
 
 def test_the_first_other_size_is_told_once():
-    step = graphc.torch.plan(nn.Linear(4, 4), (torch.randn(8, 4),))
+    step = graphc.torch.plan(nn.Linear(4, 4), (torch.randn(8, 4),), "knee")
     step(torch.randn(8, 4))
     with pytest.warns(UserWarning, match=r"every new size .* took \d+\.\d s.* sizes= or dynamic="):
         step(torch.randn(6, 4))
@@ -90,11 +90,11 @@ def test_new_sizes_have_the_bits_of_a_module_without_a_plan(budget):
 @pytest.mark.slow
 def test_the_graph_is_that_of_a_trace_with_fixed_sizes():
     module = Attention()
-    step = graphc.torch.plan(module, (ones(8),))
+    step = graphc.torch.plan(module, (ones(8),), "knee")
     for length in (12, 16):
         step.plan((ones(length),), {})
     torch.compiler.reset()
-    fixed = graphc.torch.plan(module, (ones(16),))
+    fixed = graphc.torch.plan(module, (ones(16),), "knee")
     found, wanted = (each.plans[-1].torch_steps.joint.traced for each in (step, fixed))
     sizes = [n for n in found.nodes if isinstance(n.meta.get("val"), int)]
     assert all(n.op == "placeholder" and not n.users for n in sizes)
@@ -104,7 +104,7 @@ def test_the_graph_is_that_of_a_trace_with_fixed_sizes():
 
 
 def test_no_trace_for_a_third_size_and_no_plan_for_a_known_one():
-    step = graphc.torch.plan(Attention(), (ones(8),))
+    step = graphc.torch.plan(Attention(), (ones(8),), "knee")
     step(ones(12))[1].backward()
     before, plans = traces(), len(step.plans)
     for length in (16, 20, 16, 12, 20):
@@ -122,7 +122,7 @@ def test_a_size_that_is_read_as_a_number_is_traced_for_itself():
         def forward(self, x):
             return self.layer(x).mean() * (2 if x.shape[1] == 16 else 3)
 
-    step = graphc.torch.plan(Reads(), (ones(8),))
+    step = graphc.torch.plan(Reads(), (ones(8),), "knee")
     for length in (12, 16, 20):
         x = ones(length)
         assert torch.equal(step(x), step.module(x))
@@ -137,7 +137,7 @@ def test_a_returned_size_is_traced_with_fixed_sizes():
         def forward(self, x):
             return self.layer(x).mean(), x.shape[1]
 
-    step = graphc.torch.plan(Returns(), (ones(8),))
+    step = graphc.torch.plan(Returns(), (ones(8),), "knee")
     for length in (12, 16, 12):
         x = ones(length)
         loss, size = step(x)
@@ -148,7 +148,7 @@ def test_a_returned_size_is_traced_with_fixed_sizes():
 
 @pytest.mark.slow
 def test_a_fault_in_a_symbolic_trace_is_no_error(monkeypatch):
-    step = graphc.torch.plan(Attention(), (ones(8),))
+    step = graphc.torch.plan(Attention(), (ones(8),), "knee")
 
     def fails(*_):
         raise ZeroDivisionError
@@ -171,5 +171,5 @@ def test_a_budget_that_a_new_size_exceeds_is_refused_and_others_still_run():
 def test_a_dimension_marked_as_dynamic_is_planned():
     x = ones(8)
     torch._dynamo.mark_dynamic(x, 1)
-    step = graphc.torch.plan(Attention(), (x,))
+    step = graphc.torch.plan(Attention(), (x,), "knee")
     assert step.verify(ones(11)).same_bits

@@ -122,7 +122,7 @@ class TestOneStep:
     def test_arguments_before_padding_are_counted(self, step):
         held = step.report.sizes[-1].report.held
         assert held.unpadded == held.inputs == 2 * 3 * 32 * 8
-        assert graphc.torch.plan(Labeled(), batch(4)).report.held.unpadded == 0
+        assert graphc.torch.plan(Labeled(), batch(4), "knee").report.held.unpadded == 0
 
     @pytest.mark.parametrize(
         ("call", "told"),
@@ -256,7 +256,7 @@ def test_arguments_are_passed_as_in_the_example():
         step(tokens, labels=labels)
     torch.compiler.reset()
     step = graphc.torch.plan(
-        Labeled(), (), kwargs={"tokens": tokens, "labels": labels}, sizes=SHARED, pad=PAD
+        Labeled(), (), "knee", kwargs={"tokens": tokens, "labels": labels}, sizes=SHARED, pad=PAD
     )
     plans = len(step.plans)
     step(labels=labels[:, :5], tokens=tokens[:, :5])
@@ -342,7 +342,7 @@ def test_padding_that_changes_the_loss_is_refused():
 )
 def test_rounding_does_not_count_as_a_change(dtype):
     torch.manual_seed(1)
-    step = graphc.torch.plan(Labeled().to(dtype), batch(10), sizes=SHARED, pad=PAD)
+    step = graphc.torch.plan(Labeled().to(dtype), batch(10), "knee", sizes=SHARED, pad=PAD)
     assert len(step.report.sizes) == 3
 
 
@@ -392,7 +392,7 @@ def test_a_size_that_is_read_as_a_number_is_traced_for_itself():
             return super().forward(x).mean() * (2 if x.shape[1] == 16 else 3)
 
     x = torch.randn(2, 10, 4)
-    step = graphc.torch.plan(Reads(4, 4), (x,), sizes={"x": {1: (8, 16, 24)}})
+    step = graphc.torch.plan(Reads(4, 4), (x,), "knee", sizes={"x": {1: (8, 16, 24)}})
     plans = len(step.plans)
     for length in (16, 8, 24):
         x = torch.randn(2, length, 4)
@@ -402,7 +402,7 @@ def test_a_size_that_is_read_as_a_number_is_traced_for_itself():
 
 def test_arguments_that_require_gradients_are_not_padded():
     step = graphc.torch.plan(
-        nn.Linear(4, 4), (torch.randn(2, 8, 4, requires_grad=True),), pad={"input": 0.0},
+        nn.Linear(4, 4), (torch.randn(2, 8, 4, requires_grad=True),), "knee", pad={"input": 0.0},
         sizes={"input": {1: (8, 16)}},
     )  # fmt: skip
     x = torch.randn(2, 16, 4, requires_grad=True)

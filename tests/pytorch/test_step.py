@@ -83,7 +83,7 @@ class Counts(nn.Module):
 
 
 def test_the_warning_of_a_replan_names_the_line_of_the_program():
-    around = nn.Sequential(nn.Sequential(graphc.torch.plan(Counts(), (X,))))
+    around = nn.Sequential(nn.Sequential(graphc.torch.plan(Counts(), (X,), "knee")))
     around(X)
     with pytest.warns(UserWarning, match="calls was 0 and is 1") as told:
         around(X)
@@ -93,7 +93,7 @@ def test_the_warning_of_a_replan_names_the_line_of_the_program():
 @pytest.mark.filterwarnings("ignore:this step has been planned again")
 def test_the_end_of_plans_names_the_guard(monkeypatch):
     monkeypatch.setitem(tracing.TRACING, "recompile_limit", 2)
-    step = graphc.torch.plan(Counts(), (X,))
+    step = graphc.torch.plan(Counts(), (X,), "knee")
     step(X)
     step(X)
     with pytest.raises(TorchError, match=r"planned 2 times, .* this guard failed: calls == 1\."):
@@ -166,11 +166,11 @@ def test_compiled_modules_are_planned_without_torch_compile():
     module = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
     names = list(module.state_dict())
     with pytest.warns(UserWarning, match="the module is compiled .*Leave out torch.compile"):
-        step = graphc.torch.plan(torch.compile(module, backend="eager"), (X,))
+        step = graphc.torch.plan(torch.compile(module, backend="eager"), (X,), "knee")
     assert list(step.state_dict()) == names
     module[0].compile(backend="eager")
     with pytest.warns(UserWarning, match="module '0' is compiled"):
-        graphc.torch.plan(module, (X,))
+        graphc.torch.plan(module, (X,), "knee")
 
 
 def doubled(module, args, output=None):
@@ -188,7 +188,7 @@ def doubled(module, args, output=None):
 def test_hooks_that_are_registered_later_are_called(part, register):
     """Outputs equal those of the module with the hook, and without it after its removal."""
     module = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
-    step = graphc.torch.plan(module, (X,))
+    step = graphc.torch.plan(module, (X,), "knee")
     plain = step(X)
     handle = register(module if part is None else module[part], doubled)
     with pytest.warns(UserWarning, match="planned again for the same shapes"):
@@ -201,7 +201,7 @@ def test_hooks_that_are_registered_later_are_called(part, register):
 
 def test_hooks_on_parameters_are_called():
     module = nn.Linear(8, 8)
-    step = graphc.torch.plan(module, (X,))
+    step = graphc.torch.plan(module, (X,), "knee")
     step(X).sum().backward()
     gradient = module.weight.grad.clone()
     module.weight.grad = None
@@ -212,7 +212,7 @@ def test_hooks_on_parameters_are_called():
 
 def test_a_backward_hook_of_a_module_is_refused():
     module = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
-    step = graphc.torch.plan(module, (X,))
+    step = graphc.torch.plan(module, (X,), "knee")
     module[1].register_full_backward_hook(lambda module, before, after: None)
     with pytest.raises(TorchError, match="a module has a backward hook"):
         step(X)
@@ -220,7 +220,7 @@ def test_a_backward_hook_of_a_module_is_refused():
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_torch_compile_of_a_step_warns(in_place):
-    step = graphc.torch.plan(nn.Linear(8, 8), (X,))
+    step = graphc.torch.plan(nn.Linear(8, 8), (X,), "knee")
     called = step if in_place else torch.compile(step, backend="eager", fullgraph=True)
     if in_place:
         step.compile(backend="eager")
@@ -297,7 +297,7 @@ def test_objects_without_tensors_stay_arguments():
             return super().forward(x).to(dtype) * scale
 
     kwargs = {"scale": 2.5, "dtype": torch.float64, "name": None}
-    step = graphc.torch.plan(Scaled(8, 8), (X,), kwargs=kwargs)
+    step = graphc.torch.plan(Scaled(8, 8), (X,), "knee", kwargs=kwargs)
     assert step.verify().same_bits
     step.plan((X,), {**kwargs, "name": Slots(X)})
     with pytest.raises(OptionError, match="no longer exist"):

@@ -13,7 +13,7 @@ from graphc.torch.budget import tracing  # noqa: E402
 
 def planned(*sizes):
     module = torch.nn.Linear(8, 8)
-    step = graphc.torch.plan(module, (torch.randn(4, 8),))
+    step = graphc.torch.plan(module, (torch.randn(4, 8),), "knee")
     for size in sizes:
         step(torch.randn(size, 8)).sum().backward()
     return step

@@ -129,7 +129,7 @@ def test_copies_of_gradients_have_a_place_and_a_time(tmp_path):
         def forward(self, x):
             return (x * self.w).sum()
 
-    report = graphc.torch.plan(nn.Sequential(Turned()), (torch.randn(8, 8),)).report
+    report = graphc.torch.plan(nn.Sequential(Turned()), (torch.randn(8, 8),), "knee").report
     report.view(tmp_path / "step.html")
     (plan,) = content((tmp_path / "step.html").read_text())["plans"]
     (copied,) = (at for at, op in enumerate(plan["nodes"]["op"]) if plan["texts"][op] == "clone")

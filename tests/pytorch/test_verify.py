@@ -91,7 +91,7 @@ def test_what_differs_is_named(monkeypatch):
 
     monkeypatch.setattr(planning, "checked", changed)
     module, args = module_and_args()
-    found = graphc.torch.plan(module, args).verify()
+    found = graphc.torch.plan(module, args, "knee").verify()
     assert not found.same_bits
     assert found.different["gradients"] == ("parts.0.linear.weight",)
     assert not found.different["buffers"] + found.different["outputs"]
@@ -132,7 +132,7 @@ class Varying(nn.Module):
 
 def test_tensors_that_aot_eager_does_not_repeat_do_not_count():
     x = torch.randn(4, 8)
-    found = graphc.torch.plan(Varying(), (x,)).verify()
+    found = graphc.torch.plan(Varying(), (x,), "knee").verify()
     assert found.same_bits
     assert found.not_repeatable == {"gradients": ("first.weight", "first.bias")}
     assert found.json["not_repeatable"] == found.not_repeatable
@@ -177,7 +177,7 @@ def test_the_worst_node_is_that_whose_workspace_is_wrong(monkeypatch):
 
     monkeypatch.setattr(planning, "measure", changed)
     module, args = module_and_args()
-    step = graphc.torch.plan(module, args)
+    step = graphc.torch.plan(module, args, "knee")
     with pytest.raises(
         TorchError, match=r"measured peak .* is not the planned one(.|\n)*of parts.1"
     ):
@@ -211,7 +211,7 @@ def test_the_peak_is_that_of_the_allocator(monkeypatch):
 
     monkeypatch.setattr(planning, "measure", changed)
     x = torch.randn(1 << 20)
-    step = graphc.torch.plan(Dropped(), (x,))
+    step = graphc.torch.plan(Dropped(), (x,), "knee")
     with pytest.raises(TorchError, match=r"measured 4\.00 MiB more"):
         step.verify()
     found = compared(step, ((x,), {}))
@@ -238,7 +238,7 @@ def test_what_is_there_before_a_step_is_measured_too(kind, monkeypatch):
 
     monkeypatch.setattr(planning, "held_by", changed)
     args = (torch.randn(80, 4096),)
-    step = graphc.torch.plan(nn.Linear(4096, 80), args, accumulate=True, reserve=4096)
+    step = graphc.torch.plan(nn.Linear(4096, 80), args, "knee", accumulate=True, reserve=4096)
     with pytest.raises(TorchError, match=r"measured peak .* is not the planned one"):
         step.verify()
     found = compared(step, (args, {}))
@@ -249,7 +249,7 @@ def test_what_is_there_before_a_step_is_measured_too(kind, monkeypatch):
 
 def test_arguments_are_those_of_the_plan_while_they_are_there():
     module, args = module_and_args()
-    step = graphc.torch.plan(module, args)
+    step = graphc.torch.plan(module, args, "knee")
     del args
     with pytest.raises(OptionError, match=r"no longer exist; pass arguments to verify\(\)"):
         step.verify()
@@ -273,7 +273,7 @@ class Alternating(nn.Module):
 
 def test_counters_and_plain_attributes_are_left_as_they_were():
     module, args = Alternating(), (torch.randn(4, 8),)
-    found = graphc.torch.plan(module, args).verify()
+    found = graphc.torch.plan(module, args, "knee").verify()
     assert found.same_bits
     assert module.calls == 0
     assert torch.equal(module.last, torch.zeros(4, 8))
@@ -302,7 +302,7 @@ class Remembering(nn.Module):
 def test_attributes_that_become_others_are_left_as_they_were():
     module, args = Remembering(), (torch.randn(4, 8),)
     step, mean, zeros = module.step, module.mean, module.seen[0]
-    found = graphc.torch.plan(module, args).verify()
+    found = graphc.torch.plan(module, args, "knee").verify()
     assert found.same_bits
     assert found.measured_peak_bytes <= found.planned_peak_bytes
     assert module.last is None
@@ -319,7 +319,7 @@ def eager_step(monkeypatch):
 
     def changed(change):
         module, args = module_and_args()
-        step = graphc.torch.plan(module, args)
+        step = graphc.torch.plan(module, args, "knee")
         assert (found := step.verify(*args)).unlike_eager == {}
         assert not found.eager_error
         call = type(step).unplanned
@@ -355,7 +355,7 @@ def test_a_dispatch_mode_is_named():
     from torch.utils.flop_counter import FlopCounterMode
 
     module, args = module_and_args()
-    step = graphc.torch.plan(module, args)
+    step = graphc.torch.plan(module, args, "knee")
     with FlopCounterMode(display=False), pytest.raises(TorchError, match="under a FlopCounterMode"):
         step(*args)
     with FlopCounterMode(display=False), pytest.raises(TorchError, match="under a FlopCounterMode"):

@@ -55,8 +55,8 @@ def steps_of(step):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["meta", "fake", "data"])
 def test_the_graph_and_the_resident_bytes_are_those_of_a_module_with_data(kind):
-    measured = graphc.torch.plan(*made_of("data"))
-    estimated = graphc.torch.plan(*made_of(kind), device="h100")
+    measured = graphc.torch.plan(*made_of("data"), "knee")
+    estimated = graphc.torch.plan(*made_of(kind), "knee", device="h100")
     assert steps_of(estimated) == steps_of(measured)
     kept = estimated.report.held.library_workspaces
     assert kept == 65 * 2**20  # of cuBLAS in two threads, and of cuBLASLt for a bias
@@ -68,7 +68,7 @@ def test_the_graph_and_the_resident_bytes_are_those_of_a_module_with_data(kind):
 @pytest.mark.parametrize("kind", ["meta", "fake"])
 def test_nothing_runs(kind):
     module, args = made_of(kind)
-    step = graphc.torch.plan(module, args)
+    step = graphc.torch.plan(module, args, "knee")
     for call in (lambda: step(*args), lambda: step.verify(*args), step.verify):
         with pytest.raises(TorchError, match=r"profile h200 .* cannot run"):
             call()
@@ -80,7 +80,7 @@ def test_nothing_runs(kind):
 def test_a_budget_a_reserve_and_a_frontier():
     module, args = made_of("meta")
     optimizer = torch.optim.Adam(module.parameters())
-    step = graphc.torch.plan(module, args, reserve=optimizer, device="16GB")
+    step = graphc.torch.plan(module, args, "knee", reserve=optimizer, device="16GB")
     curve = graphc.torch.frontier(module, args, reserve=optimizer, device="16GB")
     assert "library workspaces 17.25 MiB" in str(step.report)
     assert step.report.held.reserve >= 2 * sum(4 * p.numel() for p in module.parameters())
@@ -97,7 +97,7 @@ def test_costs_are_those_of_the_roofline():
         module, args = torch.nn.Linear(256, 512, bias=False).bfloat16(), torch.empty(1024, 256)
     args = (args.bfloat16(),)
     device = find_device("h100")
-    step = graphc.torch.plan(module, args, device="h100")
+    step = graphc.torch.plan(module, args, "knee", device="h100")
     measured = step.plans[-1].torch_steps.measured
     (forward,) = (
         m
@@ -115,7 +115,7 @@ def test_fused_attention_has_the_flops_of_its_two_products():
         module, args = Block(), (torch.empty(2, 16, 32),)
     from graphc.torch.budget.estimates import flops_of
 
-    step = graphc.torch.plan(module, args)
+    step = graphc.torch.plan(module, args, "knee")
     nodes = step.plans[-1].torch_steps.measured
     flops = [flops_of(n) for n in nodes if "attention" in str(n.target)]
     product = 2 * (2 * 4) * 16 * 16 * 8  # batches of heads, queries, keys, width of a head

@@ -13,6 +13,8 @@ from dataclasses import replace
 import torch
 
 from graphc.ir.device import CPU, DEFAULT_GPU, Device, find_device
+from graphc.ir.device_memory import DeviceMemory, gpu_memory
+from graphc.runtime.memory import machine_memory
 from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.steps import device_of
 from graphc.torch.fit.allocator import KIB
@@ -53,6 +55,14 @@ def profile_of(device: torch.device) -> Device:
         return CPU
     major, minor = torch.cuda.get_device_capability(device)
     return replace(find_device(DEFAULT_GPU), architecture=10 * major + minor)
+
+
+def memory_here(device: torch.device) -> DeviceMemory | None:
+    """Return the memory of this machine's CPU or GPU."""
+    if device.type != "cuda":
+        return machine_memory()
+    properties = torch.cuda.get_device_properties(device)
+    return gpu_memory(properties.name, properties.total_memory)
 
 
 def _cublas_bytes() -> int | None:

@@ -13,6 +13,7 @@ from graphc.ir.device import Device
 from graphc.ir.links import host_link
 from graphc.ir.types import parse_bytes
 from graphc.remat.solver import Schedule
+from graphc.runtime.memory import memory_of
 from graphc.torch.budget.backend import Rest
 from graphc.torch.budget.checker_input import Plan, Weight, kind_of_copy
 from graphc.torch.budget.costs import measure
@@ -20,7 +21,7 @@ from graphc.torch.budget.emit import emit
 from graphc.torch.budget.estimates import estimate
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.joint import Joint
-from graphc.torch.budget.libraries import profile_of
+from graphc.torch.budget.libraries import memory_here, profile_of
 from graphc.torch.budget.lives import Replay
 from graphc.torch.budget.offload.movable import device_of_copies, movable
 from graphc.torch.budget.offload.schedule import OffloadGoal, OffloadSchedule
@@ -32,9 +33,15 @@ from graphc.torch.budget.sources import Source
 from graphc.torch.budget.steps import Measured, TorchSteps
 from graphc.torch.budget.view import Shown
 
+KNEE = "knee"
+"""The budget that asks for the knee of the trade-off curve of bytes and time."""
+
 
 class Goal:
-    """A requested budget of bytes, a requested fraction of a step's time, or neither."""
+    """A budget of bytes, a fraction of a step's time, or the knee of the trade-off curve.
+
+    Without any of them, the budget is the memory of the device.
+    """
 
     writes_inputs = False
     """True if graphs may write into inputs; otherwise torch copies new contents after them."""
@@ -47,7 +54,7 @@ class Goal:
     ) -> None:
         if budget is not None and max_extra_time is not None:
             raise OptionError("give either budget or max_extra_time, not both")
-        if host_budget is not None and budget is None:
+        if host_budget is not None and budget in (None, KNEE):
             raise OptionError(
                 f"host_budget={host_budget!r} bounds the bytes that a plan for a budget copies to "
                 "host memory; give budget, too"
@@ -60,7 +67,8 @@ class Goal:
             raise OptionError(
                 f"max_extra_time must be a number of at least 0, got {max_extra_time!r}"
             )
-        self.budget = None if budget is None else parse_bytes("budget", budget)
+        self.is_knee = budget == KNEE
+        self.budget = None if budget in (None, KNEE) else parse_bytes("budget", budget)
         self.max_extra_time = max_extra_time
         self.host_budget = None if host_budget is None else parse_bytes("host_budget", host_budget)
 
@@ -80,18 +88,40 @@ class Goal:
         """
         costs = measure(joint) if device is None else estimate(device, joint)
         torch_steps, planner = prepared(joint, held.bytes, costs)
+        budget = self._budget_on(device, torch_steps)
         copies = self._copies(torch_steps, device)
         if copies is not None:
             # The schedules of copies are not reused for other sizes.
             earlier = ()
         solved = [Candidate(e.report.planner, e.solved) for e in earlier if e.solved is not None]
-        adapted = reused(planner, self.budget, self.max_extra_time, solved)
-        plan = adapted or chosen(planner, self, torch_steps, copies)
+        adapted = reused(planner, budget, self.max_extra_time, solved)
+        plan = adapted or self._chosen(planner, budget, torch_steps, copies)
         forward, backward, replay = checked(torch_steps, plan)
         shown = Shown(torch_steps, replay, held, sources, self.budget, device)
         report = Report.of(torch_steps, planner, plan, shown)
         solved_now = plan if adapted is None else None
         return Planned(report, torch_steps, forward, backward, replay, solved_now)
+
+    def _budget_on(self, device: Device | None, torch_steps: TorchSteps) -> int | None:
+        """Return the budget of bytes; without a goal, the memory of the device if it is known."""
+        if self.budget is not None or self.max_extra_time is not None or self.is_knee:
+            return self.budget
+        memory = memory_of(device) if device else memory_here(device_of_copies(torch_steps.joint))
+        return None if memory is None else memory.usable_bytes
+
+    def _chosen(
+        self,
+        planner: TorchPlanner,
+        budget: int | None,
+        torch_steps: TorchSteps,
+        copies: OffloadGoal | None,
+    ) -> Schedule:
+        """Return the schedule for the goal; raises `BudgetError` if no schedule fits."""
+        if budget is not None:
+            return within(planner, budget, torch_steps, copies)
+        if self.max_extra_time is not None:
+            return planner.costing(self.max_extra_time * planner.seconds)
+        return planner.knee if self.is_knee else planner.no_recompute
 
     def _copies(self, torch_steps: TorchSteps, device: Device | None) -> OffloadGoal | None:
         """Return the link to the host and what may be copied; None without host memory."""
@@ -164,30 +194,22 @@ def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) ->
     )
 
 
-def chosen(
-    planner: TorchPlanner,
-    goal: Goal,
-    torch_steps: TorchSteps,
-    copies: OffloadGoal | None = None,
+def within(
+    planner: TorchPlanner, budget: int, torch_steps: TorchSteps, copies: OffloadGoal | None = None
 ) -> Schedule:
-    """Return the schedule for a goal; raises `BudgetError` if no schedule fits."""
-    if goal.budget is not None:
-        found = (
-            planner.within(goal.budget)
-            if copies is None
-            else planner.with_copies(goal.budget, copies, torch_steps.turn)
-        )
-        if found is None:
-            raise does_not_fit(torch_steps, planner, goal.budget)
-        return found
-    if goal.max_extra_time is not None:
-        return planner.costing(goal.max_extra_time * planner.seconds)
-    return planner.knee
+    """Return the fastest schedule found within a budget; raises `BudgetError` if none fits."""
+    if copies is None:
+        found = planner.within(budget)
+    else:
+        found = planner.with_copies(budget, copies, torch_steps.turn)
+    if found is None:
+        raise does_not_fit(torch_steps, planner, budget)
+    return found
 
 
 def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.GraphModule]]:
     """Return a partition function; implements `graphc.torch.partition_fn`."""
-    goal = Goal(parse_bytes("budget", budget), None)
+    capacity = parse_bytes("budget", budget)
 
     def partition(
         module: fx.GraphModule, _: Sequence[Any], *, num_fwd_outputs: int, **__: Any
@@ -196,7 +218,7 @@ def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.Gr
         fixed = sum(joint.bytes[value] for value in joint.source_values)
         # Other compilers require functional graphs, in which no node overwrites an operand.
         torch_steps, planner = prepared(joint, fixed, measure(joint), in_place=False)
-        forward, backward, *_ = checked(torch_steps, chosen(planner, goal, torch_steps))
+        forward, backward, *_ = checked(torch_steps, within(planner, capacity, torch_steps))
         return forward, backward
 
     return partition

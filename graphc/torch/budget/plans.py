@@ -48,7 +48,9 @@ def plan(
     Copies run beside computation on a GPU, at the rates of the device's profile. The plan is at
     least as fast, by its costs, as one that only recomputes. Alternatively to `budget`,
     `max_extra_time` is the fraction of a step's time that recomputation may add; the plan has the
-    fewest bytes found within it. Without either, the plan is the knee of the trade-off curve.
+    fewest bytes found within it. With ``budget="knee"``, the plan is the knee of the trade-off
+    curve. Without any of them, the budget is the memory of the device, so that no time is added
+    where all fits.
 
     With `loss_fn`, the last of `args` is a target, and a call returns
     ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.
@@ -137,6 +139,7 @@ def frontier(
     step = planned(
         module,
         *_arguments(args, kwargs),
+        budget="knee",
         device=device,
         loss_fn=loss_fn,
         reserve=reserve,

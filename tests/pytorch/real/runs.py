@@ -49,8 +49,8 @@ class PlannedRun(Run):
         return self.step.report
 
 
-def planned(case: Case, budget: int | None = None, **options: Any) -> PlannedRun:
-    """Return the planned step; without a budget, its plan is the knee of the trade-off."""
+def planned(case: Case, budget: int | str = "knee", **options: Any) -> PlannedRun:
+    """Return the planned step."""
     step = graphc.torch.plan(
         case.module, case.args, budget, kwargs=case.kwargs, loss_fn=case.loss_fn, **options
     )

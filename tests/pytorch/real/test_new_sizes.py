@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.filterwarnings("i
 )
 def test_a_third_size_needs_no_trace_and_has_the_same_bits(make):
     module, given, sizes = make()
-    step = graphc.torch.plan(module, (), kwargs=given(sizes[0]))
+    step = graphc.torch.plan(module, (), "knee", kwargs=given(sizes[0]))
     step.plan((), given(sizes[1]))
     traces = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     step.plan((), given(sizes[2]))
@@ -40,7 +40,7 @@ def test_a_model_of_eight_billion_parameters_is_planned_without_its_memory():
         module = transformers.LlamaForCausalLM(config).bfloat16()
         ids = torch.zeros(1, 4096, dtype=torch.long)
     given = {"input_ids": ids, "labels": ids.clone()}
-    report = graphc.torch.plan(module, (), kwargs=given, device="h100").report
+    report = graphc.torch.plan(module, (), "knee", kwargs=given, device="h100").report
     size = sum(each.numel() for each in module.parameters())
     assert report.held.parameters == 2 * size
     # Attention is fused: a matrix of 32 x 4096 x 4096 numbers per layer would exceed this.

@@ -90,7 +90,7 @@ def test_padded_steps_equal_unpadded_ones_within_the_budget(case):
     name, config, settings, made, sizes = CASES[case]
     torch.manual_seed(0)
     module = language.build(name, config, settings).double()
-    whole = graphc.torch.plan(module, (), kwargs=made(48)).report
+    whole = graphc.torch.plan(module, (), "knee", kwargs=made(48)).report
     budget = (whole.least_bytes + whole.plain_bytes) // 2
     torch.compiler.reset()
     step = graphc.torch.plan(module, (), budget, kwargs=made(20), sizes=sizes)
@@ -124,7 +124,7 @@ def bert(name="BertForMaskedLM"):
 def test_a_model_gets_a_mask_by_whatever_input_is_named(named):
     module = bert()
     given = {**causal(20), "token_type_ids": torch.zeros(BATCH, 20, dtype=torch.long)}
-    step = graphc.torch.plan(module, (), kwargs=given, sizes={named: {1: (16, 32)}})
+    step = graphc.torch.plan(module, (), "knee", kwargs=given, sizes={named: {1: (16, 32)}})
     short = {name: each[:, :11].contiguous() for name, each in given.items()}
     loss, found = loss_and_gradients(module, step, short)
     eager, wanted = loss_and_gradients(module, module, short)
@@ -134,7 +134,7 @@ def test_a_model_gets_a_mask_by_whatever_input_is_named(named):
 def test_a_mask_of_choices_has_the_shape_of_the_tokens():
     module = bert("BertForMultipleChoice")
     given = {"input_ids": token_ids(BATCH, 3, 20), "labels": torch.randint(3, (BATCH,))}
-    step = graphc.torch.plan(module, (), kwargs=given, sizes={"input_ids": {2: (16, 32)}})
+    step = graphc.torch.plan(module, (), "knee", kwargs=given, sizes={"input_ids": {2: (16, 32)}})
     short = {**given, "input_ids": given["input_ids"][:, :, :11]}
     torch.testing.assert_close(step(**short).loss, module(**short).loss, rtol=1e-6, atol=0)
 
@@ -158,7 +158,7 @@ def test_padding_that_a_model_cannot_ignore_is_refused():
     with pytest.raises(TorchError, match="padding changes the loss of this module"):
         graphc.torch.plan(module, (), kwargs=causal(20), sizes=IDS)
     step = graphc.torch.plan(
-        module, (), kwargs=causal(20), sizes=IDS, pad={"input_ids": None, "labels": None}
+        module, (), "knee", kwargs=causal(20), sizes=IDS, pad={"input_ids": None, "labels": None}
     )
     with pytest.raises(TorchError, match="give a number for input_ids and labels to pad"):
         step(**causal(20))
@@ -177,7 +177,7 @@ def test_images_have_exact_sizes():
         return {"pixel_values": images, "labels": labels, "interpolate_pos_encoding": True}
 
     sizes = {"pixel_values": {(2, 3): (16, 32, 48)}}
-    step = graphc.torch.plan(module, (), kwargs=made(32), sizes=sizes)
+    step = graphc.torch.plan(module, (), "knee", kwargs=made(32), sizes=sizes)
     count = len(step.plans)
     for side in (48, 16, 32):
         given = made(side)

@@ -115,7 +115,7 @@ def test_settings_of_a_head_are_settled():
     wanted(**kwargs)
     config = copy.deepcopy(config)
     config.problem_type = None
-    step = graphc.torch.plan(BertForSequenceClassification(config), (), kwargs=kwargs)
+    step = graphc.torch.plan(BertForSequenceClassification(config), (), "knee", kwargs=kwargs)
     assert step.config.problem_type == wanted.config.problem_type == "single_label_classification"
     assert "config.problem_type: set to 'single_label_classification'" in str(step.report)
     with warnings.catch_warnings():
@@ -145,7 +145,7 @@ def test_encoders_of_audio_that_train_ask_for_no_gradient_of_their_input(name):
     model(**kwargs).loss.backward()
     wanted = {each: p.grad.clone() for each, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
-    step = graphc.torch.plan(model, (), kwargs=kwargs, return_outputs=False)
+    step = graphc.torch.plan(model, (), "knee", kwargs=kwargs, return_outputs=False)
     assert "feature_extractor._requires_grad: set to False" in str(step.report)
     step(**kwargs).backward()
     for each, p in model.named_parameters():
@@ -282,7 +282,7 @@ def test_reserve_of_a_prepared_optimizer(model):
     optimizer = optimizer_of(model)
     prepared = Accelerator(cpu=True).prepare(optimizer)
     reserved = [
-        graphc.torch.plan(model, (), kwargs=BATCHES[0], reserve=each).report.held.reserve
+        graphc.torch.plan(model, (), "knee", kwargs=BATCHES[0], reserve=each).report.held.reserve
         for each in (optimizer, prepared)
     ]
     assert reserved[0] == reserved[1] > 0
