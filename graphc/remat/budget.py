@@ -131,7 +131,7 @@ class BudgetPlanner:
             return self.within(budget, maps_only=False)
         alone, refusal = None, None
         try:
-            alone = self.within(budget, maps_only=False)
+            alone = self.within(budget, maps_only=False, priced=False)
         except BudgetError as error:
             refusal = error
         if alone is not None and alone.extra_time <= bound:
@@ -155,9 +155,10 @@ class BudgetPlanner:
         graph = overlap_state_copies(point.allocation, self.costs, Goal(budget=budget)).graph
         return modeled_seconds(graph.nodes, self.costs, self.costs.host_link)
 
-    def within(self, budget: int, maps_only: bool) -> Point:
+    def within(self, budget: int, maps_only: bool, priced: bool = True) -> Point:
         """Return the point of least extra time found within `budget` bytes; raises `BudgetError` if
-        none fits."""
+        none fits. If the error is `priced`, it names the fastest plans found for a little more;
+        a budget of 0 asks for the fewest bytes only."""
         for graph in self._groupings:
             point = self.evaluations.point_within(graph, budget, maps_only)
             if point is not None:
@@ -170,7 +171,7 @@ class BudgetPlanner:
             return least
         plain = min(point.bytes(maps_only) for point in self._without_copies(maps_only))
         further = None
-        if len(self.graph.nodes) <= MOST_PRICED:
+        if priced and budget and len(self.graph.nodes) <= MOST_PRICED:
             least = self._cheapest_least(maps_only)
             size = least.bytes(maps_only)
             further = self._fastest(min(size * 11 // 10, (size + plain) // 2), maps_only)
