@@ -36,7 +36,7 @@ from graphc.jit import compiled, suited
 from graphc.remat.evict_kernel import NEVER, Measured, Network, Stretches, drop_half
 from graphc.remat.excess import excess_of
 from graphc.scheduling.problem import Problem
-from graphc.scheduling.profile import Booleans, Integers, StepArrays
+from graphc.scheduling.profile import Booleans, Floats, Integers, StepArrays
 
 ROUNDS = 40
 """Maximum number of rounds; each removes half of the remaining excess."""
@@ -57,11 +57,18 @@ PROGRESS, PATIENCE = 0.98, 3
 """The search ends after PATIENCE successive rounds that leave more than PROGRESS of the excess."""
 
 
-def evict(steps: Problem, sequence: Sequence[int], capacity: int) -> list[int] | None:
-    """Return a sequence with more recomputation and a peak of at most `capacity`, or None."""
+def evict(
+    steps: Problem, sequence: Sequence[int], capacity: int, factors: Floats | None = None
+) -> list[int] | None:
+    """Return a sequence with more recomputation and a peak of at most `capacity`, or None.
+
+    Values are chosen as if the costs of steps were multiplied by `factors`.
+    """
     if not sequence:
         return [] if steps.peak(()) <= capacity else None
     network, capacity = _network(steps), capacity - steps.fixed_bytes
+    if factors is not None:
+        network = network._replace(cost=network.cost * factors)
     found, stalled, last = np.array(sequence, np.int64), 0, math.inf
     effort = max(EFFORT * len(steps), AT_LEAST)
     for _ in range(ROUNDS):

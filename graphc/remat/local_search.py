@@ -7,18 +7,25 @@ of the two schedules is kept, until no relaxed capacity helps.
 
 An iteration fills twice and evicts once. `effort` bounds the product of iterations and steps,
 so larger problems than that have no local search.
+
+`perturbed` is one iteration in which eviction sees costs with random factors, so it returns to the
+capacity in another way. It serves searches that have seconds (given/solve.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from graphc.random_numbers import random_numbers
 from graphc.remat.evict import evict
 from graphc.remat.fill import fill
 from graphc.scheduling.problem import Problem
 
 RELAXED = (1.05, 1.1, 1.2, 1.03, 1.07, 1.15, 1.3)
 """Relaxed capacities, as multiples of the required one."""
+
+LARGEST_FACTOR = 3
+"""The largest factor of a perturbed cost; the smallest is its inverse."""
 
 
 def iterate(problem: Problem, sequence: Sequence[int], capacity: int, effort: int) -> list[int]:
@@ -42,3 +49,16 @@ def iterate(problem: Problem, sequence: Sequence[int], capacity: int, effort: in
         if problem.extra_cost(filled) < cost * (1 - 1e-9):  # ignores rounding differences
             best, cost, failed = filled, problem.extra_cost(filled), 0
     return best
+
+
+def perturbed(
+    problem: Problem, sequence: Sequence[int], capacity: int, number: int
+) -> list[int] | None:
+    """Return another sequence that fits the capacity, near one that does, or None.
+
+    `number` determines the relaxed capacity and the random factors of the costs.
+    """
+    relaxed = fill(problem, sequence, int(RELAXED[number % len(RELAXED)] * capacity))
+    part = (LARGEST_FACTOR - 1) / (LARGEST_FACTOR + 1) * random_numbers(len(problem), number)
+    found = evict(problem, relaxed, capacity, (1 + part) / (1 - part))
+    return None if found is None else fill(problem, found, capacity)

@@ -106,6 +106,12 @@ class Solver:
         shrunk = evict(self.problem, sequence, capacity)
         return None if shrunk is None else fill(self.problem, shrunk, capacity)
 
+    def from_above(self, capacity: int, part: float) -> list[int] | None:
+        """Return the sequence of the dynamic program for `part` times the capacity, evicted to the
+        capacity and filled; None if there is none."""
+        found = self._by_dp(int(part * capacity)) if self.spans else None
+        return None if found is None else self.fitted(found, capacity)
+
     def measured(self, sequence: list[int]) -> Schedule:
         """Return the schedule of a sequence, with its recompute cost and peak bytes."""
         return Schedule(sequence, self.problem.extra_cost(sequence), self.problem.peak(sequence))

@@ -1,5 +1,7 @@
 """Sequences that are given room and shrunk again: legal, no dearer, nearer to closed forms."""
 
+import random
+
 import numpy as np
 import pytest
 from remat.chains import reversal_chain, revolve
@@ -7,7 +9,9 @@ from remat.problems import random_problem
 
 from graphc.remat.evict import evict
 from graphc.remat.given import replay
-from graphc.remat.local_search import iterate
+from graphc.remat.given.problem import parse_problem
+from graphc.remat.local_search import iterate, perturbed
+from graphc.remat.solver import Solver
 
 pytestmark = pytest.mark.usefixtures("little")
 
@@ -45,6 +49,49 @@ def test_what_is_found_is_legal_and_no_dearer():
             assert steps.extra_cost(found) <= steps.extra_cost(given)
             cheaper += steps.extra_cost(found) < steps.extra_cost(given)
     assert cheaper >= 10
+
+
+def chain_with_skips(length, seed):
+    """A chain with random costs and bytes, some skip connections, and its gradients."""
+    draw = random.Random(seed)
+    nodes, readers = [], {node: [] for node in range(length)}
+    for node in range(length):
+        inputs = {node - 1} if node else set()
+        if node and draw.random() < 0.3:
+            inputs.add(draw.randint(max(0, node - 6), node - 1))
+        for read in inputs:
+            readers[read].append(node)
+        size, cost = draw.choice([1, 1, 2, 4]), draw.randint(50, 900)
+        nodes.append({"id": node, "cost": cost, "bytes": size, "inputs": sorted(inputs)})
+    for node in reversed(nodes[:length]):
+        read = {*node["inputs"], node["id"]}
+        nodes.append({
+            "id": 2 * length - 1 - node["id"],
+            "cost": 1.6 * node["cost"],
+            "bytes": sum(nodes[each]["bytes"] for each in node["inputs"]) or 1,
+            "inputs": sorted(read | {2 * length - 1 - each for each in readers[node["id"]]}),
+        })  # fmt: skip
+    return parse_problem({"nodes": nodes, "outputs": [2 * length - 1], "budget": 2**40})
+
+
+def test_perturbed_costs_lead_to_cheaper_schedules():
+    """Where the search that relaxes capacities has ended."""
+    cheaper = 0
+    for seed in range(4):
+        problem = chain_with_skips(60, seed)
+        steps = problem.steps
+        limit = int(0.3 * steps.peak(range(len(steps))))
+        best = Solver(steps).schedule(limit).sequence
+        first = steps.extra_cost(best)
+        assert perturbed(steps, best, limit, 1) == perturbed(steps, best, limit, 1)
+        for number in range(60):
+            other = perturbed(steps, best, limit, number)
+            if other is not None:
+                measured = replay(problem, [problem.needed[step] for step in other])
+                assert measured.peak_bytes == steps.peak(other) <= limit
+                best = min(best, other, key=steps.extra_cost)
+        cheaper += steps.extra_cost(best) < first
+    assert cheaper >= 2
 
 
 def test_without_effort_a_sequence_stays():

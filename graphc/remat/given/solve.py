@@ -2,9 +2,9 @@
 
     up to 13 values   exact.py: the optimum
     otherwise         the cheapest of solver.py and of greedy eviction (evict.py) under a list of
-                      weights; then under perturbed weights on a little less than the budget, for
-                      as long as `seconds` allow. Each schedule is filled and improved by local
-                      search.
+                      weights; then under perturbed weights on a little less than the budget, and
+                      of solver.py's chains for more bytes, for as long as `seconds` allow. Each
+                      schedule is filled and improved by local search, the best ones further.
 
 The search ends early if the bound of lower_bound.py is reached, which proves the optimum. Every
 schedule is measured by replay.py, which shares no code with the planners. If nothing fits, the
@@ -34,13 +34,14 @@ from graphc.remat.given.clocks import measure
 from graphc.remat.given.evict import Weights, run_within
 from graphc.remat.given.problem import Problem
 from graphc.remat.given.replay import live_during, replay
-from graphc.remat.local_search import iterate
+from graphc.remat.local_search import iterate, perturbed
 from graphc.remat.lower_bound import extra_cost
 from graphc.remat.offload.chain_copies import joint_schedules
 from graphc.remat.offload.events import Event, events_of
 from graphc.remat.offload.relief import relieved
 from graphc.remat.offload.search import OffloadSearch
 from graphc.remat.solver import Solver
+from graphc.scheduling.problem import Problem as Steps
 
 SECONDS = 10.0
 """Default time for improving a schedule, in seconds."""
@@ -63,12 +64,21 @@ SOLVER_EFFORT, ATTEMPT_EFFORT = 100_000, 3_000
 """Effort of local search (steps times iterations) after the solver and after each greedy
 attempt."""
 
+NEAR = 30
+"""Schedules tried near each one of a chain, and near the best one; a third of it near greedy
+ones."""
+
+MOST_ABOVE = 2.0
+"""Largest capacity of a chain's schedule that is evicted to the budget, as a multiple of it."""
+
 ORDERS = 200
 """Maximum number of orders of a small problem in which copies to the host are planned."""
 
 BISECTIONS = 12
 LARGEST_NAMED = 6
 PRECISION = 1e-9
+GOLDEN = 0.618
+"""Multiples of it, less whole numbers, are spread evenly over 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +173,7 @@ def _linked(problem: Problem, limit: int | None, seconds: float, started: float)
         if found is not None:
             yield [problem.needed[step] for step in found.sequence]
         elif attempt := _attempt(problem, capacity, PORTFOLIO[0], 1.0):
-            yield attempt[1]
+            yield [problem.needed[step] for step in attempt]
 
     left = max(0.0, started + seconds - time.perf_counter())
     plan = _offloaded(problem, limit, schedules, alone, bound, left, solver)
@@ -229,35 +239,56 @@ def _by_recomputation(
 ) -> list[int]:
     """Return the cheapest schedule found by the solver and by greedy eviction. If none fits, return
     the one with the fewest bytes found, which may fit."""
-    best = from_solver = _of_solver(problem, limit, solver)
+    best = _Best(problem.steps, limit, deadline)
+    # The smallest schedule is found by another method, so it may fit where `schedule` fails.
+    found = solver.schedule(limit) or solver.least
+    from_solver = found.peak_bytes <= limit
+    if from_solver:
+        best.search_near(iterate(problem.steps, found.sequence, limit, SOLVER_EFFORT))
     enough = LEAST_ATTEMPTS if len(problem.needed) <= FEW else 1
     for number, (weights, part) in enumerate(_attempts()):
-        if best is not None and best[0] <= bound * (1 + PRECISION):
+        if solver.cost + best.cost <= bound * (1 + PRECISION):
             break
         # Time alone ends this only if the solver has a schedule. Otherwise slow machines, too, make
         # a number of attempts, and twice as many while nothing fits.
         is_late = time.perf_counter() > deadline
-        if is_late and (from_solver or (number >= enough and (best or number >= 2 * enough))):
+        tried = enough if best.sequence else 2 * enough
+        if is_late and (from_solver or number >= tried):
             break
-        found = _attempt(problem, limit, weights, part)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = found
-    if best is not None:
-        return best[1]
+        if from_solver:
+            part_above = 1 + (MOST_ABOVE - 1) * (GOLDEN * number % 1)
+            best.search_near(solver.from_above(limit, part_above))
+        best.search_near(_attempt(problem, limit, weights, part), NEAR // 3)
+        best.search_near(best.sequence or None)
+    if best.sequence:
+        return [problem.needed[step] for step in best.sequence]
     # The bisection searches for fewest bytes, unlike the attempts, so it may find a schedule that
     # fits.
     return _fewest_bytes(problem, solver)
 
 
-def _of_solver(problem: Problem, budget: int, solver: Solver) -> tuple[float, list[int]] | None:
-    """Return cost and schedule found by the solver for training graphs, or None if none fits."""
-    # The smallest schedule is found by another method, so it may fit where `schedule` fails.
-    found = solver.schedule(budget) or solver.least
-    if found.peak_bytes > budget:
-        return None
-    improved = iterate(problem.steps, found.sequence, budget, SOLVER_EFFORT)
-    sequence = [problem.needed[step] for step in improved]
-    return replay(problem, sequence).cost, sequence
+class _Best:
+    """The best schedule within a budget, by local search with perturbed costs near each one."""
+
+    def __init__(self, steps: Steps, budget: int, deadline: float) -> None:
+        self.steps, self.budget, self.deadline = steps, budget, deadline
+        self.cost, self.sequence = math.inf, list[int]()
+        """The cost of recomputation, and the steps; infinite while no schedule is found."""
+        self._numbers = itertools.count()
+
+    def search_near(self, sequence: list[int] | None, count: int = NEAR) -> None:
+        """Search near a schedule; the result may be the best one."""
+        if sequence is None:
+            return
+        cost = self.steps.extra_cost(sequence)
+        for number in itertools.islice(self._numbers, count):
+            if time.perf_counter() > self.deadline:
+                break
+            other = perturbed(self.steps, sequence, self.budget, number)
+            if other is not None and self.steps.extra_cost(other) < cost * (1 - PRECISION):
+                cost, sequence = self.steps.extra_cost(other), other
+        if cost < self.cost:
+            self.cost, self.sequence = cost, sequence
 
 
 def _attempts() -> Iterator[tuple[Weights, float]]:
@@ -278,9 +309,8 @@ def _attempts() -> Iterator[tuple[Weights, float]]:
             )
 
 
-def _attempt(
-    problem: Problem, budget: int, weights: Weights, part: float
-) -> tuple[float, list[int]] | None:
+def _attempt(problem: Problem, budget: int, weights: Weights, part: float) -> list[int] | None:
+    """Return the steps of a greedy schedule within the budget, or None."""
     # The greedy cannot succeed below the bound.
     capacity = max(problem.bound_bytes, int(budget * part))
     sequence = run_within(problem, capacity, weights)
@@ -288,11 +318,7 @@ def _attempt(
         return None
     index = {node: step for step, node in enumerate(problem.needed)}
     filled = fill(problem.steps, [index[node] for node in sequence], budget)
-    improved = iterate(problem.steps, filled, budget, ATTEMPT_EFFORT)
-    sequence = [problem.needed[step] for step in improved]
-    measured = replay(problem, sequence)
-    assert measured.peak_bytes <= budget, "a plan is checked before it is given out"
-    return measured.cost, sequence
+    return iterate(problem.steps, filled, budget, ATTEMPT_EFFORT)
 
 
 def _solution(problem: Problem, sequence: list[int], bound: float, started: float) -> Solution:
