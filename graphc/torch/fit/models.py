@@ -126,6 +126,7 @@ def from_config(path: Path, task: str | None = None) -> Source:
     except Exception as error:  # each configuration checks its own entries
         text = (str(error).strip().splitlines() or [""])[0]
         raise OptionError(f"{file.name}: {type(error).__name__}: {text}") from error
+    made.architectures = getattr(made, "architectures", None) or []  # None fails where classes vary
     task = _task_of(made, task, file.name)
     auto, inputs = TASKS[task]
     if getattr(made, "is_encoder_decoder", False):
@@ -404,7 +405,7 @@ def _building(name: str) -> Iterator[None]:
     try:
         with torch.device("meta"):
             yield
-    except (GraphcError, TypeError):
+    except GraphcError:
         raise
     except Exception as error:
         text = (str(error).strip().splitlines() or [""])[0]

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from graphc.cli import main  # noqa: E402
-from graphc.errors import OptionError  # noqa: E402
+from graphc.errors import GraphcError, OptionError  # noqa: E402
 from graphc.torch.fit.models import Sizes, from_config  # noqa: E402
 
 
@@ -69,6 +69,7 @@ def test_entries_that_a_step_does_not_follow_are_printed(tmp_path, capsys):
     [
         ("vit", ["ViTForImageClassification"], "ViTForImageClassification"),
         ("vit", None, "ViTForImageClassification"),
+        ("deit", None, "DeiTForImageClassification"),
         ("bert", ["BertForSequenceClassification"], "BertForSequenceClassification"),
         ("bert", ["BertModel"], "BertLMHeadModel"),
         ("t5", ["T5ForConditionalGeneration"], "T5ForConditionalGeneration"),
@@ -80,6 +81,30 @@ def test_the_task_is_that_of_the_class_in_the_configuration(tmp_path, kind, arch
     config.save_pretrained(tmp_path)
     module, *_ = from_config(tmp_path).make(Sizes(seq=8))
     assert type(module).__name__ == made
+
+
+@pytest.mark.parametrize("group", range(8))
+def test_default_configurations_are_built_or_refused_in_a_line(tmp_path, group):
+    """Of each type that transformers knows, with two layers. Some defaults are incomplete."""
+    built, refusals = 0, []
+    for kind in sorted(transformers.CONFIG_MAPPING)[group::8]:
+        try:
+            defaults = vars(transformers.CONFIG_MAPPING[kind]())
+        except Exception:  # the type refuses its own defaults
+            defaults = {}
+        few = {
+            name: 2 for name, value in defaults.items()
+            if "layers" in name and type(value) is int and value > 2
+        }  # fmt: skip
+        file = tmp_path / f"{kind}.json"
+        file.write_text(json.dumps({"model_type": kind, **few}))
+        try:
+            from_config(file).make(Sizes(seq=64))
+            built += 1
+        except GraphcError as error:
+            refusals.append(str(error))
+    assert built > 5
+    assert [each for each in refusals if "\n" in each] == []
 
 
 def test_a_task_without_a_class_is_refused_with_those_that_have_one(tmp_path):
