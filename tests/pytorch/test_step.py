@@ -233,7 +233,7 @@ def test_a_fault_of_graphc_is_not_told_as_one_of_torch(monkeypatch):
     def faulty(*_):
         raise ZeroDivisionError("in a planner")
 
-    monkeypatch.setattr(planned, "chosen", faulty)
+    monkeypatch.setattr(planned, "within", faulty)
     with pytest.raises(ZeroDivisionError, match="in a planner") as told:
         planned_layer()
     assert told.traceback[-1].name == "faulty"
