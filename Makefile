@@ -19,7 +19,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
 .NOTPARALLEL:
-.PHONY: demo test quick torch nightly models mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
+.PHONY: demo test quick torch nightly tests-of-all emulated-gpu large-products models mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -46,13 +46,21 @@ $(VENV)/.torch: pyproject.toml | $(BIN)/python
 	$(BIN)/python -c "import torch; assert torch.version.cuda is None, 'not a CPU build'"
 	touch $@
 
-# Then what runs on a GPU, on the emulated one, so that it works on the day; and the runs whose
-# products are large enough for several threads of BLAS: they change no bit.
+# All parts run, also after one that fails.
 nightly: torch $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
+	$(MAKE) --keep-going tests-of-all emulated-gpu large-products \
+		torch-$(LOWEST) torch-$(BETWEEN) models
+
+tests-of-all:
 	$(PARALLEL) --hypothesis-profile nightly
+
+# What runs on a GPU, on the emulated one, so that it works on the day.
+emulated-gpu:
 	$(PARALLEL) tests/on_gpu --emulated-gpu
+
+# Runs whose products are large enough for several threads of BLAS: they change no bit.
+large-products:
 	$(BIN)/python -m pytest tests/cli/test_train.py tests/docs/test_examples.py
-	$(MAKE) torch-$(LOWEST) torch-$(BETWEEN) models
 
 # graphc.torch with one version of torch, in an environment of its own: make torch-2.11. Of slow
 # tests only those of operators, whose decompositions depend on the version; others vary the model.
