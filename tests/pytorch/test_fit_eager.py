@@ -129,6 +129,43 @@ def test_the_peak_is_the_measured_one(model, autocast, make):
     assert sum(found.by_kind_bytes.values()) == found.peak_bytes
 
 
+ROWS = torch.arange(256).flip(0)
+INDEXED = {
+    "gather": lambda y: y.gather(1, ROWS[:, None]),
+    "rows": lambda y: y[ROWS[:8]],
+    "pairs": lambda y: y[ROWS, ROWS],
+    "index_select": lambda y: y.index_select(0, ROWS[:8]),
+    "embedding": lambda y: torch.nn.functional.embedding(ROWS[:8], y),
+    "take": lambda y: y.take(ROWS),
+    "take_along_dim": lambda y: torch.take_along_dim(y, ROWS[:, None], 1),
+    "topk": lambda y: y.topk(3, 1).values,
+    "max": lambda y: y.max(1).values,
+    "median": lambda y: y.median(1).values,
+    "cummax": lambda y: y.cummax(1).values,
+    "sort": lambda y: y.sort(1).values,
+    "trace": torch.trace,
+    "diagonal": torch.diagonal,
+    "column": lambda y: y[:, 3],
+}
+"""Their gradients are written into zeros."""
+
+
+class Indexed(torch.nn.Module):
+    def __init__(self, read):
+        super().__init__()
+        self.inner, self.read = torch.nn.Linear(16, 256), read
+
+    def forward(self, x):
+        return self.read(self.inner(x)).square().mean()
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_gradients_of_what_is_read_are_written_once(name):
+    module, args = Indexed(INDEXED[name]), (torch.randn(256, 16), torch.tensor(0.0))
+    found = eager_peak((module, LOSS, args, {}), sgd)
+    assert found.peak_bytes == pytest.approx(measured(module, args, sgd, False), rel=0.03)
+
+
 def test_gradients_of_a_micro_batch_count_in_the_next_forward_pass():
     module, args = mlp()
     found = eager_peak((module, LOSS, args, {}), adamw, is_accumulating=True)

@@ -36,6 +36,15 @@ Logits and loss are all bytes created from the last module with parameters on, a
 Workspace is everything else that the backward pass and the optimizer create.
 """
 
+WRITES = {
+    aten.scatter, aten.scatter_add, aten.index_add, aten.index_put, aten.index_fill, aten.put,
+}  # fmt: skip
+"""Ops that write into zeros in formulas of gradients: of gather, indexing, max, topk, trace, take.
+
+They are in place unless a dispatch mode is active (``areAnyTensorSubclassLike`` in
+torch/csrc/autograd/FunctionsManual.cpp).
+"""
+
 
 @dataclass(frozen=True)
 class Op:
@@ -80,7 +89,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._reserved: set[tuple[str, str]] = set()
         """Libraries, and threads, that keep a workspace."""
         self._sum: tuple[int, int] | None = None
-        """Storages of the first operand and the result, if the last op adds gradients in place."""
+        """Storages of the first operand and the result, if torch runs the last op in place."""
         self._node: tuple[str, int] | None = None
         self._first_of_node = 0
         """The node of autograd that runs, by name and number, and its first key."""
@@ -104,7 +113,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for each in tree_leaves(result):
             self._note(each, _bytes_of_loss(function, args))
         self._sum = None
-        if self._is_sum_in_place(function, args, sys._getframe(1)):
+        if self._is_in_place(function, args, sys._getframe(1)):
             self._sum = args[0].untyped_storage()._cdata, result.untyped_storage()._cdata
         if self.device.kind == "cuda":
             self._reserve_for_product(function)
@@ -190,20 +199,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if running != self._node:
             self._node, self._first_of_node = running, len(self.kinds)
 
-    def _is_sum_in_place(self, function: Any, args: Any, caller: FrameType) -> bool:
-        """Return True if autograd may add a gradient in place to one that only its buffer holds.
+    def _is_in_place(self, function: Any, args: Any, caller: FrameType) -> bool:
+        """Return True if autograd runs an op in place where there is no dispatch mode.
 
-        Under a dispatch mode, it adds out of place and then frees the operand. A view shares its
-        storage with its base, so no gradient is added to it in place. A sum in the formula of a
-        node has the same caller, but its first operand is a result of that node. So is the first
-        gradient of a node that returns two gradients of one value.
+        Under a mode, it runs the op out of place and then frees the first operand. It adds a
+        gradient in place to one that only its buffer holds. A view shares its storage with its
+        base, so no gradient is added to it in place. A sum in the formula of a node has the same
+        caller, but its first operand is a result of that node. So is the first gradient of a node
+        that returns two gradients of one value. Formulas of gradients of indexing write into zeros
+        that the node has created.
         """
-        if function is not aten.add.Tensor or not is_engine_of_autograd(caller):
+        is_write = function.overloadpacket in WRITES
+        if not (is_write or function is aten.add.Tensor) or not is_engine_of_autograd(caller):
             return False
-        storages = [each.untyped_storage()._cdata for each in args[:2]]
-        if torch.is_grad_enabled() or args[0]._is_view() or storages[0] == storages[1]:
+        storages = [each.untyped_storage()._cdata for each in args if isinstance(each, FakeTensor)]
+        if torch.is_grad_enabled() or args[0]._is_view() or storages[0] in storages[1:2]:
             return False
         key = self._known[storages[0]][0] if storages[0] in self._known else 0
+        if is_write:
+            return key >= self._first_of_node
         edges = current_autograd_node().next_functions
         return key < self._first_of_node or len(set(edges)) < len(edges)
 
