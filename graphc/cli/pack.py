@@ -28,7 +28,9 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "file", metavar="FILE", help="id,lower,upper,size[,offset]; an offset pins its buffer"
     )
-    parser.add_argument("--capacity", metavar="BYTES", help="fail above it, for example 7GiB")
+    parser.add_argument(
+        "--capacity", metavar="BYTES", help="stop at a packing within it, fail without one"
+    )
     parser.add_argument(
         "--alignment", type=int, default=1, metavar="A",
         help="round sizes up, and place buffers at multiples of A (default: 1)",
@@ -85,7 +87,7 @@ def run(options: argparse.Namespace) -> None:
         written(options)
         return
     say(f"buffers    {len(table.ids)}, {len(table.pinned)} of them pinned")
-    say(f"height     {exact_bytes(packing.height)}, {_standing(packing, effort)}")
+    say(f"height     {exact_bytes(packing.height)}, {_standing(packing, effort, capacity)}")
     say(f"bound      {exact_bytes(packing.bound)}")
     if packing.proven > packing.bound:
         say(f"proven     at least {exact_bytes(packing.proven)}")
@@ -94,10 +96,12 @@ def run(options: argparse.Namespace) -> None:
     written(options)
 
 
-def _standing(packing: Packing, effort: int) -> str:
-    """Describe why the search ended: the height is proven optimal, or a limit was reached."""
+def _standing(packing: Packing, effort: int, capacity: int | None) -> str:
+    """Describe why the search ended."""
     if packing.is_optimal:
         return "proven minimal"
+    if capacity is not None:
+        return "within the capacity, where the search stops"
     if packing.work >= effort:
         return f"not proven minimal: the search ended at the effort of {effort}"
     return "not proven minimal: problems with this many buffers are not searched further"

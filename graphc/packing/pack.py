@@ -43,8 +43,8 @@ def pack(
     effort never gives a higher packing. Messages name buffers by their `ids`, or by index without
     `ids`.
 
-    The search stops as soon as the height is known to be minimal. `graphc.packing.phases` lists the
-    algorithms and their sources.
+    The search stops as soon as the height is known to be minimal, or is at most `capacity` bytes.
+    `graphc.packing.phases` lists the algorithms and their sources.
 
     Raises `PackingError` for invalid input, and `CapacityError` if the height found exceeds
     `capacity` bytes.
@@ -62,8 +62,8 @@ def pack(
         check_bound(buffers, bound, capacity)
     whole = Packer(problem, unit)
     proven, work = bound, whole.work
-    if whole.height * unit > bound:
-        wanted = bound if capacity is None else capacity
+    wanted = bound if capacity is None else capacity
+    if whole.height * unit > wanted:
         whole.offsets, least, work = _by_parts(whole, bound // unit, wanted // unit, effort)
         proven = max(proven, least * unit)
     offsets[takes_bytes] = whole.offsets * unit
@@ -75,13 +75,13 @@ def pack(
 
 def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Integers, int, int]:
     """Pack each group of buffers on its own if live ranges of groups do not overlap. The highest
-    group is always improved next.
+    group is always improved next, until all are at most `wanted`.
 
     Returns offsets, a lower bound of the height, and the work done.
     """
     problem, offsets = whole.problem, whole.offsets.copy()
     ends = offsets + problem.size
-    groups = [group for group in problem.apart() if int(ends[group].max()) > target]
+    groups = [group for group in problem.apart() if int(ends[group].max()) > wanted]
     packers = [_packer_of(whole, group) for group in groups]
     work = sum(packer.work for packer in dict.fromkeys([whole, *packers]))
     highest = [(-packer.height, index) for index, packer in enumerate(packers)]
@@ -89,10 +89,10 @@ def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Int
     while work < effort:
         _, index = heapq.heappop(highest)
         packer = packers[index]
-        if packer.height <= max(target, packer.bound):
+        if packer.height <= max(wanted, packer.bound):
             break
         # The goal is the height of the next highest part, and at least one unit less than now.
-        goal = min(-highest[0][0], packer.height - 1) if highest else target
+        goal = max(min(-highest[0][0], packer.height - 1) if highest else target, wanted)
         before = packer.work
         has_more = packer.improve(target, effort - work + before, wanted, goal)
         work += packer.work - before

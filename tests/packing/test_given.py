@@ -153,9 +153,23 @@ def test_a_capacity_that_an_exhausted_search_rules_out():
         pack(**pinned_apart(), capacity=7)
     assert "exhausted search or pinned buffers prove" in str(caught.value)
     assert (caught.value.height, caught.value.bound) == (8, 8)
-    packing = pack(**pinned_apart(), capacity=8)
+    packing = pack(**pinned_apart())
     assert (packing.height, packing.bound, packing.is_optimal) == (8, 6, True)
     assert packing.gap == pytest.approx(1 / 3)
+
+
+def test_the_search_stops_within_a_capacity():
+    rng = np.random.default_rng(3)
+    lower = rng.integers(0, 40, 60)
+    given = lower, lower + rng.integers(1, 20, 60), rng.integers(1, 90, 60)
+    first, best = pack(*given, effort=0), pack(*given, effort=10**8)
+    assert best.height < first.height
+    for capacity in (first.height, (first.height + best.height) // 2, best.height):
+        found = pack(*given, capacity=capacity, effort=10**8)
+        assert best.height <= found.height <= capacity
+        assert found.proven <= best.height
+        assert found.work <= best.work
+    assert pack(*given, capacity=first.height).work == first.work
 
 
 def test_a_capacity_that_was_not_reached():
