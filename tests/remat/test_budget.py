@@ -123,7 +123,6 @@ AT_8_KIB = {"alignment": 8192, "kernels": "numpy"}
         ("unet", AT_8_KIB),
         pytest.param("unet", ON_CUDA, marks=pytest.mark.slow),
         pytest.param("preact_resnet", ON_CUDA, marks=pytest.mark.slow),
-        pytest.param("preact_resnet", AT_8_KIB, marks=pytest.mark.slow),
     ],
 )
 def test_an_infeasible_budget_names_values_of_the_device_and_alignment_asked_for(name, options):
