@@ -15,7 +15,7 @@ from pathlib import Path
 from graphc.allocation.allocate import Allocation
 from graphc.allocation.streams import planned_on_streams
 from graphc.compilation import Compilation, Step, collection_paused, plain, run, traced
-from graphc.errors import OptionError
+from graphc.errors import OptionError, choose
 from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.links import links_of
@@ -313,4 +313,5 @@ UNFUSED = tuple(
 
 def before(name: str) -> tuple[Step, ...]:
     """Return the steps of `STEPS` before the first step with that name."""
-    return STEPS[: [step.name for step in STEPS].index(name)]
+    names = [step.name for step in STEPS]
+    return STEPS[: names.index(choose("step", name, names))]

@@ -56,7 +56,8 @@ def format_node(graph: Graph, node: Node) -> str:
     """Return one node as a typed equation."""
     names = graph.names
     left = ", ".join(f"{names[value]}: {value.type}" for value in node.outputs)
-    operands = ", ".join(names[value] for value in node.inputs)
+    # An operand that is not of the graph is shown for the message of an error.
+    operands = ", ".join(names[v] if v in names else repr(v) for v in node.inputs)
     marks: list[str] = [] if node.phase == "forward" else [node.phase]
     marks += [f"mirror={node.mirror}"] if node.mirror else []
     marks += [f"segment={node.segment}"] if node.segment else []

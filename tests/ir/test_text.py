@@ -88,6 +88,11 @@ def test_verify_names_order_and_types():
     swapped = type(graph)(graph.nodes[::-1], graph.outputs)
     with pytest.raises(GraphError, match="before it is computed"):
         verify(swapped)
+    other = trace({"y": g.sigmoid(g.input("x", (2,)))}).nodes[0]
+    reader = graph.nodes[1].reading(other.outputs, None)
+    foreign = type(graph)((graph.nodes[0], reader), {"y": reader.output})
+    with pytest.raises(GraphError, match=r"reads <f32\[2\] from sigmoid> before it is computed"):
+        verify(foreign)
     twice = type(graph)(graph.nodes[:1] * 2 + graph.nodes[1:], graph.outputs)
     with pytest.raises(GraphError, match="which another node already writes"):
         verify(twice)

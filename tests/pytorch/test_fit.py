@@ -34,6 +34,9 @@ def fixed():
 def wrong():
     return 3
 
+def bare():
+    return torch.nn.Linear(64, 64), torch.zeros(8, 64)
+
 def reads():
     class Reads(torch.nn.Linear):
         def forward(self, x):
@@ -304,6 +307,7 @@ def test_json_has_the_kinds_and_three_peaks(capsys, file):
     [
         ("{file}:bild", (), "has no function 'bild'"),
         ("{file}:wrong", (), "must return a module and a tuple of arguments"),
+        ("{file}:bare", (), "(x, labels); it returned (Linear, Tensor)"),
         ("{file}:reads", (), "fails on tensors without data"),
         ("{file}:build", ("--image", 9), "has no parameter image"),
         ("{file}:build", ("--batch", 0), "--batch must be at least 1, got 0"),

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.errors import BudgetError, ProblemError
-from graphc.ir.types import size_lines
+from graphc.ir.types import parse_bytes, size_lines
 from graphc.remat.fill import fill
 from graphc.remat.given import exact
 from graphc.remat.given.clocks import measure
@@ -108,7 +108,7 @@ class LinkedSolution(Solution):
     recompute_alone: float | None
 
 
-def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS) -> Solution:
+def solve(problem: Problem, budget: int | str | None = None, seconds: float = SECONDS) -> Solution:
     """Return the cheapest schedule found whose peak is at most `budget`, by default the problem's.
 
     Without any budget every needed node is computed once. Deterministic except for the number of
@@ -116,9 +116,7 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
     `BudgetError` if nothing that fits is found.
     """
     started = time.perf_counter()
-    limit = problem.budget if budget is None else budget
-    if limit is not None and limit < 0:
-        raise ProblemError(f"the budget must be a number of bytes of at least 0, got {limit}")
+    limit = problem.budget if budget is None else parse_bytes("budget", budget)
     if not 0 <= seconds < math.inf:
         raise ProblemError(f"seconds must be a finite number of at least 0, got {seconds}")
     if problem.link is not None:

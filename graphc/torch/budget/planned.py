@@ -11,7 +11,7 @@ from torch import fx
 from graphc.errors import OptionError
 from graphc.ir.device import Device
 from graphc.ir.links import host_link
-from graphc.ir.types import parse_bytes
+from graphc.ir.types import format_bytes, parse_bytes
 from graphc.remat.solver import Schedule
 from graphc.runtime.memory import memory_of
 from graphc.torch.budget.backend import Rest
@@ -131,7 +131,7 @@ class Goal:
         return OffloadGoal(replace(link, host_bytes=self.host_budget), movable(torch_steps))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Planned:
     """The plan of one shape: its report, the graphs that run it, and their live ranges.
 
@@ -145,6 +145,11 @@ class Planned:
     replay: Replay
     solved: Schedule | None = None
     """The schedule, if the solver has found it; None if it is that of an earlier plan."""
+
+    def __repr__(self) -> str:
+        return (
+            f"Planned({format_bytes(self.report.peak_bytes)}, {self.report.extra_time:+.1%} time)"
+        )
 
     @property
     def host_bytes(self) -> int:

@@ -79,10 +79,12 @@ def from_function(function: Callable[..., Any], name: str) -> Source:
         given = {key: value for key, value in given.items() if key in known and value is not None}
         with _building(name):
             made = function(**given)
-        if not isinstance(made, tuple) or len(made) < 2 or not isinstance(made[0], nn.Module):
+        is_call = isinstance(made, tuple) and len(made) > 1 and isinstance(made[1], tuple | list)
+        if not is_call or not isinstance(made[0], nn.Module):
             raise OptionError(
                 f"{name} must return a module and a tuple of arguments, and optionally keyword "
-                f"arguments and a loss function; it returned {quoted(made)}"
+                "arguments and a loss function, as in return module, (x, labels); it returned "
+                f"{_told(made)}"
             )
         module, args = made[:2]
         kwargs = made[2] if len(made) > 2 else {}
@@ -92,6 +94,13 @@ def from_function(function: Callable[..., Any], name: str) -> Source:
     default = known["seq"].default if "seq" in known else None
     seq = default if isinstance(default, int) else None
     return Source(source, seq, has_batch="batch" in known)
+
+
+def _told(made: object) -> str:
+    """Return the types of what a function returned."""
+    if not isinstance(made, tuple):
+        return type(made).__name__
+    return f"({', '.join(type(each).__name__ for each in made)})"
 
 
 def from_config(path: Path, task: str | None = None) -> Source:

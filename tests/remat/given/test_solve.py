@@ -9,7 +9,7 @@ import pytest
 from cli.running import run
 from remat.problems import random_problem, training_chain
 
-from graphc.errors import BudgetError, ProblemError
+from graphc.errors import BudgetError, OptionError, ProblemError
 from graphc.remat.given import replay, solve
 from graphc.remat.given.problem import parse_problem, read_problem
 
@@ -137,8 +137,15 @@ def test_budgets_that_cannot_be_met():
         least = caught.value.least_bytes
         assert solve(problem, least, seconds=0).peak_bytes <= least
     assert solve(training_chain(60)).cost == replay(training_chain(60), range(120)).cost
-    with pytest.raises(ProblemError):
-        solve(training_chain(5), -1)
+
+
+def test_a_budget_may_have_a_unit():
+    problem = training_chain(60)
+    written, number = (solve(problem, budget, seconds=0) for budget in ("1KiB", 1024))
+    assert written.sequence == number.sequence
+    assert written.peak_bytes <= 1024
+    with pytest.raises(OptionError, match="budget"):
+        solve(problem, "7 gigs")
 
 
 def test_the_lines_of_an_error_add_up():
@@ -183,7 +190,7 @@ def test_a_budget_of_no_bytes_is_a_budget():
             with pytest.raises(BudgetError) as caught:
                 solve(problem, 0)
             assert caught.value.least_bytes == caught.value.bound_bytes == 2
-    with pytest.raises(ProblemError, match="of at least 0"):
+    with pytest.raises(OptionError, match="budget must be a size such as 7GiB"):
         solve(problem, -1)
 
 
