@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
 import graphc
-from graphc.errors import BudgetError
+from graphc.errors import BudgetError, OptionError
 from graphc.ir.device_memory import DeviceMemory, gpu_memory
 from graphc.ir.types import parse_bytes
 
@@ -135,8 +135,10 @@ def test_without_a_goal_the_budget_is_the_memory_of_the_device(monkeypatch):
     assert small.peak_bytes <= middle
     assert small.extra_time > 0
     of_bytes(plain.bound_bytes - 1)
-    with pytest.raises(BudgetError):
+    with pytest.raises(BudgetError, match=r"within the memory of the device, .* Reduce the batch"):
         graphc.torch.plan(module, args)
+    with pytest.raises(OptionError, match="did you mean knee"):
+        graphc.torch.plan(module, args, "Knee")
 
 
 def test_without_a_goal_a_profile_has_a_memory():

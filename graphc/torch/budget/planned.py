@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from graphc.errors import OptionError
+from graphc.errors import OptionError, did_you_mean, quoted
 from graphc.ir.device import Device
 from graphc.ir.links import host_link
 from graphc.ir.types import format_bytes, parse_bytes
@@ -57,7 +57,7 @@ class Goal:
         if host_budget is not None and budget in (None, KNEE):
             raise OptionError(
                 f"host_budget={host_budget!r} bounds the bytes that a plan for a budget copies to "
-                "host memory; give budget, too"
+                "host memory; give a budget of bytes, too"
             )
         if max_extra_time is not None and not (
             isinstance(max_extra_time, int | float)
@@ -68,6 +68,8 @@ class Goal:
                 f"max_extra_time must be a number of at least 0, got {max_extra_time!r}"
             )
         self.is_knee = budget == KNEE
+        if isinstance(budget, str) and budget != KNEE and did_you_mean(budget, [KNEE]):
+            raise OptionError(f"unknown budget {quoted(budget)}; did you mean {KNEE}?")
         self.budget = None if budget in (None, KNEE) else parse_bytes("budget", budget)
         self.max_extra_time = max_extra_time
         self.host_budget = None if host_budget is None else parse_bytes("host_budget", host_budget)
@@ -97,7 +99,8 @@ class Goal:
         adapted = reused(planner, budget, self.max_extra_time, solved)
         plan = adapted or self._chosen(planner, budget, torch_steps, copies)
         forward, backward, replay = checked(torch_steps, plan)
-        shown = Shown(torch_steps, replay, held, sources, self.budget, device)
+        limit = budget if plan.extra_cost else self.budget
+        shown = Shown(torch_steps, replay, held, sources, limit, device)
         report = Report.of(torch_steps, planner, plan, shown)
         solved_now = plan if adapted is None else None
         return Planned(report, torch_steps, forward, backward, replay, solved_now)
@@ -118,7 +121,7 @@ class Goal:
     ) -> Schedule:
         """Return the schedule for the goal; raises `BudgetError` if no schedule fits."""
         if budget is not None:
-            return within(planner, budget, torch_steps, copies)
+            return within(planner, budget, torch_steps, copies, self.budget is not None)
         if self.max_extra_time is not None:
             return planner.costing(self.max_extra_time * planner.seconds)
         return planner.knee if self.is_knee else planner.no_recompute
@@ -200,15 +203,22 @@ def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) ->
 
 
 def within(
-    planner: TorchPlanner, budget: int, torch_steps: TorchSteps, copies: OffloadGoal | None = None
+    planner: TorchPlanner,
+    budget: int,
+    torch_steps: TorchSteps,
+    copies: OffloadGoal | None = None,
+    is_given: bool = True,
 ) -> Schedule:
-    """Return the fastest schedule found within a budget; raises `BudgetError` if none fits."""
+    """Return the fastest schedule found within a budget; raises `BudgetError` if none fits.
+
+    If the budget is not given, the error calls it the memory of the device.
+    """
     if copies is None:
         found = planner.within(budget)
     else:
         found = planner.with_copies(budget, copies, torch_steps.turn)
     if found is None:
-        raise does_not_fit(torch_steps, planner, budget)
+        raise does_not_fit(torch_steps, planner, budget, is_given)
     return found
 
 

@@ -90,7 +90,8 @@ def warn_of_sizes(seconds: float) -> None:
     warnings.warn(
         "this step plans every new size of its arguments at the first call that has it, and this "
         f"call took {seconds:.1f} s. To plan all sizes before the first step, give sizes= or "
-        "dynamic= with the budget. Later sizes are planned without this warning",
+        "dynamic= to graphc.torch.plan or PlannedTrainer. Later sizes are planned without this "
+        "warning",
         stacklevel=level_of_caller(),
     )
 

@@ -351,19 +351,26 @@ def _repeated(torch_steps: TorchSteps, sequence: Sequence[int]) -> list[Repeated
     return sorted(rows, key=lambda row: (-row.seconds, row.module))
 
 
-def does_not_fit(torch_steps: TorchSteps, planner: TorchPlanner, budget: int) -> BudgetError:
-    """Return an error with the least peak found, its bound, and the modules at that peak."""
+def does_not_fit(
+    torch_steps: TorchSteps, planner: TorchPlanner, budget: int, is_given: bool = True
+) -> BudgetError:
+    """Return an error with the least peak found, its bound, and the modules at that peak.
+
+    A budget that is not given is the memory of the device.
+    """
+    limit = "" if is_given else "the memory of the device, "
+    cure = "Raise the budget, or reduce the batch" if is_given else "Reduce the batch"
     least, plain = planner.least, planner.no_recompute
     price = least.extra_cost / planner.seconds if planner.seconds else 0.0
     node, live = at_peak(torch_steps, least)
     largest = [(each.module or "(the module itself)", each.bytes) for each in live]
     fixed = torch_steps.steps.fixed_bytes
     return BudgetError(
-        f"no plan within {exact_bytes(budget)} was found; the smallest plan found needs "
+        f"no plan within {limit}{exact_bytes(budget)} was found; the smallest plan found needs "
         f"{exact_bytes(least.peak_bytes)}, with {price:+.1%} time, one without recomputation "
         f"{format_bytes(plain.peak_bytes)}, and the lower bound is "
         f"{exact_bytes(planner.bound_bytes)}, of which {format_bytes(fixed)} are allocated before "
-        "the step. Raise the budget, or reduce the batch. Other bytes live at its peak, "
+        f"the step. {cure}. Other bytes live at its peak, "
         f"{node}, by module:\n{size_lines(largest, SHOWN)}",
         least.peak_bytes,
         planner.bound_bytes,

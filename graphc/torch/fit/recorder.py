@@ -90,6 +90,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Libraries, and threads, that keep a workspace."""
         self._sum: tuple[int, int] | None = None
         """Storages of the first operand and the result, if torch runs the last op in place."""
+        self._zeros: set[int] = set()
+        """Keys of tensors that are created as zeros."""
         self._node: tuple[str, int] | None = None
         self._first_of_node = 0
         """The node of autograd that runs, by name and number, and its first key."""
@@ -110,8 +112,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             result = function(*args, **(kwargs or {}))
         self._add_op(function, seconds_of(self.device, function, args, kwargs or {}, result))
         self._enter_node()
+        first = len(self.kinds)
         for each in tree_leaves(result):
             self._note(each, _bytes_of_loss(function, args))
+        if function.overloadpacket in (aten.zeros, aten.new_zeros, aten.zeros_like):
+            self._zeros.add(first)
         self._sum = None
         if self._is_in_place(function, args, sys._getframe(1)):
             self._sum = args[0].untyped_storage()._cdata, result.untyped_storage()._cdata
@@ -217,7 +222,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return False
         key = self._known[storages[0]][0] if storages[0] in self._known else 0
         if is_write:
-            return key >= self._first_of_node
+            # The counts of a mean over indices are written into a copy.
+            is_mean = "Reduce" in current_autograd_node().name()
+            return key in self._zeros and key >= self._first_of_node and not is_mean
         edges = current_autograd_node().next_functions
         return key < self._first_of_node or len(set(edges)) < len(edges)
 
