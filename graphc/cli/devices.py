@@ -15,6 +15,7 @@ from graphc.compiler import plan
 from graphc.errors import GpuUnavailable, GraphcError
 from graphc.ir.builder import input
 from graphc.ir.device import profiles_with_memory
+from graphc.ir.device_memory import machine_memory
 from graphc.ir.graph import Value
 from graphc.ir.types import format_bytes
 from graphc.ops.activation import relu
@@ -32,7 +33,6 @@ from graphc.runtime.gpu.cuda import CudaDevice
 from graphc.runtime.gpu.cudnn import Cudnn, load_cudnn, shown
 from graphc.runtime.gpu.device import Gpu, cuda_versions, find_gpu, find_gpus, profile_of
 from graphc.runtime.gpu.places import ARENA_ALIGNMENT
-from graphc.runtime.memory import machine_memory
 from graphc.runtime.profile import machine
 
 if TYPE_CHECKING:

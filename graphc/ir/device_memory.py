@@ -1,11 +1,16 @@
-"""The memory of GPUs, and the bytes of it that an arena can use."""
+"""The memory of GPUs and of this machine, and the bytes of it that an arena can use."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 MIB = 2**20
 GIB = 2**30
+
+UNLIMITED = "max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +91,55 @@ def gpu_memory(name: str, total_bytes: int | None = None) -> DeviceMemory | None
     reserved = GIB + total_bytes // 128
     usable = max(0, total_bytes - reserved)
     return DeviceMemory(name, total_bytes, usable // MIB * MIB)
+
+
+def machine_memory(root: str | os.PathLike[str] = "/") -> DeviceMemory:
+    """Return the memory in bytes that an arena may use on this machine.
+
+    It is the memory of the machine, or the limit of a control group of this process if that is
+    lower, less a reserve. The reserve is 1 GiB, or an eighth of the memory if that is less. The
+    interpreter with its libraries takes about 0.3 GiB of it; the rest is for the system and for
+    batches that are fed. `root` is the folder that contains ``proc`` and ``sys``.
+    """
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = min([physical, *_limits(Path(root))])
+    usable = total - min(GIB, total // 8)
+    return DeviceMemory("cpu", total, usable // MIB * MIB)
+
+
+def _limits(root: Path) -> Iterator[int]:
+    """Yield the limits of the control groups of the process and of their ancestors, in bytes.
+
+    Version 2 has one hierarchy, in lines ``0::/path`` and files ``memory.max``; version 1 has one
+    for memory, in lines ``4:memory:/path`` and files ``memory.limit_in_bytes``.
+    https://docs.kernel.org/admin-guide/cgroup-v2.html
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux, or not readable
+        return
+    mount = root / "sys/fs/cgroup"
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            top, name = mount, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = mount / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        # In a container, the path may be that of the host; the container's own group is the top.
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            yield from _limit(folder / name)
+            if folder == top:
+                break
+
+
+def _limit(file: Path) -> Iterator[int]:
+    try:
+        text = file.read_text().strip()
+    except OSError:  # the group is not visible here, or it has no limit
+        return
+    if text != UNLIMITED:
+        yield int(text)

@@ -9,10 +9,9 @@ from cli.running import run
 
 import graphc as g
 from graphc.cli import advice, plans
-from graphc.ir.device_memory import GIB, MIB, DeviceMemory
+from graphc.ir.device_memory import GIB, MIB, DeviceMemory, machine_memory
 from graphc.ir.types import format_bytes, parse_bytes
 from graphc.models import mlp
-from graphc.runtime.memory import machine_memory
 
 DEEP = ("layers=5", "hidden=64", "inputs=64", "batch=512")
 SIZES = {"layers": 5, "hidden": 64, "inputs": 64, "batch": 512}

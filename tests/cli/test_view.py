@@ -10,9 +10,8 @@ from view.reading import content
 
 import graphc as g
 from graphc.cli.advice import HEADING
-from graphc.ir.device_memory import gpu_memory
+from graphc.ir.device_memory import gpu_memory, machine_memory
 from graphc.ir.types import format_bytes
-from graphc.runtime.memory import machine_memory
 
 WIDE = ["layers=8", "hidden=64", "inputs=8", "batch=512"]
 SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]

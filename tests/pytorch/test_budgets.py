@@ -127,7 +127,7 @@ def test_without_a_goal_the_budget_is_the_memory_of_the_device(monkeypatch):
 
     def of_bytes(size):
         memory = DeviceMemory("cpu", size, size)
-        monkeypatch.setattr(planned_module, "memory_here", lambda device: memory)
+        monkeypatch.setattr(planned_module, "memory_of", lambda *_: memory)
 
     middle = (plain.plain_bytes + plain.least_bytes) // 2
     of_bytes(middle)

@@ -7,10 +7,17 @@ import pytest
 from runtime.emulated_gpu.fake_cupy import TOTAL, fake_cupy
 
 from graphc.ir.device import CPU, Device, find_device, profiles
-from graphc.ir.device_memory import GIB, MIB, REPORTED_MIB, gpu_memory, sold_gigabytes
+from graphc.ir.device_memory import (
+    GIB,
+    MIB,
+    REPORTED_MIB,
+    gpu_memory,
+    machine_memory,
+    sold_gigabytes,
+)
 from graphc.runtime.gpu.cuda import LIBRARY_BYTES
 from graphc.runtime.gpu.device import Gpu, profile_of
-from graphc.runtime.memory import machine_memory, memory_of
+from graphc.runtime.memory import memory_of
 
 PHYSICAL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

@@ -13,8 +13,7 @@ from dataclasses import replace
 import torch
 
 from graphc.ir.device import CPU, DEFAULT_GPU, Device, find_device
-from graphc.ir.device_memory import DeviceMemory, gpu_memory
-from graphc.runtime.memory import machine_memory
+from graphc.ir.device_memory import DeviceMemory, gpu_memory, machine_memory
 from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.steps import device_of
 from graphc.torch.fit.allocator import KIB
@@ -57,8 +56,10 @@ def profile_of(device: torch.device) -> Device:
     return replace(find_device(DEFAULT_GPU), architecture=10 * major + minor)
 
 
-def memory_here(device: torch.device) -> DeviceMemory | None:
-    """Return the memory of this machine's CPU or GPU."""
+def memory_of(profile: Device | None, device: torch.device) -> DeviceMemory | None:
+    """Return the memory of a profile, or of this machine's CPU or GPU; None if it is unknown."""
+    if profile is not None and profile.kind == "cuda":
+        return gpu_memory(profile.name)
     if device.type != "cuda":
         return machine_memory()
     properties = torch.cuda.get_device_properties(device)

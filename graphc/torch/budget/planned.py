@@ -13,7 +13,6 @@ from graphc.ir.device import Device
 from graphc.ir.links import host_link
 from graphc.ir.types import format_bytes, parse_bytes
 from graphc.remat.solver import Schedule
-from graphc.runtime.memory import memory_of
 from graphc.torch.budget.backend import Rest
 from graphc.torch.budget.checker_input import Plan, Weight, kind_of_copy
 from graphc.torch.budget.costs import measure
@@ -21,7 +20,7 @@ from graphc.torch.budget.emit import emit
 from graphc.torch.budget.estimates import estimate
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.joint import Joint
-from graphc.torch.budget.libraries import memory_here, profile_of
+from graphc.torch.budget.libraries import memory_of, profile_of
 from graphc.torch.budget.lives import Replay
 from graphc.torch.budget.offload.movable import device_of_copies, movable
 from graphc.torch.budget.offload.schedule import OffloadGoal, OffloadSchedule
@@ -109,7 +108,7 @@ class Goal:
         """Return the budget of bytes; without a goal, the memory of the device if it is known."""
         if self.budget is not None or self.max_extra_time is not None or self.is_knee:
             return self.budget
-        memory = memory_of(device) if device else memory_here(device_of_copies(torch_steps.joint))
+        memory = memory_of(device, device_of_copies(torch_steps.joint))
         return None if memory is None else memory.usable_bytes
 
     def _chosen(
