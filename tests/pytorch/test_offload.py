@@ -191,7 +191,7 @@ def test_little_host_memory_is_held_and_its_bytes_are_reused():
 
 def test_impossible_options():
     module, args, _ = mlp()
-    with pytest.raises(OptionError, match=r"host_budget='1GiB' .* give budget, too"):
+    with pytest.raises(OptionError, match=r"host_budget='1GiB' .* give a budget of bytes, too"):
         graphc.torch.plan(module, args, host_budget="1GiB")
     with pytest.raises(OptionError, match="host_budget must be"):
         graphc.torch.plan(module, args, "1GiB", host_budget="much")
