@@ -48,7 +48,8 @@ def test_fewest_bytes_are_returned_if_no_search_fits(monkeypatch, layers):
     budget = replay(problem, fewest).peak_bytes
     assert budget < replay(problem, problem.needed).peak_bytes
     monkeypatch.setattr(solving, "_attempt", lambda *_: None)
-    monkeypatch.setattr(solving, "_of_solver", lambda *_: None)
+    monkeypatch.setattr(solving.Solver, "schedule", lambda *_: None)
+    monkeypatch.setattr(solving.Solver, "least", property(lambda solver: solver.no_recompute))
     found = solve(problem, budget, seconds=0.0)
     positions = [problem.ids.index(node) for node in found.sequence]
     assert found.peak_bytes == replay(problem, positions).peak_bytes <= budget
