@@ -21,7 +21,8 @@ from graphc.ir.device import Device, find_device
 from graphc.runtime.memory import memory_of
 from graphc.torch.budget.without_data import Call
 from graphc.torch.fit.answer import request_of, source_of
-from graphc.torch.fit.models import Source, from_config
+from graphc.torch.fit.configurations import from_config
+from graphc.torch.fit.models import Source
 from graphc.torch.fit.options import FitOptions, Lora
 from graphc.torch.fit.step import Request, call_of
 

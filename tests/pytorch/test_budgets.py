@@ -143,8 +143,8 @@ def test_without_a_goal_the_budget_is_the_memory_of_the_device(monkeypatch):
 
 def test_without_a_goal_a_profile_has_a_memory():
     with torch.device("meta"):
-        layers = [torch.nn.Linear(2**12, 2**12) for _ in range(64)]
-        args = (torch.empty(2**15, 2**12),)
+        layers = [torch.nn.Linear(2**12, 2**12) for _ in range(16)]
+        args = (torch.empty(2**16, 2**12),)
     usable = gpu_memory("t4").usable_bytes
     module = torch.nn.Sequential(*layers)
     report = graphc.torch.plan(module, args, device="t4").report

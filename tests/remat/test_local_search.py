@@ -75,7 +75,7 @@ def chain_with_skips(length, seed):
 
 
 def test_perturbed_costs_lead_to_cheaper_schedules():
-    """Where the search that relaxes capacities has ended."""
+    """The start is the result of the search that relaxes capacities."""
     cheaper = 0
     for seed in range(4):
         problem = chain_with_skips(60, seed)

@@ -12,8 +12,9 @@ from graphc.ir.device import Device
 from graphc.ir.device_memory import DeviceMemory
 from graphc.ir.types import format_bytes
 from graphc.torch.fit.changes import cheapest, least_bytes
+from graphc.torch.fit.configurations import from_config
 from graphc.torch.fit.largest import largest_batch, largest_seq
-from graphc.torch.fit.models import Sizes, Source, from_config, from_name
+from graphc.torch.fit.models import Sizes, Source, from_name
 from graphc.torch.fit.options import FitOptions
 from graphc.torch.fit.plans import planned_peaks
 from graphc.torch.fit.report import FitReport

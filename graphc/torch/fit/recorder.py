@@ -88,7 +88,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """The first key of logits and loss."""
         self._reserved: set[tuple[str, str]] = set()
         """Libraries, and threads, that keep a workspace."""
-        self._sum: tuple[int, int] | None = None
+        self._written: tuple[int, int] | None = None
         """Storages of the first operand and the result, if torch runs the last op in place."""
         self._zeros: set[int] = set()
         """Keys of tensors that are created as zeros."""
@@ -117,9 +117,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._note(each, _bytes_of_loss(function, args))
         if function.overloadpacket in (aten.zeros, aten.new_zeros, aten.zeros_like):
             self._zeros.add(first)
-        self._sum = None
+        self._written = None
         if self._is_in_place(function, args, sys._getframe(1)):
-            self._sum = args[0].untyped_storage()._cdata, result.untyped_storage()._cdata
+            self._written = args[0].untyped_storage()._cdata, result.untyped_storage()._cdata
         if self.device.kind == "cuda":
             self._reserve_for_product(function)
             needed = gpu_workspaces.workspace_bytes(function, args)
@@ -255,11 +255,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _free(self, address: int) -> None:
         key, size, _ = self._known.pop(address)
-        if self._sum is not None and address == self._sum[0] and self._sum[1] in self._known:
-            new, new_size, storage = self._known[self._sum[1]]
+        operand, result = self._written or (-1, -1)
+        if address == operand and result in self._known:
+            new, new_size, storage = self._known[result]
             if new == len(self.kinds) - 1 and new_size == size:
                 self._forget(new)
-                self._known[self._sum[1]] = key, size, storage
+                self._known[result] = key, size, storage
                 return
         self._add(key, -size)
 

@@ -9,7 +9,8 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from graphc.cli import main  # noqa: E402
 from graphc.errors import GraphcError, OptionError  # noqa: E402
-from graphc.torch.fit.models import Sizes, from_config  # noqa: E402
+from graphc.torch.fit.configurations import from_config  # noqa: E402
+from graphc.torch.fit.models import Sizes  # noqa: E402
 
 
 def test_infinity_is_read_as_transformers_writes_it(tmp_path):
@@ -85,7 +86,7 @@ def test_the_task_is_that_of_the_class_in_the_configuration(tmp_path, kind, arch
 
 @pytest.mark.parametrize("group", range(8))
 def test_default_configurations_are_built_or_refused_in_a_line(tmp_path, group):
-    """Of each type that transformers knows, with two layers. Some defaults are incomplete."""
+    """All types of transformers are tried, with two layers. Some defaults are incomplete."""
     built, refusals = 0, []
     for kind in sorted(transformers.CONFIG_MAPPING)[group::8]:
         try:
