@@ -11,6 +11,7 @@ has been decided. For a budget of B bytes the search does the following:
     3. set the capacity to B · (peak of the schedule) / (live bytes of its allocation), improve the
        schedule for it by local search, pack it, and scale the capacity by B / (its arena); repeat
        for up to four schedules, or eight if none of the first four fits (search.py)
+    4. on a small graph, repeat this for nearby budgets, and take the fastest plan that fits
 
 The policies of Chen et al. (2016) are candidates if they fit and cost less. Arenas are not smooth,
 so a larger budget may give a slightly slower plan (docs/recomputation.md). If nothing fits, the
@@ -61,6 +62,10 @@ CHEAPER = 0.8
 POINTS = 16
 """Number of points of a frontier."""
 
+SMALL, RUNG, IN_VAIN = 200, 0.97, 3
+"""Maximum number of nodes of a graph that is searched at nearby budgets, too; the ratio of two of
+these budgets; and the number of searches in a row without a faster plan after which they end."""
+
 
 class BudgetPlanner:
     """Planner for one training graph without recomputed nodes, under one allocation strategy. With
@@ -81,6 +86,7 @@ class BudgetPlanner:
         self.evaluations = Evaluations(allocation, costs, strategy, reorders)
         self._plain = plain or self.graph
         self._searches: dict[tuple[bool, bool], Search] = {}
+        self._found: dict[tuple[int, bool], Point | None] = {}
         self._tight: dict[bool, Point] = {}
         self._least: dict[bool, Point] = {}
         self._policies = Sequences(allocation, [*POLICIES])
@@ -165,7 +171,8 @@ class BudgetPlanner:
                 return point if maps_only else self.evaluations.ordered(point)
         best = self._fastest(budget, maps_only)
         if best is not None:
-            return best
+            nearby = self._is_small and not maps_only
+            return self._fastest_nearby(best, budget) if nearby else best
         least = self.least(maps_only)
         if least.bytes(maps_only) <= budget:
             return least
@@ -198,7 +205,41 @@ class BudgetPlanner:
                 best = faster(best, other)
         return best
 
+    def _fastest_nearby(self, best: Point, budget: int) -> Point:
+        """Return the fastest plan found within the budget by searches within other budgets, at most
+        as slow as `best`: arenas are not smooth."""
+        in_vain = 0
+        for rung in self._rungs(budget):
+            self._searched(rung, False)
+            found = faster(best, self.evaluations.fastest(budget))
+            in_vain = in_vain + 1 if found is best else 0
+            best = found or best
+            if in_vain == IN_VAIN:
+                break
+        return best
+
+    @property
+    def _is_small(self) -> bool:
+        """True if searches are short, and one allocation changes the arena by percents."""
+        return len(self.graph.nodes) <= SMALL
+
+    def _rungs(self, budget: int) -> Iterator[int]:
+        """Yield the next larger and all smaller budgets of a series that does not depend on the
+        budget, so that plans for several budgets share their searches."""
+        rung = self._without_recompute.arena_bytes
+        while rung > self.bound_bytes:
+            if RUNG * rung < budget:
+                yield rung
+            rung = int(RUNG * rung)
+
     def _searched(self, budget: int, maps_only: bool) -> Point | None:
+        """Return a packed plan within the budget, or None."""
+        key = (budget, maps_only)
+        if key not in self._found:
+            self._found[key] = self._search_orders(budget, maps_only)
+        return self._found[key]
+
+    def _search_orders(self, budget: int, maps_only: bool) -> Point | None:
         """Return a packed plan within the budget, or None. Node orders are tried by the cost of
         their schedules, cheapest first, until a plan fits."""
         started: list[tuple[float, int, Search, Schedule]] = []
@@ -298,7 +339,7 @@ class BudgetPlanner:
 
     def knee(self) -> Point:
         """Return the plan at the knee of the trade-off curve."""
-        plain = min(self._without_copies(False), key=attrgetter("arena_bytes"))
+        plain = self._without_recompute
         search = self._search(False)
         curve = [p for p in search.solver.curve() if p[0] < plain.arena_bytes]
         if not curve:
@@ -312,9 +353,11 @@ class BudgetPlanner:
         found without copies and ends at the smallest plan without recomputation. Copies take at
         most `host_budget` bytes on the host."""
         least = self._cheapest_least(maps_only=False)
-        plain = min(self._without_copies(False), key=attrgetter("arena_bytes"))
+        plain = self._without_recompute
         points = [least, plain]
         budgets = between(least.arena_bytes, plain.arena_bytes, POINTS)
+        if self._is_small:  # a plan within the bytes of a point makes the same searches
+            budgets = (next(self._rungs(budget)) for budget in budgets)
         for number, budget in enumerate(budgets, start=len(points) + 1):
             asked = f"point {number} of {POINTS}, within {format_bytes(budget)}"
             self.evaluations.trials = Trials(asked, budget)
@@ -365,6 +408,11 @@ class BudgetPlanner:
             most = ORDER_SAVES * fewest
             graphs = [g for g in graphs if self.evaluations.allocation_of(g).live_bytes <= most]
         return [self.evaluations.best(graph, maps_only) for graph in graphs]
+
+    @cached_property
+    def _without_recompute(self) -> Point:
+        """The plan of the fewest bytes without recomputation."""
+        return min(self._without_copies(False), key=attrgetter("arena_bytes"))
 
     def _policy(self, name: str, maps_only: bool) -> Point:
         graph = with_sequence(self.graph, self._policies.of(name))

@@ -77,6 +77,16 @@ def test_a_budget_of_the_first_point_costs_no_more_than_that_point():
     assert found.recomputation.extra_time_fraction <= first.extra_time_fraction
 
 
+def test_a_budget_costs_no_more_than_the_frontier_within_it():
+    """Arenas of small networks are not smooth: a larger budget alone may find a slower plan."""
+    points = g.frontier(SMALL["vgg16"](), optimizer=g.optim.SGD())
+    for point, larger in itertools.pairwise(points):
+        most = (point.arena_bytes + 3 * larger.arena_bytes) // 4
+        for budget in (point.arena_bytes, most):
+            found = g.plan(SMALL["vgg16"](), optimizer=g.optim.SGD(), budget=budget)
+            assert found.recomputation.extra_time_fraction <= point.extra_time_fraction
+
+
 def test_the_price_of_the_smallest_plan_is_the_least_known_for_its_bytes():
     options = {"optimizer": g.optim.Adam()}
     with pytest.raises(g.errors.BudgetError, match=r"\+\d+\.\d% time, another") as refused:
