@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphc.remat.given import Event, HostLink, Problem
+from graphc.planner.given import Event, HostLink, Problem
 
 
 @dataclass(slots=True)

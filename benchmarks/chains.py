@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from graphc.remat.given import HostLink, Problem
-from graphc.remat.given.problem import parse_problem
+from graphc.planner.given import HostLink, Problem
+from graphc.planner.given.problem import parse_problem
 
 
 @dataclass(frozen=True)

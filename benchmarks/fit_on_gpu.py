@@ -20,7 +20,7 @@ from typing import Any
 
 from report import circumstances, output_argument, print_table, write_json
 
-from graphc.ir.device import find_device
+from graphc.devices.device import find_device
 from graphc.torch.fit.allocator import replay
 from graphc.torch.fit.step import predict
 

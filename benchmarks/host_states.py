@@ -1,7 +1,7 @@
 """Training steps of GPT-2 XL with AdamW, with the moments on the device and on the host.
 
 Bytes are those of plans without a budget, times are modeled: the roofline of a device, and the link
-to its host (graphc/ir/links.py). Run: python benchmarks/host_states.py
+to its host (graphc/devices/links.py). Run: python benchmarks/host_states.py
 """
 
 from __future__ import annotations

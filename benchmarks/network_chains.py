@@ -23,13 +23,13 @@ from functools import cached_property, partial
 from chains import Chain
 
 import graphc
-from graphc.allocation.allocate import Allocation
 from graphc.compilation import Compilation, run, traced
+from graphc.memory.allocate import Allocation
+from graphc.memory.training_graph import TrainingGraph
 from graphc.models import MODELS
 from graphc.options import PlanOptions
 from graphc.pipeline import before
-from graphc.remat.training_graph import TrainingGraph
-from graphc.scheduling.problem import Problem as Steps
+from graphc.planner.problem import Problem as Steps
 
 SKIP = 0.1
 """Least distance of production and last forward use of a skip connection, in forward steps."""

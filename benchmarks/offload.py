@@ -3,7 +3,7 @@
 Each network's step is planned by `graphc.plan` within parts of the bytes that it needs beside its
 states without a budget: with recomputation alone, and with copies to 64 GiB of host memory. The
 column of copies alone is a search for live bytes, without packing. Times are modeled: the roofline
-of a device, and the link to its host (graphc/ir/links.py), PCIe 3, 4 and 5.
+of a device, and the link to its host (graphc/devices/links.py), PCIe 3, 4 and 5.
 Run: python benchmarks/offload.py [--rows PATTERN]
 """
 
@@ -18,18 +18,18 @@ from typing import Any
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
-from graphc.allocation.allocate import Allocation
 from graphc.compilation import Compilation, run, traced
+from graphc.devices.device import find_device
+from graphc.devices.links import host_link
 from graphc.errors import BudgetError
-from graphc.ir.device import find_device
-from graphc.ir.links import host_link
+from graphc.memory.allocate import Allocation
+from graphc.memory.training_graph import TrainingGraph
 from graphc.models import MODELS
 from graphc.options import PlanOptions
 from graphc.pipeline import before
+from graphc.planner.copies.search import OffloadSearch
 from graphc.plans.copy_model import model_copies
 from graphc.plans.memory_plan import MemoryPlan
-from graphc.remat.offload.search import OffloadSearch
-from graphc.remat.training_graph import TrainingGraph
 
 DEVICES = {"v100": "fp32", "a100": "tf32", "h100": "tf32"}
 """Device → precision of its products."""

@@ -1,6 +1,6 @@
 """POFO and graphc on chains with a link to the host: random ones, and those of networks.
 
-Both plan the same problem, and `graphc.remat.given.measure` gives the seconds of both. graphc has
+Both plan the same problem, and `graphc.planner.given.measure` gives the seconds of both. graphc has
 `--seconds` for each plan, POFO the time that it takes. Random chains have 6 to 40 stages. During
 the first forward pass, the link copies 3 % to 300 % of the bytes that all stages save. Budgets are
 between the lower bound and the bytes without recomputation. Networks are collapsed to chains
@@ -26,7 +26,7 @@ from network_chains import NETWORKS, PRECISIONS, collapse, training_steps
 from offload_tables import outcome
 from report import circumstances, output_argument, print_table, write_json
 
-from graphc.remat.given import HostLink, replay, solve
+from graphc.planner.given import HostLink, replay, solve
 
 COUNT, SEED = 500, 2021
 STAGES = (6, 40)

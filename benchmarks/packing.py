@@ -33,11 +33,11 @@ from report import circumstances, output_argument, print_table, write_json
 
 import graphc
 from graphc.models import MODELS
-from graphc.packing import THOROUGH, pack
-from graphc.packing.csv_file import read_buffers
-from graphc.packing.given import Buffers
-from graphc.packing.in_order import place_in_order
-from graphc.packing.in_time import pack_in_time
+from graphc.planner.pack import THOROUGH, pack
+from graphc.planner.pack.csv_file import read_buffers
+from graphc.planner.pack.given import Buffers
+from graphc.planner.pack.in_order import place_in_order
+from graphc.planner.pack.in_time import pack_in_time
 from graphc.plans.memory_plan import RECOMPUTE
 
 QUADRATIC_LIMIT = 20_000

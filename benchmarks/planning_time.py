@@ -24,7 +24,7 @@ from typing import Any
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
-from graphc.allocation.allocate import Allocation
+from graphc.memory.allocate import Allocation
 
 COLORED = (20, 40, 80, 160)
 """Layers of the chains that are colored; of longer ones only the cheap order is tried."""

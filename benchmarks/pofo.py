@@ -38,7 +38,7 @@ code here is new. Deviations, and points that may differ from the paper:
   - Latency, a limit of host memory and links that run one way at a time are not modeled.
 
 The schedule is then written as events with copies of whole values (chain_copies.py): a value frees
-its bytes only when all of it has left. `graphc.remat.given.measure` gives the real seconds.
+its bytes only when all of it has left. `graphc.planner.given.measure` gives the real seconds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from chain_copies import placed
 from chains import Chain
 from rotor import Rotor
 
-from graphc.remat.given import Event, HostLink, Problem, Timing, measure
+from graphc.planner.given import Event, HostLink, Problem, Timing, measure
 
 GRIDS = (16, 48)
 """Cells of the grid of states in each of its three directions. A finer grid extends only

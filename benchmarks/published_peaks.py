@@ -26,7 +26,7 @@ from report import circumstances, output_argument, print_table, write_json
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from graphc.ir.device import find_device
+from graphc.devices.device import find_device
 from graphc.torch.fit.allocator import AllocatorPeaks, replay
 from graphc.torch.fit.eager import eager_peak
 

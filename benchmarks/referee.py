@@ -1,6 +1,6 @@
 """The cheapest sequence of few steps that CP-SAT of OR-tools proves, in the order of the steps.
 
-A referee for planners: see tests/remat/given/test_cp_sat.py and small_lstm.py.
+A referee for planners: see tests/planner/given/test_cp_sat.py and small_lstm.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from graphc.scheduling.problem import Problem
+from graphc.planner.problem import Problem
 
 
 @dataclass(frozen=True)

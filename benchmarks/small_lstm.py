@@ -17,9 +17,9 @@ from typing import Any
 from referee import Referee
 from report import circumstances, output_argument, print_table, write_json
 
-from graphc.remat.lower_bound import extra_cost, least_bytes
-from graphc.remat.solver import Solver
-from graphc.scheduling.problem import Problem, Run
+from graphc.planner.problem import Problem, Run
+from graphc.planner.recompute.lower_bound import extra_cost, least_bytes
+from graphc.planner.recompute.solver import Solver
 
 TIMES = 8
 

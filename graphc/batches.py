@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from graphc.byte_sizes import format_bytes, parse_bytes
 from graphc.compiler import plan
 from graphc.errors import BudgetError, OptionError, whole_number
 from graphc.ir.graph import Value
-from graphc.ir.types import format_bytes, parse_bytes
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
 

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from graphc.allocation.allocate import Allocation
 from graphc.errors import GraphcError, GraphError, OptionError, quoted
 from graphc.files import write_atomically
 from graphc.ir import builder
@@ -24,6 +23,7 @@ from graphc.ir.host_copies import updated_states
 from graphc.ir.names import check_name
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
+from graphc.memory.allocate import Allocation
 from graphc.options import PlanningOptions
 from graphc.plans.check_plan import check_plan
 from graphc.plans.memory_plan import Certificate, MemoryPlan

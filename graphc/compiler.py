@@ -9,8 +9,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
 
 from graphc.compilation import Compilation, collection_paused, run, traced
+from graphc.devices.device import NO_PAIRS, Device, planned_device
 from graphc.errors import GpuUnavailable
-from graphc.ir.device import NO_PAIRS, Device, planned_device
 from graphc.keywords import Flag, option, takes
 from graphc.options import AUTO, FrontierOptions, PlanningOptions, PlanOptions
 from graphc.pipeline import before, make_plan, planner

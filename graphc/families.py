@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from graphc.byte_sizes import exact_bytes
 from graphc.compiler import CompileOptions, on_this_machine, planned_to_run
 from graphc.errors import BudgetError, OptionError, quoted
 from graphc.ir.graph import Value
-from graphc.ir.types import exact_bytes
 from graphc.keywords import Options, check_known, declared
 from graphc.options import PlanOptions
 from graphc.pipeline import make_plan

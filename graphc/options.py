@@ -13,8 +13,7 @@ import os
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 
-from graphc.errors import OptionError, whole_number
-from graphc.ir.device import (
+from graphc.devices.device import (
     ADA,
     ALIGNMENT,
     AMPERE,
@@ -27,6 +26,7 @@ from graphc.ir.device import (
     profiles,
     profiles_with_memory,
 )
+from graphc.errors import OptionError, whole_number
 from graphc.ir.graph import Value
 from graphc.keywords import Flag, Options, now_required, option
 from graphc.optim import Optimizer

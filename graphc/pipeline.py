@@ -12,14 +12,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from graphc.allocation.allocate import Allocation
-from graphc.allocation.streams import planned_on_streams
+from graphc.byte_sizes import format_bytes
 from graphc.compilation import Compilation, Step, collection_paused, plain, run, traced
+from graphc.devices.links import links_of
 from graphc.errors import OptionError, choose
 from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
-from graphc.ir.links import links_of
-from graphc.ir.types import format_bytes
+from graphc.memory.allocate import Allocation
+from graphc.memory.budget import BudgetPlanner
+from graphc.memory.order.overlap_collectives import overlap_collectives
+from graphc.memory.order.overlap_state_copies import overlap_state_copies
+from graphc.memory.order.place_updates import place_updates
+from graphc.memory.order.updates_together import updates_together
+from graphc.memory.policies import recompute
+from graphc.memory.reorder import reordered, with_least_peak
+from graphc.memory.streams import planned_on_streams
 from graphc.ops.shape import copy
 from graphc.options import PlanningOptions, PlanOptions
 from graphc.passes.chunk_losses import chunk_losses
@@ -35,22 +42,16 @@ from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.passes.host_states import LEAST_BYTES, with_moments_on_host
 from graphc.passes.modes import count_step, number_streams, to_inference, without_changes
 from graphc.passes.norm_gradients import merge_norm_gradients
-from graphc.passes.overlap_collectives import overlap_collectives
-from graphc.passes.overlap_state_copies import overlap_state_copies
 from graphc.passes.pad_classes import pad_classes
-from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
 from graphc.passes.running_sums import use_running_sums
 from graphc.passes.scaled_products import scale_products
 from graphc.passes.simplify import simplify
 from graphc.passes.time_steps import merge_time_steps
 from graphc.passes.training_step import training_graph
-from graphc.passes.updates_together import updates_together
 from graphc.plans.exchange_times import all_reduce_link
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import PRECISIONS, MemoryPlan
-from graphc.remat import BudgetPlanner, recompute
-from graphc.remat.reorder import reordered, with_least_peak
 from graphc.settings import settings_of
 
 WORTH_CHUNKS = 0.95

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from graphc.byte_sizes import parse_bytes
 from graphc.errors import OptionError
-from graphc.ir.types import parse_bytes
 from graphc.keywords import Flag, Options, option
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import RECOMPUTE, Recompute

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from graphc.byte_sizes import format_bytes
 from graphc.compiler import compile
 from graphc.ir.graph import Value
-from graphc.ir.types import format_bytes
 from graphc.models.gpt2 import gpt2
 from graphc.models.lstm import lstm
 from graphc.models.mlp import mlp

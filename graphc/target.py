@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphc.ir.device import CPU, Device
+from graphc.devices.device import CPU, Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import Layout, TensorType, contiguous_strides, outer_axes

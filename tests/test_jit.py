@@ -12,7 +12,7 @@ from graphc import jit
 
 CODE = """
 import numpy as np
-from graphc.packing.search import _settle
+from graphc.planner.pack.search import _settle
 _settle(0, 8, np.zeros((1, 4), np.int64), 0, 1)
 assert _settle.is_compiled
 """

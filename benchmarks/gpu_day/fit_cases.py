@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from graphc.ir.device import Device, find_device
+from graphc.devices.device import Device, find_device
 from graphc.runtime.memory import memory_of
 from graphc.torch.budget.without_data import Call
 from graphc.torch.fit.answer import request_of, source_of

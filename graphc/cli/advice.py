@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graphc.byte_sizes import format_bytes
 from graphc.cli.models import setting
 from graphc.cli.plans import plan_from_arguments
 from graphc.cli.terminal import WIDTH
+from graphc.devices.device_memory import GIB, MIB, DeviceMemory
 from graphc.errors import BudgetError, GraphcError
-from graphc.ir.device_memory import GIB, MIB, DeviceMemory
-from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
 from graphc.recompute_options import GOALS

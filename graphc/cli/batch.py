@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from graphc.batches import LargestBatch, largest_batch
+from graphc.byte_sizes import format_bytes, parse_bytes
 from graphc.cli.advice import as_budget, place
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, parse_settings
 from graphc.cli.models import add_model, build, find_model
@@ -19,7 +20,6 @@ from graphc.cli.terminal import INFEASIBLE, say
 from graphc.compiler import device_of
 from graphc.errors import OptionError
 from graphc.ir.graph import Value
-from graphc.ir.types import format_bytes, parse_bytes
 from graphc.options import PlanOptions
 from graphc.runtime.memory import memory_of
 

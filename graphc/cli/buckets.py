@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphc.bucketing import Buckets, buckets, counted, interpolated, rounded, spread
+from graphc.byte_sizes import format_bytes
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe
 from graphc.cli.models import add_loss, sized, with_flags
 from graphc.cli.plans import DEFAULT, cost_model, identity, plan_options
@@ -18,7 +19,6 @@ from graphc.cli.terminal import say, tell
 from graphc.compiler import plan
 from graphc.errors import OptionError, quoted, whole_number
 from graphc.families import plan_family
-from graphc.ir.types import format_bytes
 from graphc.models import MODELS
 from graphc.options import PlanOptions
 from graphc.plans.family import FamilyPlan

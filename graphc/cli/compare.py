@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from graphc.allocation.coloring import MOST_COLORED, ColoringError
+from graphc.byte_sizes import format_bytes
 from graphc.cli.advice import fit_line
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
 from graphc.cli.models import add_model
@@ -30,7 +30,7 @@ from graphc.cli.plans import (
 from graphc.cli.terminal import WIDTH, Console, say, tell
 from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
-from graphc.ir.types import format_bytes
+from graphc.memory.coloring import MOST_COLORED, ColoringError
 from graphc.options import PlanOptions
 from graphc.plans.memory_plan import ALLOCATE, MemoryPlan
 from graphc.plans.plan_file import load_plan

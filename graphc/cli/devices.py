@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphc.byte_sizes import format_bytes
 from graphc.cli.terminal import WIDTH, say
 from graphc.compiler import plan
+from graphc.devices.device import profiles_with_memory
+from graphc.devices.device_memory import machine_memory
 from graphc.errors import GpuUnavailable, GraphcError
 from graphc.ir.builder import input
-from graphc.ir.device import profiles_with_memory
-from graphc.ir.device_memory import machine_memory
 from graphc.ir.graph import Value
-from graphc.ir.types import format_bytes
 from graphc.ops.activation import relu
 from graphc.ops.attention import multi_head_attention
 from graphc.ops.conv_layers import conv2d

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from graphc.cli.arguments import add_options, check_writable
 from graphc.cli.models import add_loss, find_model, flag_settings
 from graphc.cli.terminal import INFEASIBLE, say
+from graphc.devices.device import DEFAULT_GPU, find_device, profile_with_memory
 from graphc.errors import OptionError
 from graphc.files import write_atomically
-from graphc.ir.device import DEFAULT_GPU, find_device, profile_with_memory
 from graphc.keywords import declared
 from graphc.models import MODELS
 from graphc.runtime.memory import memory_of

@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from graphc.byte_sizes import exact_bytes
 from graphc.cli.terminal import say
-from graphc.ir.types import exact_bytes
-from graphc.remat.given import read_problem
-from graphc.scheduling import Precedence, least_order
+from graphc.planner.given import read_problem
+from graphc.planner.order import Precedence, least_order
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands

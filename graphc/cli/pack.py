@@ -7,13 +7,13 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from graphc.byte_sizes import exact_bytes, parse_bytes
 from graphc.cli.arguments import check_writable
 from graphc.cli.plans import written
 from graphc.cli.terminal import say
 from graphc.errors import whole_number
-from graphc.ir.types import exact_bytes, parse_bytes
-from graphc.packing import THOROUGH, Packing, pack
-from graphc.packing.csv_file import read_buffers, write_offsets
+from graphc.planner.pack import THOROUGH, Packing, pack
+from graphc.planner.pack.csv_file import read_buffers, write_offsets
 from graphc.progress import report
 
 if TYPE_CHECKING:

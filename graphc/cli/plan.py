@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from graphc.byte_sizes import format_bytes
 from graphc.cli.advice import MOST, Alternatives, cure_line, fits_line
 from graphc.cli.arguments import (
     add_options,
@@ -41,7 +42,6 @@ from graphc.compiler import FrontierPoint, frontier
 from graphc.errors import OptionError
 from graphc.families import plan_family
 from graphc.files import write_atomically
-from graphc.ir.types import format_bytes
 from graphc.keywords import declared
 from graphc.options import PlanOptions
 from graphc.plans.memory_plan import MemoryPlan

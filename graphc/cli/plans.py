@@ -7,15 +7,15 @@ import importlib
 from collections.abc import Collection
 from typing import Any
 
+from graphc.byte_sizes import parse_bytes
 from graphc.cli.arguments import planned_steps, recipe
 from graphc.cli.models import arguments_of, build
 from graphc.cli.parser import Parser
 from graphc.cli.terminal import complain, say
 from graphc.compiler import device_of, plan
+from graphc.devices.device import find_device
 from graphc.errors import BudgetError, GraphcError, OptionError
 from graphc.files import is_regular
-from graphc.ir.device import find_device
-from graphc.ir.types import parse_bytes
 from graphc.keywords import declared
 from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import load_costs

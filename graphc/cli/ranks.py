@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from graphc.byte_sizes import format_bytes
 from graphc.cli.arguments import add_options, add_recipe, add_strategy
 from graphc.cli.models import add_model, build
 from graphc.cli.plans import DEFAULT, identity, plan_options
 from graphc.cli.terminal import Console, say
 from graphc.compiler import plan
 from graphc.errors import OptionError
-from graphc.ir.types import format_bytes
 from graphc.options import PlanOptions
 from graphc.plans.exchange_times import ALGORITHMS
 from graphc.plans.memory_plan import MemoryPlan

@@ -8,11 +8,11 @@ import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from graphc.byte_sizes import exact_bytes, parse_bytes
 from graphc.cli.terminal import say
 from graphc.errors import BudgetError, OptionError, ProblemError
-from graphc.ir.types import exact_bytes, parse_bytes
-from graphc.remat.given import LinkedSolution, Problem, read_problem, solve
-from graphc.remat.given.solve import SECONDS
+from graphc.planner.given import LinkedSolution, Problem, read_problem, solve
+from graphc.planner.given.solve import SECONDS
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress as ProgressBar
 
+from graphc.byte_sizes import exact_bytes
 from graphc.cli.arguments import (
     add_options,
     add_recipe,
@@ -29,7 +30,6 @@ from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.builder import trace
 from graphc.ir.graph import Input
-from graphc.ir.types import exact_bytes
 from graphc.models import MODELS
 from graphc.plans.printout import summary_rows
 from graphc.runtime.ranks.world import find_world

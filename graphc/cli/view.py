@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphc.byte_sizes import parse_bytes
 from graphc.cli.advice import MOST, Alternatives, fit_line, place
 from graphc.cli.arguments import (
     add_options,
@@ -29,7 +30,6 @@ from graphc.cli.plans import (
 from graphc.cli.terminal import say, tell
 from graphc.errors import OptionError, choose, whole_number
 from graphc.files import is_regular, write_atomically
-from graphc.ir.types import parse_bytes
 from graphc.options import PlanOptions
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, MemoryPlan
 from graphc.plans.plan_file import load_plan

@@ -12,7 +12,7 @@ from graphc.codegen.cudnn_request import (
     tensor_of,
 )
 from graphc.codegen.text.operands import VECTOR_BYTES, Place, Places, in_one_piece
-from graphc.ir.device import HOPPER, NO_PAIRS, Device
+from graphc.devices.device import HOPPER, NO_PAIRS, Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import is_16_bit
 from graphc.ir.types import align, bfloat16, float32

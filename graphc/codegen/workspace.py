@@ -12,7 +12,7 @@ from graphc.codegen.node_calls import Gemm
 from graphc.codegen.products.ops import GPU_PRODUCTS, unreadable
 from graphc.codegen.strides import copied_first
 from graphc.codegen.text.operands import Place, in_one_piece
-from graphc.ir.device import ALIGNMENT, Device
+from graphc.devices.device import ALIGNMENT, Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import TensorType, align, uint8

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import OptionError
-from graphc.ir.device import Device
 from graphc.ir.op_class import GradientRule, check_class, check_cures, gradient_rules
 from graphc.ir.types import MOST_AXES, Layout, TensorType, float32, outer_axes
 

@@ -11,13 +11,13 @@ from typing import Literal
 
 import numpy as np
 
+from graphc.byte_sizes import format_bytes
 from graphc.compilation import traced
 from graphc.errors import OnnxError, OptionError, check_seed, or_all, quoted, truth
 from graphc.files import check_writable, is_regular, write_atomically
 from graphc.ir.contents import Contents
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.op import Array
-from graphc.ir.types import format_bytes
 from graphc.onnx.forward import forward_of
 from graphc.onnx.recorded import record
 from graphc.onnx.written import Written, written

@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from graphc.devices.device import Device
 from graphc.errors import ShapeError
 from graphc.ir.builder import apply
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder, Strided
 from graphc.ir.types import TensorType, compute_dtype, is_channels_last

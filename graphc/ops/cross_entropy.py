@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import DTypeError, OptionError, ShapeError, choose, number_between
 from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import DType, TensorType, int64, normalize_axis

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from graphc.devices.device import Device
 from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import SEED, STEP, apply
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Recorder
 from graphc.ir.types import TensorType, bool_, int64

@@ -14,10 +14,10 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import DTypeError, GraphError, OptionError
 from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_value
-from graphc.ir.device import Device
 from graphc.ir.expression import Expression, ScalarProgram
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder, attribute_items

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import DTypeError, OptionError, ShapeError
 from graphc.ir.attributes import DTypeName, Whole
 from graphc.ir.builder import apply, layer_scope, parameter
-from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, as_dtype, bool_, int64

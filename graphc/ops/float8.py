@@ -19,12 +19,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import DTypeError, GradientError, ShapeError
 from graphc.ir.attributes import OneOf
 from graphc.ir.builder import apply
-from graphc.ir.device import Device
-from graphc.ir.graph import Node, Value
-from graphc.ir.op import Array, Cost, NoAttributes, Op, Recorder
+from graphc.ir.graph import Node, State, Value
+from graphc.ir.op import Array, Cost, NoAttributes, Op, Recorder, is_16_bit
 from graphc.ir.types import (
     FLOAT8,
     LARGEST,
@@ -36,7 +36,7 @@ from graphc.ir.types import (
     float32,
     inner_dtype,
 )
-from graphc.ops.choice import cast
+from graphc.ops.choice import Cast, cast
 from graphc.ops.shape import transpose
 
 HISTORY = 16
@@ -391,3 +391,16 @@ def _check_scales(*scales: TensorType) -> None:
             f"scales must be {SCALE}, the inverse of a scale and the scale, got "
             f"{', '.join(map(str, scales))}"
         )
+
+
+def casts_a_parameter(node: Node) -> bool:
+    """Return whether a node casts a parameter, or a part of one, to 16 or 8 bits.
+
+    The narrow copy is recomputed for the gradient, which costs a pass over the parameter. Saving it
+    from the forward to the backward pass would take a half or a quarter of the parameter's bytes.
+    """
+    if not isinstance(node.op, Quantization) and not (
+        isinstance(node.op, Cast) and is_16_bit(node.output)
+    ):
+        return False
+    return isinstance(node.inputs[0].root, State)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from graphc.devices.device import Device
 from graphc.ir.builder import apply
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Recorder
 from graphc.ir.types import TensorType, bool_, compute_dtype

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import DTypeError, GraphError, ShapeError, choose
 from graphc.ir.attributes import Whole
-from graphc.ir.device import Device
 from graphc.ir.expression import ScalarProgram, parse
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder

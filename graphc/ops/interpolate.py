@@ -16,10 +16,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import GradientError, OptionError, ShapeError, choose, truth
 from graphc.ir.attributes import OneOf, Whole
 from graphc.ir.builder import apply, as_value, constant
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, bool_, int64

@@ -13,10 +13,10 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from graphc.devices.device import Device
 from graphc.errors import DTypeError, OptionError, ShapeError, choose, number_between, whole_number
 from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value, keep
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Recorder
 from graphc.ir.types import TensorType, compute_dtype

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 import numpy as np
 import scipy.linalg.blas
 
+from graphc.devices.device import Device
 from graphc.errors import OptionError, ShapeError, truth
 from graphc.ir.attributes import Between, OneOf
 from graphc.ir.builder import apply, as_value, layer_scope
-from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
 from graphc.ir.operators import operator

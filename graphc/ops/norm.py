@@ -12,10 +12,10 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from graphc.devices.device import Device
 from graphc.errors import ShapeError
 from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import apply, as_value, layer_scope, parameter
-from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, normalize_axis

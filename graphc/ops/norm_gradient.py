@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import DTypeError, ShapeError
 from graphc.ir.builder import apply
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
 from graphc.ir.types import DType, TensorType, compute_dtype

@@ -12,10 +12,10 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import ShapeError, choose, truth, whole_number
 from graphc.ir.attributes import OneOf, Whole
 from graphc.ir.builder import apply, as_value
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, as_dtype, int64, normalize_axis

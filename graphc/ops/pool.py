@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import ShapeError
 from graphc.ir.builder import apply
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, bool_, int32, int64, uint8

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import ShapeError
-from graphc.ir.device import Device
 from graphc.ir.graph import Node
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, compute_dtype

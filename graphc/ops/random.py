@@ -16,10 +16,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import OptionError, ShapeError
 from graphc.ir.attributes import Between, DTypeName, Whole
 from graphc.ir.builder import SEED, STEP, apply
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import (

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import DTypeError, ShapeError, truth
 from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.operators import operator

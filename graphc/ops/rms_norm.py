@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 
+from graphc.devices.device import Device
 from graphc.errors import ShapeError
 from graphc.ir.builder import apply, as_value, layer_scope, parameter
-from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType

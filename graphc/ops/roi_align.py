@@ -13,10 +13,10 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from graphc.devices.device import Device
 from graphc.errors import ShapeError, choose, truth
 from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import apply, as_value
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, bool_, int32, int64

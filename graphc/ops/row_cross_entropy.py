@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import OptionError, ShapeError
 from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import apply
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder, Treatment
 from graphc.ir.types import TensorType, bool_, int64

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import DTypeError, truth
 from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, bool_, normalize_axis

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from graphc.devices.device import Device
 from graphc.errors import DTypeError, ShapeError
 from graphc.ir.builder import apply, as_value
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, bool_, broadcast_shapes, normalize_axis

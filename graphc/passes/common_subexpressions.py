@@ -6,7 +6,7 @@ from typing import Any
 
 from graphc.ir.graph import Graph, Node
 from graphc.ir.rewrite import rewrite
-from graphc.passes.precision import casts_a_parameter
+from graphc.ops.float8 import casts_a_parameter
 
 
 def share_common_subexpressions(graph: Graph) -> Graph:

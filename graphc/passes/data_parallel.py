@@ -20,10 +20,10 @@ import math
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 
+from graphc.devices.links import Link
 from graphc.ir import builder
 from graphc.ir.ancestors import ancestors
 from graphc.ir.graph import Node, State, Value
-from graphc.ir.links import Link
 from graphc.ops.collective import AllGather, AllReduce, Arrival, Broadcast, all_reduce
 from graphc.ops.concat import concat, split
 from graphc.ops.elementwise import scale

@@ -36,12 +36,12 @@ from graphc.ops.float8 import (
     QuantizeBoth,
     QuantizeTurned,
     ScaleUpdate,
+    casts_a_parameter,
 )
 from graphc.ops.matmul import Linear, Matmul
 from graphc.ops.reduce import max as largest
 from graphc.ops.row_cross_entropy import LabelOp
 from graphc.ops.shape import reshape
-from graphc.passes.precision import casts_a_parameter
 
 
 def to_float8(graph: Graph) -> Graph:

@@ -22,9 +22,9 @@ segment is recomputed when its gradient begins. Each node and each copy is creat
 largest m).
 
 `compile` does not use counts here. It differentiates with m = 0 and adds copies by a sequence of
-steps (remat/schedule.py), since budget planners need more choices than counts can express. Counts
+steps (memory/schedule.py), since budget planners need more choices than counts can express. Counts
 are for `graphc.gradient`, where the user builds the gradient graph.
-test_the_sequence_of_mirror_counts_is_algorithm_2 in tests/remat/test_schedule.py checks that both
+test_the_sequence_of_mirror_counts_is_algorithm_2 in tests/memory/test_schedule.py checks that both
 give the same graph.
 
 If a value has several consumers, their contributions are added as they appear. The sum may
@@ -43,14 +43,13 @@ from graphc.ir.ancestors import ancestors
 from graphc.ir.graph import Node, Value
 from graphc.ir.op_class import GradientRule
 from graphc.ir.types import FLOAT8
+from graphc.memory.mirror_counts import MirrorCount, mirror_counts
 from graphc.ops.choice import cast
 from graphc.ops.elementwise import add
+from graphc.ops.float8 import casts_a_parameter
 from graphc.ops.reduce import sum_to
 from graphc.ops.shape import full, zeros_like
-from graphc.passes.precision import casts_a_parameter
 from graphc.passes.slice_gradients import DisjointSlices, cut_axis
-
-MirrorCount = Callable[[Node], int]
 
 
 def gradient(
@@ -86,33 +85,6 @@ def _check_arguments(loss: Value, wrt: Sequence[Value]) -> None:
             raise GradientError(
                 f"{value!r} is not float, so it has no derivative; omit it from wrt"
             )
-
-
-def mirror_counts(
-    nodes: Sequence[Node], mirror: MirrorCount, kept: Iterable[Value]
-) -> dict[Node, int]:
-    """Return a dict with the mirror count m of each node.
-
-    It is 0 for nodes with an effect or a `kept` output. A view has the count of the node that it
-    views, because it has no bytes of its own.
-    """
-    fixed = {value.node for value in kept}
-    # Go backward, so that one walk follows views of views.
-    for node in reversed(nodes):
-        if node in fixed and (viewed := node.viewed) is not None:
-            fixed.add(viewed.node)
-    counts: dict[Node, int] = {}
-    for node in nodes:
-        # Go forward, so that a viewed node gets its count before its views.
-        if node in fixed or node.op.has_effect:
-            counts[node] = 0
-        elif (viewed := node.viewed) is not None:
-            # A viewed value may be produced elsewhere, as gathered parameters are: then it is not
-            # recomputed.
-            counts[node] = 0 if viewed.node is None else counts.get(viewed.node, 0)
-        else:
-            counts[node] = mirror(node)
-    return counts
 
 
 def _each(function: Callable[[Value], Any], values: Value | tuple[Value, ...]) -> Any:

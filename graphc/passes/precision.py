@@ -22,7 +22,6 @@ from graphc.ir.op import is_16_bit
 from graphc.ir.rewrite import Rewriter, rewrite
 from graphc.ir.types import DType, as_dtype, float32
 from graphc.ops.choice import BitCast, Cast, cast
-from graphc.ops.float8 import Quantization
 from graphc.plans.memory_plan import PRECISIONS, Precision
 
 
@@ -133,16 +132,3 @@ def widen_products(graph: Graph) -> Graph:
         return node
 
     return rewrite(graph, replacement) if widened else graph
-
-
-def casts_a_parameter(node: Node) -> bool:
-    """Return whether a node casts a parameter, or a part of one, to 16 or 8 bits.
-
-    The narrow copy is recomputed for the gradient, which costs a pass over the parameter. Saving it
-    from the forward to the backward pass would take a half or a quarter of the parameter's bytes.
-    """
-    if not isinstance(node.op, Quantization) and not (
-        isinstance(node.op, Cast) and is_16_bit(node.output)
-    ):
-        return False
-    return isinstance(node.inputs[0].root, State)

@@ -6,7 +6,7 @@ additions needs the bytes of its gradient twice: for the sum so far, and for the
 
 A sum of two products fixes which of them runs first. One may come from a layer that recurs over
 time, and the other one from outside. Then the sum would fix whether the inner loop is over layers
-or over time, which is a choice of planners (scheduling/layers.py). Such a sum stays an addition.
+or over time, which is a choice of planners (planner/order/layers.py). Such a sum stays an addition.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import replace
 
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.rewrite import rewrite
+from graphc.memory.order.forward_passes import forward_passes
 from graphc.ops.elementwise import Add
 from graphc.ops.linear_cross_entropy import GradientSum
 from graphc.ops.matmul import Matmul
 from graphc.passes.dead_code import remove_dead_code
-from graphc.passes.forward_passes import forward_passes
-from graphc.scheduling import components
+from graphc.planner.order import components
 
 
 def use_running_sums(graph: Graph) -> Graph:

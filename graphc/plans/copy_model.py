@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from graphc.ir.host_link import HostLink
+from graphc.planner.host_link import HostLink
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.timeline import TimedCopy, timeline

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from graphc.ir.device import CPU, Device
+from graphc.devices.device import CPU, Device
+from graphc.devices.links import host_link, links_of
 from graphc.ir.graph import Graph, Node
-from graphc.ir.host_link import HostLink
-from graphc.ir.links import host_link, links_of
 from graphc.ir.types import Layout, contiguous_strides
+from graphc.planner.host_link import HostLink
 from graphc.plans.costs import MeasuredCosts, node_key
 from graphc.plans.exchange_times import exchange_seconds
 from graphc.plans.memory_plan import MemoryPlan, Recomputation

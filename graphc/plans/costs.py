@@ -23,9 +23,9 @@ from typing import Any
 from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.graph import Node
-from graphc.ir.host_link import HostLink
 from graphc.ir.op import attribute_items
 from graphc.json_fields import JsonReader
+from graphc.planner.host_link import HostLink
 
 FORMAT = 1
 

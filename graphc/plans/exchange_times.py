@@ -20,8 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from graphc.devices.links import Link, Links
 from graphc.ir.graph import Node
-from graphc.ir.links import Link, Links
 from graphc.ops.collective import Collective
 
 LARGE = 2**30

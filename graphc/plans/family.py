@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from graphc.byte_sizes import format_bytes
 from graphc.errors import OptionError
 from graphc.ir.contents import Contents
 from graphc.ir.graph import Node, State
-from graphc.ir.types import align, format_bytes
+from graphc.ir.types import align
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 from graphc.plans.streams import Streams
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphc.ir.types import format_bytes
+from graphc.byte_sizes import format_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from graphc.byte_sizes import format_bytes
 from graphc.ir.forms import writes
 from graphc.ir.graph import Graph
-from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import Kind, MemoryPlan
 from graphc.plans.names import buffer_name, kind_label, spans
 from graphc.plans.printout import summary_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
-from graphc.ir.device import DEVICES, KERNELS, NO_PAIRS, Device, Kernels
+from graphc.devices.device import DEVICES, KERNELS, NO_PAIRS, Device, Kernels
 from graphc.json_fields import JsonReader
 
 TENSOR_RATES = ("narrow_flops_per_second", "tf32_flops_per_second")

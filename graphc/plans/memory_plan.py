@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from graphc.devices.device import Device
 from graphc.errors import OptionError
-from graphc.ir.device import Device
 from graphc.ir.forms import written
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.types import Layout, align, outer_axes

@@ -6,8 +6,8 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 
+from graphc.byte_sizes import format_bytes
 from graphc.ir.forms import writes
-from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import Kind, MemoryPlan
 from graphc.plans.names import count, kind_at, listed, node_label
 from graphc.plans.printout import INDENT, head, kind_name, peak_rows, summary_rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from graphc.byte_sizes import exact_bytes, format_bytes
 from graphc.ir.forms import writes
 from graphc.ir.graph import Node
-from graphc.ir.types import exact_bytes, format_bytes
 from graphc.plans.copy_model import model_copies
 from graphc.plans.float8_layers import describe_float8
 from graphc.plans.memory_plan import MemoryPlan

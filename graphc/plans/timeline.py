@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from graphc.devices.links import links_of
 from graphc.ir.graph import Node
-from graphc.ir.host_link import HostLink
-from graphc.ir.links import links_of
 from graphc.ir.types import Layout, contiguous_strides, span_bytes
+from graphc.planner.host_link import HostLink
 from graphc.plans.cost_model import CostModel
 from graphc.plans.exchange_times import Algorithm, exchange_seconds, least
 from graphc.plans.memory_plan import MemoryPlan

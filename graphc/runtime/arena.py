@@ -11,17 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from graphc.byte_sizes import format_bytes
+from graphc.devices.device import ALIGNMENT
 from graphc.errors import ArenaError, PlanError
-from graphc.ir.device import ALIGNMENT
 from graphc.ir.graph import Value
-from graphc.ir.types import (
-    Layout,
-    TensorType,
-    align,
-    contiguous_strides,
-    format_bytes,
-    span_bytes,
-)
+from graphc.ir.types import Layout, TensorType, align, contiguous_strides, span_bytes
 from graphc.plans.memory_plan import MemoryPlan
 
 Array = np.ndarray[Any, np.dtype[Any]]

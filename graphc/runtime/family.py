@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from graphc.byte_sizes import format_bytes
 from graphc.errors import FeedError, OptionError
-from graphc.ir.types import TensorType, format_bytes
+from graphc.ir.types import TensorType
 from graphc.plans.family import FamilyPlan, Size
 from graphc.runtime.feeds import Rests, fits
 from graphc.runtime.program import Program, run_batches

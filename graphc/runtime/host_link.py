@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from graphc.ir.host_link import HostLink
+from graphc.planner.host_link import HostLink
 from graphc.runtime.gpu.accelerator import Accelerator
 
 LARGE, SMALL = 2**26, 2**12

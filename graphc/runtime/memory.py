@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from graphc.devices.device import Device
+from graphc.devices.device_memory import DeviceMemory, gpu_memory, machine_memory
 from graphc.errors import GpuUnavailable
-from graphc.ir.device import Device
-from graphc.ir.device_memory import DeviceMemory, gpu_memory, machine_memory
 from graphc.runtime.gpu.device import find_gpus
 
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 
+from graphc.devices.device import MOST_THREADS
 from graphc.errors import (
     OptionError,
     check_seed,
@@ -14,7 +15,6 @@ from graphc.errors import (
     truth,
     whole_number,
 )
-from graphc.ir.device import MOST_THREADS
 from graphc.keywords import Flag, Options, option
 from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import LONGEST_TIMEOUT, RANK_TIMEOUT, SHORTEST_TIMEOUT

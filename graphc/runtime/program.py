@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from graphc.byte_sizes import format_bytes
+from graphc.devices.device import MOST_THREADS
 from graphc.errors import (
     FeedError,
     OptionError,
@@ -19,9 +21,8 @@ from graphc.errors import (
     quoted,
     whole_number,
 )
-from graphc.ir.device import MOST_THREADS
 from graphc.ir.graph import State
-from graphc.ir.types import TensorType, format_bytes
+from graphc.ir.types import TensorType
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import count, listed
 from graphc.runtime.arena import check_outputs

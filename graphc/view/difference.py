@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from graphc.byte_sizes import format_bytes
 from graphc.ir.graph import Value
 from graphc.ir.host_copies import copied_values, original
-from graphc.ir.types import format_bytes
 from graphc.plans.copy_model import model_copies
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from graphc.byte_sizes import format_bytes
 from graphc.ir.graph import Input, Node, State, Value
 from graphc.ir.host_copies import fetched_state
-from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import born, called, count, listed, node_at, node_of

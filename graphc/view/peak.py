@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from graphc.byte_sizes import format_bytes
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.host_copies import copied_values
-from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan
 from graphc.plans.names import (

@@ -20,7 +20,7 @@ except ImportError as error:
     cure = to_install("matplotlib", "view")
     raise DependencyError(f"pictures require matplotlib; {cure}") from error
 
-from graphc.ir.types import format_bytes
+from graphc.byte_sizes import format_bytes
 from graphc.plans.html_form import COLOURS
 from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan
 from graphc.plans.names import kind_label, spans

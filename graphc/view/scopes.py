@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from graphc.byte_sizes import format_bytes
 from graphc.ir.graph import State, Value
-from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 from graphc.plans.names import count, held_at, node_at
 from graphc.view.page_model import aligned_bytes

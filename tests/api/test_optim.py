@@ -8,7 +8,7 @@ import pytest
 import graphc as g
 from graphc.errors import OptionError
 from graphc.ir.verify import verify
-from graphc.passes.place_updates import place_updates
+from graphc.memory.order.place_updates import place_updates
 
 RNG = np.random.default_rng(0)
 TARGET = RNG.standard_normal((3, 4))

@@ -126,7 +126,7 @@ strict = true
 mypy_path = {root}
 [mypy-graphc.*]
 follow_imports = {others}
-[mypy-graphc,graphc.compiler,graphc.ir.builder,graphc.ir.device,graphc.ir.graph,graphc.keywords,\
+[mypy-graphc,graphc.compiler,graphc.ir.builder,graphc.devices.device,graphc.ir.graph,graphc.keywords,\
 graphc.optim,graphc.options,graphc.plans.memory_plan,graphc.recompute_options,\
 graphc.runtime.options,graphc.step_options]
 follow_imports = silent

@@ -4,7 +4,7 @@ import pytest
 from network_chains import MOST, collapse, training_steps
 
 from graphc.models import MODELS
-from graphc.remat.given import replay
+from graphc.planner.given import replay
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import numpy as np
 import pofo
 import pytest
 from chains import Chain, random_chain
-from remat.given import offload_optimum
+from planner.given import offload_optimum
 from rotor import Rotor
 
-from graphc.remat.given import HostLink, exact, measure, replay
+from graphc.planner.given import HostLink, exact, measure, replay
 
 
 def tiny(seed):

@@ -8,8 +8,8 @@ from cli.running import run
 import graphc as g
 from graphc import LargestBatch
 from graphc.cli import batch as command
+from graphc.devices.device_memory import MIB, DeviceMemory
 from graphc.errors import GraphcError, OptionError
-from graphc.ir.device_memory import MIB, DeviceMemory
 from graphc.models import mlp, unet
 
 SIZES = {"layers": 4, "hidden": 32, "inputs": 32}

@@ -106,7 +106,7 @@ def test_compare_shows_what_streams_gain(capsys):
 
 
 def test_compare_says_what_is_too_large_to_color(capsys, monkeypatch):
-    monkeypatch.setattr("graphc.allocation.coloring.MOST_COLORED", 2)
+    monkeypatch.setattr("graphc.memory.coloring.MOST_COLORED", 2)
     out = run(capsys, "compare", "mlp", *SMALL)[1]
     assert out.splitlines()[-1] == "coloring: no row, as it is for at most 2,000 values"
     assert "none       coloring" not in out

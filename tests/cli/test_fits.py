@@ -8,9 +8,9 @@ import pytest
 from cli.running import run
 
 import graphc as g
+from graphc.byte_sizes import format_bytes, parse_bytes
 from graphc.cli import advice, plans
-from graphc.ir.device_memory import GIB, MIB, DeviceMemory, machine_memory
-from graphc.ir.types import format_bytes, parse_bytes
+from graphc.devices.device_memory import GIB, MIB, DeviceMemory, machine_memory
 from graphc.models import mlp
 
 DEEP = ("layers=5", "hidden=64", "inputs=64", "batch=512")

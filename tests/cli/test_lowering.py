@@ -7,10 +7,10 @@ import pytest
 from cli.running import once, parsed, run, unfolded
 from view.reading import content
 
+from graphc.byte_sizes import format_bytes
 from graphc.cli import advice, view
 from graphc.cli.advice import HEADING, MOST
 from graphc.cli.plans import plan_from_arguments
-from graphc.ir.types import format_bytes
 
 WIDE = ["mlp", "layers=6", "hidden=16", "inputs=8", "batch=256"]
 GPT2 = ["gpt2", "layers=2", "width=16", "heads=2", "seq_len=64", "batch=4", "vocab=11"]

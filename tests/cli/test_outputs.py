@@ -12,7 +12,7 @@ from cli.running import run
 
 from graphc import load_plan
 from graphc.cli import main
-from graphc.packing.csv_file import read_buffers
+from graphc.planner.pack.csv_file import read_buffers
 
 SMALL = ["mlp", "layers=1", "batch=4", "hidden=8"]
 CSV = "id,lower,upper,size\na,0,3,4\nb,3,9,4\n"

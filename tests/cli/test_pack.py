@@ -10,7 +10,7 @@ from cli.running import run
 from properties.lifetimes import overlaps
 from properties.small_packings import LEVEL, level_columns
 
-from graphc.packing import THOROUGH, phases
+from graphc.planner.pack import THOROUGH, phases
 from graphc.progress import heard_by
 
 EXAMPLE = """id,lower,upper,size

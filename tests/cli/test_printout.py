@@ -12,8 +12,8 @@ from cli.running import run
 from rich.console import Console
 
 import graphc as g
+from graphc.byte_sizes import format_bytes
 from graphc.cli.compare import Row, _table
-from graphc.ir.types import format_bytes
 from graphc.models import MODELS, mlp
 from graphc.plans.printout import format_plan
 

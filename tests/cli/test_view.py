@@ -9,9 +9,9 @@ from cli.running import run, unfolded
 from view.reading import content
 
 import graphc as g
+from graphc.byte_sizes import format_bytes
 from graphc.cli.advice import HEADING
-from graphc.ir.device_memory import gpu_memory, machine_memory
-from graphc.ir.types import format_bytes
+from graphc.devices.device_memory import gpu_memory, machine_memory
 
 WIDE = ["layers=8", "hidden=64", "inputs=8", "batch=512"]
 SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]

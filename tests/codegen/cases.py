@@ -19,8 +19,8 @@ from graphc import Node, Value
 from graphc.codegen.lowering import is_generated
 from graphc.codegen.products.ops import GPU_PRODUCTS
 from graphc.codegen.strides import takes_strides
+from graphc.devices.device import DEVICES
 from graphc.ir import types
-from graphc.ir.device import DEVICES
 from graphc.ir.op import REGISTRY
 from graphc.ir.types import channels_last_strides
 from graphc.ops import (

@@ -20,8 +20,8 @@ from graphc.codegen.products.gemm import gemms
 from graphc.codegen.products.kernel import product_kernel
 from graphc.codegen.text.kernel import module_text
 from graphc.codegen.workspace import gpu_workspace
+from graphc.devices.device import DEVICES
 from graphc.errors import OptionError
-from graphc.ir.device import DEVICES
 from graphc.ops.matmul import Linear, Matmul, MatmulAttributes
 from graphc.runtime.gpu.cublaslt import CublasError, NoAlgorithm
 from graphc.runtime.gpu.nvrtc import compile_cubin

@@ -14,8 +14,8 @@ from graphc.codegen.node_calls import Gemm, Launch
 from graphc.codegen.text.kernel import module_text
 from graphc.codegen.text.operands import in_one_piece
 from graphc.codegen.workspace import gpu_workspace
+from graphc.devices.device import find_device
 from graphc.ir.builder import apply
-from graphc.ir.device import find_device
 from graphc.ops.conv import (
     Conv2dWeightGradient,
     _weight_attributes,

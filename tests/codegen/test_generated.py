@@ -78,7 +78,7 @@ def has_bits_of_dense(case):
     """Return True for cuts of all ops but products, whose bits depend on the alignment of rows.
 
     Of products no plan makes parts that are less aligned than the whole
-    (tests/allocation/test_padded_rows.py).
+    (tests/memory/test_padded_rows.py).
     """
     op = case.node.op
     return case.layout.startswith("axis") and not (op.multiplies or op.convolves)

@@ -9,9 +9,9 @@ import pytest
 from docs.snippets import output_of, snippets
 
 import graphc
-from graphc.allocation import inplace
 from graphc.cli import main
 from graphc.ir.builder import trace
+from graphc.memory import inplace
 from graphc.models import MODELS
 
 ROOT = Path(__file__).parents[2]
@@ -177,5 +177,5 @@ def test_what_orders_and_parts_save(monkeypatch):
     saved = f"LSTM, 64 steps: {arena('lstm')} MiB instead of {arena('lstm', reorder=False)}"
     assert saved in ORDERING
     placed = arena("densenet121")
-    monkeypatch.setattr("graphc.allocation.allocate.choose_parts", lambda *_: inplace.NO_PARTS)
+    monkeypatch.setattr("graphc.memory.allocate.choose_parts", lambda *_: inplace.NO_PARTS)
     assert f"DenseNet-121: {placed} MiB instead of {arena('densenet121')}" in ORDERING

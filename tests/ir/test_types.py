@@ -3,15 +3,9 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc.byte_sizes import format_bytes, parse_bytes
 from graphc.errors import DTypeError, OptionError, ShapeError
-from graphc.ir.types import (
-    DTYPES,
-    as_dtype,
-    contiguous_strides,
-    format_bytes,
-    parse_bytes,
-    tensor_type,
-)
+from graphc.ir.types import DTYPES, as_dtype, contiguous_strides, tensor_type
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)

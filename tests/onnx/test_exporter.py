@@ -8,9 +8,9 @@ from onnx.reference import ReferenceEvaluator
 from onnx_files import Erf, array_of, recorded_in
 
 import graphc as g
+from graphc.devices.device import KERNELS
 from graphc.errors import GraphcError, OnnxError, OptionError
 from graphc.ir import builder
-from graphc.ir.device import KERNELS
 from graphc.onnx.written import written
 from graphc.runtime.feeds import random_feeds
 

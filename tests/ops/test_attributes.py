@@ -14,17 +14,17 @@ from ops.samples.collectives import there_and_back
 from ops.test_every_op import build, find_node
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
 from graphc.codegen.target import CudaTarget
 from graphc.compiler import CompileOptions
+from graphc.devices.device import find_device
 from graphc.errors import GraphcError, OptionError, ShapeError, TextError
 from graphc.ir import builder
 from graphc.ir.attributes import Between, Whole, checked_attributes
-from graphc.ir.device import find_device
 from graphc.ir.op import REGISTRY, attribute_items
 from graphc.ir.parse import attribute_types
 from graphc.ir.types import TensorType, as_dtype, float32, float64, int64, uint8
 from graphc.ir.verify import verify
+from graphc.memory.allocate import Allocation
 from graphc.ops.collective import Arrival
 
 FLOAT8 = {

@@ -7,12 +7,12 @@ import pytest
 from ops.samples.axis_maps import resized
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
 from graphc.codegen.families.axis_map import segments_of
 from graphc.codegen.lowering import calls_of
 from graphc.codegen.text.operands import in_one_piece
+from graphc.devices.device import CPU
 from graphc.errors import DTypeError, OptionError, ShapeError
-from graphc.ir.device import CPU
+from graphc.memory.allocate import Allocation
 from graphc.ops.resize import ResizeAttributes
 from graphc.target import target_of
 

@@ -7,9 +7,9 @@ import pytest
 
 import graphc as g
 from graphc import Program
-from graphc.allocation.allocate import Allocation
+from graphc.devices.device import CPU
 from graphc.errors import OptionError, ShapeError
-from graphc.ir.device import CPU
+from graphc.memory.allocate import Allocation
 from graphc.target import target_of
 
 RNG = np.random.default_rng(0)

@@ -9,10 +9,10 @@ from ops.samples.interpolate import interpolated
 from ops.test_every_op import check_gradient
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
+from graphc.devices.device import CPU
 from graphc.errors import DTypeError, GradientError, OptionError, ShapeError
 from graphc.ir.builder import apply
-from graphc.ir.device import CPU
+from graphc.memory.allocate import Allocation
 from graphc.ops import interpolate as ip
 from graphc.target import target_of
 

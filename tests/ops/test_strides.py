@@ -6,7 +6,7 @@ from ops.samples import SAMPLES
 from ops.test_every_op import build, draw, find_node
 
 import graphc as g
-from graphc.ir.device import CPU
+from graphc.devices.device import CPU
 from graphc.ir.op import REGISTRY
 from graphc.ir.types import outer_axes
 from graphc.runtime.cpu.bind import bind_node, numpy_settings

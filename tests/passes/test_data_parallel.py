@@ -9,8 +9,8 @@ from runtime.ranks.threads import on_ranks
 
 import graphc as g
 from graphc import Program
-from graphc.allocation.zero_copy import is_bucket
 from graphc.errors import OptionError, RanksError
+from graphc.memory.zero_copy import is_bucket
 from graphc.models import gpt2, lstm, preact_resnet
 from graphc.ops.changed_state import with_changes
 from graphc.ops.collective import Arrival, Collective

@@ -8,12 +8,12 @@ from runtime.states_on_host import planned
 
 import graphc as g
 from graphc import MeasuredCosts, format_graph, parse_graph
+from graphc.devices.links import host_link
 from graphc.errors import GraphError, OptionError, PlanError, ShapeError, TextError
 from graphc.ir.graph import Graph, State
 from graphc.ir.host_copies import fetched_state
-from graphc.ir.host_link import HostLink
-from graphc.ir.links import host_link
 from graphc.ir.verify import verify
+from graphc.memory.order.overlap_state_copies import GROWTH, modeled_seconds
 from graphc.models import gpt2, mlp
 from graphc.ops.collective import Arrival
 from graphc.ops.host_copy import (
@@ -26,7 +26,7 @@ from graphc.ops.host_copy import (
     finish_copy,
     finish_write_back,
 )
-from graphc.passes.overlap_state_copies import GROWTH, modeled_seconds
+from graphc.planner.host_link import HostLink
 from graphc.plans.check_plan import check_plan
 from graphc.plans.copy_model import model_copies
 from graphc.plans.cost_model import CostModel

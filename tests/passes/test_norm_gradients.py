@@ -5,8 +5,8 @@ import pytest
 
 import graphc as g
 from graphc import Program
-from graphc.allocation.allocate import Allocation
 from graphc.compilation import Compilation, run, traced
+from graphc.memory.allocate import Allocation
 from graphc.options import PlanOptions
 from graphc.passes.norm_gradients import merge_norm_gradients
 from graphc.pipeline import before

@@ -10,12 +10,12 @@ from models.test_zoo import DEEP, SMALL, quick_and_slow
 from properties.strategies import examples, networks
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
 from graphc.ir.builder import trace
 from graphc.ir.graph import State
 from graphc.ir.verify import verify
+from graphc.memory.allocate import Allocation
+from graphc.memory.reorder import reordered, with_least_peak
 from graphc.plans.memory_plan import RECOMPUTE
-from graphc.remat.reorder import reordered, with_least_peak
 
 MOST_ORDERS = 300
 

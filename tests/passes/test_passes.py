@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import graphc as g
 from graphc import Graph
-from graphc.allocation.allocate import Allocation
-from graphc.allocation.sharing import share
 from graphc.compilation import plain
 from graphc.errors import GraphcError, GraphError
 from graphc.ir.builder import trace
+from graphc.memory.allocate import Allocation
+from graphc.memory.sharing import share
 from graphc.options import PlanOptions
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code

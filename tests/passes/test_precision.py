@@ -11,7 +11,8 @@ from graphc import Initial
 from graphc.ir.builder import trace
 from graphc.ir.types import as_dtype
 from graphc.ops.choice import Cast
-from graphc.passes.precision import casts_a_parameter, to_mixed, widen_products
+from graphc.ops.float8 import casts_a_parameter
+from graphc.passes.precision import to_mixed, widen_products
 
 SIDE = 4
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}

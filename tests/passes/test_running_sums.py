@@ -5,13 +5,13 @@ import pytest
 import scipy.special
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
-from graphc.allocation.liveness import liveness
 from graphc.ir.builder import apply
+from graphc.memory.allocate import Allocation
+from graphc.memory.liveness import liveness
+from graphc.memory.reorder import by_layers
 from graphc.ops.conv import Conv2d
 from graphc.ops.geometry import Conv2dAttributes
 from graphc.passes.running_sums import use_running_sums
-from graphc.remat.reorder import by_layers
 
 
 def shared_weight(steps, dtype="float64"):

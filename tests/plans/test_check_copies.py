@@ -6,10 +6,10 @@ import pytest
 
 import graphc as g
 from graphc import Graph
-from graphc.allocation.allocate import Allocation
-from graphc.allocation.streams import on_streams
 from graphc.errors import OptionError, PlanError, PlanFileError
 from graphc.ir import builder
+from graphc.memory.allocate import Allocation
+from graphc.memory.streams import on_streams
 from graphc.ops.collective import Arrival
 from graphc.ops.host_copy import begin_copy_to_device, begin_copy_to_host, finish_copy
 from graphc.plans.check_figures import check_figures

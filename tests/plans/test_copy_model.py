@@ -8,11 +8,11 @@ import pytest
 from plans.with_copies import copied, random_trips
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
 from graphc.ir import builder
-from graphc.ir.host_link import HostLink
+from graphc.memory.allocate import Allocation
 from graphc.models import mlp
 from graphc.ops.host_copy import begin_copy_to_device, begin_copy_to_host, finish_copy
+from graphc.planner.host_link import HostLink
 from graphc.plans.copy_model import model_copies
 from graphc.plans.cost_model import CostModel
 from graphc.plans.rank_model import model_rank

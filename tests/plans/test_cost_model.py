@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 import graphc as g
+from graphc.devices.device import CPU, find_device
+from graphc.devices.links import host_link
 from graphc.errors import OptionError
-from graphc.ir.device import CPU, find_device
-from graphc.ir.host_link import HostLink
-from graphc.ir.links import host_link
+from graphc.planner.host_link import HostLink
 from graphc.plans.cost_model import CostModel, recomputation, seconds
 from graphc.plans.costs import MeasuredCosts, Measurement, node_key
 

@@ -7,7 +7,7 @@ import pytest
 
 import graphc as g
 from graphc.errors import OptionError
-from graphc.ir.host_link import HostLink
+from graphc.planner.host_link import HostLink
 from graphc.plans.costs import MeasuredCosts, Measurement, load_costs, node_key
 
 COSTS = MeasuredCosts(

@@ -12,8 +12,8 @@ from properties.strategies import OPTIMIZERS, examples, networks
 from properties.test_plans import bits
 
 import graphc as g
+from graphc.devices.device import KERNELS
 from graphc.errors import GraphcError
-from graphc.ir.device import KERNELS
 from graphc.models import MODELS
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, check_alignment
 from graphc.plans.plan_file import checked_plan

@@ -3,7 +3,7 @@
 import pytest
 
 import graphc as g
-from graphc.ir.types import format_bytes
+from graphc.byte_sizes import format_bytes
 from graphc.models import MODELS, gpt2, mlp
 from graphc.plans.overview import LINES, WIDTH
 

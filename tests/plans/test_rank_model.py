@@ -5,7 +5,7 @@ import math
 import pytest
 
 import graphc as g
-from graphc.ir.links import Link, Links, links_of
+from graphc.devices.links import Link, Links, links_of
 from graphc.plans.cost_model import CostModel
 from graphc.plans.exchange_times import ALGORITHMS, all_reduce_link, exchange_seconds, least
 from graphc.plans.rank_model import model_rank

@@ -12,8 +12,8 @@ from runtime.emulated_gpu.networks import branches, small_mlp
 
 import graphc as g
 from graphc import Program
-from graphc.allocation.hazards import Addresses
 from graphc.errors import BudgetError, OptionError, PlanError, PlanFileError
+from graphc.memory.hazards import Addresses
 from graphc.models import inception_v3, lstm, two_tower
 from graphc.plans.check_figures import check_figures
 from graphc.plans.check_plan import check_plan

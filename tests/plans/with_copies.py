@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from graphc.allocation.allocate import Allocation
 from graphc.ir.builder import in_phase
 from graphc.ir.graph import State
 from graphc.ir.rewrite import Rewriter
 from graphc.ir.verify import verify
+from graphc.memory.allocate import Allocation
 from graphc.ops.host_copy import begin_copy_to_device, begin_copy_to_host, finish_copy
 
 

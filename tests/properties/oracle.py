@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphc.ir.device import CPU
+from graphc.devices.device import CPU
 from graphc.ir.types import as_dtype, outer_axes
 from graphc.runtime.arena import aligned_bytes
 from graphc.runtime.cpu.bind import bind_node, numpy_settings

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from graphc.packing.problem import PackingProblem
+from graphc.planner.pack.problem import PackingProblem
 
 LEVEL = [
     (2, 1, 1), (2, 3, 4), (0, 3, 4), (0, 1, 3), (1, 3, 2), (0, 1, 4), (1, 1, 5), (3, 1, 5),

@@ -13,7 +13,7 @@ from properties.strategies import OPTIMIZERS, examples, networks
 from runtime.emulated_gpu.networks import small_gpt2, small_resnet, small_unet
 
 import graphc as g
-from graphc.ir.device import KERNELS
+from graphc.devices.device import KERNELS
 from graphc.layouts import layouts
 from graphc.plans.check_figures import check_figures
 from graphc.plans.check_plan import check_plan

@@ -12,15 +12,15 @@ from properties.oracle import initial_states, run_plain, run_unplanned, sources_
 from properties.strategies import OPTIMIZERS, examples, networks
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
+from graphc.devices.device import KERNELS
 from graphc.errors import PlanError
 from graphc.ir.builder import trace
-from graphc.ir.device import KERNELS
 from graphc.ir.types import contiguous_strides
+from graphc.memory.allocate import Allocation
+from graphc.memory.policies import with_sequence
 from graphc.passes.modes import number_streams
 from graphc.plans.check_plan import check_plan
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, Lifetime
-from graphc.remat.policies import with_sequence
 
 
 def bits(array):

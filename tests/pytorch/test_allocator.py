@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_cases.allocation_traces import case
 
+from graphc.devices.device import find_device
 from graphc.errors import OptionError
-from graphc.ir.device import find_device
 from graphc.torch.fit.allocator import MIB, CachingAllocator, cublas_bytes, replay
 
 RECORDED = Path(__file__).parent.parent / "golden" / "torch_allocator.txt"

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
 import graphc
+from graphc.byte_sizes import parse_bytes
+from graphc.devices.device_memory import DeviceMemory, gpu_memory
 from graphc.errors import BudgetError, OptionError
-from graphc.ir.device_memory import DeviceMemory, gpu_memory
-from graphc.ir.types import parse_bytes
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 modules = pytest.importorskip("torch_cases.modules")

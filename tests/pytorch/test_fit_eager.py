@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
+from graphc.devices.device import find_device
 from graphc.errors import TorchError
-from graphc.ir.device import find_device
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

@@ -13,7 +13,7 @@ from view.reading import content  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import BudgetError, OptionError, TorchError  # noqa: E402
-from graphc.ir.host_link import HostLink  # noqa: E402
+from graphc.planner.host_link import HostLink  # noqa: E402
 from graphc.torch.budget import planned as planning  # noqa: E402
 from graphc.torch.budget.offload import host_memory  # noqa: E402
 from graphc.torch.budget.offload.lanes import PlainCopies  # noqa: E402

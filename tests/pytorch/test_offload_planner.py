@@ -4,12 +4,12 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from remat.problems import random_training, training_chain, with_boundary
+from planner.problems import random_training, training_chain, with_boundary
 
-from graphc.ir.host_link import HostLink
-from graphc.remat.given import measure
-from graphc.remat.offload.events import Event
-from graphc.remat.offload.search import FEW_PARTS, FEW_REFINEMENTS
+from graphc.planner.copies.events import Event
+from graphc.planner.copies.search import FEW_PARTS, FEW_REFINEMENTS
+from graphc.planner.given import measure
+from graphc.planner.host_link import HostLink
 from graphc.torch.budget.offload.schedule import (
     ALIGNMENT,
     OffloadGoal,

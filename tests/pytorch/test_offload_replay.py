@@ -8,7 +8,7 @@ from torch import fx, nn  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402
-from graphc.ir.host_link import HostLink  # noqa: E402
+from graphc.planner.host_link import HostLink  # noqa: E402
 from graphc.torch.budget import planned as planning  # noqa: E402
 from graphc.torch.budget.offload.host_memory import (  # noqa: E402
     begin_in,

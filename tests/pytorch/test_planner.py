@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from remat.problems import training_chain
+from planner.problems import training_chain
 
 from graphc.torch.budget.planner import TorchPlanner
 

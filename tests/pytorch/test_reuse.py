@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from remat.problems import training_chain
+from planner.problems import training_chain
 
 from graphc.torch.budget.planner import TorchPlanner
 from graphc.torch.budget.reuse import BYTES_SLACK, TIME_SLACK, Candidate, reused

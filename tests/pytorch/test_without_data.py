@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import graphc
+from graphc.devices.device import find_device
 from graphc.errors import BudgetError, OptionError, TorchError
-from graphc.ir.device import find_device
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

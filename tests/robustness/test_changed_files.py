@@ -13,12 +13,12 @@ from robustness.trials import check
 
 import graphc as g
 from graphc import read_notes
-from graphc.allocation.allocate import Allocation
 from graphc.errors import TextError
-from graphc.packing import pack
-from graphc.packing.csv_file import read_buffers, write_offsets
+from graphc.memory.allocate import Allocation
+from graphc.planner.given import read_problem, solve
+from graphc.planner.pack import pack
+from graphc.planner.pack.csv_file import read_buffers, write_offsets
 from graphc.plans.plan_file import checked_plan
-from graphc.remat.given import read_problem, solve
 
 counts = pytest.mark.parametrize("count", [150, pytest.param(3_000, marks=pytest.mark.slow)])
 

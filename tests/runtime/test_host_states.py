@@ -10,8 +10,8 @@ from runtime.states_on_host import planned
 
 import graphc as g
 from graphc import Program
+from graphc.devices.device import KERNELS
 from graphc.errors import FeedError, NonFiniteError, OptionError, TornError
-from graphc.ir.device import KERNELS
 from graphc.models import mlp
 from graphc.runtime.feeds import random_feeds
 

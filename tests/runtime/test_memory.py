@@ -6,8 +6,8 @@ import sys
 import pytest
 from runtime.emulated_gpu.fake_cupy import TOTAL, fake_cupy
 
-from graphc.ir.device import CPU, Device, find_device, profiles
-from graphc.ir.device_memory import (
+from graphc.devices.device import CPU, Device, find_device, profiles
+from graphc.devices.device_memory import (
     GIB,
     MIB,
     REPORTED_MIB,

@@ -9,8 +9,8 @@ import pytest
 from models.test_zoo import quick_and_slow
 
 import graphc as g
+from graphc.devices.device import KERNELS
 from graphc.errors import FeedError, NonFiniteError, OptionError
-from graphc.ir.device import KERNELS
 from graphc.models import gpt2, lstm, mlp, mobilenet_v2
 from graphc.runtime.cpu.bind import numpy_settings
 from graphc.runtime.initial import fill_initial

@@ -6,8 +6,8 @@ from runtime.towers import CLASSES, assert_torn, bits, feeds, interleaved
 
 import graphc as g
 from graphc import Program
+from graphc.devices.device import KERNELS
 from graphc.errors import FeedError, NonFiniteError, TornError
-from graphc.ir.device import KERNELS
 
 FEWEST_CALLS = {"native": 0, "numpy": 20}
 """There are more calls before the first update, and from it on; native ones run many nodes."""

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
+from graphc.devices.device import planned_device
 from graphc.errors import TornError
-from graphc.ir.device import planned_device
+from graphc.memory.allocate import Allocation
 from graphc.target import target_of
 
 CLASSES = {"first": 5, "second": 3}

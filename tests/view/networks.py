@@ -9,9 +9,9 @@ from plans.with_copies import randomly_copied
 
 import graphc as g
 from graphc import MeasuredCosts
-from graphc.ir.device import find_device
-from graphc.ir.host_link import HostLink
+from graphc.devices.device import find_device
 from graphc.models import densenet121, gpt2, lstm, mlp, resnet, unet
+from graphc.planner.host_link import HostLink
 
 SMALL_RESNET = {"units": (1, 2, 1, 1), "batch": 8, "image": 64, "classes": 10}
 

@@ -8,7 +8,7 @@ from view.networks import pairs_of, planned
 from view.replay import live_of_kind
 
 import graphc as g
-from graphc.ir.types import format_bytes
+from graphc.byte_sizes import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.view.aliases import Aliases
 from graphc.view.difference import _change, differences

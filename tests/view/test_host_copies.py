@@ -13,9 +13,9 @@ from view.networks import COPIED, copied_at_random, planned, with_copies, withou
 from view.reading import content
 
 import graphc as g
+from graphc.byte_sizes import format_bytes
 from graphc.ir.graph import State
 from graphc.ir.host_copies import copied_values, is_fetched, original
-from graphc.ir.types import format_bytes
 from graphc.plans.copy_model import model_copies
 from graphc.plans.cost_model import CostModel
 from graphc.plans.timeline import timeline

@@ -3,8 +3,8 @@
 import pytest
 from view.networks import with_copies, without_copies
 
+from graphc.byte_sizes import format_bytes
 from graphc.ir.host_copies import copied_values, is_fetched, original
-from graphc.ir.types import format_bytes
 from graphc.plans.timeline import timeline
 
 pytestmark = pytest.mark.browser

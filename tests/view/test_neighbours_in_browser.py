@@ -3,7 +3,7 @@
 import pytest
 from view.screen import called, strategy_plans, variants
 
-from graphc.ir.types import format_bytes
+from graphc.byte_sizes import format_bytes
 from graphc.view.scopes import scopes_at
 
 pytestmark = pytest.mark.browser

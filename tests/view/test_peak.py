@@ -7,8 +7,8 @@ import pytest
 from view.networks import EACH_SMALL_PLAN, EACH_UNEVEN_PLAN, planned, small_plan, uneven_plan
 from view.replay import live_of_kind, replayed
 
+from graphc.byte_sizes import format_bytes
 from graphc.ir.graph import State
-from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import MeasuredCosts, Measurement, node_key
 from graphc.plans.names import held_at

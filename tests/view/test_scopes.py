@@ -7,8 +7,9 @@ from view.networks import EACH_SMALL_PLAN, EACH_UNEVEN_PLAN, planned, small_plan
 from view.replay import replayed
 
 import graphc as g
+from graphc.byte_sizes import format_bytes
 from graphc.ir.graph import State
-from graphc.ir.types import align, format_bytes
+from graphc.ir.types import align
 from graphc.view.scopes import explain_scopes, scopes_at
 
 

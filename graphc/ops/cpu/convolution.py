@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.ir.device import Device
+from graphc.devices.device import Device
 from graphc.ir.op import Array
 from graphc.ops.geometry import Geometry, window
 

@@ -34,13 +34,13 @@ import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphc.allocation.allocate import Allocation
-from graphc.allocation.liveness import peak_bytes
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.rewrite import Rewriter, instead
 from graphc.ir.types import compute_dtype, padded_strides
+from graphc.memory.allocate import Allocation
+from graphc.memory.liveness import peak_bytes
+from graphc.ops.float8 import casts_a_parameter
 from graphc.ops.fused import Fused, FusedAttributes, Member, is_fusible, share_arithmetic
-from graphc.passes.precision import casts_a_parameter
 
 MOST_MEMBERS = 16
 MOST_INPUTS = 10

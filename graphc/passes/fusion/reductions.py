@@ -34,10 +34,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.rewrite import Rewriter, instead
 from graphc.ir.types import align, axes_in_memory, contiguous_strides
+from graphc.memory.allocate import Allocation
+from graphc.ops.float8 import casts_a_parameter
 from graphc.ops.fused import (
     Fused,
     FusedAttributes,
@@ -48,7 +49,6 @@ from graphc.ops.fused import (
 )
 from graphc.ops.fused_reduce import REDUCTIONS, FusedReduce, FusedReduceAttributes
 from graphc.passes.fusion.elementwise import MOST_INPUTS, Lasting
-from graphc.passes.precision import casts_a_parameter
 
 
 def fuse_reductions(given: Allocation, recomputes: bool = False) -> Graph:

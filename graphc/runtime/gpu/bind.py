@@ -19,8 +19,8 @@ from graphc.codegen.products.kernel import product_kernel
 from graphc.codegen.text.kernel import Kernel
 from graphc.codegen.text.operands import Place, in_one_piece
 from graphc.codegen.workspace import gpu_workspace
+from graphc.devices.device import ALIGNMENT
 from graphc.errors import PlanError
-from graphc.ir.device import ALIGNMENT
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import align
 from graphc.plans.memory_plan import MemoryPlan

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from graphc.byte_sizes import format_bytes
 from graphc.errors import ArenaError
-from graphc.ir.types import format_bytes
 from graphc.runtime.gpu.accelerator import Bytes, Event, Stream
 from graphc.runtime.gpu.bind import (
     BoundCall,

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from graphc.devices.device import AMPERE, Device, find_device, profiles
 from graphc.errors import GpuUnavailable, to_install
-from graphc.ir.device import AMPERE, Device, find_device, profiles
 from graphc.runtime.gpu.cudnn import cudnn_version
 
 CORES = {75: 64, 80: 64}

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from graphc.byte_sizes import format_bytes
 from graphc.codegen.workspace import product_workspace_bytes
 from graphc.ir.graph import Node
-from graphc.ir.types import ROW_BYTES, format_bytes
+from graphc.ir.types import ROW_BYTES
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.bind import BoundGemm, BoundLaunch, Work, bind
 from graphc.runtime.gpu.cublaslt import located

@@ -18,7 +18,7 @@ from graphc.codegen.attention import tensor_cores
 from graphc.codegen.cudnn_request import ConvolutionRequest, Request
 from graphc.codegen.products.gemm import COMPUTE_32F_FAST_TF32
 from graphc.codegen.workspace import gpu_workspace
-from graphc.ir.device import Device
+from graphc.devices.device import Device
 from graphc.ir.graph import Node
 from graphc.ir.types import ROW_BYTES, DType
 from graphc.ops.tiled_attention import TiledAttention

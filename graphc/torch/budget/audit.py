@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import fx, nn
 
+from graphc.byte_sizes import exact_bytes
 from graphc.errors import GraphcError, TorchError
-from graphc.ir.types import exact_bytes
 from graphc.torch.budget.backend import Graphs, Rest
 from graphc.torch.budget.checker_input import Plan
 from graphc.torch.budget.contents import Numbers

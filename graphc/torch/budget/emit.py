@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from graphc.errors import TorchError
-from graphc.remat.offload.events import Event, events_of
+from graphc.planner.copies.events import Event, events_of
 from graphc.torch.budget.in_place import overwriting
 from graphc.torch.budget.joint import is_tangent
 from graphc.torch.budget.offload.nodes import CopyNodes

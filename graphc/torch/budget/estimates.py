@@ -18,7 +18,7 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from graphc.ir.device import Device
+from graphc.devices.device import Device
 from graphc.ir.types import float16, float32
 from graphc.torch.budget.joint import Joint, aten, tensors_of
 from graphc.torch.budget.steps import Measured

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from graphc.byte_sizes import parse_bytes
 from graphc.errors import OptionError
-from graphc.ir.types import parse_bytes
 from graphc.torch.budget.measure import in_blocks, storage_bytes
 from graphc.torch.budget.sources import Source
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import torch
 
-from graphc.ir.device import CPU, DEFAULT_GPU, Device, find_device
-from graphc.ir.device_memory import DeviceMemory, gpu_memory, machine_memory
+from graphc.devices.device import CPU, DEFAULT_GPU, Device, find_device
+from graphc.devices.device_memory import DeviceMemory, gpu_memory, machine_memory
 from graphc.torch.budget.joint import Joint
 from graphc.torch.budget.steps import device_of
 from graphc.torch.fit.allocator import KIB

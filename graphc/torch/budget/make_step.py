@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from graphc.devices.device import Device
 from graphc.errors import OptionError, quoted, truth
-from graphc.ir.device import Device
 from graphc.torch.budget.around_compile import without_compile
 from graphc.torch.budget.assumptions import Assume
 from graphc.torch.budget.autocast import Autocast

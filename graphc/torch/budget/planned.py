@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import fx
 
+from graphc.byte_sizes import format_bytes, parse_bytes
+from graphc.devices.device import Device
+from graphc.devices.links import host_link
 from graphc.errors import OptionError, did_you_mean, quoted
-from graphc.ir.device import Device
-from graphc.ir.links import host_link
-from graphc.ir.types import format_bytes, parse_bytes
-from graphc.remat.solver import Schedule
+from graphc.planner.recompute.solver import Schedule
 from graphc.torch.budget.backend import Rest
 from graphc.torch.budget.checker_input import Plan, Weight, kind_of_copy
 from graphc.torch.budget.costs import measure

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from graphc.ir.host_link import HostLink
-from graphc.remat.lower_bound import extra_cost, least_bytes
-from graphc.remat.points import between, knee_of
-from graphc.remat.solver import Schedule, Solver
-from graphc.scheduling.problem import Problem
+from graphc.memory.points import between, knee_of
+from graphc.planner.host_link import HostLink
+from graphc.planner.problem import Problem
+from graphc.planner.recompute.lower_bound import extra_cost, least_bytes
+from graphc.planner.recompute.solver import Schedule, Solver
 from graphc.torch.budget.offload.schedule import OffloadGoal, offloaded
 
 POINTS = 24

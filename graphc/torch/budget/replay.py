@@ -15,8 +15,8 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import fx
 
+from graphc.byte_sizes import exact_bytes
 from graphc.errors import TorchError
-from graphc.ir.types import exact_bytes
 from graphc.torch.budget.autograd_rules import (
     dense_bytes,
     gradients_at_turn,

@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import fx
 
+from graphc.byte_sizes import exact_bytes, format_bytes, size_lines
 from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
-from graphc.ir.types import exact_bytes, format_bytes, size_lines
-from graphc.remat.offload.events import events_of
-from graphc.remat.solver import Schedule
+from graphc.planner.copies.events import events_of
+from graphc.planner.recompute.solver import Schedule
 from graphc.torch.budget.branches import EXPECT, Branch
 from graphc.torch.budget.eager import EAGER, EAGER_BACKWARD, name_of_section
 from graphc.torch.budget.held import Held

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from graphc.remat.solver import Schedule
-from graphc.scheduling.problem import Problem
+from graphc.planner.problem import Problem
+from graphc.planner.recompute.solver import Schedule
 from graphc.torch.budget.planner import TorchPlanner
 
 NEAREST = 2

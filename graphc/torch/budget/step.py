@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx, nn
 
+from graphc.devices.device import Device
 from graphc.errors import GraphcError, TorchError
-from graphc.ir.device import Device
 from graphc.torch.budget.around_compile import warn_of_compile
 from graphc.torch.budget.assumptions import Assume, Assumptions
 from graphc.torch.budget.autocast import Autocast, context_of

@@ -28,7 +28,7 @@ from functools import cached_property
 import torch
 from torch import fx
 
-from graphc.scheduling.problem import Problem, Run
+from graphc.planner.problem import Problem, Run
 from graphc.torch.budget.in_place import may_overwrite
 from graphc.torch.budget.joint import Joint, Step, aten, is_random, runs_once
 from graphc.torch.budget.measure import bytes_alone

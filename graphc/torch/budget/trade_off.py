@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
+from graphc.byte_sizes import format_bytes
 from graphc.errors import OptionError
 from graphc.files import write_atomically
-from graphc.ir.types import format_bytes
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from graphc.ir.types import exact_bytes, format_bytes
+from graphc.byte_sizes import exact_bytes, format_bytes
 
 TOLERANCE, LEAST_TOLERANCE = 0.01, 1 << 20
 """Tolerated deviation from the planned peak, as a fraction and in bytes; allocators round up."""

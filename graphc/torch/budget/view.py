@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphc.ir.device import Device
-from graphc.ir.types import exact_bytes
-from graphc.packing import pack
+from graphc.byte_sizes import exact_bytes
+from graphc.devices.device import Device
+from graphc.planner.pack import pack
 from graphc.torch.budget.held import Held
 from graphc.torch.budget.lives import RANDOM_STATE, Content, Life, Moment, Replay
 from graphc.torch.budget.names import module_path

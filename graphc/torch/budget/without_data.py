@@ -18,8 +18,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from graphc.devices.device import DEFAULT_GPU, Device, find_device, profile_with_memory
 from graphc.errors import DependencyError, TorchError
-from graphc.ir.device import DEFAULT_GPU, Device, find_device, profile_with_memory
 from graphc.torch.budget.restored import reached
 from graphc.torch.versions import is_before
 

@@ -14,8 +14,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from graphc.devices.device import HOPPER, Device
 from graphc.errors import OptionError, truth, whole_number
-from graphc.ir.device import HOPPER, Device
 from graphc.ir.types import align
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
+from graphc.byte_sizes import format_bytes
+from graphc.devices.device import Device
+from graphc.devices.device_memory import DeviceMemory
 from graphc.errors import GraphcError, OptionError, or_all, quoted
-from graphc.ir.device import Device
-from graphc.ir.device_memory import DeviceMemory
-from graphc.ir.types import format_bytes
 from graphc.torch.fit.changes import cheapest, least_bytes
 from graphc.torch.fit.configurations import from_config
 from graphc.torch.fit.largest import largest_batch, largest_seq

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from graphc.ir.device import Device
+from graphc.devices.device import Device
 from graphc.torch.fit.allocator import MIB, cublas_bytes
 
 aten = torch.ops.aten

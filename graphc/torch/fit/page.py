@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from graphc.ir.device_memory import DeviceMemory
-from graphc.ir.types import format_bytes
+from graphc.byte_sizes import format_bytes
+from graphc.devices.device_memory import DeviceMemory
 from graphc.torch.fit.allocator import Block, CachingAllocator
 from graphc.torch.fit.eager import EagerPeak
 from graphc.torch.fit.recorder import ACTIVATIONS, HEAD, STATES

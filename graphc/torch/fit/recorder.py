@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from graphc.ir.device import Device
+from graphc.devices.device import Device
 from graphc.torch.fit import gpu_workspaces
 from graphc.torch.fit.roofline import seconds_of
 from graphc.torch.fit.workspaces import LOSSES_PER_ELEMENT, workspace_bytes

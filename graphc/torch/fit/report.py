@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphc.ir.device_memory import DeviceMemory
-from graphc.ir.types import format_bytes
+from graphc.byte_sizes import format_bytes
+from graphc.devices.device_memory import DeviceMemory
 from graphc.torch.fit.changes import Change
 from graphc.torch.fit.largest import MOST
 from graphc.torch.fit.page import fit_page

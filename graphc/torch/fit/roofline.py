@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from graphc.ir.device import Device
+from graphc.devices.device import Device
 from graphc.ir.types import float16, float32
 
 aten = torch.ops.aten

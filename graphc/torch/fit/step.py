@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from graphc.devices.device import Device
+from graphc.devices.device_memory import DeviceMemory
 from graphc.errors import OptionError
-from graphc.ir.device import Device
-from graphc.ir.device_memory import DeviceMemory
 from graphc.torch.budget.without_data import Call
 from graphc.torch.fit.adapters import add_lora, quantize_base
 from graphc.torch.fit.allocator import replay

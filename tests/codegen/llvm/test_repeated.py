@@ -11,7 +11,7 @@ import graphc as g
 from graphc.codegen.llvm.rules import native_rule_of
 from graphc.codegen.native import NativeTarget, is_native, native_calls
 from graphc.codegen.rules import gives_programs
-from graphc.ir.device import NATIVE_CPU
+from graphc.devices.device import NATIVE_CPU
 
 TARGET = NativeTarget(NATIVE_CPU)
 

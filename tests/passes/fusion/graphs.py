@@ -3,9 +3,9 @@
 from hypothesis import strategies as st
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
+from graphc.devices.device import find_device
 from graphc.ir.builder import trace
-from graphc.ir.device import find_device
+from graphc.memory.allocate import Allocation
 from graphc.passes.fusion import elementwise as fusion
 from graphc.passes.fusion import reductions
 from graphc.target import target_of

@@ -7,9 +7,9 @@ import pytest
 
 import graphc as g
 from graphc import Program
-from graphc.allocation.allocate import Allocation
 from graphc.ir.builder import trace
 from graphc.ir.verify import verify
+from graphc.memory.allocate import Allocation
 from graphc.passes.fusion.bias_gradients import merge_bias_gradients
 
 

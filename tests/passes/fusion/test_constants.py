@@ -11,10 +11,10 @@ from properties.strategies import examples
 from runtime.emulated_gpu.networks import bits, fed, on_gpu
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
 from graphc.errors import GraphError
 from graphc.ir.builder import apply
 from graphc.ir.verify import verify
+from graphc.memory.allocate import Allocation
 from graphc.models import lstm
 from graphc.ops.fused import Fused, FusedAttributes
 from graphc.options import PlanOptions

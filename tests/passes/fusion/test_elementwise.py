@@ -6,9 +6,9 @@ import pytest
 from passes.fusion.graphs import GPU, ROW, X, Y, calls, fuse, fused_nodes, made, traced
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
 from graphc.errors import OptionError
 from graphc.ir.verify import verify
+from graphc.memory.allocate import Allocation
 from graphc.passes.fusion.elementwise import MOST_INPUTS, MOST_MEMBERS, MOST_OUTPUTS
 
 # --- what becomes a group ---

@@ -9,11 +9,11 @@ from properties.oracle import run_unplanned
 from properties.strategies import OPTIMIZERS, examples, networks
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
+from graphc.devices.device import KERNELS
 from graphc.ir.builder import trace
-from graphc.ir.device import KERNELS
 from graphc.ir.op import REGISTRY
 from graphc.ir.verify import verify
+from graphc.memory.allocate import Allocation
 from graphc.plans.check_plan import check_plan
 from graphc.plans.json_form import plan_to_json, read_plan_json
 from graphc.runtime.profile import random_feeds

@@ -7,10 +7,10 @@ import pytest
 
 import graphc as g
 from graphc import Program, load_plan, save_plan
-from graphc.allocation.allocate import Allocation
 from graphc.errors import OptionError, TextError
 from graphc.ir.builder import apply, trace
 from graphc.ir.verify import verify
+from graphc.memory.allocate import Allocation
 from graphc.ops.matmul import Linear, LinearAttributes
 from graphc.passes.fusion.epilogues import fuse_epilogues
 

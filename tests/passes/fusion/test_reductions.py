@@ -9,8 +9,8 @@ from properties.strategies import examples
 from runtime.emulated_gpu.networks import bits, fed, on_gpu
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
 from graphc.ir.verify import verify
+from graphc.memory.allocate import Allocation
 from graphc.ops.reduce import square_sum
 from graphc.options import PlanOptions
 from graphc.passes.fusion.elementwise import MOST_INPUTS

@@ -14,7 +14,7 @@ for library in ("transformers", "torchvision", "timm", "peft"):
     pytest.importorskip(library, reason=f"{library} is not installed")
 pytestmark = [pytest.mark.peers, pytest.mark.slow]
 
-from graphc.ir.device import find_device  # noqa: E402
+from graphc.devices.device import find_device  # noqa: E402
 from graphc.torch.fit.allocator import replay  # noqa: E402
 from graphc.torch.fit.step import predict  # noqa: E402
 

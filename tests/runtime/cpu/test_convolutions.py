@@ -8,7 +8,7 @@ from runtime.cpu.onednn.calls import assert_close, drawn
 from runtime.cpu.onednn.convolutions import by_definition, lying, nodes
 
 import graphc as g
-from graphc.ir.device import CPU
+from graphc.devices.device import CPU
 from graphc.ir.types import outer_axes
 from graphc.runtime.cpu import native
 from graphc.runtime.cpu.bind import bind_node, numpy_settings

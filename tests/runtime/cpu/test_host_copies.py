@@ -17,9 +17,9 @@ from runtime.forked import in_child
 from runtime.garbage import own_garbage
 
 import graphc as g
-from graphc.allocation.allocate import Allocation
 from graphc.errors import FeedError, GraphcError
 from graphc.ir import builder
+from graphc.memory.allocate import Allocation
 from graphc.models import mlp
 from graphc.ops.host_copy import begin_copy_to_device, begin_copy_to_host, finish_copy
 from graphc.plans.family import in_one_arena

@@ -7,7 +7,7 @@ from runtime.emulated_gpu.emulated import EmulatedDevice
 
 import graphc as g
 from graphc import Program
-from graphc.allocation.streams import on_streams
+from graphc.memory.streams import on_streams
 from graphc.models import gpt2, mobilenet_v2, preact_resnet, resnet, unet
 from graphc.plans.cost_model import CostModel
 from graphc.runtime.feeds import random_feeds

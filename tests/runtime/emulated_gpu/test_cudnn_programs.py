@@ -16,8 +16,8 @@ import graphc as g
 from graphc import Program
 from graphc.codegen import cudnn_attention
 from graphc.codegen.cudnn_request import packed
+from graphc.devices.device import NO_PAIRS, find_device
 from graphc.errors import DependencyError
-from graphc.ir.device import NO_PAIRS, find_device
 from graphc.models import gpt2
 from graphc.runtime import bind as binding
 from graphc.runtime.gpu import cudnn as engines

@@ -36,8 +36,8 @@ from runtime.emulated_gpu.twins import assert_nan_stays
 
 import graphc as g
 from graphc import Program
+from graphc.devices.device import find_device
 from graphc.errors import FeedError, GpuUnavailable, NonFiniteError, OptionError
-from graphc.ir.device import find_device
 from graphc.models import lstm, mlp
 from graphc.runtime.gpu.backend import GpuBackend
 

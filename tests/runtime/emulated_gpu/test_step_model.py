@@ -6,7 +6,7 @@ import pytest
 
 import graphc as g
 from graphc.cli import main
-from graphc.ir.device import find_device
+from graphc.devices.device import find_device
 from graphc.models import gpt2, resnet
 from graphc.runtime.gpu.bind import bind
 from graphc.runtime.gpu.step_model import KINDS, LAUNCH_SECONDS, model_step

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from graphc.ir.host_link import HostLink
-from graphc.ir.types import exact_bytes, format_bytes
-from graphc.remat.solver import Schedule
+from graphc.byte_sizes import exact_bytes, format_bytes
+from graphc.planner.host_link import HostLink
+from graphc.planner.recompute.solver import Schedule
 from graphc.torch.budget.offload.schedule import OffloadSchedule
 
 

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from graphc.byte_sizes import exact_bytes
 from graphc.errors import TorchError
-from graphc.ir.types import exact_bytes
 from graphc.torch.budget.offload.lanes import Lanes, lanes_of
 
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
+from graphc.byte_sizes import exact_bytes
 from graphc.errors import TorchError
-from graphc.ir.types import exact_bytes
 
 Direction = Literal["out", "in"]
 

@@ -1,8 +1,8 @@
 """Schedules of a joint graph with copies to host memory, and the offsets of values on the host.
 
-`graphc.remat.offload` searches recomputation and copies together. Its schedules are adapted to the
+`graphc.planner.copies` searches recomputation and copies together. Its schedules are adapted to the
 two graphs of a step: a copy back that is first used in the backward pass begins there. Host offsets
-are packed (`graphc.packing`) by live ranges over the events of a schedule.
+are packed (`graphc.planner.pack`) by live ranges over the events of a schedule.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from graphc.ir.host_link import HostLink
-from graphc.packing import pack
-from graphc.remat.offload.events import Event, seconds_of
-from graphc.remat.offload.search import FEW_PARTS, FEW_REFINEMENTS, OffloadSearch
-from graphc.remat.solver import Schedule
-from graphc.scheduling.problem import Problem
+from graphc.planner.copies.events import Event, seconds_of
+from graphc.planner.copies.search import FEW_PARTS, FEW_REFINEMENTS, OffloadSearch
+from graphc.planner.host_link import HostLink
+from graphc.planner.pack import pack
+from graphc.planner.problem import Problem
+from graphc.planner.recompute.solver import Schedule
 
 ALIGNMENT = 64
 """Alignment of values on the host in bytes, a cache line."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from graphc.ir.types import format_bytes
+from graphc.byte_sizes import format_bytes
 
 if TYPE_CHECKING:
     from graphc.torch.budget.report import Report

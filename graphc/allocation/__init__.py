@@ -1,1 +1,0 @@
-"""Memory allocation for a graph in a given order: layouts, storages, blocks and offsets."""

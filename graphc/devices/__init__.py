@@ -1,0 +1,1 @@
+"""Devices: rates, memory, links."""

@@ -1,0 +1,1 @@
+"""Memory of a graph: layouts, storages, offsets, policies and budgets of recomputation."""

@@ -1,0 +1,1 @@
+"""Passes that change the order of nodes for memory or for copies beside computation."""

@@ -1,0 +1,1 @@
+"""Plans on numbers: steps with costs and bytes, schedules, orders, packings. Knows no graph."""

@@ -1,0 +1,395 @@
+"""Planner for a given problem: exact if the problem is small, else the best of several heuristics.
+
+    up to 13 values   exact.py: the optimum
+    otherwise         the cheapest of solver.py and of greedy eviction (evict.py) under a list of
+                      weights; then under perturbed weights on a little less than the budget, and
+                      of solver.py's chains for more bytes, for as long as `seconds` allow. Each
+                      schedule is filled and improved by local search, the best ones further.
+
+The search ends early if the bound of lower_bound.py is reached, which proves the optimum. Every
+schedule is measured by replay.py, which shares no code with the planners. If nothing fits, the
+error reports the fewest bytes found: those of the solver's smallest schedule, or of a bisection of
+budgets for the greedy.
+
+If the problem has a link to the host, half of the time goes to recomputation alone, and the rest to
+plans that also copy values to the host (graphc/planner/copies).
+
+The number of attempts depends on time, so larger problems may have other schedules on other
+machines. Each attempt is deterministic.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from graphc.byte_sizes import parse_bytes, size_lines
+from graphc.errors import BudgetError, ProblemError
+from graphc.planner.copies.chain_copies import joint_schedules
+from graphc.planner.copies.events import Event, events_of
+from graphc.planner.copies.relief import relieved
+from graphc.planner.copies.search import OffloadSearch
+from graphc.planner.given import exact
+from graphc.planner.given.clocks import measure
+from graphc.planner.given.greedy import Weights, run_within
+from graphc.planner.given.problem import Problem
+from graphc.planner.given.replay import live_during, replay
+from graphc.planner.problem import Problem as Steps
+from graphc.planner.recompute.fill import fill
+from graphc.planner.recompute.local_search import iterate, perturbed
+from graphc.planner.recompute.lower_bound import extra_cost
+from graphc.planner.recompute.solver import Solver
+
+SECONDS = 10.0
+"""Default time for improving a schedule, in seconds."""
+
+PORTFOLIO = tuple(
+    Weights(cost=cost, distance=distance)
+    for distance, cost in itertools.product((0.0, 1.0, 0.5, 2.0), (1.0, 0.5))
+)
+
+TIGHTER = (1.0, 0.97, 0.93, 0.88)
+"""Fractions of the budget for greedy eviction; `fill` uses the rest to save more values."""
+
+PERTURBATIONS = (1.0, 0.5, 2.0)
+"""Ranges of the random perturbation of scores, used in rotation."""
+
+FEW, LEAST_ATTEMPTS = 1000, 3 * len(PORTFOLIO)
+"""Minimum number of attempts: `LEAST_ATTEMPTS` for up to `FEW` nodes, one for larger problems."""
+
+SOLVER_EFFORT, ATTEMPT_EFFORT = 100_000, 3_000
+"""Effort of local search (steps times iterations) after the solver and after each greedy
+attempt."""
+
+NEAR = 30
+"""Schedules tried near each one of a chain, and near the best one; a third of it near greedy
+ones."""
+
+MOST_ABOVE = 2.0
+"""Largest capacity of a chain's schedule that is evicted to the budget, as a multiple of it."""
+
+ORDERS = 200
+"""Maximum number of orders of a small problem in which copies to the host are planned."""
+
+BISECTIONS = 12
+LARGEST_NAMED = 6
+PRECISION = 1e-9
+GOLDEN = 0.618
+"""Multiples of it, less whole numbers, are spread evenly over 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A schedule of ids, its cost, and a lower bound on the cost within the budget."""
+
+    sequence: tuple[int, ...]
+    cost: float
+    peak_bytes: int
+    bound_cost: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedSolution(Solution):
+    """A schedule of a problem with a link, whose cost and bound are seconds with all stalls.
+
+    `events` are texts such as ``run 3``, ``out 3``, ``drop 3`` and ``in 3``; `sequence` has the
+    nodes that run. `recompute_alone` is the cost of the best plan found without copies, or None.
+    """
+
+    events: tuple[str, ...]
+    stalls: float
+    bytes_to_host: int
+    bytes_to_device: int
+    host_peak_bytes: int
+    recompute_alone: float | None
+
+
+def solve(problem: Problem, budget: int | str | None = None, seconds: float = SECONDS) -> Solution:
+    """Return the cheapest schedule found whose peak is at most `budget`, by default the problem's.
+
+    Without any budget every needed node is computed once. Deterministic except for the number of
+    attempts in `seconds`. If the problem has a link, the result is a `LinkedSolution`. Raises
+    `BudgetError` if nothing that fits is found.
+    """
+    started = time.perf_counter()
+    limit = problem.budget if budget is None else parse_bytes("budget", budget)
+    if not 0 <= seconds < math.inf:
+        raise ProblemError(f"seconds must be a finite number of at least 0, got {seconds}")
+    if problem.link is not None:
+        return _linked(problem, limit, seconds, started)
+    no_recompute = list(problem.needed)
+    if limit is None or replay(problem, no_recompute).peak_bytes <= limit:
+        return _solution(problem, no_recompute, sum(problem.cost[n] for n in no_recompute), started)
+    if exact.is_small(problem):
+        cheapest = exact.cheapest(problem, limit)
+        if cheapest is None:
+            raise _does_not_fit(problem, limit, _fewest_bytes(problem, None))
+        return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
+    solver = Solver(problem.steps)
+    # No search can help, and the message names what would.
+    if problem.bound_bytes > limit:
+        raise _does_not_fit(problem, limit, _fewest_bytes(problem, solver))
+    bound = sum(problem.cost[node] for node in no_recompute) + extra_cost(problem.steps, limit)
+    best = _by_recomputation(problem, limit, solver, bound, started + seconds)
+    if replay(problem, best).peak_bytes > limit:
+        raise _does_not_fit(problem, limit, best)
+    return _solution(problem, best, bound, started)
+
+
+def _linked(problem: Problem, limit: int | None, seconds: float, started: float) -> LinkedSolution:
+    """Return the fastest schedule found of a problem with a link."""
+    assert problem.link is not None, "the caller checks"
+    no_recompute = list(problem.needed)
+    once = sum(problem.cost[node] for node in no_recompute)
+    if limit is None or replay(problem, no_recompute).peak_bytes <= limit:
+        return _linked_solution(problem, events_of(no_recompute), once, once, started)
+    solver = None if exact.is_small(problem) else Solver(problem.steps)
+    # Copies do not change the lower bound on bytes.
+    if problem.bound_bytes > limit:
+        raise _does_not_fit(problem, limit, _fewest_bytes(problem, solver))
+    bound = once + extra_cost(problem.steps, limit, problem.link)
+    if solver is None:
+        fewest = exact.cheapest(problem, limit) or _fewest_bytes(problem, None)
+    else:
+        fewest = _by_recomputation(problem, limit, solver, bound, started + seconds / 2)
+    measured = replay(problem, fewest)
+    alone = fewest if measured.peak_bytes <= limit else None
+
+    def schedules(capacity: int) -> Iterator[Sequence[int]]:
+        if solver is None:
+            # The planner of copies keeps the order of nodes, so it is given several.
+            yield from filter(None, [exact.cheapest(problem, capacity)])
+            yield from itertools.islice(exact.orders(problem), ORDERS)
+            return
+        found = solver.schedule(capacity)
+        for sequence in _relieved(problem, limit, capacity):
+            yield [problem.needed[step] for step in sequence]
+        if found is not None:
+            yield [problem.needed[step] for step in found.sequence]
+        elif attempt := _attempt(problem, capacity, PORTFOLIO[0], 1.0):
+            yield [problem.needed[step] for step in attempt]
+
+    left = max(0.0, started + seconds - time.perf_counter())
+    plan = _offloaded(problem, limit, schedules, alone, bound, left, solver)
+    if plan is None:
+        raise _does_not_fit(problem, limit, fewest)
+    cost = None if alone is None else measured.cost
+    return _linked_solution(problem, plan, bound, cost, started)
+
+
+def _relieved(problem: Problem, limit: int, capacity: int) -> list[list[int]]:
+    """Return a schedule of steps whose relief is `capacity - limit` bytes at most, if one is found
+    and the problem is not large."""
+    assert problem.link is not None, "the caller checks"
+    steps = problem.steps
+    if capacity <= limit or len(steps) > FEW:
+        return []
+    _, most = relieved(steps, problem.link, 1.0)
+    eased, most = relieved(steps, problem.link, (capacity - limit) / max(most, 1))
+    found = Solver(eased).schedule(limit + most)
+    return [] if found is None else [found.sequence]
+
+
+def _offloaded(
+    problem: Problem,
+    limit: int,
+    schedules: Callable[[int], Iterable[Sequence[int]]],
+    start: Sequence[int] | None,
+    bound: float,
+    seconds: float,
+    solver: Solver | None,
+) -> list[Event] | None:
+    """Return the events of the fastest plan with copies found within `limit` bytes, or None.
+
+    `schedules` and `start` are sequences of nodes; the search has the numbers of needed nodes and
+    of their values.
+    """
+    assert problem.link is not None, "the caller checks"
+    nodes = problem.needed
+    step = {node: number for number, node in enumerate(nodes)}
+    values = [value for node in nodes for value in problem.values[node]]
+    pinned = (number for number, v in enumerate(values) if problem.producer[v] in problem.pinned)
+
+    def numbered(capacity: int) -> Iterator[list[int]]:
+        return ([step[node] for node in sequence] for sequence in schedules(capacity))
+
+    resident = frozenset(pinned)
+    joints = joint_schedules(solver, problem.link, limit, resident) if solver else []
+    search = OffloadSearch(
+        problem.steps, problem.link, limit, numbered, resident, bound, seconds,
+        joints=joints,
+    )  # fmt: skip
+    plan = search.run(None if start is None else [step[node] for node in start])
+    if plan is None:
+        return None
+    return [
+        Event(kind, nodes[number] if kind == "run" else values[number])
+        for kind, number in plan.events
+    ]
+
+
+def _by_recomputation(
+    problem: Problem, limit: int, solver: Solver, bound: float, deadline: float
+) -> list[int]:
+    """Return the cheapest schedule found by the solver and by greedy eviction. If none fits, return
+    the one with the fewest bytes found, which may fit."""
+    best = _Best(problem.steps, limit, deadline)
+    # The smallest schedule is found by another method, so it may fit where `schedule` fails.
+    found = solver.schedule(limit) or solver.least
+    from_solver = found.peak_bytes <= limit
+    if from_solver:
+        best.search_near(iterate(problem.steps, found.sequence, limit, SOLVER_EFFORT))
+    enough = LEAST_ATTEMPTS if len(problem.needed) <= FEW else 1
+    for number, (weights, part) in enumerate(_attempts()):
+        if solver.cost + best.cost <= bound * (1 + PRECISION):
+            break
+        # Time alone ends this only if the solver has a schedule. Otherwise slow machines, too, make
+        # a number of attempts, and twice as many while nothing fits.
+        is_late = time.perf_counter() > deadline
+        tried = enough if best.sequence else 2 * enough
+        if is_late and (from_solver or number >= tried):
+            break
+        if from_solver:
+            part_above = 1 + (MOST_ABOVE - 1) * (GOLDEN * number % 1)
+            best.search_near(solver.from_above(limit, part_above))
+        best.search_near(_attempt(problem, limit, weights, part), NEAR // 3)
+        best.search_near(best.sequence or None)
+    if best.sequence:
+        return [problem.needed[step] for step in best.sequence]
+    # The bisection searches for fewest bytes, unlike the attempts, so it may find a schedule that
+    # fits.
+    return _fewest_bytes(problem, solver)
+
+
+class _Best:
+    """The best schedule within a budget, by local search with perturbed costs near each one."""
+
+    def __init__(self, steps: Steps, budget: int, deadline: float) -> None:
+        self.steps, self.budget, self.deadline = steps, budget, deadline
+        self.cost, self.sequence = math.inf, list[int]()
+        """The cost of recomputation, and the steps; infinite while no schedule is found."""
+        self._numbers = itertools.count()
+
+    def search_near(self, sequence: list[int] | None, count: int = NEAR) -> None:
+        """Search near a schedule; the result may be the best one."""
+        if sequence is None:
+            return
+        cost = self.steps.extra_cost(sequence)
+        for number in itertools.islice(self._numbers, count):
+            if time.perf_counter() > self.deadline:
+                break
+            other = perturbed(self.steps, sequence, self.budget, number)
+            if other is not None and self.steps.extra_cost(other) < cost * (1 - PRECISION):
+                cost, sequence = self.steps.extra_cost(other), other
+        if cost < self.cost:
+            self.cost, self.sequence = cost, sequence
+
+
+def _attempts() -> Iterator[tuple[Weights, float]]:
+    """Yield weights with fractions of the budget: those of the portfolio, then perturbed ones
+    endlessly."""
+    yield from ((weights, 1.0) for weights in PORTFOLIO)
+    for seed in itertools.count(1):
+        for index, weights in enumerate(PORTFOLIO):
+            perturbation, part = (
+                PERTURBATIONS[seed % len(PERTURBATIONS)],
+                TIGHTER[(seed + index) % len(TIGHTER)],
+            )
+            # Evicting outputs is seldom better, but sometimes the only way to fit.
+            evicts = seed % 4 == 3
+            yield (
+                replace(weights, perturbation=perturbation, seed=seed, evicts_outputs=evicts),
+                part,
+            )
+
+
+def _attempt(problem: Problem, budget: int, weights: Weights, part: float) -> list[int] | None:
+    """Return the steps of a greedy schedule within the budget, or None."""
+    # The greedy cannot succeed below the bound.
+    capacity = max(problem.bound_bytes, int(budget * part))
+    sequence = run_within(problem, capacity, weights)
+    if sequence is None:
+        return None
+    index = {node: step for step, node in enumerate(problem.needed)}
+    filled = fill(problem.steps, [index[node] for node in sequence], budget)
+    return iterate(problem.steps, filled, budget, ATTEMPT_EFFORT)
+
+
+def _solution(problem: Problem, sequence: list[int], bound: float, started: float) -> Solution:
+    measured = replay(problem, sequence)
+    ids = tuple(problem.ids[node] for node in sequence)
+    seconds = time.perf_counter() - started
+    return Solution(ids, measured.cost, measured.peak_bytes, bound, seconds)
+
+
+def _linked_solution(
+    problem: Problem, events: list[Event], bound: float, alone: float | None, started: float
+) -> LinkedSolution:
+    measured = measure(problem, events)
+    return LinkedSolution(
+        tuple(problem.ids[event.number] for event in events if event.kind == "run"),
+        measured.seconds,
+        measured.peak_bytes,
+        bound,
+        time.perf_counter() - started,
+        tuple(_text(problem, event) for event in events),
+        measured.stalls,
+        measured.bytes_to_host,
+        measured.bytes_to_device,
+        measured.host_peak_bytes,
+        alone,
+    )
+
+
+def _text(problem: Problem, event: Event) -> str:
+    is_run = event.kind == "run"
+    return f"{event.kind} {problem.ids[event.number] if is_run else problem.name(event.number)}"
+
+
+def _fewest_bytes(problem: Problem, solver: Solver | None) -> list[int]:
+    """Return the schedule of the least peak found, by the solver or by bisection of greedy
+    budgets."""
+    best = list(problem.needed)
+    if solver is not None:
+        best = [problem.needed[step] for step in solver.least.sequence]
+    low, least = problem.bound_bytes, replay(problem, best).peak_bytes
+    few = len(problem.needed) <= FEW
+    for _ in range(BISECTIONS if few else BISECTIONS // 3):
+        if low >= least:
+            break
+        middle = (low + least) // 2
+        tried = PORTFOLIO[: 2 if few else 1]
+        runs = (run_within(problem, middle, replace(w, evicts_outputs=True)) for w in tried)
+        found = [run for run in runs if run is not None]
+        if found:
+            best = min(found, key=lambda run: replay(problem, run).peak_bytes)
+            least = min(least, replay(problem, best).peak_bytes)
+        else:
+            # Greedy eviction may still succeed with fewer bytes; this only guides the bisection.
+            low = middle + 1
+    return best
+
+
+def _does_not_fit(problem: Problem, budget: int, fewest: list[int]) -> BudgetError:
+    """Return the error that names the fewest bytes found and the largest values at their peak."""
+    measured = replay(problem, fewest)
+    node = fewest[measured.peak_step]
+    live = live_during(problem, fewest, measured.peak_step)
+    largest = sorted(live, key=lambda value: (-problem.bytes[value], value))
+    values = [(problem.name(value), problem.bytes[value]) for value in largest]
+    other = [("workspace", problem.workspace[node]), ("fixed_bytes", problem.fixed_bytes)]
+    rows = sorted((*values, *(row for row in other if row[1])), key=lambda row: -row[1])
+    return BudgetError(
+        f"no plan within {budget} bytes was found; the smallest plan found needs "
+        f"{measured.peak_bytes} bytes, and the lower bound is {problem.bound_bytes}. Raise the "
+        f"budget. Largest bytes at the peak of this plan, node {problem.ids[node]}:\n"
+        f"{size_lines(rows, LARGEST_NAMED)}",
+        measured.peak_bytes,
+        problem.bound_bytes,
+        str(problem.ids[node]),
+        values[:LARGEST_NAMED],
+    )

@@ -1,0 +1,1 @@
+"""Schedules that recompute, within a capacity."""
