@@ -15,8 +15,8 @@ from typing import Any
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
-from graphc.bucketing import Buckets, expected, interpolated, spread
 from graphc.cli.buckets import POINTS
+from graphc.compiler.bucketing import Buckets, expected, interpolated, spread
 from graphc.models import bert
 from graphc.runtime.gpu.step_model import model_step
 

@@ -23,12 +23,12 @@ from functools import cached_property, partial
 from chains import Chain
 
 import graphc
-from graphc.compilation import Compilation, run, traced
+from graphc.compiler.compilation import Compilation, run, traced
+from graphc.compiler.options import PlanOptions
+from graphc.compiler.pipeline import before
 from graphc.memory.allocate import Allocation
 from graphc.memory.training_graph import TrainingGraph
 from graphc.models import MODELS
-from graphc.options import PlanOptions
-from graphc.pipeline import before
 from graphc.planner.problem import Problem as Steps
 
 SKIP = 0.1

@@ -18,15 +18,15 @@ from typing import Any
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
-from graphc.compilation import Compilation, run, traced
+from graphc.compiler.compilation import Compilation, run, traced
+from graphc.compiler.options import PlanOptions
+from graphc.compiler.pipeline import before
 from graphc.devices.device import find_device
 from graphc.devices.links import host_link
 from graphc.errors import BudgetError
 from graphc.memory.allocate import Allocation
 from graphc.memory.training_graph import TrainingGraph
 from graphc.models import MODELS
-from graphc.options import PlanOptions
-from graphc.pipeline import before
 from graphc.planner.copies.search import OffloadSearch
 from graphc.plans.copy_model import model_copies
 from graphc.plans.memory_plan import MemoryPlan

@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING
 
 from graphc import onnx, optim, torch
-from graphc.batches import LargestBatch, largest_batch
-from graphc.bucketing import Buckets, buckets
 from graphc.codegen import native as _native  # noqa: F401 - makes native kernels known
 from graphc.codegen import target as _gpus  # noqa: F401 - makes GPUs known as targets
-from graphc.compiler import FrontierPoint, compile, frontier, plan
+from graphc.compiler.batches import LargestBatch, largest_batch
+from graphc.compiler.bucketing import Buckets, buckets
+from graphc.compiler.compile import FrontierPoint, compile, frontier, plan
+from graphc.compiler.families import family, plan_family
 from graphc.errors import BudgetError, GraphcError, ProgramBusy, TornError
 from graphc.errors import no_attribute as _no_attribute
-from graphc.families import family, plan_family
 from graphc.gradient_check import GradientCheck, GradientRow, check_gradient
 from graphc.ir.builder import constant, input, keep, mirror, parameter, scope, segment
 from graphc.ir.graph import Graph, Initial, Node, Value

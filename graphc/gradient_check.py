@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from graphc.compiler import compile
+from graphc.compiler.compile import compile
 from graphc.errors import GradientError, OptionError
 from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_values, input

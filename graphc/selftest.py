@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from graphc.byte_sizes import format_bytes
-from graphc.compiler import compile
+from graphc.compiler.compile import compile
 from graphc.ir.graph import Value
 from graphc.models.gpt2 import gpt2
 from graphc.models.lstm import lstm

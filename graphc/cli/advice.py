@@ -13,11 +13,11 @@ from graphc.byte_sizes import format_bytes
 from graphc.cli.models import setting
 from graphc.cli.plans import plan_from_arguments
 from graphc.cli.terminal import WIDTH
+from graphc.compiler.options import GOALS
 from graphc.devices.device_memory import GIB, MIB, DeviceMemory
 from graphc.errors import BudgetError, GraphcError
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
-from graphc.recompute_options import GOALS
 from graphc.runtime.memory import memory_of
 
 POLICIES: tuple[dict[str, Any], ...] = (

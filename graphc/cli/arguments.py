@@ -11,12 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from graphc import files
+from graphc.compiler.options import GOALS, PlanOptions, StepOptions
 from graphc.errors import OptionError, did_you_mean, given_twice, quoted, whole_number
 from graphc.keywords import Option, Options, declared
 from graphc.optim import OPTIMIZERS
-from graphc.options import PlanOptions
-from graphc.recompute_options import GOALS
-from graphc.step_options import StepOptions
 from graphc.training.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from graphc.batches import LargestBatch, largest_batch
 from graphc.byte_sizes import format_bytes, parse_bytes
 from graphc.cli.advice import as_budget, place
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, parse_settings
 from graphc.cli.models import add_model, build, find_model
 from graphc.cli.plans import DEFAULT, identity, plan_options
 from graphc.cli.terminal import INFEASIBLE, say
-from graphc.compiler import device_of
+from graphc.compiler.batches import LargestBatch, largest_batch
+from graphc.compiler.compile import device_of
+from graphc.compiler.options import PlanOptions
 from graphc.errors import OptionError
 from graphc.ir.graph import Value
-from graphc.options import PlanOptions
 from graphc.runtime.memory import memory_of
 
 if TYPE_CHECKING:

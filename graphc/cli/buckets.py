@@ -10,21 +10,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphc.bucketing import Buckets, buckets, counted, interpolated, rounded, spread
 from graphc.byte_sizes import format_bytes
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe
 from graphc.cli.models import add_loss, sized, with_flags
 from graphc.cli.plans import DEFAULT, cost_model, identity, plan_options
 from graphc.cli.terminal import say, tell
-from graphc.compiler import plan
+from graphc.compiler.bucketing import Buckets, buckets, counted, interpolated, rounded, spread
+from graphc.compiler.compile import plan
+from graphc.compiler.families import plan_family
+from graphc.compiler.options import GOALS, PlanOptions
 from graphc.errors import OptionError, quoted, whole_number
-from graphc.families import plan_family
 from graphc.models import MODELS
-from graphc.options import PlanOptions
 from graphc.plans.family import FamilyPlan
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
-from graphc.recompute_options import GOALS
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands

@@ -28,10 +28,10 @@ from graphc.cli.plans import (
     written,
 )
 from graphc.cli.terminal import WIDTH, Console, say, tell
+from graphc.compiler.options import PlanOptions
 from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
 from graphc.memory.coloring import MOST_COLORED, ColoringError
-from graphc.options import PlanOptions
 from graphc.plans.memory_plan import ALLOCATE, MemoryPlan
 from graphc.plans.plan_file import load_plan
 

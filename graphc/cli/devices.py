@@ -12,7 +12,7 @@ import numpy as np
 
 from graphc.byte_sizes import format_bytes
 from graphc.cli.terminal import WIDTH, say
-from graphc.compiler import plan
+from graphc.compiler.compile import plan
 from graphc.devices.device import profiles_with_memory
 from graphc.devices.device_memory import machine_memory
 from graphc.errors import GpuUnavailable, GraphcError

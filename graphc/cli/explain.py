@@ -21,9 +21,9 @@ from graphc.cli.plans import (
     plan_from_arguments,
 )
 from graphc.cli.terminal import say, tell
+from graphc.compiler.options import PlanOptions
 from graphc.errors import OptionError
 from graphc.ir.graph import Value
-from graphc.options import PlanOptions
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.plan_file import load_plan

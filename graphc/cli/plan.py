@@ -38,16 +38,15 @@ from graphc.cli.plans import (
     written,
 )
 from graphc.cli.terminal import INFEASIBLE, WIDTH, Console, say, tell
-from graphc.compiler import FrontierPoint, frontier
+from graphc.compiler.compile import FrontierPoint, frontier
+from graphc.compiler.families import plan_family
+from graphc.compiler.options import HostOptions, PlanOptions, RecomputeOptions
 from graphc.errors import OptionError
-from graphc.families import plan_family
 from graphc.files import write_atomically
 from graphc.keywords import declared
-from graphc.options import PlanOptions
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.plan_file import load_plan, save_plan
 from graphc.plans.printout import format_plan
-from graphc.recompute_options import HostOptions, RecomputeOptions
 from graphc.runtime.memory import memory_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from graphc.cli.arguments import planned_steps, recipe
 from graphc.cli.models import arguments_of, build
 from graphc.cli.parser import Parser
 from graphc.cli.terminal import complain, say
-from graphc.compiler import device_of, plan
+from graphc.compiler.compile import device_of, plan
 from graphc.devices.device import find_device
 from graphc.errors import BudgetError, GraphcError, OptionError
 from graphc.files import is_regular

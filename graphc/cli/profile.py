@@ -12,9 +12,9 @@ from graphc.cli.arguments import add_options, add_recipe, check_writable
 from graphc.cli.models import add_model
 from graphc.cli.plans import DEFAULT, plan_from_arguments
 from graphc.cli.terminal import Console, say
+from graphc.compiler.options import PlanOptions
 from graphc.devices.device import Device
 from graphc.errors import whole_number
-from graphc.options import PlanOptions
 from graphc.planner.host_link import HostLink
 from graphc.plans.costs import MeasuredCosts
 from graphc.runtime.profile import REPEAT, profile

@@ -15,9 +15,9 @@ from graphc.cli.arguments import add_options, add_recipe, add_strategy
 from graphc.cli.models import add_model, build
 from graphc.cli.plans import DEFAULT, identity, plan_options
 from graphc.cli.terminal import Console, say
-from graphc.compiler import plan
+from graphc.compiler.compile import plan
+from graphc.compiler.options import PlanOptions
 from graphc.errors import OptionError
-from graphc.options import PlanOptions
 from graphc.plans.exchange_times import ALGORITHMS
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.rank_model import RankModel, model_rank

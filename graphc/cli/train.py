@@ -25,7 +25,7 @@ from graphc.cli.models import add_model, build_with_weights, find_model, sized
 from graphc.cli.onnx_model import SUFFIX
 from graphc.cli.plans import PICTURE, check_suffix
 from graphc.cli.terminal import Console, say
-from graphc.compiler import CompileOptions
+from graphc.compiler.compile import CompileOptions
 from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.builder import trace

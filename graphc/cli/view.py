@@ -28,9 +28,9 @@ from graphc.cli.plans import (
     plan_from_arguments,
 )
 from graphc.cli.terminal import say, tell
+from graphc.compiler.options import PlanOptions
 from graphc.errors import OptionError, choose, whole_number
 from graphc.files import is_regular, write_atomically
-from graphc.options import PlanOptions
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, MemoryPlan
 from graphc.plans.plan_file import load_plan
 from graphc.progress import report

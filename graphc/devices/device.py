@@ -10,6 +10,9 @@ from graphc.devices.device_memory import REPORTED_MIB, sold_gigabytes
 from graphc.errors import OptionError, choose, did_you_mean
 from graphc.ir.types import DType, float32
 
+AUTO = "auto"
+"""The device name for the GPU of this machine, or its CPU if there is none."""
+
 NO_PAIRS = -1
 """A version of cuDNN: none, or one that may add in any order."""
 

@@ -18,8 +18,8 @@ earlier ones (V values, E edges):
    `coloring`.
 
 Invariant: two storages with overlapping live ranges have no byte in common. Within a storage, an op
-overwrites an operand only if it permits that. `graphc.plans.check_plan` proves both for every plan,
-and shares none of this code.
+overwrites an operand only if it permits that. `graphc.plans.check` proves both for every plan, and
+shares none of this code.
 """
 
 from __future__ import annotations

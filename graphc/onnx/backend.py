@@ -13,7 +13,7 @@ from onnx import helper
 from onnx.backend.base import Backend as Base
 from onnx.backend.base import BackendRep
 
-from graphc.compiler import compile
+from graphc.compiler.compile import compile
 from graphc.errors import FeedError, GpuUnavailable, OnnxError, OptionError, quoted
 from graphc.importing.weights import Array
 from graphc.onnx.importer import load

@@ -12,7 +12,8 @@ from typing import Literal
 import numpy as np
 
 from graphc.byte_sizes import format_bytes
-from graphc.compilation import traced
+from graphc.compiler.compilation import traced
+from graphc.compiler.options import PlanOptions
 from graphc.errors import OnnxError, OptionError, check_seed, or_all, quoted, truth
 from graphc.files import check_writable, is_regular, write_atomically
 from graphc.ir.contents import Contents
@@ -21,7 +22,6 @@ from graphc.ir.op import Array
 from graphc.onnx.forward import forward_of
 from graphc.onnx.recorded import record
 from graphc.onnx.written import Written, written
-from graphc.options import PlanOptions
 from graphc.passes.modes import number_streams
 from graphc.runtime.initial import fill_initial
 from graphc.runtime.program import Program

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from graphc.errors import PlanError, PlanFileError
 from graphc.files import write_atomically
-from graphc.plans.check_figures import check_figures
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_figures import check_figures
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.json_form import CURE, checksum, plan_object, plan_to_json, read_plan_json
 from graphc.plans.memory_plan import MemoryPlan
 

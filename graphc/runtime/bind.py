@@ -9,14 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from graphc.devices.device import ADA, AMPERE, gpu_number
+from graphc.devices.device import ADA, AMPERE, AUTO, gpu_number
 from graphc.errors import DependencyError, GpuUnavailable, OptionError, whole_number
 from graphc.ir.types import FLOAT8, DType, bfloat16
 from graphc.keywords import option, required, takes
 from graphc.memory.streams import on_streams
-from graphc.options import AUTO
-from graphc.plans.check_family import check_family
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_family import check_family
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.cost_model import CostModel
 from graphc.plans.family import FamilyPlan
 from graphc.plans.memory_plan import MemoryPlan

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphc.compiler import compile
+from graphc.compiler.compile import compile
+from graphc.compiler.families import family
 from graphc.errors import DependencyError, OptionError, choose, to_install
-from graphc.families import family
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
 from graphc.models.heads import classified

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from graphc.compiler import compile
+from graphc.compiler.compile import compile
 from graphc.ir.builder import trace
 from graphc.ir.graph import Node, Value
 from graphc.ops import reduce

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from graphc.compiler import compile
-from graphc.families import family
+from graphc.compiler.compile import compile
+from graphc.compiler.families import family
 from graphc.importing.names import Names
 from graphc.importing.network import Network
 from graphc.ir import builder

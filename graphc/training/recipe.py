@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from graphc.compiler import CompileOptions
+from graphc.compiler.compile import CompileOptions
+from graphc.compiler.options import PlacementOptions, RecomputeOptions, StepOptions
 from graphc.errors import choose, number_between, whole_number
 from graphc.keywords import Flag, declared, option, same
 from graphc.ops.learning_rate import LEARNING_RATE_FORMS
 from graphc.ops.update import LARGEST
 from graphc.optim import OPTIMIZERS, Optimizer, Rate, Schedule
-from graphc.options import PlacementOptions
-from graphc.recompute_options import RecomputeOptions
 from graphc.runtime.options import RunOptions
-from graphc.step_options import StepOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.compiler import compile
+from graphc.compiler.compile import compile
 from graphc.errors import NonFiniteError, OptionError
 from graphc.models.gpt2 import gpt2, gpt2_features, output_layer
 from graphc.training.recipe import Recipe

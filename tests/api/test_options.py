@@ -14,16 +14,21 @@ import pytest
 import graphc as g
 from graphc.cli import main
 from graphc.cli.arguments import add_options
-from graphc.compilation import plain
-from graphc.compiler import CompileOptions
+from graphc.compiler.compilation import plain
+from graphc.compiler.compile import CompileOptions
+from graphc.compiler.options import (
+    FrontierOptions,
+    NetworkOptions,
+    PlacementOptions,
+    PlanOptions,
+    RecomputeOptions,
+    StepOptions,
+)
+from graphc.compiler.pipeline import STEPS, before, make_plan
 from graphc.errors import OptionError
 from graphc.keywords import Flag, Options, declared, option, takes
-from graphc.options import FrontierOptions, PlacementOptions, PlanOptions
-from graphc.pipeline import STEPS, before, make_plan
-from graphc.recompute_options import RecomputeOptions
 from graphc.runtime.bind import BindOptions
 from graphc.runtime.options import RunOptions
-from graphc.step_options import NetworkOptions, StepOptions
 from graphc.training.recipe import Recipe
 
 TAKERS = {
@@ -126,9 +131,9 @@ strict = true
 mypy_path = {root}
 [mypy-graphc.*]
 follow_imports = {others}
-[mypy-graphc,graphc.compiler,graphc.ir.builder,graphc.devices.device,graphc.ir.graph,graphc.keywords,\
-graphc.optim,graphc.options,graphc.plans.memory_plan,graphc.recompute_options,\
-graphc.runtime.options,graphc.step_options]
+[mypy-graphc,graphc.compiler.compile,graphc.ir.builder,graphc.devices.device,graphc.ir.graph,graphc.keywords,\
+graphc.optim,graphc.compiler.options,graphc.plans.memory_plan,graphc.compiler.options,\
+graphc.runtime.options,graphc.compiler.options]
 follow_imports = silent
 [mypy-numpy.*]
 follow_imports = skip
@@ -189,7 +194,7 @@ def test_invalid_options_are_refused_before_tracing(options, message):
 
 
 def test_seeds_and_streams_are_refused_before_planning(monkeypatch):
-    monkeypatch.setattr("graphc.compiler.make_plan", lambda options: pytest.fail("planned"))
+    monkeypatch.setattr("graphc.compiler.compile.make_plan", lambda options: pytest.fail("planned"))
     for options in ({"seed": -1}, {"streams": 0}, {"device": "tpu"}):
         with pytest.raises(OptionError):
             g.compile(loss(), **options)

@@ -6,8 +6,8 @@ import pytest
 from cli.running import run
 
 import graphc as g
-from graphc.bucketing import interpolated, spread
 from graphc.cli.buckets import POINTS
+from graphc.compiler.bucketing import interpolated, spread
 from graphc.models import gpt2
 from graphc.runtime.gpu.step_model import model_step
 

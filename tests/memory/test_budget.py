@@ -10,19 +10,18 @@ from memory.networks import MODELS, least_bytes, parameters, plan, planned
 from properties.strategies import examples, networks
 
 import graphc as g
-from graphc import pipeline
 from graphc.byte_sizes import parse_bytes
-from graphc.compilation import Compilation, run, traced
+from graphc.compiler import pipeline
+from graphc.compiler.compilation import Compilation, run, traced
+from graphc.compiler.options import PlanOptions, RecomputeOptions
+from graphc.compiler.pipeline import planner
 from graphc.errors import BudgetError, OptionError
 from graphc.ir.builder import trace
 from graphc.memory.allocate import Allocation
 from graphc.memory.training_graph import TrainingGraph
 from graphc.models import lstm
-from graphc.options import PlanOptions
-from graphc.pipeline import planner
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.goal import Goal
-from graphc.recompute_options import RecomputeOptions
 
 QUICK = ("gpt2",)
 

@@ -10,7 +10,7 @@ from runtime.emulated_gpu.networks import branches, small_gpt2, small_mlp
 import graphc as g
 from graphc.memory.hazards import Addresses, hazards
 from graphc.memory.streams import on_streams
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.cost_model import CostModel
 
 

@@ -10,7 +10,7 @@ import graphc as g
 from graphc import MeasuredCosts
 from graphc.errors import BudgetError, OptionError
 from graphc.planner.host_link import HostLink
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.copy_model import model_copies
 from graphc.runtime.feeds import random_feeds
 

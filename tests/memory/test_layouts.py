@@ -18,8 +18,8 @@ from graphc.layouts import layouts
 from graphc.memory.allocate import Allocation
 from graphc.models import densenet121, gpt2, mlp, mobilenet_v2, resnet, unet, vit
 from graphc.ops.elementwise import Elementwise
-from graphc.plans.check_figures import check_figures
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_figures import check_figures
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.json_form import read_plan_json
 from graphc.target import target_of
 

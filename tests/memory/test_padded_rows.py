@@ -8,8 +8,8 @@ import graphc as g
 from graphc.codegen.node_calls import Gemm
 from graphc.ir.types import contiguous_strides, padded_extent
 from graphc.models import densenet121, gpt2, mlp
-from graphc.plans.check_figures import check_figures
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_figures import check_figures
+from graphc.plans.check.check_plan import check_plan
 from graphc.runtime.gpu.bind import BoundGemm, bind
 from graphc.runtime.gpu.cublaslt import MatrixPlacement, aligned, located
 from graphc.runtime.gpu.products import in_one_piece, is_as_aligned, signature

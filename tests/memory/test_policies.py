@@ -15,7 +15,7 @@ from graphc.memory.policies import recursive, with_sequence
 from graphc.memory.schedule import mirrored_sequence
 from graphc.models import lstm, resnet
 from graphc.passes.bulk import bulk_operators
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 
 MIB = 2**20
 FORWARD = 0.34

@@ -11,7 +11,7 @@ from graphc.memory.allocate import Allocation
 from graphc.memory.order.place_updates import place_updates
 from graphc.memory.schedule import materialise, mirrored_sequence
 from graphc.models import gpt2, mlp, preact_resnet
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 
 NETWORKS = {
     "mlp": lambda: mlp(layers=5, hidden=8, inputs=4, batch=2),

@@ -14,7 +14,7 @@ from graphc.memory import inplace
 from graphc.memory.allocate import Allocation
 from graphc.memory.zero_copy import choose_parts, through_view
 from graphc.models import densenet121, unet
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.runtime.cpu.bind import numpy_calls
 
 X = (2, 4, 16, 16)

@@ -22,7 +22,7 @@ class Group:
 
 GROUPS = {
     "checker": Group(
-        ("graphc/plans/check_*.py",),
+        ("graphc/plans/check/*.py",),
         (
             "tests/plans/test_check_plan.py",
             "tests/plans/test_check_against_bytes.py",

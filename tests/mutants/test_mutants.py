@@ -71,7 +71,7 @@ def test_faults_are_of_what_runs_and_not_of_texts_types_messages_and_measured_li
 
 
 def test_every_fault_is_a_program_that_differs_in_its_place_alone():
-    path = "graphc/plans/check_places.py"
+    path = "graphc/plans/check/check_places.py"
     source = (ROOT / path).read_bytes()
     faults = faults_in(ROOT, path)
     assert len(faults) > 100
@@ -133,7 +133,7 @@ def test_every_group_has_modules_and_tests():
     ],
 )
 def test_only_what_is_noticed_belies_a_reason(found, known, counted, wrong):
-    fault = faults_in(ROOT, "graphc/plans/check_places.py")[0]
+    fault = faults_in(ROOT, "graphc/plans/check/check_places.py")[0]
     run = Run("checker", None, None)
     run.known = {key(fault): Reason("it is harmless")} if known else {}
     run.judge(fault, found)

@@ -15,7 +15,7 @@ from ops.test_every_op import build, find_node
 
 import graphc as g
 from graphc.codegen.target import CudaTarget
-from graphc.compiler import CompileOptions
+from graphc.compiler.compile import CompileOptions
 from graphc.devices.device import find_device
 from graphc.errors import GraphcError, OptionError, ShapeError, TextError
 from graphc.ir import builder

@@ -8,7 +8,7 @@ from graphc.errors import DTypeError, GradientError, OptionError, ShapeError
 from graphc.ir.builder import apply
 from graphc.models import gpt2
 from graphc.ops.linear_cross_entropy import CrossEntropyWithSlopes, PaddedCrossEntropyAttributes
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 
 ROWS, INPUTS, CLASSES = 12, 5, 7
 OPTIONS = {

@@ -5,9 +5,9 @@ import pytest
 
 import graphc as g
 from graphc import Program
-from graphc.compilation import traced
+from graphc.compiler.compilation import traced
+from graphc.compiler.options import PlanOptions
 from graphc.errors import OptionError
-from graphc.options import PlanOptions
 from graphc.passes.chunk_losses import chunk_losses
 from graphc.runtime.feeds import random_feeds
 

@@ -27,7 +27,7 @@ from graphc.ops.host_copy import (
     finish_write_back,
 )
 from graphc.planner.host_link import HostLink
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.copy_model import model_copies
 from graphc.plans.cost_model import CostModel
 
@@ -280,7 +280,7 @@ def test_an_arena_without_a_goal_grows_by_a_small_part(monkeypatch):
     options = {"optimizer": g.optim.Adam(), "host_states": "moments", "device": "a100"}
     plan = g.plan(loss, **options)
     with monkeypatch.context() as patch:
-        patch.setattr("graphc.pipeline.overlap_state_copies", lambda given, *_: given)
+        patch.setattr("graphc.compiler.pipeline.overlap_state_copies", lambda given, *_: given)
         tight = g.plan(loss, **options)
     assert plan.arena_bytes <= tight.arena_bytes + GROWTH * plan.host_state_bytes
 

@@ -5,11 +5,11 @@ import pytest
 
 import graphc as g
 from graphc import Program
-from graphc.compilation import Compilation, run, traced
+from graphc.compiler.compilation import Compilation, run, traced
+from graphc.compiler.options import PlanOptions
+from graphc.compiler.pipeline import before
 from graphc.memory.allocate import Allocation
-from graphc.options import PlanOptions
 from graphc.passes.norm_gradients import merge_norm_gradients
-from graphc.pipeline import before
 from graphc.runtime.feeds import random_feeds
 
 

@@ -8,13 +8,13 @@ import pytest
 
 import graphc as g
 from graphc import Program
+from graphc.compiler.options import PlanOptions
+from graphc.compiler.pipeline import STEPS, make_plan
 from graphc.errors import FeedError
 from graphc.ir.op import is_16_bit
 from graphc.models import MODELS
 from graphc.ops.matmul import Matmul
-from graphc.options import PlanOptions
 from graphc.passes.pad_classes import LEAST_CLASSES, pad_classes
-from graphc.pipeline import STEPS, make_plan
 
 ROWS, WIDTH, CLASSES, SEED = 16, 12, 1030, 4
 H200 = "h200"

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 import graphc as g
 from graphc import Graph
-from graphc.compilation import plain
+from graphc.compiler.compilation import plain
+from graphc.compiler.options import PlanOptions
+from graphc.compiler.pipeline import STEPS, make_plan
 from graphc.errors import GraphcError, GraphError
 from graphc.ir.builder import trace
 from graphc.memory.allocate import Allocation
 from graphc.memory.sharing import share
-from graphc.options import PlanOptions
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
 from graphc.passes.simplify import simplify
-from graphc.pipeline import STEPS, make_plan
 
 
 def names(graph):

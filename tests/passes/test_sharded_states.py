@@ -14,7 +14,7 @@ from graphc.ir.shards import Shard
 from graphc.ir.types import align
 from graphc.models import gpt2, preact_resnet
 from graphc.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
-from graphc.plans.check_figures import check_figures
+from graphc.plans.check.check_figures import check_figures
 from graphc.runtime.ranks.lane import Lane
 
 OPTIMIZERS = {

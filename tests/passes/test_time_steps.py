@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.compilation import Compilation, run, traced
-from graphc.options import PlanOptions
+from graphc.compiler.compilation import Compilation, run, traced
+from graphc.compiler.options import PlanOptions
+from graphc.compiler.pipeline import before
 from graphc.passes.time_steps import merge_time_steps
-from graphc.pipeline import before
 
 STEPS, BATCH, WIDTH = 5, 3, 4
 X = (STEPS, BATCH, WIDTH)

@@ -9,7 +9,7 @@ from plans.bytes_of_a_step import is_sound, moved
 import graphc as g
 from graphc.errors import PlanError
 from graphc.ir.types import contiguous_strides
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.memory_plan import Lifetime
 
 GRID = 8

@@ -12,8 +12,8 @@ from graphc.memory.allocate import Allocation
 from graphc.memory.streams import on_streams
 from graphc.ops.collective import Arrival
 from graphc.ops.host_copy import begin_copy_to_device, begin_copy_to_host, finish_copy
-from graphc.plans.check_figures import check_figures
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_figures import check_figures
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import Lifetime
 from graphc.plans.plan_file import checked_plan

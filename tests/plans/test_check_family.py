@@ -10,8 +10,8 @@ from graphc.errors import PlanError
 from graphc.ir.contents import Contents
 from graphc.ir.types import align
 from graphc.models import bert, lstm, mobilenet_v2, unet
-from graphc.plans.check_family import check_family
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_family import check_family
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.family import in_one_arena
 
 ALIGNMENT = 256

@@ -6,7 +6,7 @@ import pytest
 
 import graphc as g
 from graphc.errors import PlanError
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.memory_plan import Lifetime
 
 

@@ -9,7 +9,7 @@ from plans.changed_files import sealed
 import graphc as g
 from graphc.errors import BudgetError, OptionError, PlanError, PlanFileError
 from graphc.models import mlp
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.memory_plan import ALLOCATE
 from graphc.plans.plan_file import checked_plan
 

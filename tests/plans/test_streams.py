@@ -15,8 +15,8 @@ from graphc import Program
 from graphc.errors import BudgetError, OptionError, PlanError, PlanFileError
 from graphc.memory.hazards import Addresses
 from graphc.models import inception_v3, lstm, two_tower
-from graphc.plans.check_figures import check_figures
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_figures import check_figures
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.json_form import checksum, read_plan_json
 from graphc.plans.memory_plan import Lifetime
 from graphc.plans.streams import StreamChoice

@@ -15,8 +15,8 @@ from runtime.emulated_gpu.networks import small_gpt2, small_resnet, small_unet
 import graphc as g
 from graphc.devices.device import KERNELS
 from graphc.layouts import layouts
-from graphc.plans.check_figures import check_figures
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_figures import check_figures
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE
 from graphc.runtime.cpu import copies
 from graphc.runtime.feeds import random_feeds

@@ -19,7 +19,7 @@ from graphc.ir.types import contiguous_strides
 from graphc.memory.allocate import Allocation
 from graphc.memory.policies import with_sequence
 from graphc.passes.modes import number_streams
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, Lifetime
 
 

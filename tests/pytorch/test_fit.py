@@ -12,8 +12,8 @@ from graphc.devices.device import find_device
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from graphc.devices.device_memory import DeviceMemory  # noqa: E402
 from graphc.byte_sizes import parse_bytes  # noqa: E402
+from graphc.devices.device_memory import DeviceMemory  # noqa: E402
 from graphc.torch.fit.answer import answer, request_of  # noqa: E402
 from graphc.torch.fit.changes import cheapest, least_bytes  # noqa: E402
 from graphc.torch.fit.models import from_function  # noqa: E402

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import graphc as g
-from graphc.options import PlanOptions
+from graphc.compiler.options import PlanOptions
+from graphc.compiler.pipeline import STEPS, make_plan
 from graphc.passes.host_states import with_moments_on_host
-from graphc.pipeline import STEPS, make_plan
 
 
 def _moved(graph, compilation):

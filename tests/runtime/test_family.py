@@ -12,7 +12,8 @@ from runtime.garbage import own_garbage
 from runtime.sized_networks import BATCH, BETWEEN, BUILDS, IGNORED, PAD, SIZES, feeds, gpt2
 
 import graphc as g
-from graphc import Program, families
+from graphc import Program
+from graphc.compiler import families
 from graphc.errors import (
     BudgetError,
     FeedError,

@@ -36,7 +36,7 @@ def launches(plan):
 def apart(monkeypatch, network, **options):
     """The plan in the order that is found without this pass."""
     with monkeypatch.context() as patch:
-        patch.setattr("graphc.pipeline.updates_together", lambda given, *_: given)
+        patch.setattr("graphc.compiler.pipeline.updates_together", lambda given, *_: given)
         return g.plan(network, device="cuda", **options)
 
 
@@ -96,7 +96,7 @@ def test_plans_for_a_cpu_stay(monkeypatch):
     def never(*_):
         raise AssertionError("a CPU has no launches to save")
 
-    monkeypatch.setattr("graphc.pipeline.updates_together", never)
+    monkeypatch.setattr("graphc.compiler.pipeline.updates_together", never)
     g.plan(MODELS["mlp"](), optimizer=g.optim.Adam(1e-3))
     g.plan(MODELS["mlp"](), optimizer=g.optim.Adam(1e-3), device="cuda", reorder=False)
     with pytest.raises(AssertionError, match="no launches to save"):

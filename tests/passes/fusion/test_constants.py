@@ -11,15 +11,15 @@ from properties.strategies import examples
 from runtime.emulated_gpu.networks import bits, fed, on_gpu
 
 import graphc as g
+from graphc.compiler.options import PlanOptions
+from graphc.compiler.pipeline import STEPS, make_plan
 from graphc.errors import GraphError
 from graphc.ir.builder import apply
 from graphc.ir.verify import verify
 from graphc.memory.allocate import Allocation
 from graphc.models import lstm
 from graphc.ops.fused import Fused, FusedAttributes
-from graphc.options import PlanOptions
 from graphc.passes.fusion.constants import inline_constants
-from graphc.pipeline import STEPS, make_plan
 from graphc.runtime.profile import random_feeds
 
 # parameters never die, so nothing hinders a group

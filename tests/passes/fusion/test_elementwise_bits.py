@@ -14,7 +14,7 @@ from graphc.ir.builder import trace
 from graphc.ir.op import REGISTRY
 from graphc.ir.verify import verify
 from graphc.memory.allocate import Allocation
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.json_form import plan_to_json, read_plan_json
 from graphc.runtime.profile import random_feeds
 

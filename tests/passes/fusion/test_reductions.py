@@ -9,13 +9,13 @@ from properties.strategies import examples
 from runtime.emulated_gpu.networks import bits, fed, on_gpu
 
 import graphc as g
+from graphc.compiler.options import PlanOptions
+from graphc.compiler.pipeline import STEPS, make_plan
 from graphc.ir.verify import verify
 from graphc.memory.allocate import Allocation
 from graphc.ops.reduce import square_sum
-from graphc.options import PlanOptions
 from graphc.passes.fusion.elementwise import MOST_INPUTS
-from graphc.pipeline import STEPS, make_plan
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.json_form import plan_to_json, read_plan_json
 from graphc.runtime.profile import random_feeds
 

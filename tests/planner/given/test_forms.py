@@ -8,13 +8,13 @@ import pytest
 from cli.running import run
 
 import graphc as g
-from graphc.compilation import Compilation, traced
-from graphc.compilation import run as run_passes
+from graphc.compiler.compilation import Compilation, traced
+from graphc.compiler.compilation import run as run_passes
+from graphc.compiler.pipeline import before
 from graphc.errors import BudgetError, ProblemError
 from graphc.memory.allocate import Allocation
 from graphc.memory.training_graph import TrainingGraph
 from graphc.models import gpt2
-from graphc.pipeline import before
 from graphc.planner.given import replay, solve
 from graphc.planner.given.exact import cheapest, is_small
 from graphc.planner.given.problem import parse_problem

@@ -19,8 +19,8 @@ from runtime.emulated_gpu.test_family import build, family_of, feeds
 
 import graphc as g
 from graphc.errors import PlanError
-from graphc.plans.check_family import check_family
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_family import check_family
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.family import in_one_arena
 from graphc.runtime.gpu.bind import BoundCopy
 from graphc.runtime.gpu.step_model import model_step

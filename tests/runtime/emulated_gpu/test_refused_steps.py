@@ -13,7 +13,7 @@ from graphc.runtime.gpu.backend import GpuBackend
 @pytest.fixture(autouse=True)
 def updates_apart(monkeypatch):
     """Updates run where their gradients are: there are more places at which a step can stop."""
-    monkeypatch.setattr("graphc.pipeline.updates_together", lambda graph, *_: graph)
+    monkeypatch.setattr("graphc.compiler.pipeline.updates_together", lambda graph, *_: graph)
 
 
 def on_gpu(seed=0, streams=1, **options):

@@ -21,7 +21,7 @@ def test_updates_in_one_launch_give_the_same_bits(network, optimizer, options, m
     loss = network()
     plan = g.plan(loss, optimizer=optimizer, device="cuda", **options)
     with monkeypatch.context() as patch:
-        patch.setattr("graphc.pipeline.updates_together", lambda graph, *_: graph)
+        patch.setattr("graphc.compiler.pipeline.updates_together", lambda graph, *_: graph)
         apart = g.plan(loss, optimizer=optimizer, device="cuda", **options)
     assert [n.label for n in plan.graph.nodes] != [n.label for n in apart.graph.nodes]
     with monkeypatch.context() as patch:

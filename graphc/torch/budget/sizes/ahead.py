@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from graphc.bucketing import buckets, interpolated, spread
+from graphc.compiler.bucketing import buckets, interpolated, spread
 from graphc.errors import BudgetError, TorchError, level_of_caller
 from graphc.torch.budget.example import Given, weakly
 from graphc.torch.budget.sized import UnsizedError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from graphc.bucketing import counted
+from graphc.compiler.bucketing import counted
 from graphc.errors import OptionError, number_between, quoted, whole_number
 from graphc.torch.budget.example import Given
 

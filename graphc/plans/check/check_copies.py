@@ -20,7 +20,7 @@ from __future__ import annotations
 from graphc.errors import GraphError, PlanError
 from graphc.ir.graph import Node, Value
 from graphc.ir.host_copies import check_host_copies
-from graphc.plans.check_places import PlacedValues
+from graphc.plans.check.check_places import PlacedValues
 from graphc.plans.memory_plan import MemoryPlan
 
 

@@ -41,9 +41,9 @@ from graphc.errors import PlanError
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.text import text_window
 from graphc.ir.types import align
-from graphc.plans.check_copies import check_copies
-from graphc.plans.check_places import PlacedValues, numbers
-from graphc.plans.check_streams import check_streams
+from graphc.plans.check.check_copies import check_copies
+from graphc.plans.check.check_places import PlacedValues, numbers
+from graphc.plans.check.check_streams import check_streams
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 
 NOBODY = -1

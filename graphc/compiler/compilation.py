@@ -1,7 +1,7 @@
 """One run of the compiler: steps that are verified, timed and dumped in the same way.
 
-`graphc.pipeline` has the list of steps. Every step has a predicate that selects the options it
-applies to.
+`graphc.compiler.pipeline` has the list of steps. Every step has a predicate that selects the
+options it applies to.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from graphc.compiler.options import PlanningOptions
 from graphc.errors import GraphcError, GraphError, OptionError, quoted
 from graphc.files import write_atomically
 from graphc.ir import builder
@@ -24,8 +25,7 @@ from graphc.ir.names import check_name
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
 from graphc.memory.allocate import Allocation
-from graphc.options import PlanningOptions
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.memory_plan import Certificate, MemoryPlan
 from graphc.plans.names import listed
 from graphc.progress import report

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphc.byte_sizes import format_bytes, parse_bytes
-from graphc.compiler import plan
+from graphc.compiler.compile import plan
 from graphc.errors import BudgetError, OptionError, whole_number
 from graphc.ir.graph import Value
 from graphc.plans.memory_plan import MemoryPlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphc.options import PlanningOptions
+from graphc.compiler.options import PlanningOptions
 from graphc.plans.cost_model import CostModel
 
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from graphc.byte_sizes import exact_bytes
-from graphc.compiler import CompileOptions, on_this_machine, planned_to_run
+from graphc.compiler.compile import CompileOptions, on_this_machine, planned_to_run
+from graphc.compiler.options import PlanOptions
+from graphc.compiler.pipeline import make_plan
 from graphc.errors import BudgetError, OptionError, quoted
 from graphc.ir.graph import Value
 from graphc.keywords import Options, check_known, declared
-from graphc.options import PlanOptions
-from graphc.pipeline import make_plan
-from graphc.plans.check_family import check_family
+from graphc.plans.check.check_family import check_family
 from graphc.plans.family import FamilyPlan, Size, in_one_arena, shown
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report

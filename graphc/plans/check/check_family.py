@@ -15,7 +15,7 @@ from typing import Any
 from graphc.errors import PlanError
 from graphc.ir.contents import Contents
 from graphc.ir.names import FLOAT8_STATES
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.memory_plan import MemoryPlan
 
 CURE = "create the family again"

@@ -1,22 +1,27 @@
 """Options of a plan: each option is declared once, with its meaning and its check.
 
 `graphc.compile`, `graphc.plan` and `graphc.frontier`, the command line and a training run's
-`Recipe` take their options from these classes. Options of a step are in `graphc.step_options`,
-those of a run in `graphc.runtime.options`. Each class checks its options separately and together
-when an object is created.
+`Recipe` take their options from these classes: those of a network and of its step, which do not
+depend on the plan, of recomputation, of placement, and of plans. Options of a run are in
+`graphc.runtime.options`. Each class checks its options separately and together when an object is
+created.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
+from typing import Literal, cast
 
+from graphc.byte_sizes import parse_bytes
 from graphc.devices.device import (
     ADA,
     ALIGNMENT,
     AMPERE,
+    AUTO,
     DEVICES,
     KERNELS,
     Device,
@@ -26,27 +31,272 @@ from graphc.devices.device import (
     profiles,
     profiles_with_memory,
 )
-from graphc.errors import OptionError, whole_number
+from graphc.errors import OptionError, choose, number_between, quoted, truth, whole_number
 from graphc.ir.graph import Value
 from graphc.keywords import Flag, Options, now_required, option
-from graphc.optim import Optimizer
-from graphc.optim.rates import check_elementwise
+from graphc.ops.collective import MOST_RANKS
+from graphc.optim import LARGEST_FLOAT32, OPTIMIZERS, Optimizer
+from graphc.optim.rates import check_elementwise, optimizer_of
 from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import Costs, load_costs
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import (
     ALLOCATE,
+    PRECISIONS,
+    RECOMPUTE,
     Allocate,
+    Precision,
     Recompute,
     check_alignment,
 )
 from graphc.plans.streams import MOST_STREAMS
-from graphc.recompute_options import HostOptions, RecomputeOptions
-from graphc.step_options import NetworkOptions, StepOptions, true_false_or_none
 from graphc.target import Target, target_of
 
-AUTO = "auto"
-"""The device name for the GPU of this machine, or its CPU if there is none."""
+SMALLEST_NORM = 1e-30
+
+MOST_MICRO_BATCHES = 1024
+"""The maximum number of micro-batches of a step. Each one adds its own nodes to the graph."""
+
+
+def _micro_batches(name: str, given: object) -> None:
+    if whole_number(name, given) > MOST_MICRO_BATCHES:
+        raise OptionError(
+            f"{name} must be at most {MOST_MICRO_BATCHES}, because each micro-batch adds nodes to "
+            f"the graph, got {quoted(given)}"
+        )
+
+
+def check_precision(name: str, given: object) -> None:
+    """Raise `OptionError` unless `given` is a precision; the names of dtypes get a hint."""
+    dtypes = {PRECISIONS[precision]: precision for precision in ("fp32", "bf16", "fp16")}
+    if isinstance(given, str) and given in dtypes:
+        raise OptionError(f"unknown {name} {given!r}; did you mean {dtypes[given]}?")
+    choose(name, cast(str, given), tuple(PRECISIONS))
+
+
+true_false_or_none = partial(truth, beside=", or None")
+"""A check for options that are True, False or None."""
+
+
+@dataclass(frozen=True)
+class NetworkOptions(Options):
+    """The options of the computation of a step: loss, outputs and optimizer."""
+
+    loss: Value | None = option(None, "The loss to minimize; an output named ``loss``.")
+    _: KW_ONLY
+    outputs: Sequence[Value] | Mapping[str, Value] = option(
+        (),
+        "Outputs other than the loss: a mapping, or a sequence, whose items are named "
+        "``output0``, ``output1``, ...",
+    )
+    optimizer: Optimizer | str | None = option(
+        None,
+        "The optimizer of a training step, which computes the loss, its gradients and the "
+        "updates of all trainable parameters: an object, or one of {choices}. Without one, a step "
+        "only computes the outputs.",
+        choices=tuple(OPTIMIZERS),
+        check=optimizer_of,
+    )
+
+    @cached_property
+    def trained_by(self) -> Optimizer | None:
+        """The optimizer as an object; None if a step does not train."""
+        return None if self.optimizer is None else optimizer_of("optimizer", self.optimizer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(Options):
+    """The options of the execution of a step: accumulation, ranks, precision and others."""
+
+    clip_norm: float | None = option(
+        None,
+        "The maximum global norm of the gradients; larger gradients are scaled down together.",
+        check=partial(number_between, low=SMALLEST_NORM, high=LARGEST_FLOAT32),
+        flag=Flag(
+            "maximum global norm of the gradients (default: {default})",
+            metavar="C",
+            unset="no limit",
+            parse=float,
+        ),
+    )
+    accumulate: int = option(
+        1,
+        "The number k of micro-batches whose gradients a step sums before the update. Inputs, "
+        "and outputs except the loss, get a first axis of extent k; the loss is the mean.",
+        check=_micro_batches,
+        flag=Flag("micro-batches per step (default: {default})", metavar="K", parse=int),
+    )
+    ranks: int = option(
+        1,
+        "The number of data-parallel ranks. Each process has its own batch; gradients are summed "
+        "and losses averaged. See docs/parallel.md.",
+        check=partial(whole_number, most=MOST_RANKS),
+        flag=Flag(
+            "number of data-parallel ranks, each with its own batch (default: {default})",
+            metavar="N",
+            parse=int,
+        ),
+    )
+    shard: Literal["none", "states"] = option(
+        "none",
+        "One of {choices}. With ``states``, each of N `ranks` stores and updates 1/N of "
+        "parameters and moments, and parameters are gathered before use. See docs/parallel.md.",
+        choices=("none", "states"),
+        flag=Flag("what is sharded over ranks: {choices} (default: {default})", metavar="S"),
+    )
+    sync_norm: bool = option(
+        False,
+        "Synchronize batch norm statistics over all `ranks`.",
+        check=truth,
+        flag=Flag("synchronize batch norm statistics over all ranks", action="store_true"),
+    )
+    precision: Precision = option(
+        "fp32",
+        "One of {choices}. ``bf16`` and ``fp16`` store feature maps in 16 bits and parameters in "
+        "float32; ``fp16`` scales the loss and skips the update of a step that overflows; ``fp8`` "
+        "is ``bf16`` with 8-bit operands of linear layers. "
+        "``tf32`` lets float32 products on a GPU round their operands to 10 bits of mantissa.",
+        choices=tuple(PRECISIONS),
+        check=check_precision,
+        flag=Flag("precision of feature maps: {choices} (default: {default})", metavar="P"),
+    )
+    chunk_losses: bool | None = option(
+        None,
+        "Compute a cross entropy and the linear layer before it in chunks of rows if that "
+        "reduces the peak by at least 5%. Losses and gradients are equal up to rounding, and "
+        "have no second derivative. None does so on a GPU.",
+        check=true_false_or_none,
+        flag=Flag(
+            "last layer and loss in chunks of rows if that reduces the peak (default: on a GPU)",
+            action=argparse.BooleanOptionalAction,
+        ),
+    )
+
+
+HostStates = Literal["none", "moments"]
+HOST_STATES: tuple[HostStates, ...] = ("none", "moments")
+
+
+def _check_part_of_flops(name: str, given: object) -> None:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise OptionError(
+            f"{name} must be a fraction of a step's flops of at least 0, such as 0.33, got "
+            f"{given!r}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostOptions(Options):
+    """The options of host memory."""
+
+    host_budget: int | str | None = option(
+        None,
+        'The limit of host memory, in bytes or as ``"64GiB"``. With `budget`, values are copied '
+        "there and back within this limit, instead of being recomputed; None copies no values. It "
+        "also limits `host_states`, whose bytes count first.",
+        check=parse_bytes,
+        flag=Flag(
+            "limit of host memory, such as 64GiB; with --budget, also for copies of values",
+            metavar="B",
+        ),
+    )
+    host_states: HostStates = option(
+        "none",
+        "The states that are in host memory between steps, one of {choices}. ``moments`` are those "
+        "of the optimizer, of at least 64 KiB each: a step copies each to the device for its "
+        "update, and back, while other nodes run. Results do not change. Parameters stay on the "
+        "device. Without such moments, this is an error. See docs/offload.md.",
+        choices=HOST_STATES,
+        flag=Flag(
+            "states in host memory between steps: {choices} (default: {default})", metavar="S"
+        ),
+    )
+
+    @cached_property
+    def host_bytes(self) -> int | None:
+        """The limit of host memory in bytes, or None."""
+        return None if self.host_budget is None else parse_bytes("host_budget", self.host_budget)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecomputeOptions(HostOptions):
+    """Options that select what is recomputed."""
+
+    recompute: Recompute | None = option(
+        None,
+        "The recomputation policy, one of {choices}, by default ``none``. ``mirror`` recomputes "
+        "nodes marked by `graphc.mirror`; ``cheap`` all except products; ``segments`` the inner "
+        "values of each `graphc.segment` (Alg. 1). ``sublinear`` (Alg. 3) saves about the square "
+        "root of the feature maps for one extra forward pass; ``recursive`` saves about their "
+        "logarithm for several. ``optimal`` meets one of the next three options, each of which "
+        "implies it; without them, it chooses the knee of the curve of bytes against time.",
+        choices=RECOMPUTE,
+        flag=Flag("{choices} (default: {default})", metavar="P", unset="none"),
+    )
+    budget: int | str | None = option(
+        None,
+        'The limit of the whole arena, in bytes or as ``"7GiB"``; minimizes the time within it.',
+        check=parse_bytes,
+        flag=Flag("limit of the whole arena, such as 7GiB; minimizes time", metavar="B"),
+    )
+    feature_map_budget: int | str | None = option(
+        None,
+        "The limit of the paper's measure, in bytes; minimizes the time within it.",
+        check=parse_bytes,
+        flag=Flag("limit of the paper's measure of bytes; minimizes time", metavar="B"),
+    )
+    max_extra_flops: float | None = option(
+        None,
+        "The limit of recomputed flops, as a fraction of a step; minimizes the bytes within it.",
+        check=_check_part_of_flops,
+        flag=Flag(
+            "limit of recomputed flops, such as 0.33 of a step; minimizes bytes",
+            metavar="F",
+            parse=float,
+        ),
+    )
+
+    def check(self) -> None:
+        """Check each option, and that at most one option determines what is recomputed."""
+        super().check()
+        given = self._given_goals
+        if self.host_budget is not None and self.budget is None and self.host_states == "none":
+            raise OptionError(
+                "host_budget applies only with a budget of the arena or with host_states; give one "
+                "of them"
+            )
+        if len(given) > 1:
+            raise OptionError(
+                f"give only one of {' and '.join(given)}; each of them determines the plan"
+            )
+        if given and self.recompute not in (None, "optimal"):
+            raise OptionError(
+                f"a budget determines what is recomputed; omit recompute={self.recompute!r} or "
+                f"{given[0]}"
+            )
+
+    @property
+    def _given_goals(self) -> list[str]:
+        return [name for name in GOALS if getattr(self, name) is not None]
+
+    @cached_property
+    def goal(self) -> Goal | None:
+        """The goal of the plan; None if no option of `GOALS` is given."""
+        if self.max_extra_flops is not None:
+            return Goal(max_extra_flops=float(self.max_extra_flops))
+        for name in self._given_goals:
+            limit = parse_bytes(name, getattr(self, name))
+            return Goal(**{name: limit}, host_budget=self.host_bytes or None)
+        return None
+
+    @property
+    def policy(self) -> Recompute:
+        """The recomputation policy: a goal implies ``optimal``."""
+        return (self.recompute or "none") if self.goal is None else "optimal"
+
+
+GOALS = ("budget", "feature_map_budget", "max_extra_flops")
+"""The options that set the goal of a plan."""
 
 
 @dataclass(frozen=True, kw_only=True)

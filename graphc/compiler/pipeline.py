@@ -1,7 +1,7 @@
 """The compiler pipeline: a list of named passes from a network to a plan.
 
 Without an optimizer, the training step and its rewrites are skipped. `make_plan` accepts another
-list, so a pass can be tried from outside the package. `graphc.compilation` runs the steps.
+list, so a pass can be tried from outside the package. `graphc.compiler.compilation` runs the steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from graphc.byte_sizes import format_bytes
-from graphc.compilation import Compilation, Step, collection_paused, plain, run, traced
+from graphc.compiler.compilation import Compilation, Step, collection_paused, plain, run, traced
+from graphc.compiler.options import PlanningOptions, PlanOptions
+from graphc.compiler.settings import settings_of
 from graphc.devices.links import links_of
 from graphc.errors import OptionError, choose
 from graphc.ir import builder
@@ -28,7 +30,6 @@ from graphc.memory.policies import recompute
 from graphc.memory.reorder import reordered, with_least_peak
 from graphc.memory.streams import planned_on_streams
 from graphc.ops.shape import copy
-from graphc.options import PlanningOptions, PlanOptions
 from graphc.passes.chunk_losses import chunk_losses
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.data_parallel import DataParallel
@@ -52,7 +53,6 @@ from graphc.passes.training_step import training_graph
 from graphc.plans.exchange_times import all_reduce_link
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import PRECISIONS, MemoryPlan
-from graphc.settings import settings_of
 
 WORTH_CHUNKS = 0.95
 """Losses are computed in chunks if that multiplies the peak by at most this factor."""

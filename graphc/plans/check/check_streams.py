@@ -24,7 +24,7 @@ import numpy as np
 
 from graphc.errors import PlanError
 from graphc.ir.graph import Node
-from graphc.plans.check_places import PlacedValues, numbers
+from graphc.plans.check.check_places import PlacedValues, numbers
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.streams import MOST_STREAMS, Streams
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.bucketing import expected
+from graphc.compiler.bucketing import expected
 from graphc.errors import OptionError
 
 

@@ -1,6 +1,6 @@
 """Public functions that plan a network: a program, its plan alone, or plans for all budgets.
 
-The pipeline is in `graphc.pipeline`, its options in `graphc.options` and `graphc.runtime.options`.
+The pipeline is in pipeline.py, its options in options.py and `graphc.runtime.options`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
 
-from graphc.compilation import Compilation, collection_paused, run, traced
-from graphc.devices.device import NO_PAIRS, Device, planned_device
+from graphc.compiler.compilation import Compilation, collection_paused, run, traced
+from graphc.compiler.options import FrontierOptions, PlanningOptions, PlanOptions
+from graphc.compiler.pipeline import before, make_plan, planner
+from graphc.devices.device import AUTO, NO_PAIRS, Device, planned_device
 from graphc.errors import GpuUnavailable
 from graphc.keywords import Flag, option, takes
-from graphc.options import AUTO, FrontierOptions, PlanningOptions, PlanOptions
-from graphc.pipeline import before, make_plan, planner
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.bind import bind, find
 from graphc.runtime.gpu.device import Gpu, profile_of

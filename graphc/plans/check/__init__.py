@@ -1,0 +1,1 @@
+"""The checker of plans: replays, which share no code with what makes plans."""
