@@ -357,7 +357,7 @@ class BudgetPlanner:
         points = [least, plain]
         budgets = between(least.arena_bytes, plain.arena_bytes, POINTS)
         if self._is_small:  # a plan within the bytes of a point makes the same searches
-            budgets = (next(self._rungs(budget)) for budget in budgets)
+            budgets = (next(self._rungs(budget), budget) for budget in budgets)
         for number, budget in enumerate(budgets, start=len(points) + 1):
             asked = f"point {number} of {POINTS}, within {format_bytes(budget)}"
             self.evaluations.trials = Trials(asked, budget)

@@ -10,6 +10,7 @@ from cli.running import run
 import graphc as g
 from graphc.compiler.compilation import Compilation, traced
 from graphc.compiler.compilation import run as run_passes
+from graphc.compiler.options import PlanOptions
 from graphc.compiler.pipeline import before
 from graphc.errors import BudgetError, ProblemError
 from graphc.memory.allocate import Allocation
@@ -160,7 +161,7 @@ def steps_as_data(steps):
 def network_as_data():
     """A training step of a small GPT-2 as the file describes it, and its steps in the planner."""
     loss = gpt2(layers=2, width=32, heads=2, seq_len=32, batch=2, vocab=50)
-    options = g.options.PlanOptions(loss, optimizer=g.optim.SGD())
+    options = PlanOptions(loss, optimizer=g.optim.SGD())
     graph = run_passes(traced(options), before("recompute"), Compilation(options))
     training = TrainingGraph(Allocation(graph, options.target), lambda node: 1.0, False)
     found = steps_as_data(training.steps)

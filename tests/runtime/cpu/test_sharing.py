@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc.devices.device import KERNELS
 from graphc.errors import OptionError
 from graphc.runtime.cpu.onednn.library import load_onednn
 from graphc.runtime.kernel_files import cache_folder
@@ -23,7 +24,7 @@ def test_a_primitive_is_shared_only_where_the_same_maps_are_copied():
     loss = g.mean(few * few) + g.mean(many * many)
     feeds = {name: np.ones((2, 8, 32, 32), np.float32) for name in ("x", "z")}
     found = []
-    for kernels in g.ir.device.KERNELS:
+    for kernels in KERNELS:
         program = g.compile(loss, optimizer=g.optim.SGD(0.1), kernels=kernels, poison=True)
         found.append([float(program.step(feeds)["loss"]) for _ in range(2)])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
