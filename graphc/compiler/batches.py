@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphc.byte_sizes import format_bytes, parse_bytes
-from graphc.compiler.compile import plan
+from graphc.compiler.compile import on_this_machine
+from graphc.compiler.options import PlanOptions
+from graphc.compiler.pipeline import make_plan
 from graphc.errors import BudgetError, OptionError, whole_number
 from graphc.ir.graph import Value
+from graphc.keywords import takes
+from graphc.plans.check.check_plan import check_plan
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
 
 MOST = 2**40
 """The largest batch size that the search tries."""
+
+
+@takes(PlanOptions)
+def plan(options: PlanOptions) -> MemoryPlan:
+    """Return the memory plan of a trial; only that of the answer is checked."""
+    return make_plan(on_this_machine(options), checks=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,10 @@ class _Search:
                 over = batch
             report(self._doing(fits, over))
         found = self.planned(fits)
-        return None if found is None else LargestBatch(fits, found)
+        if found is None:
+            return None
+        check_plan(found)
+        return LargestBatch(fits, found)
 
     def guess(self, fits: int, over: int | None, pace: int) -> int:
         """Return the next batch to try, above `fits`, the largest batch that is known to fit.

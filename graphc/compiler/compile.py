@@ -118,9 +118,7 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
                 point.feature_map_bytes,
                 point.extra_time,
                 point.extra_flops,
-                plans.extra_time_bound(
-                    point.arena_bytes, maps_only=False, host_budget=options.host_bytes
-                ),
+                plans.extra_time_bound(point.arena_bytes, options.host_bytes),
                 bound,
             )
             for point in found

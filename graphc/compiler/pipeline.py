@@ -58,10 +58,14 @@ WORTH_CHUNKS = 0.95
 """Losses are computed in chunks if that multiplies the peak by at most this factor."""
 
 
-def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> MemoryPlan:
-    """Return the memory plan for the options, by `STEPS` or the given `steps`."""
+def make_plan(
+    options: PlanOptions, steps: Sequence[Step] | None = None, checks: bool = True
+) -> MemoryPlan:
+    """Return the memory plan for the options, by `STEPS` or the given `steps`. With `checks`, the
+    plan is proven (graphc/plans/check)."""
     started = time.perf_counter()
-    compilation = Compilation(options, Path(options.dump) if options.dump is not None else None)
+    dump = Path(options.dump) if options.dump is not None else None
+    compilation = Compilation(options, dump, checks=checks)
     with collection_paused():
         graph = run(traced(options), STEPS if steps is None else steps, compilation)
         memory_plan = compilation.stage("plan", partial(_allocated, graph, compilation))

@@ -37,12 +37,13 @@ from graphc.memory.allocate import Allocation
 from graphc.memory.evaluations import ORDER_SAVES, Evaluations
 from graphc.memory.host_plans import HostPlans
 from graphc.memory.order.overlap_state_copies import modeled_seconds, overlap_state_copies
-from graphc.memory.points import Point, between, faster, knee_of, undominated
+from graphc.memory.points import Measure, Point, faster
 from graphc.memory.policies import POLICIES, Sequences, with_sequence
 from graphc.memory.reorder import by_layers
 from graphc.memory.search import LARGER, Search
 from graphc.memory.training_graph import flops
 from graphc.memory.trials import Trials, does_not_fit
+from graphc.planner.goals import between, knee_of, undominated
 from graphc.planner.host_link import HostLink
 from graphc.planner.recompute.lower_bound import extra_cost, least_bytes
 from graphc.planner.recompute.solver import Schedule
@@ -70,7 +71,8 @@ these budgets; and the number of searches in a row without a faster plan after w
 class BudgetPlanner:
     """Planner for one training graph without recomputed nodes, under one allocation strategy. With
     `reorders`, plans may have other node orders than the graph. `plain` is the same graph with
-    larger fused groups, for plans without recomputation.
+    larger fused groups, for plans without recomputation. Limits bound the bytes of `measure`; for
+    those of feature maps, the order of the graph is kept.
     """
 
     def __init__(
@@ -80,39 +82,44 @@ class BudgetPlanner:
         strategy: Allocate = "packed",
         reorders: bool = False,
         plain: Graph | None = None,
+        measure: Measure = "arena",
     ) -> None:
         self.allocation, self.costs, self.strategy = allocation, costs, strategy
-        self.graph = allocation.graph
-        self.evaluations = Evaluations(allocation, costs, strategy, reorders)
+        self.graph, self.measure = allocation.graph, measure
+        self.evaluations = Evaluations(allocation, costs, strategy, reorders, measure)
         self._plain = plain or self.graph
-        self._searches: dict[tuple[bool, bool], Search] = {}
-        self._found: dict[tuple[int, bool], Point | None] = {}
-        self._tight: dict[bool, Point] = {}
-        self._least: dict[bool, Point] = {}
+        self._found: dict[int, Point | None] = {}
         self._policies = Sequences(allocation, [*POLICIES])
 
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
         """Return the graph with recomputed nodes, and a certificate; raises `BudgetError` if none
         fits."""
-        least, evaluations = self.bound_bytes, self.evaluations
-        evaluations.trials = Trials(str(goal), goal.budget, bound_bytes=least)
+        least, trials = self.bound_bytes, Trials(str(goal), goal.budget)
+        self.evaluations.trials, trials.bound_bytes = trials, self.bound_bytes
         if goal.budget is not None:
-            bound = self.extra_time_bound(goal.budget, False, goal.host_budget)
-            evaluations.trials.time_bound = bound
+            trials.time_bound = bound = self.extra_time_bound(goal.budget, goal.host_budget)
             point = self._on_both(goal.budget, goal.host_budget, bound)
         elif (most := goal.feature_map_budget) is not None:
-            bound = self.extra_time_bound(most, maps_only=True)
-            evaluations.trials = Trials(str(goal), most, True, time_bound=bound)
-            point = self.within(most, maps_only=True)
-            ordered = evaluations.ordered(point)
-            point = ordered if ordered.feature_map_bytes <= most else point
+            point, bound = self._within_feature_maps(most, str(goal))
         else:
             part = goal.max_extra_flops
             point = self.knee() if part is None else self.least_with(part)
-            bound = self.extra_time_bound(point.arena_bytes, maps_only=False)
+            bound = self.extra_time_bound(point.arena_bytes)
         # A plan without recomputation may have other fused groups than the bounds assume.
-        least = min(least, evaluations.allocation_of(point.graph).live_bytes)
+        least = min(least, point.allocation.live_bytes)
         return point.graph, Certificate(str(goal), least, min(bound, point.extra_time))
+
+    def _within_feature_maps(self, most: int, asked: str) -> tuple[Point, float]:
+        """Return the fastest point found whose feature maps take at most `most` bytes, and a lower
+        bound on its extra time. It has an order with a smaller arena if its feature maps fit."""
+        other = BudgetPlanner(
+            self.allocation, self.costs, self.strategy, False, self._plain, "feature maps"
+        )
+        bound = other.extra_time_bound(most)
+        other.evaluations.trials = Trials(asked, most, time_bound=bound)
+        point = other.within(most)
+        ordered = self.evaluations.ordered(self.evaluations.point(point.graph))
+        return ordered if ordered.feature_map_bytes <= most else point, bound
 
     def _link(self, host_budget: int | None) -> HostLink | None:
         """Return the link to host memory for values, of `host_budget` bytes less those of states;
@@ -122,7 +129,7 @@ class BudgetPlanner:
 
     def _beside_states(self, link: HostLink) -> HostLink:
         """Return the link at the rates that copies of states leave on average."""
-        step = self._orders(maps_only=False)[0].solver.cost
+        step = self._orders[0].solver.cost
         moved = self.allocation.host_state_bytes / step
         to_host, to_device = (
             max(rate - moved, LEAST_RATE * rate) for rate in (link.to_host, link.to_device)
@@ -134,18 +141,15 @@ class BudgetPlanner:
         `host_budget` bytes on the host; raises `BudgetError` if none fits."""
         link = self._link(host_budget)
         if link is None:
-            return self.within(budget, maps_only=False)
+            return self.within(budget)
         alone, refusal = None, None
         try:
-            alone = self.within(budget, maps_only=False, priced=False)
+            alone = self.within(budget, priced=False)
         except BudgetError as error:
             refusal = error
         if alone is not None and alone.extra_time <= bound:
             return alone
-        search, moves_states = (
-            self._orders(maps_only=False)[0],
-            self.allocation.host_state_bytes > 0,
-        )
+        search, moves_states = self._orders[0], self.allocation.host_state_bytes > 0
         links = [link, self._beside_states(link)] if moves_states else [link]
         points = [alone, *(HostPlans(search, each).within(budget, bound) for each in links)]
         found = [point for point in points if point is not None]
@@ -161,47 +165,42 @@ class BudgetPlanner:
         graph = overlap_state_copies(point.allocation, self.costs, Goal(budget=budget)).graph
         return modeled_seconds(graph.nodes, self.costs, self.costs.host_link)
 
-    def within(self, budget: int, maps_only: bool, priced: bool = True) -> Point:
+    def within(self, budget: int, priced: bool = True) -> Point:
         """Return the point of least extra time found within `budget` bytes; raises `BudgetError` if
         none fits. If the error is `priced`, it names the fastest plans found for a little more;
         a budget of 0 asks for the fewest bytes only."""
         for graph in self._groupings:
-            point = self.evaluations.point_within(graph, budget, maps_only)
+            point = self.evaluations.point_within(graph, budget)
             if point is not None:
-                return point if maps_only else self.evaluations.ordered(point)
-        best = self._fastest(budget, maps_only)
+                return self.evaluations.ordered(point)
+        best = self._fastest(budget)
         if best is not None:
-            nearby = self._is_small and not maps_only
+            nearby = self._is_small and self.measure == "arena"
             return self._fastest_nearby(best, budget) if nearby else best
-        least = self.least(maps_only)
-        if least.bytes(maps_only) <= budget:
+        least = self.least
+        if least.bytes <= budget:
             return least
-        plain = min(point.bytes(maps_only) for point in self._without_copies(maps_only))
+        plain = min(point.bytes for point in self._without_copies())
         further = None
         if priced and budget and len(self.graph.nodes) <= MOST_PRICED:
-            least = self._cheapest_least(maps_only)
-            size = least.bytes(maps_only)
-            further = self._fastest(min(size * 11 // 10, (size + plain) // 2), maps_only)
-            if not maps_only and (known := self.evaluations.fastest(budget)) is not None:
+            least = self._cheapest_least()
+            further = self._fastest(min(least.bytes * 11 // 10, (least.bytes + plain) // 2))
+            if (known := self.evaluations.fastest(budget)) is not None:
                 return known  # the last search has found it
             if further is not None and further.extra_time >= CHEAPER * least.extra_time:
                 further = None
-        found = self.allocation.of(least.graph).plan(self.strategy, "optimal")
-        size = least.bytes(maps_only)
-        bound = least_bytes(self._search(maps_only).training.bounding_steps)
         # The least plan may have larger fused groups than the bound assumes.
-        raise does_not_fit(budget, found, size, min(bound, size), maps_only, plain, further)
+        raise does_not_fit(budget, least, min(self.bound_bytes, least.bytes), plain, further)
 
-    def _fastest(self, budget: int, maps_only: bool) -> Point | None:
+    def _fastest(self, budget: int) -> Point | None:
         """Return the fastest plan found within the budget, of the search, the tightest schedules,
         plans of earlier searches, and the policies."""
-        best = self._searched(budget, maps_only)
-        if best is None and self._tightest(maps_only).bytes(maps_only) <= budget:
-            best = self._tightest(maps_only)
-        if not maps_only:
-            best = faster(best, self.evaluations.fastest(budget))
-        for other in self._policy_points(best, budget, maps_only):
-            if other.bytes(maps_only) <= budget:
+        best = self._searched(budget)
+        if best is None and self._tightest.bytes <= budget:
+            best = self._tightest
+        best = faster(best, self.evaluations.fastest(budget))
+        for other in self._policy_points(best, budget):
+            if other.bytes <= budget:
                 best = faster(best, other)
         return best
 
@@ -210,7 +209,7 @@ class BudgetPlanner:
         as slow as `best`: arenas are not smooth."""
         in_vain = 0
         for rung in self._rungs(budget):
-            self._searched(rung, False)
+            self._searched(rung)
             found = faster(best, self.evaluations.fastest(budget))
             in_vain = in_vain + 1 if found is best else 0
             best = found or best
@@ -232,20 +231,19 @@ class BudgetPlanner:
                 yield rung
             rung = int(RUNG * rung)
 
-    def _searched(self, budget: int, maps_only: bool) -> Point | None:
+    def _searched(self, budget: int) -> Point | None:
         """Return a packed plan within the budget, or None."""
-        key = (budget, maps_only)
-        if key not in self._found:
-            self._found[key] = self._search_orders(budget, maps_only)
-        return self._found[key]
+        if budget not in self._found:
+            self._found[budget] = self._search_orders(budget)
+        return self._found[budget]
 
-    def _search_orders(self, budget: int, maps_only: bool) -> Point | None:
+    def _search_orders(self, budget: int) -> Point | None:
         """Return a packed plan within the budget, or None. Node orders are tried by the cost of
         their schedules, cheapest first, until a plan fits."""
         started: list[tuple[float, int, Search, Schedule]] = []
-        for number, search in enumerate(self._orders(maps_only)):
+        for number, search in enumerate(self._orders):
             schedule = search.solver.schedule(budget)
-            if schedule is None and not maps_only:
+            if schedule is None:
                 schedule = self._above(search, budget)
             if schedule is not None:
                 started.append((search.extra_time(schedule), number, search, schedule))
@@ -263,10 +261,10 @@ class BudgetPlanner:
         saved = search.solver.no_recompute.peak_bytes / max(plain, 1)
         return search.solver.schedule(int(budget * saved)) if saved > 1 else None
 
-    def _orders(self, maps_only: bool) -> list[Search]:
-        """Return a search for each node order: layer by layer if layers recur."""
-        by_layers = [] if maps_only else self._by_layers
-        return by_layers or [self._search(maps_only)]
+    @property
+    def _orders(self) -> list[Search]:
+        """A search for each node order: layer by layer if layers recur."""
+        return self._by_layers or [self._search]
 
     @cached_property
     def _by_layers(self) -> list[Search]:
@@ -275,7 +273,7 @@ class BudgetPlanner:
         found = []
         for allocation in by_layers(self.allocation) if self.evaluations.reorders else []:
             self.evaluations.add(allocation)
-            found.append(Search(allocation, self.costs.seconds, self.evaluations, False, True))
+            found.append(Search(allocation, self.costs.seconds, self.evaluations, True))
         return found
 
     @property
@@ -284,49 +282,44 @@ class BudgetPlanner:
         lower it."""
         return ORDER_SAVES if self._by_layers else 1.0
 
-    def _tightest(self, maps_only: bool) -> Point:
-        """Return the point of the smallest arena found among schedules of the lowest peaks."""
-        if maps_only not in self._tight:
-            orders = self._orders(maps_only)
-            lowest = min(orders, key=lambda order: order.solver.least.peak_bytes)
-            self._tight[maps_only] = lowest.least()
-        return self._tight[maps_only]
+    @cached_property
+    def _tightest(self) -> Point:
+        """The point of the fewest bytes found among schedules of the lowest peaks."""
+        return min(self._orders, key=lambda order: order.solver.least.peak_bytes).least()
 
-    def least(self, maps_only: bool) -> Point:
-        """Return the point of the fewest bytes found, at any cost."""
-        if maps_only not in self._least:
-            points = [self._tightest(maps_only)]
-            points += self._without_copies(maps_only, points[0].bytes(maps_only))
-            fewest = min(point.bytes(maps_only) for point in points)
-            for name in self._policies.distinct():
-                _, peak = self._estimate(name, maps_only, by_flops=False)
-                if peak < self._order_saves * fewest:
-                    points.append(self._policy(name, maps_only))
-            self._least[maps_only] = min(points, key=lambda point: point.bytes(maps_only))
-        return self._least[maps_only]
+    @cached_property
+    def least(self) -> Point:
+        """The point of the fewest bytes found, at any cost."""
+        points = [self._tightest]
+        points += self._without_copies(points[0].bytes)
+        fewest = min(point.bytes for point in points)
+        for name in self._policies.distinct():
+            _, peak = self._estimate(name, self._search)
+            if peak < self._order_saves * fewest:
+                points.append(self._policy(name))
+        return min(points, key=attrgetter("bytes"))
 
-    def _cheapest_least(self, maps_only: bool) -> Point:
+    def _cheapest_least(self) -> Point:
         """Return the point of the least extra time found within the fewest bytes found."""
-        least = self.least(maps_only)
-        return faster(least, self._fastest(least.bytes(maps_only), maps_only)) or least
+        return faster(self.least, self._fastest(self.least.bytes)) or self.least
 
     def least_with(self, max_extra_flops: float) -> Point:
         """Return the point of the fewest bytes that recomputes at most this fraction of a step's
         flops."""
-        search = self._search(False, by_flops=True)
+        search = Search(self.allocation, flops, self.evaluations)
         allowed = max_extra_flops * search.solver.cost
         schedule = search.solver.least_costing(allowed)
         points = [search.point(schedule)]
-        points += self._without_copies(False, points[0].arena_bytes)
+        points += self._without_copies(points[0].arena_bytes)
         for other in self._by_layers:
             affordable = partial(self._affordable, other, max_extra_flops)
             found = other.solver.lowest(other.solver.no_recompute, affordable)
             points.append(other.point(found))
         fewest = min(point.arena_bytes for point in points)
         for name in self._policies.distinct():
-            cost, peak = self._estimate(name, maps_only=False, by_flops=True)
+            cost, peak = self._estimate(name, search)
             if cost <= allowed and peak < self._order_saves * fewest:
-                points.append(self._policy(name, False))
+                points.append(self._policy(name))
         within = [point for point in points if point.extra_flops <= max_extra_flops]
         return min(within, key=attrgetter("arena_bytes"))
 
@@ -340,19 +333,18 @@ class BudgetPlanner:
     def knee(self) -> Point:
         """Return the plan at the knee of the trade-off curve."""
         plain = self._without_recompute
-        search = self._search(False)
-        curve = [p for p in search.solver.curve() if p[0] < plain.arena_bytes]
+        curve = [p for p in self._search.solver.curve() if p[0] < plain.arena_bytes]
         if not curve:
             return plain
         budget = knee_of(curve, plain.arena_bytes)
-        point = self._searched(budget, False)
+        point = self._searched(budget)
         return point if point is not None and point.arena_bytes < plain.arena_bytes else plain
 
     def frontier(self, host_budget: int | None = None) -> list[Point]:
         """Return the points of the frontier, by increasing bytes. It starts at the fewest bytes
         found without copies and ends at the smallest plan without recomputation. Copies take at
         most `host_budget` bytes on the host."""
-        least = self._cheapest_least(maps_only=False)
+        least = self._cheapest_least()
         plain = self._without_recompute
         points = [least, plain]
         budgets = between(least.arena_bytes, plain.arena_bytes, POINTS)
@@ -361,34 +353,30 @@ class BudgetPlanner:
         for number, budget in enumerate(budgets, start=len(points) + 1):
             asked = f"point {number} of {POINTS}, within {format_bytes(budget)}"
             self.evaluations.trials = Trials(asked, budget)
-            bound = self.extra_time_bound(budget, False, host_budget) if host_budget else 0.0
+            bound = self.extra_time_bound(budget, host_budget) if host_budget else 0.0
             points.append(self._on_both(budget, host_budget, bound))
         known = [self.evaluations.fastest(point.arena_bytes) for point in points]
         # A plan within the bytes of each point can be asked for, so none has fewer than the least.
         found = [p for p in points + known if p is not None and p.arena_bytes >= least.arena_bytes]
-        return undominated(found)
+        return undominated(found, lambda point: (point.arena_bytes, point.extra_time))
 
     @cached_property
     def bound_bytes(self) -> int:
-        """A lower bound on the arena bytes of every schedule."""
-        return least_bytes(self._search(False).training.bounding_steps)
+        """A lower bound on the bytes of every schedule."""
+        return least_bytes(self._search.training.bounding_steps)
 
-    def extra_time_bound(
-        self, budget: int, maps_only: bool, host_budget: int | None = None
-    ) -> float:
+    def extra_time_bound(self, budget: int, host_budget: int | None = None) -> float:
         """Return a lower bound on the extra time of schedules within the budget, with copies to at
         most `host_budget` bytes on the host, as a fraction of a step."""
-        search = self._search(maps_only)
+        search = self._search
         # Bounding steps cost no more than the graph's, so their bound holds for the graph too.
         bound = extra_cost(search.training.bounding_steps, budget, self._link(host_budget))
         return bound / (search.solver.cost or 1.0)
 
-    def _search(self, maps_only: bool, by_flops: bool = False) -> Search:
-        key = (maps_only, by_flops)
-        if key not in self._searches:
-            cost = flops if by_flops else self.costs.seconds
-            self._searches[key] = Search(self.allocation, cost, self.evaluations, maps_only)
-        return self._searches[key]
+    @cached_property
+    def _search(self) -> Search:
+        """The search in the order of the graph."""
+        return Search(self.allocation, self.costs.seconds, self.evaluations)
 
     @cached_property
     def _groupings(self) -> list[Graph]:
@@ -400,40 +388,39 @@ class BudgetPlanner:
 
         return sorted(dict.fromkeys((self._plain, self.graph)), key=seconds)
 
-    def _without_copies(self, maps_only: bool, fewest: int | None = None) -> list[Point]:
+    def _without_copies(self, fewest: int | None = None) -> list[Point]:
         """Return plans without recomputation, skipping those that no order may bring to `fewest`
         bytes."""
-        graphs = self._groupings
-        if fewest is not None and not maps_only:
-            most = ORDER_SAVES * fewest
-            graphs = [g for g in graphs if self.evaluations.allocation_of(g).live_bytes <= most]
-        return [self.evaluations.best(graph, maps_only) for graph in graphs]
+        graphs, found = self._groupings, self.evaluations
+        if fewest is not None:
+            graphs = [g for g in graphs if found.least_bytes(g) <= ORDER_SAVES * fewest]
+        return [found.best(graph) for graph in graphs]
 
     @cached_property
     def _without_recompute(self) -> Point:
         """The plan of the fewest bytes without recomputation."""
-        return min(self._without_copies(False), key=attrgetter("arena_bytes"))
+        return min(self._without_copies(), key=attrgetter("arena_bytes"))
 
-    def _policy(self, name: str, maps_only: bool) -> Point:
-        graph = with_sequence(self.graph, self._policies.of(name))
-        return self.evaluations.best(graph, maps_only)
+    def _policy(self, name: str) -> Point:
+        return self.evaluations.best(with_sequence(self.graph, self._policies.of(name)))
 
-    def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
-        """Return the recompute cost of the policy `name`, and a lower bound on its peak bytes.
+    def _estimate(self, name: str, search: Search) -> tuple[float, int]:
+        """Return the recompute cost of the policy `name`, and a lower bound on its peak bytes, both
+        as the steps of `search` have them.
 
         The bound is for the current order of nodes.
         """
-        training = self._search(maps_only, by_flops).training
+        training = search.training
         sequence = training.without_views(self._policies.of(name))
         return training.steps.extra_cost(sequence), training.bounding_steps.peak(sequence)
 
-    def _policy_points(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
+    def _policy_points(self, best: Point | None, budget: int) -> Iterator[Point]:
         """Yield the points of recomputation policies that may fit the budget and cost less than
         `best`."""
-        cost = self._search(maps_only).solver.cost
+        cost = self._search.solver.cost
         for name in self._policies.distinct():
-            extra, peak = self._estimate(name, maps_only, by_flops=False)
+            extra, peak = self._estimate(name, self._search)
             if peak > LARGER * budget or extra <= 0:
                 continue
             if best is None or extra < best.extra_time * cost:
-                yield self._policy(name, maps_only)
+                yield self._policy(name)

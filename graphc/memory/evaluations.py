@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from graphc.ir.graph import Graph
 from graphc.memory.allocate import Allocation
-from graphc.memory.points import Point
+from graphc.memory.points import Measure, Point
 from graphc.memory.reorder import with_least_peak
 from graphc.memory.trials import Trials
 from graphc.plans.cost_model import CostModel, recomputation
@@ -18,7 +18,8 @@ ORDER_SAVES = 1.5
 
 class Evaluations:
     """Cache of the evaluated variants of a graph, under one allocation strategy. With `reorders`,
-    graphs are also evaluated in node orders of fewer live bytes. `trials` reports every point.
+    graphs are also evaluated in node orders of fewer live bytes. Limits bound the bytes of
+    `measure`. `trials` reports every point.
     """
 
     def __init__(
@@ -27,9 +28,10 @@ class Evaluations:
         costs: CostModel,
         strategy: Allocate,
         reorders: bool,
+        measure: Measure = "arena",
     ) -> None:
         self.allocation, self.costs, self.strategy = allocation, costs, strategy
-        self.reorders = reorders
+        self.reorders, self.measure = reorders, measure
         self.trials = Trials("the fewest bytes")
         self._allocations: dict[Graph, Allocation] = {}
         self._orders: dict[Graph, Graph] = {}
@@ -52,43 +54,41 @@ class Evaluations:
         if graph not in self._points:
             again = recomputation(graph, self.costs)
             extra = again.extra_time_fraction, again.extra_flops_fraction
-            self._points[graph] = Point(self.allocation_of(graph), self.strategy, *extra)
+            allocation = self.allocation_of(graph)
+            self._points[graph] = Point(allocation, self.strategy, *extra, self.measure)
         self.trials.record(self._points[graph])
         return self._points[graph]
 
     def fastest(self, budget: int) -> Point | None:
-        """Return the evaluated point of least extra time whose arena is within the budget, or
-        None."""
-        fitting = [point for point in self._points.values() if point.arena_bytes <= budget]
-        return min(fitting, key=lambda p: (p.extra_time, p.arena_bytes), default=None)
+        """Return the evaluated point of least extra time within the budget, or None."""
+        fitting = [point for point in self._points.values() if point.bytes <= budget]
+        return min(fitting, key=lambda p: (p.extra_time, p.bytes), default=None)
 
-    def point_within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
+    def least_bytes(self, graph: Graph) -> int:
+        """Return a lower bound on the bytes of a graph in its own node order, without packing."""
+        return self.allocation_of(graph).live_bytes if self.measure == "arena" else 0
+
+    def point_within(self, graph: Graph, budget: int) -> Point | None:
         """Return a point within the budget, of the graph as given or in a better order, or None.
 
         A graph is packed only if its live bytes fit. It is reordered only if the given order does
         not fit and another order may help.
         """
-        if maps_only:
-            point = self.point(graph)
-            return point if point.bytes(maps_only) <= budget else None
-        if self.allocation_of(graph).live_bytes > ORDER_SAVES * budget:
+        if self.least_bytes(graph) > ORDER_SAVES * budget:
             return None
         return self._fitting(graph, budget) or self._fitting(self.reordered(graph), budget)
 
     def _fitting(self, graph: Graph, budget: int) -> Point | None:
-        """Return the point of a graph in its own node order if its arena is within the budget, else
+        """Return the point of a graph in its own node order if it is within the budget, else
         None."""
-        if self.allocation_of(graph).live_bytes > budget:
+        if self.least_bytes(graph) > budget:
             return None
         point = self.point(graph)
-        return point if point.arena_bytes <= budget else None
+        return point if point.bytes <= budget else None
 
-    def best(self, graph: Graph, maps_only: bool) -> Point:
+    def best(self, graph: Graph) -> Point:
         """Return the point of a variant, in the given or the better order, whichever has the
-        smaller arena. With `maps_only`, the given order is used.
-        """
-        if maps_only:
-            return self.point(graph)
+        smaller arena."""
         found = self.point(self.reordered(graph))
         # An arena is never below the live bytes. So the given order is packed only if it may be
         # smaller.

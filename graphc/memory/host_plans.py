@@ -16,9 +16,10 @@ from dataclasses import replace
 from graphc.memory.copies import with_copies
 from graphc.memory.order.place_updates import place_updates
 from graphc.memory.points import Point, faster
-from graphc.memory.search import CLOSE, MOST_CORRECTIONS, TIGHTER, Search
+from graphc.memory.search import MOST_CORRECTIONS, Search
 from graphc.planner.copies.plans import OffloadPlan
 from graphc.planner.copies.search import FEW_PARTS, FEW_REFINEMENTS, OffloadSearch
+from graphc.planner.goals import TIGHTER, Capacity
 from graphc.planner.host_link import HostLink
 from graphc.plans.cost_model import recomputation
 
@@ -50,16 +51,17 @@ class HostPlans:
         """
         self.budget = budget
         best: Point | None = None
-        capacity, searched, above, searches = float(budget), 0.0, 0, 0
+        capacity, searched, searches = Capacity(budget, budget), 0.0, 0
         offload: OffloadSearch | None = None
         for _ in range(MOST_CORRECTIONS):
             plan = None
-            if offload is not None and abs(capacity - searched) <= NEAR * searched:
-                plan = offload.again(int(capacity))
+            if offload is not None and abs(capacity.bytes - searched) <= NEAR * searched:
+                plan = offload.again(int(capacity.bytes))
             if plan is None:
                 if searches == SEARCHES:
                     break
-                offload, searched = self._searched(int(capacity), bound), capacity
+                searched = capacity.bytes
+                offload = self._searched(int(searched), bound)
                 plan, searches = offload.best, searches + 1
             if plan is None or (best is not None and not self._is_faster(plan, best)):
                 break
@@ -69,14 +71,10 @@ class HostPlans:
             if not self._is_stored(point):
                 offload = None
             elif size <= budget:
-                above, best = 0, faster(best, point)
-                if size >= (1 - CLOSE) * budget or point.extra_time <= bound:
+                best = faster(best, point)
+                if capacity.is_used(size) or point.extra_time <= bound:
                     break
-            if size > budget:
-                above += 1
-                capacity *= min(budget / size, TIGHTER) ** above
-            else:
-                capacity *= budget / size
+            capacity.correct(size)
         return best
 
     def _is_faster(self, plan: OffloadPlan, best: Point) -> bool:

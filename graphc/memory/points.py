@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from graphc.ir.graph import Graph
 from graphc.memory.allocate import Allocation
 from graphc.plans.memory_plan import Allocate
+
+Measure = Literal["arena", "feature maps"]
+"""The bytes that a limit bounds: those of the arena, or those of feature maps alone, as Chen et al.
+(2016) count them."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,7 @@ class Point:
     strategy: Allocate
     extra_time: float
     extra_flops: float
+    measure: Measure = "arena"
 
     @property
     def graph(self) -> Graph:
@@ -37,27 +42,10 @@ class Point:
         access."""
         return self.allocation.feature_map_bytes(self.strategy)
 
-    def bytes(self, maps_only: bool) -> int:
-        """Return the bytes of the feature maps if `maps_only`, else those of the arena."""
-        return self.feature_map_bytes if maps_only else self.arena_bytes
-
-
-def knee_of(curve: Sequence[tuple[int, float]], most: int) -> int:
-    """Return the bytes at the knee of a curve of (bytes, time): its farthest point from its chord.
-    The curve starts at `most` bytes without extra time.
-    """
-    least, cost = curve[-1]
-    # The distance times the chord's length.
-    limit, _ = max(curve, key=lambda point: (most - point[0]) * cost - point[1] * (most - least))
-    return limit
-
-
-def between(low: int, high: int, count: int) -> Iterator[int]:
-    """Yield `count - 2` budgets between `low` and `high` bytes, denser near `low`."""
-    for index in range(1, count - 1):
-        # The mean of linear and logarithmic spacing, as the curve is steep at tight budgets.
-        part = index / (count - 1)
-        yield int((low + (high - low) * part + low * (high / max(low, 1)) ** part) / 2)
+    @property
+    def bytes(self) -> int:
+        """The bytes that a limit bounds."""
+        return self.arena_bytes if self.measure == "arena" else self.feature_map_bytes
 
 
 def faster(first: Point | None, second: Point | None) -> Point | None:
@@ -66,13 +54,3 @@ def faster(first: Point | None, second: Point | None) -> Point | None:
     if first is None or second is None:
         return first or second
     return min(first, second, key=lambda point: point.extra_time)
-
-
-def undominated(points: list[Point]) -> list[Point]:
-    """Return the points of the Pareto frontier by increasing bytes: each takes less time than the
-    last."""
-    chosen: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.arena_bytes, p.extra_time)):
-        if not chosen or point.extra_time < chosen[-1].extra_time:
-            chosen.append(point)
-    return chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 from graphc.ir.graph import Graph, Node
 from graphc.memory.allocate import Allocation
@@ -11,15 +12,12 @@ from graphc.memory.order.place_updates import place_updates
 from graphc.memory.points import Point, faster
 from graphc.memory.schedule import materialise
 from graphc.memory.training_graph import TrainingGraph
+from graphc.planner.goals import Capacity
 from graphc.planner.recompute.solver import Schedule, Solver
 
 CORRECTIONS, MOST_CORRECTIONS = 4, 8
 """Maximum number of schedules packed for one budget, and the maximum if none of the first ones
 fits."""
-
-CLOSE, TIGHTER = 0.005, 0.998
-"""Fraction of a budget that may stay unused, and the largest factor of the capacity after an arena
-that exceeds the budget."""
 
 HARD, LARGER = 0.03, 1.1
 """Extra time (a fraction of a step) above which a second schedule is reordered, and its capacity
@@ -31,27 +29,22 @@ LEAST_TRIALS = 2
 
 
 class Search:
-    """Search for schedules of one training graph in one node order. Bytes are those of the arena or
-    of the feature maps alone (`maps_only`); `cost` gives the cost of a node."""
+    """Search for schedules of one training graph in one node order. Limits bound the bytes that
+    `evaluations` measure; `cost` gives the cost of a node."""
 
     def __init__(
         self,
         allocation: Allocation,
         cost: Callable[[Node], float],
         evaluations: Evaluations,
-        maps_only: bool = False,
         is_one_pass: bool = False,
     ) -> None:
-        self.evaluations, self.maps_only = evaluations, maps_only
-        self.training = TrainingGraph(allocation, cost, maps_only, is_one_pass)
+        self.evaluations, self.measures_arena = evaluations, evaluations.measure == "arena"
+        self.training = TrainingGraph(allocation, cost, not self.measures_arena, is_one_pass)
         self.solver = Solver(self.training.steps)
         self._origins: dict[Node, int] = {}
         """For each node of a generated graph, the position of the original node that it
         executes."""
-
-    def size(self, point: Point) -> int:
-        """Return the bytes of a point: its feature maps if `maps_only` is set, else its arena."""
-        return point.bytes(self.maps_only)
 
     def extra_time(self, schedule: Schedule) -> float:
         """Return the recompute cost of a schedule as a fraction of the cost of one training
@@ -82,32 +75,29 @@ class Search:
         """Return the point of the fastest schedule found whose packed size is within a budget, or
         None. The search starts from `schedule`."""
         starts, capacity = self._starts(schedule, budget)
-        best, above = None, 0
+        best = None
         for number in range(MOST_CORRECTIONS):
             if number >= CORRECTIONS and best is not None:
                 break
             count = CORRECTIONS if number < CORRECTIONS else MOST_CORRECTIONS
             self.evaluations.trials.part = f"schedule {number + 1} of at most {count}"
-            found = self.solver.best(starts, int(capacity))
+            found = self.solver.best(starts, int(capacity.bytes))
             if found is None:
                 break
             starts = [found.sequence, *starts[1:]]
             size, point = self._packed(found, budget)
-            if point is None:
-                above += 1  # packing is not monotone, so the corrections grow
-                capacity *= min(budget / size, TIGHTER) ** above
-                continue
-            above, best = 0, faster(best, point)
-            if size >= (1 - CLOSE) * budget or found.extra_cost <= 0:
-                break
-            capacity *= budget / size
+            if point is not None:
+                best = faster(best, point)
+                if capacity.is_used(size) or found.extra_cost <= 0:
+                    break
+            capacity.correct(size)
         return best
 
-    def _starts(self, schedule: Schedule, budget: int) -> tuple[list[list[int]], float]:
+    def _starts(self, schedule: Schedule, budget: int) -> tuple[list[list[int]], Capacity]:
         """Return reordered schedules, and the capacity at which the arena of the first may reach
         the budget."""
-        if self.maps_only:
-            return [schedule.sequence], budget
+        if not self.measures_arena:
+            return [schedule.sequence], Capacity(budget, budget)
         start = self.ordered(schedule)
         starts = [start.sequence]
         live = self.evaluations.allocation_of(self.graph_of(start)).live_bytes
@@ -116,23 +106,22 @@ class Search:
             larger = self.solver.schedule(int(LARGER * saved * budget))
             if larger is not None:
                 starts.append(self.ordered(larger).sequence)
-        return starts, budget * start.peak_bytes / max(live, 1)
+        return starts, Capacity(budget, budget * start.peak_bytes / max(live, 1))
 
     def _packed(self, schedule: Schedule, budget: int) -> tuple[int, Point | None]:
         """Return the bytes of a schedule, and its point if they fit; pack it only if its live bytes
         fit."""
         graph = self.graph_of(schedule)
-        allocation = self.evaluations.allocation_of(graph)
-        if not self.maps_only and allocation.live_bytes > budget:
-            return allocation.live_bytes, None
+        least = self.evaluations.least_bytes(graph)
+        if least > budget:
+            return least, None
         point = self.evaluations.point(graph)
-        size = self.size(point)
-        return size, point if size <= budget else None
+        return point.bytes, point if point.bytes <= budget else None
 
     def least(self) -> Point:
-        """Return the point of the smallest arena found, at any cost."""
+        """Return the point of the fewest bytes found, at any cost."""
         solver = self.solver
-        start = solver.least if self.maps_only else self.ordered(solver.least)
+        start = self.ordered(solver.least)
         found = [start]
         lowest = solver.lowest(start, lambda capacity: self._fitted(start, capacity))
         for number in range(LEAST_TRIALS):
@@ -141,7 +130,7 @@ class Search:
             if improved is not None:
                 found.append(improved)
         points = [self.evaluations.point(self.graph_of(each)) for each in found]
-        return self.evaluations.best(min(points, key=self.size).graph, self.maps_only)
+        return self.evaluations.best(min(points, key=attrgetter("bytes")).graph)
 
     def _fitted(self, start: Schedule, capacity: int) -> Schedule | None:
         found = self.solver.fitted(start.sequence, capacity)
@@ -149,4 +138,4 @@ class Search:
 
     def point(self, schedule: Schedule) -> Point:
         """Return the point of a schedule, in a better node order if that has a smaller arena."""
-        return self.evaluations.best(self.graph_of(schedule), self.maps_only)
+        return self.evaluations.best(self.graph_of(schedule))

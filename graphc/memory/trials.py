@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from graphc.byte_sizes import exact_bytes, format_bytes, size_lines
 from graphc.errors import BudgetError
 from graphc.memory.points import Point
-from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import buffer_name
 from graphc.progress import report
 
@@ -25,7 +24,6 @@ class Trials:
 
     asked: str
     budget: int | None = None
-    maps_only: bool = False
     bound_bytes: int | None = None
     time_bound: float | None = None
     number: int = 0
@@ -38,7 +36,7 @@ class Trials:
 
     def record(self, point: Point) -> None:
         """Count a tried plan, and report the best plan so far."""
-        size = point.bytes(self.maps_only)
+        size = point.bytes
         self.number += 1
         self.fewest_bytes = size if self.fewest_bytes is None else min(size, self.fewest_bytes)
         if self.budget is not None and size <= self.budget:
@@ -56,50 +54,45 @@ class Trials:
 
 
 def does_not_fit(
-    budget: int,
-    least: MemoryPlan,
-    least_bytes: int,
-    bound_bytes: int,
-    maps_only: bool,
-    plain_bytes: int,
-    further: Point | None,
+    budget: int, found: Point, bound_bytes: int, plain_bytes: int, further: Point | None
 ) -> BudgetError:
     """Return the error if no plan fits: the fewest bytes found and their price, a larger plan at a
     lower price, the lower bound and the buffers live at the peak of the arena, whose bytes add up
-    to it unless `maps_only`."""
+    to it unless feature maps are measured."""
+    least = found.allocation.plan(found.strategy, "optimal")
+    counts_all = found.measure == "arena"
     step = least.peak_step
     node = least.graph.nodes[step].label
     names, shown, values = least.graph.names, [], []
     for buffer in least.live_at(step):
         held = least.residents.get(buffer.index)
         if held is None:
-            if not maps_only:
+            if counts_all:
                 shown.append((buffer_name(least, buffer, step), buffer.bytes))
             continue
         named = ", ".join(names[value] for value in held[:2])
         producer = held[0].node
         shown.append((named if producer is None else f"{producer.label}: {named}", buffer.bytes))
         values.append((named, buffer.bytes))
-    gaps = least_bytes - sum(size for _, size in shown)
-    if gaps > 0 and not maps_only:
+    gaps = found.bytes - sum(size for _, size in shown)
+    if gaps > 0 and counts_all:
         shown.append(("gaps between buffers", gaps))
         shown.sort(key=lambda row: -row[1])
-    measured = "feature maps fit" if maps_only else "arena fits"
+    measured = "arena fits" if counts_all else "feature maps fit"
     packed = (
         "" if least.allocate == "packed" else "use allocate='packed', which needs fewer bytes, "
     )
     larger = ""
     if further is not None:
-        size = exact_bytes(further.bytes(maps_only))
-        larger = f"another {size} with {further.extra_time:+.1%} time, "
+        larger = f"another {exact_bytes(further.bytes)} with {further.extra_time:+.1%} time, "
     return BudgetError(
         f"no plan found whose {measured} into {exact_bytes(budget)}; the smallest plan found "
-        f"needs {exact_bytes(least_bytes)}, with {least.recomputation.extra_time_fraction:+.1%} "
+        f"needs {exact_bytes(found.bytes)}, with {found.extra_time:+.1%} "
         f"time, {larger}one without recomputation {format_bytes(plain_bytes)}, and the lower bound "
         f"is {exact_bytes(bound_bytes)}. "
         f"Raise the budget, {packed}or reduce the batch (accumulate=k preserves the batch of a "
         f"step). Largest buffers at the peak of this plan, {node}:\n{size_lines(shown, NAMED)}",
-        least_bytes,
+        found.bytes,
         bound_bytes,
         node,
         values[:NAMED],

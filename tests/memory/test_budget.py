@@ -290,9 +290,9 @@ def test_a_network_with_copies_of_the_users_own_is_planned():
     assert any(node.copy_of is not None for node in graph.nodes)
     options = PlanOptions(g.mean(h), optimizer=g.optim.SGD(), budget=1)
     found = planner(graph, Compilation(options))
-    tight = found.least(maps_only=False).arena_bytes
+    tight = found.least.arena_bytes
     for budget in (tight, 2 * tight):
-        assert found.within(budget, maps_only=False).arena_bytes <= budget
+        assert found.within(budget).arena_bytes <= budget
 
 
 @examples(20)
@@ -302,13 +302,13 @@ def test_budgets_of_random_networks_hold_whatever_was_planned_before(network, pa
     compilation = Compilation(options)
     graph = run(traced(options), pipeline.before("recompute"), compilation)
     used = planner(graph, compilation)
-    least = used.least(maps_only=False).arena_bytes
-    most = min(point.arena_bytes for point in used._without_copies(False))
+    least = used.least.arena_bytes
+    most = min(point.arena_bytes for point in used._without_copies())
     for part in parts:
         budget = least + round(part * (most - least))
-        found = used.within(budget, maps_only=False)
+        found = used.within(budget)
         assert found.arena_bytes <= budget
-    fresh = planner(graph, compilation).within(budget, maps_only=False)
+    fresh = planner(graph, compilation).within(budget)
     assert [node.label for node in fresh.graph.nodes] == [n.label for n in found.graph.nodes]
 
 

@@ -7,7 +7,7 @@ from memory.networks import MODELS, least_bytes, parameters, plan
 from models.test_zoo import SMALL
 
 import graphc as g
-from graphc.memory.points import between, knee_of
+from graphc.planner.goals import between, knee_of
 
 
 @pytest.mark.parametrize("name", parameters(("gpt2",), ("unet", "resnet", "deeper gpt2")))

@@ -9,8 +9,9 @@ a cell. Values are cut into pieces only in buffers with computed values that hav
 buffers, a value covers all bytes from its first to its last.
 
 With C edges, binary search finds the cells of a value. One piece is a slice, in O(log C), found
-once. Several pieces are an ascending index, in O(pieces log C + cells). Values with equal layouts
-share a pattern of pieces, and neighbors share edges. That keeps C small if many parts are in one
+once. Several pieces are an ascending index, in O(pieces log C + cells). The latest `RECENT` of
+these indices are kept: layers that reuse bytes have the same ones. Values with equal layouts share
+a pattern of pieces, and neighbors share edges. That keeps C small if many parts are in one
 concatenation.
 
 Views are compared with NumPy's views of an array with the same strides, on 16 bytes that are never
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -34,6 +36,9 @@ from graphc.plans.memory_plan import MemoryPlan
 OUTLINE = bytearray(16)
 """An array whose address is used to compute with strides, but whose elements are not accessed."""
 
+RECENT = 16
+"""Number of indices of values in several pieces that are kept; each may have millions of cells."""
+
 
 def _row_major(value: Value) -> tuple[int, ...]:
     innermost_first = accumulate(reversed(value.shape), mul, initial=value.type.dtype.itemsize)
@@ -45,7 +50,7 @@ def numbers(cells: Any) -> Any:
     return np.arange(cells.start, cells.stop) if isinstance(cells, slice) else cells
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
     """The layout of a value as pieces of equal size.
 
@@ -80,6 +85,16 @@ def _starts(axes: Sequence[tuple[int, int]]) -> Any:
     return offsets
 
 
+def _cells(marks: Any, start: int, pattern: Pattern) -> Any:
+    """Return the cells between `marks` of a pattern that starts at a byte, ascending."""
+    # Concatenate the ranges `[first, last)` of all pieces.
+    edges = (start, start + pattern.bytes)
+    first, last = (np.searchsorted(marks, edge + pattern.offsets) for edge in edges)
+    counts = last - first
+    skipped = np.repeat(first - np.cumsum(counts) + counts, counts)
+    return skipped + np.arange(len(skipped))
+
+
 ONE_PIECE = np.zeros(1, np.int64)
 
 
@@ -107,10 +122,12 @@ class PlacedValues:
         }
         """Indices of buffers that contain a computed value with gaps between its elements."""
         self.known: dict[tuple[tuple[int, int], ...], Any] = {}
+        self.kept: dict[tuple[int, tuple[tuple[int, int], ...]], Pattern] = {}
         self.patterns = {value: self.pattern_of(value) for value in self.graph.values}
         self.marks = self.edges()
         self.count = len(self.marks)
         self.slices = self.cells_of_single_pieces()
+        self.cells_of_pieces = lru_cache(RECENT)(partial(_cells, self.marks))
 
     def edges(self) -> Any:
         """Return the edges of all pieces and workspaces, ascending and distinct."""
@@ -169,7 +186,7 @@ class PlacedValues:
         size, outer = _run(value.type.dtype.itemsize, axes)
         if outer not in self.known:
             self.known[outer] = _starts(outer)
-        return Pattern(self.known[outer], size)
+        return self.kept.setdefault((size, outer), Pattern(self.known[outer], size))
 
     def cell_range(self, start: int, end: int) -> slice:
         """Return the cells between two edges, which are offsets in the arena."""
@@ -192,13 +209,7 @@ class PlacedValues:
         """
         if value in self.slices:
             return self.slices[value]
-        (start, _), pattern = self.spans[value], self.patterns[value]
-        # Concatenate the ranges `[first, last)` of all pieces.
-        edges = (start, start + pattern.bytes)
-        first, last = (np.searchsorted(self.marks, edge + pattern.offsets) for edge in edges)
-        counts = last - first
-        skipped = np.repeat(first - np.cumsum(counts) + counts, counts)
-        return skipped + np.arange(len(skipped))
+        return self.cells_of_pieces(self.spans[value][0], self.patterns[value])
 
     def overlap(self, a: Value, b: Value) -> bool:
         """Return True if two values share a byte."""

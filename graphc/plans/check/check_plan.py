@@ -42,7 +42,7 @@ from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.text import text_window
 from graphc.ir.types import align
 from graphc.plans.check.check_copies import check_copies
-from graphc.plans.check.check_places import PlacedValues, numbers
+from graphc.plans.check.check_places import PlacedValues
 from graphc.plans.check.check_streams import check_streams
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 
@@ -82,6 +82,8 @@ class _Replay:
         self.places = PlacedValues(plan)
         self.owners = np.full(self.places.count, NOBODY, np.int64)
         """Cell → the content that was written to it last."""
+        self.scratch = np.empty(self.places.count, np.int64)
+        """An array by cell without lasting content."""
         self.is_state = np.zeros(self.places.count, bool)
         for state in self.graph.states:
             self.is_state[self.places.cells_of(state)] = True
@@ -296,8 +298,10 @@ class _Replay:
         content = self.owner_of[source]
         if isinstance(content, int):
             return content
-        of_source, of_value = (numbers(self.places.cells_of(v)) for v in (source, value))
-        return content[np.searchsorted(of_source, of_value)]
+        of_source, of_value = (self.places.cells_of(v) for v in (source, value))
+        self.scratch[of_value] = NOBODY  # cells that the operand does not have
+        self.scratch[of_source] = content
+        return self.scratch[of_value].copy()
 
     def gather(self, node: Node, step: int) -> bool:
         """Replay a concatenation if some of its parts are computed in place.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from graphc.memory.points import between, knee_of
+from graphc.planner.goals import between, knee_of, undominated
 from graphc.planner.host_link import HostLink
 from graphc.planner.problem import Problem
 from graphc.planner.recompute.lower_bound import extra_cost, least_bytes
@@ -121,11 +121,7 @@ class TorchPlanner:
         most, least = self.no_recompute.peak_bytes, self.least.peak_bytes
         found = [self.no_recompute, self.least]
         found += filter(None, (self.within(b) for b in between(least, most, POINTS)))
-        kept: list[Schedule] = []
-        for each in sorted(found, key=lambda s: (s.extra_cost, s.peak_bytes)):
-            if not kept or each.peak_bytes < kept[-1].peak_bytes:
-                kept.append(each)
-        return kept
+        return undominated(found, lambda each: (each.peak_bytes, each.extra_cost))[::-1]
 
     def _counted(self, schedule: Schedule) -> Schedule:
         """Return the schedule with its peak reduced by tensors that do not exist in it."""
