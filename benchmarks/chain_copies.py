@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphc.planner.given import Event, HostLink, Problem
+from graphc.planner.given import Event, GivenProblem, HostLink
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Copy:
 
 
 def placed(
-    problem: Problem, link: HostLink, sequence: list[int], values: Sequence[int], budget: int
+    problem: GivenProblem, link: HostLink, sequence: list[int], values: Sequence[int], budget: int
 ) -> list[Event]:
     """Return the events of a sequence with copies of values that its first half produces."""
     turn = len(problem) // 2
@@ -39,7 +39,7 @@ def placed(
         made, stop = problem.producer[value], next(at for at in uses if at >= turn)
         start = max([made, *(at for at in uses if at < turn)])
         copies.append(Copy(value, made, start, stop))
-    levels = problem.steps.levels(sequence) + problem.fixed_bytes
+    levels = problem.levels(sequence) + problem.fixed_bytes
     while True:
         spare = budget - levels
         for copy in copies:
@@ -53,7 +53,7 @@ def placed(
 
 
 def _leave(
-    problem: Problem,
+    problem: GivenProblem,
     link: HostLink,
     sequence: Sequence[int],
     copies: list[Copy],
@@ -87,7 +87,7 @@ def _leave(
     return late.union(copy.value for copy in waiting)
 
 
-def _return(problem: Problem, copies: list[Copy], spare: np.ndarray) -> None:
+def _return(problem: GivenProblem, copies: list[Copy], spare: np.ndarray) -> None:
     """Set the positions of copies back: in the order of uses, each as soon as its bytes fit."""
     earliest = 0
     for copy in sorted(copies, key=lambda copy: copy.stop):

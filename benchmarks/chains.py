@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.planner.given import HostLink, Problem
+from graphc.planner.given import GivenProblem, HostLink
 from graphc.planner.given.problem import parse_problem
 
 
@@ -97,7 +97,7 @@ class Chain:
             )
         return {"nodes": nodes, "boundary": len(self)}
 
-    def problem(self, link: HostLink | None = None) -> Problem:
+    def problem(self, link: HostLink | None = None) -> GivenProblem:
         """Return the chain as a problem."""
         return replace(parse_problem(self.as_data()), link=link)
 

@@ -27,7 +27,7 @@ from graphc.errors import BudgetError
 from graphc.memory.allocate import Allocation
 from graphc.memory.training_graph import TrainingGraph
 from graphc.models import MODELS
-from graphc.planner.copies.search import OffloadSearch
+from graphc.planner.copies.plans import Copying
 from graphc.plans.copy_model import model_copies
 from graphc.plans.memory_plan import MemoryPlan
 
@@ -103,15 +103,12 @@ def figures(prefix: str, plan: MemoryPlan | None, once: float) -> dict[str, Any]
 
 
 def copies_alone(name: str, budget: int, options: dict[str, Any]) -> float:
-    """Return the seconds of the best schedule found that recomputes nothing."""
+    """Return the seconds of a schedule that recomputes nothing."""
     chosen = PlanOptions(NETWORKS[name](), budget=budget, **options)
     graph = run(traced(chosen), before("recompute"), Compilation(chosen))
     steps = TrainingGraph(Allocation(graph, chosen.target), chosen.cost_model.seconds, False).steps
-    search = OffloadSearch(
-        steps, host_link(find_device(options["device"])), budget, lambda _: [range(len(steps))],
-        steps.live_out, adds_recomputation=False,
-    )  # fmt: skip
-    found = search.run(None)
+    copying = Copying(steps, host_link(find_device(options["device"])), steps.live_out)
+    found = copying.planned(copying.base(steps.order), budget)
     return float("nan") if found is None else found.seconds
 
 

@@ -52,7 +52,7 @@ from chain_copies import placed
 from chains import Chain
 from rotor import Rotor
 
-from graphc.planner.given import Event, HostLink, Problem, Timing, measure
+from graphc.planner.given import Event, GivenProblem, HostLink, Timing, measure
 
 GRIDS = (16, 48)
 """Cells of the grid of states in each of its three directions. A finer grid extends only
@@ -305,7 +305,7 @@ def _sequence(chain: Chain, rotor: Rotor, moves: Sequence[Move]) -> list[int]:
     return sequence
 
 
-def _input(problem: Problem, move: Move) -> tuple[int, ...]:
+def _input(problem: GivenProblem, move: Move) -> tuple[int, ...]:
     """Return the values of the input of a move."""
-    values = problem.values[move.first - 1]
+    values = problem.outputs[move.first - 1]
     return values if move.input_is_saved else values[:1]

@@ -28,10 +28,10 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Order the nodes and print the peak before and after."""
     problem = read_problem(options.file)
-    steps = Precedence(problem.steps, problem.arcs, problem.fixed_bytes)
+    steps = Precedence(problem, problem.arcs, problem.fixed_bytes)
     order = least_order(steps)
     given, found = (max(steps.profile(each)) for each in (range(len(steps)), order))
-    ids = [problem.ids[problem.needed[step]] for step in order]
+    ids = [problem.ids[step] for step in order]
     if options.json:
         say(json.dumps({"order": ids, "peak_bytes": found, "given_peak_bytes": given}))
         return

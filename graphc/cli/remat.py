@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from graphc.byte_sizes import exact_bytes, parse_bytes
 from graphc.cli.terminal import say
 from graphc.errors import BudgetError, OptionError, ProblemError
-from graphc.planner.given import LinkedSolution, Problem, read_problem, solve
+from graphc.planner.given import GivenProblem, LinkedSolution, read_problem, solve
 from graphc.planner.given.solve import SECONDS
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         say(json.dumps(asdict(found)))
         return
-    once = sum(problem.cost[node] for node in problem.needed)
+    once = sum(problem.cost[node] for node in problem.order)
     extra, proven = found.cost / (once or 1) - 1, found.bound_cost / (once or 1) - 1
     say(f"peak       {exact_bytes(found.peak_bytes)}")
     say(f"cost       {found.cost:g}, {extra:.2%} above computing each node once")
     if isinstance(found, LinkedSolution):
         _say_copies(found, once)
     say(f"proven     at least {found.bound_cost:g}, {proven:.2%} above")
-    say(f"runs       {len(found.sequence)}, of {len(problem.needed)} nodes")
+    say(f"runs       {len(found.sequence)}, of {len(problem)} nodes")
     say(f"seconds    {found.seconds:.2f}")
     if isinstance(found, LinkedSolution):
         say("events    ", ", ".join(found.events))
@@ -85,7 +85,7 @@ def _say_copies(found: LinkedSolution, once: float) -> None:
     say(f"host peak  {exact_bytes(found.host_peak_bytes)}")
 
 
-def _with_host_budget(problem: Problem, options: argparse.Namespace) -> Problem:
+def _with_host_budget(problem: GivenProblem, options: argparse.Namespace) -> GivenProblem:
     """Return the problem with the host bytes of ``--host-budget``; without a link if they are 0."""
     if options.host_budget is None:
         return problem

@@ -13,9 +13,8 @@ has been decided. For a budget of B bytes the search does the following:
        for up to four schedules, or eight if none of the first four fits (search.py)
     4. on a small graph, repeat this for nearby budgets, and take the fastest plan that fits
 
-The policies of Chen et al. (2016) are candidates if they fit and cost less. Arenas are not smooth,
-so a larger budget may give a slightly slower plan (docs/recomputation.md). If nothing fits, the
-error names the smallest arena found, which works as a budget.
+Arenas are not smooth, so a larger budget may give a slightly slower plan (docs/recomputation.md).
+If nothing fits, the error names the smallest arena found, which works as a budget.
 
 `max_extra_flops` requests the fewest bytes within an amount of recomputed work. Without any goal,
 the capacity is the knee of the curve that eviction and filling estimate. Bounds hold for every
@@ -38,9 +37,8 @@ from graphc.memory.evaluations import ORDER_SAVES, Evaluations
 from graphc.memory.host_plans import HostPlans
 from graphc.memory.order.overlap_state_copies import modeled_seconds, overlap_state_copies
 from graphc.memory.points import Measure, Point, faster
-from graphc.memory.policies import POLICIES, Sequences, with_sequence
 from graphc.memory.reorder import by_layers
-from graphc.memory.search import LARGER, Search
+from graphc.memory.search import Search
 from graphc.memory.training_graph import flops
 from graphc.memory.trials import Trials, does_not_fit
 from graphc.planner.goals import between, knee_of, undominated
@@ -89,7 +87,6 @@ class BudgetPlanner:
         self.evaluations = Evaluations(allocation, costs, strategy, reorders, measure)
         self._plain = plain or self.graph
         self._found: dict[int, Point | None] = {}
-        self._policies = Sequences(allocation, [*POLICIES])
 
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
         """Return the graph with recomputed nodes, and a certificate; raises `BudgetError` if none
@@ -194,15 +191,11 @@ class BudgetPlanner:
 
     def _fastest(self, budget: int) -> Point | None:
         """Return the fastest plan found within the budget, of the search, the tightest schedules,
-        plans of earlier searches, and the policies."""
+        and plans of earlier searches."""
         best = self._searched(budget)
         if best is None and self._tightest.bytes <= budget:
             best = self._tightest
-        best = faster(best, self.evaluations.fastest(budget))
-        for other in self._policy_points(best, budget):
-            if other.bytes <= budget:
-                best = faster(best, other)
-        return best
+        return faster(best, self.evaluations.fastest(budget))
 
     def _fastest_nearby(self, best: Point, budget: int) -> Point:
         """Return the fastest plan found within the budget by searches within other budgets, at most
@@ -276,12 +269,6 @@ class BudgetPlanner:
             found.append(Search(allocation, self.costs.seconds, self.evaluations, True))
         return found
 
-    @property
-    def _order_saves(self) -> float:
-        """The factor by which the peak of a policy may exceed the target, as a better order may
-        lower it."""
-        return ORDER_SAVES if self._by_layers else 1.0
-
     @cached_property
     def _tightest(self) -> Point:
         """The point of the fewest bytes found among schedules of the lowest peaks."""
@@ -290,13 +277,7 @@ class BudgetPlanner:
     @cached_property
     def least(self) -> Point:
         """The point of the fewest bytes found, at any cost."""
-        points = [self._tightest]
-        points += self._without_copies(points[0].bytes)
-        fewest = min(point.bytes for point in points)
-        for name in self._policies.distinct():
-            _, peak = self._estimate(name, self._search)
-            if peak < self._order_saves * fewest:
-                points.append(self._policy(name))
+        points = [self._tightest, *self._without_copies(self._tightest.bytes)]
         return min(points, key=attrgetter("bytes"))
 
     def _cheapest_least(self) -> Point:
@@ -315,11 +296,6 @@ class BudgetPlanner:
             affordable = partial(self._affordable, other, max_extra_flops)
             found = other.solver.lowest(other.solver.no_recompute, affordable)
             points.append(other.point(found))
-        fewest = min(point.arena_bytes for point in points)
-        for name in self._policies.distinct():
-            cost, peak = self._estimate(name, search)
-            if cost <= allowed and peak < self._order_saves * fewest:
-                points.append(self._policy(name))
         within = [point for point in points if point.extra_flops <= max_extra_flops]
         return min(within, key=attrgetter("arena_bytes"))
 
@@ -400,27 +376,3 @@ class BudgetPlanner:
     def _without_recompute(self) -> Point:
         """The plan of the fewest bytes without recomputation."""
         return min(self._without_copies(), key=attrgetter("arena_bytes"))
-
-    def _policy(self, name: str) -> Point:
-        return self.evaluations.best(with_sequence(self.graph, self._policies.of(name)))
-
-    def _estimate(self, name: str, search: Search) -> tuple[float, int]:
-        """Return the recompute cost of the policy `name`, and a lower bound on its peak bytes, both
-        as the steps of `search` have them.
-
-        The bound is for the current order of nodes.
-        """
-        training = search.training
-        sequence = training.without_views(self._policies.of(name))
-        return training.steps.extra_cost(sequence), training.bounding_steps.peak(sequence)
-
-    def _policy_points(self, best: Point | None, budget: int) -> Iterator[Point]:
-        """Yield the points of recomputation policies that may fit the budget and cost less than
-        `best`."""
-        cost = self._search.solver.cost
-        for name in self._policies.distinct():
-            extra, peak = self._estimate(name, self._search)
-            if peak > LARGER * budget or extra <= 0:
-                continue
-            if best is None or extra < best.extra_time * cost:
-                yield self._policy(name)

@@ -18,7 +18,7 @@ from graphc.memory.order.place_updates import place_updates
 from graphc.memory.points import Point, faster
 from graphc.memory.search import MOST_CORRECTIONS, Search
 from graphc.planner.copies.plans import OffloadPlan
-from graphc.planner.copies.search import FEW_PARTS, FEW_REFINEMENTS, OffloadSearch
+from graphc.planner.copies.search import OffloadSearch
 from graphc.planner.goals import TIGHTER, Capacity
 from graphc.planner.host_link import HostLink
 from graphc.plans.cost_model import recomputation
@@ -102,8 +102,7 @@ class HostPlans:
         cost = self.search.solver.cost
         search = OffloadSearch(
             self.steps, self.link, capacity, self._schedules, self.search.training.resident,
-            (1 + bound) * cost, parts=FEW_PARTS, refinements=FEW_REFINEMENTS,
-            origin=self.budget,
+            (1 + bound) * cost, self.budget,
         )  # fmt: skip
         search.run(None)
         return search

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphc.ir.graph import Graph, Node, Value
@@ -245,29 +245,6 @@ def sequence_of(given: Allocation, policy: str) -> list[int]:
     casts = {node: 1 for node in graph.nodes if casts_a_parameter(node)}
     counts = {**casts, **POLICIES[policy](given)}
     return _mirrored(graph, counts) if counts else list(range(len(graph.nodes)))
-
-
-class Sequences:
-    """The sequences of some policies for one graph, each computed on first use."""
-
-    def __init__(self, given: Allocation, policies: Sequence[str]) -> None:
-        self._given, self._policies = given, policies
-        self._known: dict[str, list[int]] = {}
-
-    def of(self, policy: str) -> list[int]:
-        """Return the sequence of one policy, as positions of the graph's nodes."""
-        if policy not in self._known:
-            self._known[policy] = sequence_of(self._given, policy)
-        return self._known[policy]
-
-    def distinct(self) -> Iterator[str]:
-        """Yield the names of policies, skipping those with the same sequence as an earlier
-        policy."""
-        seen: list[list[int]] = []
-        for policy in self._policies:
-            if self.of(policy) not in seen:
-                seen.append(self.of(policy))
-                yield policy
 
 
 def with_sequence(graph: Graph, sequence: list[int]) -> Graph:

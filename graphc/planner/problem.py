@@ -71,6 +71,11 @@ class Problem:
     def __len__(self) -> int:
         return len(self.cost)
 
+    @property
+    def order(self) -> range:
+        """All steps in the given order."""
+        return range(len(self))
+
     @cached_property
     def producer(self) -> tuple[int, ...]:
         """The producer of each value, or -1 for values from outside."""

@@ -25,7 +25,7 @@ def tiny(seed):
 
 def budgets(chain, parts):
     problem = chain.problem()
-    peak = replay(problem, problem.needed).peak_bytes
+    peak = replay(problem, problem.order).peak_bytes
     return [int(problem.bound_bytes + part * (peak - problem.bound_bytes)) for part in parts]
 
 
@@ -73,7 +73,7 @@ def test_schedules_are_legal_and_fit(seed, ratio):
 def test_everything_stays_if_it_fits():
     chain = random_chain(np.random.default_rng(0), 10)
     problem = chain.problem()
-    base = replay(problem, problem.needed)
+    base = replay(problem, problem.order)
     found = pofo.plan(chain, HostLink(1.0, 1.0), base.peak_bytes + 10**6)
     assert found.timing.seconds == pytest.approx(base.cost)
     assert found.timing.bytes_to_host == 0

@@ -81,7 +81,7 @@ def random_training(layers, seed):
 
 def with_boundary(problem, boundary):
     """The steps of a problem with the forward/backward boundary at a step."""
-    return replace(problem.steps, runs=(Run(0, boundary, len(problem.steps)),))
+    return replace(problem, runs=(Run(0, boundary, len(problem)),))
 
 
 def plan_seconds(node):

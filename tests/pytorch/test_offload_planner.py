@@ -7,7 +7,7 @@ import pytest
 from planner.problems import random_training, training_chain, with_boundary
 
 from graphc.planner.copies.events import Event
-from graphc.planner.copies.search import FEW_PARTS, FEW_REFINEMENTS
+from graphc.planner.copies.search import PARTS, REFINEMENTS
 from graphc.planner.given import measure
 from graphc.planner.host_link import HostLink
 from graphc.torch.budget.offload.schedule import (
@@ -89,7 +89,7 @@ def test_the_solver_runs_for_few_capacities(monkeypatch):
         planner.solver, "schedule", lambda size: [solved.append(size), schedule(size)][1]
     )
     planner.with_copies(between(planner, 0.4), goal_of(planner, 2.0), LAYERS)
-    assert len(solved) <= 3 + len(FEW_PARTS) + 2 * FEW_REFINEMENTS
+    assert len(solved) <= 3 + len(PARTS) + 2 * REFINEMENTS
 
 
 def test_values_that_must_stay_are_not_copied():
@@ -120,7 +120,7 @@ def test_offsets_of_values_on_the_host_together_do_not_overlap():
 
 def test_a_fetch_for_the_backward_pass_begins_there():
     """Value 1 is fetched before the boundary, step 2, for step 3 after it, which also reads 0."""
-    steps = training_chain(2).steps
+    steps = training_chain(2)
     chain = replace(
         steps,
         cost=(1.0,) * 4,

@@ -17,7 +17,7 @@ SEEDS = range(2)
 def planner_of(seed):
     """A chain whose steps differ in bytes and costs, so that plans for limits are not smooth."""
     rng = np.random.default_rng(seed)
-    steps = training_chain(16).steps
+    steps = training_chain(16)
     count = len(steps)
     return TorchPlanner(
         replace(

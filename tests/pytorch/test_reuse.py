@@ -11,7 +11,7 @@ from graphc.torch.budget.reuse import BYTES_SLACK, TIME_SLACK, Candidate, reused
 
 def planner_of(scale, layers=24, **changed):
     """A chain of layers with sizes and times that grow with `scale`."""
-    steps = training_chain(layers).steps
+    steps = training_chain(layers)
     sizes = tuple(int(scale * (100 + 7 * (n % 5))) for n, _ in enumerate(steps.bytes))
     costs = tuple(scale * (1.0 + n % 3) for n, _ in enumerate(steps.cost))
     return TorchPlanner(replace(steps, bytes=sizes, cost=costs, **changed))

@@ -59,18 +59,16 @@ def chosen(
     size: Sequence[int],
     excess: Integers,
     host_bytes: int | None,
-    given: frozenset[Gap] = frozenset(),
 ) -> tuple[list[Gap], bool]:
     """Return gaps that together cover the excess bytes, and whether they do so at every position.
-    Their values take at most `host_bytes` on the host at a time. Gaps in `given` come first, and
-    are chosen even if they cover nothing."""
+    Their values take at most `host_bytes` on the host at a time."""
     left = excess.copy()
     host = None if host_bytes is None else np.full(len(excess) + 1, host_bytes, np.int64)
     stored_to: dict[int, int] = {}
     taken: list[Gap] = []
-    for gap in sorted(gaps, key=lambda gap: (gap not in given, gap)) if given else gaps:
+    for gap in gaps:
         inside = left[gap.start + 1 : gap.stop]
-        if gap not in given and not (inside > 0).any():
+        if not (inside > 0).any():
             continue
         if host is not None:
             # A value stays on the host from its first gap to its last one.
@@ -84,7 +82,7 @@ def chosen(
     kept = []
     for gap in reversed(taken):
         inside = left[gap.start + 1 : gap.stop]
-        if gap in given or (inside > -size[gap.value]).any():
+        if (inside > -size[gap.value]).any():
             kept.append(gap)
         else:
             inside += size[gap.value]

@@ -43,13 +43,11 @@ class OffloadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A schedule with recomputation alone, its live bytes by position, and its gaps. Plans copy
-    `given` gaps in any case, and other ones if these are not enough."""
+    """A schedule with recomputation alone, its live bytes by position, and its gaps."""
 
     sequence: Sequence[int]
     levels: np.ndarray
     gaps: list[Gap]
-    given: frozenset[Gap] = frozenset()
 
 
 class Copying:
@@ -62,16 +60,6 @@ class Copying:
         """Return a schedule with its live bytes and gaps."""
         gaps = gaps_of(self.steps, sequence, self.resident)
         return Base(sequence, self.levels(sequence), gaps)
-
-    def base_with(self, sequence: Sequence[int], values: Iterable[int]) -> Base:
-        """Return a schedule that copies the longest gap of each of `values`."""
-        base, longest = self.base(sequence), dict[int, Gap]()
-        wanted = frozenset(values)
-        for gap in base.gaps:
-            if gap.value in wanted:
-                known = longest.setdefault(gap.value, gap)
-                longest[gap.value] = max(known, gap, key=lambda each: each.stop - each.start)
-        return replace(base, given=frozenset(longest.values()))
 
     def levels(self, sequence: Iterable[int]) -> np.ndarray:
         """Return the live bytes by position of a schedule, with those that are always live."""
@@ -90,8 +78,7 @@ class Copying:
         the device; None if copies do not suffice."""
         gaps = [gap for gap in base.gaps if gap not in banned]
         size, excess = self.steps.bytes, base.levels - budget
-        given = base.given - banned
-        found, is_enough = chosen(gaps, size, excess, self.link.host_bytes, given)
+        found, is_enough = chosen(gaps, size, excess, self.link.host_bytes)
         if not is_enough:
             return None
         spare = -excess
@@ -110,7 +97,7 @@ class Copying:
         """Return a schedule with more recomputation instead of stalls; its gaps are those of the
         values that are copied without stalls."""
         excess = base.levels - budget
-        gaps, _ = chosen(base.gaps, self.steps.bytes, excess, self.link.host_bytes, base.given)
+        gaps, _ = chosen(base.gaps, self.steps.bytes, excess, self.link.host_bytes)
         copies = unstalled(self.steps, self.link, base.sequence, gaps)
         return next(self._evicted(base, copies, budget), None)
 

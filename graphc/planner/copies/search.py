@@ -11,9 +11,6 @@ most r W bytes during the W seconds before the peak. So capacities B + φ r W ar
 factors φ, then those between the best one and its neighbors. The lower bound has the same form
 (lower_bound.py): recomputation within B + r W.
 
-For chains, a dynamic program chooses recomputation and copies together (chain_copies.py). Its
-schedules come with values to copy.
-
 Last, local search from the fastest plans that stall. One copy after the other is left out. The
 bytes missing then are those of other values that are copied, or that eviction recomputes beside the
 remaining copies. Both find values whose copies fit the lanes better, since the choice of gaps
@@ -25,24 +22,17 @@ Plans are compared by the clocks of events.py, so none is slower than recomputat
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 
-from graphc.planner.copies.chain_copies import Joints
 from graphc.planner.copies.gaps import Gap
 from graphc.planner.copies.plans import PRECISION, Base, Copying, OffloadPlan
 from graphc.planner.host_link import HostLink
 from graphc.planner.problem import Problem
 
-PARTS = (1.0, 0.75, 1.2, 0.5, 0.9, 1.6, 0.25, 2.5)
+PARTS, REFINEMENTS = (1.0, 0.75, 0.5), 2
 """Capacities tried first above the budget, as fractions of the bytes that the link can copy before
-the peak. Time may end before all are tried, so the most promising ones come first."""
-
-REFINEMENTS = 4
-"""Maximum number of times that the capacities beside the best one are tried."""
-
-FEW_PARTS, FEW_REFINEMENTS = (1.0, 0.75, 0.5), 2
-"""The same for large steps, whose schedules take most of the time of planning."""
+the peak, and the maximum number of times that the capacities beside the best one are tried. Their
+schedules take most of the time of planning."""
 
 EFFORT, MOST = 400_000, 200
 """Limits of the trials of local search: of all starts, as a product with the number of steps, and
@@ -52,23 +42,17 @@ EVICTIONS = 5
 """Number of trials that one with eviction counts for."""
 
 IMPROVED = 8
-"""Number of plans from which local search starts, of recomputation for capacities and of joint
-schedules each."""
+"""Number of plans from which local search starts."""
 
 Schedules = Callable[[int], Iterable[Sequence[int]]]
 """Returns schedules with recomputation alone for a capacity in bytes."""
-
-Found = list[tuple[float, int, Base, OffloadPlan]]
-"""Plans with their seconds, numbers and schedules."""
 
 
 class OffloadSearch:
     """A search for the fastest plan within a budget of bytes.
 
-    `schedules` returns schedules without copies for a capacity, and each of `joints` schedules with
-    values to copy. `resident` values are never copied. The search ends at `bound` seconds, or after
-    `limit` seconds, but tries all joint schedules, and capacities at least until a plan fits. With
-    `adds_recomputation`, more may be recomputed than in `schedules`, instead of stalls.
+    `schedules` returns schedules without copies for a capacity above `origin`, by default the
+    budget. `resident` values are never copied. The search ends at `bound` seconds.
 
     `tried` has the seconds by capacity, infinite without a plan. `best_base` is the schedule whose
     copies `best` has.
@@ -82,29 +66,21 @@ class OffloadSearch:
         schedules: Schedules,
         resident: frozenset[int],
         bound: float = 0.0,
-        limit: float = float("inf"),
-        adds_recomputation: bool = True,
-        parts: Sequence[float] = PARTS,
-        refinements: int = REFINEMENTS,
         origin: int | None = None,
-        joints: Sequence[Joints] = (),
     ) -> None:
         self.steps, self.link, self.budget = steps, link, budget
         self.copying = Copying(steps, link, resident)
-        self.schedules, self.joints, self.bound = schedules, joints, bound
-        self.adds_recomputation = adds_recomputation
-        self.parts, self.refinements = parts, refinements
+        self.schedules, self.bound = schedules, bound
         self.origin = budget if origin is None else origin
-        self.found: Found = []
-        self.found_joint: Found = []
-        self.deadline = time.perf_counter() + limit
+        self.found: list[tuple[float, int, Base, OffloadPlan]] = []
+        """Plans with their seconds, numbers and schedules."""
         self.best: OffloadPlan | None = None
         self.best_base: Base | None = None
         self.best_capacity = budget
         self.banned: frozenset[Gap] = frozenset()
         self.tried: dict[int, float] = {}
         self.trials = EFFORT // max(1, len(steps))
-        self.seen: set[tuple[tuple[int, ...], frozenset[int]]] = set()
+        self.seen: set[tuple[int, ...]] = set()
 
     def run(self, start: Sequence[int] | None) -> OffloadPlan | None:
         """Return the fastest plan found, or None if none fits. It is at least as fast as `start`, a
@@ -112,42 +88,24 @@ class OffloadSearch:
         if start is not None:
             self.best = self.copying.measured(start)
             self.tried[self.budget] = self.best.seconds
-        for joint in self.joints:
-            self.jointly(joint)
         for capacity in self.first_capacities():
-            if self.is_optimal or (self.found and self.is_late):
+            if self.is_optimal:
                 break
             self.at(capacity)
-        for _ in range(self.refinements):
+        for _ in range(REFINEMENTS):
             if not self.refined():
                 break
-        for found in (self.found_joint, self.found):
-            for base, plan in self.fastest(found):
-                self.improve(base, plan)
+        for base, plan in self.fastest():
+            self.improve(base, plan)
         return self.best
-
-    @property
-    def is_late(self) -> bool:
-        return time.perf_counter() > self.deadline
 
     @property
     def is_optimal(self) -> bool:
         return self.best is not None and self.best.seconds <= self.bound * (1 + PRECISION)
 
-    def jointly(self, joint: Joints) -> None:
-        """Plan joint schedules that should be faster than the best plan."""
-        once = self.steps.cost_of(range(len(self.steps)))
-        limit = float("inf") if self.best is None else self.best.seconds - once
-        for sequence, values in [] if self.is_optimal else joint(limit):
-            if self.is_optimal:
-                break
-            if self.is_new(sequence, values):
-                base = self.copying.base_with(sequence, values)
-                self.record(self.found_joint, base, self.copying.planned(base, self.budget))
-
-    def is_new(self, sequence: Sequence[int], values: frozenset[int] = frozenset()) -> bool:
+    def is_new(self, sequence: Sequence[int]) -> bool:
         """Return True for the first time that a schedule is asked for."""
-        key = tuple(sequence), values
+        key = tuple(sequence)
         is_new = key not in self.seen
         self.seen.add(key)
         return is_new
@@ -159,7 +117,7 @@ class OffloadSearch:
         reach = self.link.to_host * self.steps.cost_of(range(int(levels.argmax()) + 1))
         if self.link.host_bytes is not None:
             reach = min(reach, self.link.host_bytes)
-        found = [self.origin + int(part * min(reach, peak)) for part in self.parts]
+        found = [self.origin + int(part * min(reach, peak)) for part in PARTS]
         found = [min(capacity, peak) for capacity in (*found, peak)]
         return list(dict.fromkeys([*found, self.origin]))
 
@@ -174,7 +132,7 @@ class OffloadSearch:
         ]
         new = [capacity for capacity in middles if capacity not in self.tried]
         for capacity in new:
-            if self.is_optimal or self.is_late:
+            if self.is_optimal:
                 return False
             self.at(capacity)
         return bool(new)
@@ -186,22 +144,22 @@ class OffloadSearch:
             if self.is_new(sequence):
                 base = self.copying.base(sequence)
                 plan = self.copying.planned(base, self.budget)
-                made = [self.record(self.found, base, plan)]
-                if self.adds_recomputation and (plan is None or plan.stalls > 0):
+                made = [self.record(base, plan)]
+                if plan is None or plan.stalls > 0:
                     beside = self.copying.beside(base, self.budget)
                     if beside is not None:
                         plan = self.copying.planned(beside, self.budget)
-                        made.append(self.record(self.found, beside, plan))
+                        made.append(self.record(beside, plan))
                 seconds = min(made)
                 self.tried[capacity] = min(seconds, self.tried.get(capacity, seconds))
         if self.tried.setdefault(capacity, float("inf")) < least:
             self.best_capacity = capacity
 
-    def record(self, found: Found, base: Base, plan: OffloadPlan | None) -> float:
+    def record(self, base: Base, plan: OffloadPlan | None) -> float:
         """Record the plan of a schedule, and return its seconds, infinite without a plan."""
         if plan is None:
             return float("inf")
-        found.append((plan.seconds, len(found), base, plan))
+        self.found.append((plan.seconds, len(self.found), base, plan))
         self.take(plan, base)
         return plan.seconds
 
@@ -216,12 +174,11 @@ class OffloadSearch:
             return None
         return self.copying.planned(self.best_base, budget, self.banned)
 
-    def fastest(self, found: Found) -> list[tuple[Base, OffloadPlan]]:
-        """Return the fastest plans of a list, without those that recompute as much as the best plan
+    def fastest(self) -> list[tuple[Base, OffloadPlan]]:
+        """Return the fastest plans found, without those that recompute as much as the best plan
         takes: leaving out copies cannot make them faster."""
-        assert self.best is not None or not found, "plans are compared with the best one"
         distinct: dict[float, tuple[Base, OffloadPlan]] = {}
-        for seconds, _, base, plan in sorted(found, key=lambda each: each[:2]):
+        for seconds, _, base, plan in sorted(self.found, key=lambda each: each[:2]):
             if self.best is not None and plan.run_seconds < self.best.seconds:
                 distinct.setdefault(seconds, (base, plan))
         return list(distinct.values())[:IMPROVED]
@@ -234,14 +191,14 @@ class OffloadSearch:
         while improves and plan.stalls:
             improves = False
             for copy in sorted(plan.copies, key=lambda copy: -self.steps.bytes[copy.gap.value]):
-                if self.trials <= stop or self.is_optimal or self.is_late:
+                if self.trials <= stop or self.is_optimal:
                     return
                 self.trials -= 1
                 without = banned | {copy.gap}
                 found = self.copying.planned(base, self.budget, without)
                 if found is not None and found.is_faster(plan):
                     plan, banned, improves = found, without, True
-                elif self.adds_recomputation:
+                else:
                     self.trials -= EVICTIONS
                     other = self.copying.replaced(base, plan, copy, self.budget)
                     if other is not None and other[1].is_faster(plan):

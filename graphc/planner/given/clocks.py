@@ -31,7 +31,7 @@ from typing import NoReturn
 
 from graphc.errors import ProblemError
 from graphc.planner.copies.events import Event
-from graphc.planner.given.problem import Problem
+from graphc.planner.given.problem import GivenProblem
 from graphc.planner.host_link import HostLink
 
 
@@ -67,7 +67,7 @@ class _Instance:
     ready: float = 0.0
 
 
-def measure(problem: Problem, events: Sequence[Event], budget: int | None = None) -> Timing:
+def measure(problem: GivenProblem, events: Sequence[Event], budget: int | None = None) -> Timing:
     """Measure a schedule; raises `ProblemError` if it is not legal, or if its bytes exceed `budget`
     on the device or the link's `host_bytes` on the host."""
     if problem.link is None:
@@ -87,7 +87,7 @@ def measure(problem: Problem, events: Sequence[Event], budget: int | None = None
 class _Lives:
     """Checks the events one by one, and records the instances of each value."""
 
-    def __init__(self, problem: Problem, events: Sequence[Event]) -> None:
+    def __init__(self, problem: GivenProblem, events: Sequence[Event]) -> None:
         self.problem, self.events = problem, events
         self.current: dict[int, _Instance] = {}
         self.made: dict[tuple[int, int], _Instance] = {}
@@ -120,7 +120,7 @@ class _Lives:
         if node in problem.once and node in self.done:
             self.fail(at, f"recomputes node {name}, which may run only once")
         self.done.add(node)
-        for value in problem.values[node]:
+        for value in problem.outputs[node]:
             self.make(at, value, fetched=False)
 
     def use(self, at: int, value: int, what: str) -> None:
@@ -192,7 +192,7 @@ class _Clocks:
     """The clocks and bytes of legal events."""
 
     def __init__(
-        self, problem: Problem, link: HostLink, events: Sequence[Event], lives: _Lives
+        self, problem: GivenProblem, link: HostLink, events: Sequence[Event], lives: _Lives
     ) -> None:
         self.problem, self.link, self.events, self.lives = problem, link, events, lives
         self.now = 0.0
@@ -225,7 +225,7 @@ class _Clocks:
         ready = (self.current[value].ready for value in problem.inputs[node])
         self.now = max([self.now, *ready]) + problem.cost[node]
         self.run_seconds += problem.cost[node]
-        for value in problem.values[node]:
+        for value in problem.outputs[node]:
             self.made(at, value, self.now)
 
     def out(self, value: int) -> None:

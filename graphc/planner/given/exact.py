@@ -26,19 +26,19 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from graphc.planner.given.problem import Problem
+from graphc.planner.given.problem import GivenProblem
 
 LARGEST = 13
 """Maximum number of bits of a state for an exhaustive search."""
 
 
-def is_small(problem: Problem) -> bool:
+def is_small(problem: GivenProblem) -> bool:
     """Return whether a problem is small enough for `cheapest`: at most `LARGEST` bits per state."""
-    values = sum(len(problem.values[node]) for node in problem.needed)
+    values = sum(len(problem.outputs[node]) for node in problem.order)
     return values + len(_tracked(problem)) <= LARGEST
 
 
-def cheapest(problem: Problem, budget: int) -> list[int] | None:
+def cheapest(problem: GivenProblem, budget: int) -> list[int] | None:
     """Return an optimal schedule of nodes, or None if none fits the budget."""
     if problem.fixed_bytes > budget:
         return None
@@ -62,7 +62,7 @@ def cheapest(problem: Problem, budget: int) -> list[int] | None:
     return None
 
 
-def orders(problem: Problem) -> Iterator[list[int]]:
+def orders(problem: GivenProblem) -> Iterator[list[int]]:
     """Yield all orders of the needed nodes that run each node once."""
 
     def following(order: list[int], rest: frozenset[int]) -> Iterator[list[int]]:
@@ -72,7 +72,7 @@ def orders(problem: Problem) -> Iterator[list[int]]:
             if rest.isdisjoint((*problem.sources[node], *problem.after[node])):
                 yield from following([*order, node], rest - {node})
 
-    return following([], frozenset(problem.needed))
+    return following([], frozenset(problem.order))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +92,18 @@ class _Computation:
 class _States:
     """The transitions between states of a problem within a budget."""
 
-    def __init__(self, problem: Problem, budget: int) -> None:
+    def __init__(self, problem: GivenProblem, budget: int) -> None:
         self.problem, self.budget = problem, budget
-        values = [value for node in problem.needed for value in problem.values[node]]
+        values = [value for node in problem.order for value in problem.outputs[node]]
         self.bit = {value: 1 << index for index, value in enumerate(values)}
         self.size = {bit: problem.bytes[value] for value, bit in self.bit.items()}
         tracked = enumerate(_tracked(problem), len(values))
         self.ran = {node: 1 << index for index, node in tracked}
-        self.fixed = {value for node in problem.pinned for value in problem.values[node]}
+        self.fixed = {value for node in problem.pinned for value in problem.outputs[node]}
         self.evictable = [self.bit[value] for value in values if value not in self.fixed]
         self.goal = self._bits(problem.live_out)
-        self.goal |= sum(self.ran[node] for node in problem.pinned if not problem.values[node])
-        self.computations = [c for node in problem.needed for c in self._ways(node)]
+        self.goal |= sum(self.ran[node] for node in problem.pinned if not problem.outputs[node])
+        self.computations = [c for node in problem.order for c in self._ways(node)]
         # Bytes follow from the set alone, whatever path led to it.
         self.bytes = {0: problem.fixed_bytes}
 
@@ -130,7 +130,7 @@ class _States:
         """Yield the possible computations of a node, one for each set of inputs that outputs may
         overwrite."""
         problem = self.problem
-        outputs = self._bits(problem.values[node])
+        outputs = self._bits(problem.outputs[node])
         own = self.ran.get(node, 0)
         needs = self._bits(problem.inputs[node])
         needs |= sum(self.ran[first] for first in problem.after[node] if first in self.ran)
@@ -159,13 +159,13 @@ class _States:
         return sum(size for bit, size in self.size.items() if bits & bit)
 
 
-def _tracked(problem: Problem) -> list[int]:
+def _tracked(problem: GivenProblem) -> list[int]:
     """Return the nodes that have a state bit for having run. A pinned node with values needs none,
     since its values are never evicted.
     """
     first = {node for nodes in problem.after for node in nodes}
-    once = {n for n in problem.once if n not in problem.pinned or not problem.values[n]}
-    return [node for node in problem.needed if node in first or node in once]
+    once = {n for n in problem.once if n not in problem.pinned or not problem.outputs[n]}
+    return [node for node in problem.order if node in first or node in once]
 
 
 def _path(previous: dict[int, tuple[int, int | None]], state: int) -> list[int]:

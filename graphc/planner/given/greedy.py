@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphc.planner.given.problem import Problem
+from graphc.planner.given.problem import GivenProblem
 
 MANY = 4000
 """Minimum number of nodes for evicting more than needed at once, which sorts less often."""
@@ -44,7 +44,7 @@ class Weights:
     evicts_outputs: bool = False
 
 
-def run_within(problem: Problem, budget: int, weights: Weights) -> list[int] | None:
+def run_within(problem: GivenProblem, budget: int, weights: Weights) -> list[int] | None:
     """Return a schedule of nodes whose peak is at most `budget`, or None if none is found."""
     return _Greedy(problem, budget, weights).run()
 
@@ -52,13 +52,13 @@ def run_within(problem: Problem, budget: int, weights: Weights) -> list[int] | N
 class _Greedy:
     """One run of greedy eviction; times are positions in the given order of the nodes."""
 
-    def __init__(self, problem: Problem, budget: int, weights: Weights) -> None:
+    def __init__(self, problem: GivenProblem, budget: int, weights: Weights) -> None:
         self.problem, self.budget, self.weights = problem, budget, weights
         count = len(problem)
-        self.order = problem.needed
+        self.order = problem.order
         self.inputs = problem.sources
-        self.bytes = [sum(problem.bytes[v] for v in values) for values in problem.values]
-        self.outputs = sorted({problem.producer[value] for value in problem.outputs})
+        self.bytes = [sum(problem.bytes[v] for v in values) for values in problem.outputs]
+        self.outputs = sorted({problem.producer[value] for value in problem.live_out})
         self.consumers: list[list[int]] = [[] for _ in range(count)]
         self.uses: list[list[int]] = [[] for _ in range(count)]
         for time, node in enumerate(self.order):

@@ -36,11 +36,11 @@ from typing import Any
 
 from graphc.errors import ProblemError
 from graphc.json_fields import JsonReader
-from graphc.planner import problem as scheduling
 from graphc.planner.given.link import parse_link
 from graphc.planner.host_link import HostLink
 from graphc.planner.order import Arc
-from graphc.planner.problem import Run
+from graphc.planner.problem import Problem, Run
+from graphc.planner.recompute.lower_bound import least_bytes
 
 LARGEST = 2**46
 """The largest size in bytes and the largest cost; sums over a million nodes stay exact."""
@@ -54,138 +54,48 @@ OPTIONAL = ("inputs", "workspace", "pinned", "overwrites", "after", "name")
 """The keys that a node may have."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A recomputation problem. Nodes are numbered in topological order, values in the order of
-    producers.
+@dataclass(frozen=True, kw_only=True)
+class GivenProblem(Problem):
+    """A problem given as data, without the nodes that no output and no pinned node needs.
 
-    Where every node has one output, a value has the number of its node. `ids` are the names of
-    nodes in the file. `cost` is in any unit, sizes are bytes. By node, `values` are its outputs,
-    `inputs` the values that it reads, `overwrites` pairs of an output and an input, and `after` the
-    nodes that must run first. `outputs` are values, `pinned` nodes.
+    Steps are numbered in topological order, values in the order of producers. `ids` are the names
+    of steps in the file. By step, `after` are the steps that must run first, although no data says
+    so. Steps in `pinned` run once, and their values are live to the end.
     """
 
     ids: tuple[int, ...]
-    cost: tuple[float, ...]
-    values: tuple[tuple[int, ...], ...]
-    bytes: tuple[int, ...]
-    inputs: tuple[tuple[int, ...], ...]
-    workspace: tuple[int, ...]
-    overwrites: tuple[tuple[tuple[int, int], ...], ...]
     after: tuple[tuple[int, ...], ...]
-    pinned: frozenset[int]
-    outputs: frozenset[int]
-    fixed_bytes: int
-    budget: int | None
-    boundary: int | None = None
+    pinned: frozenset[int] = frozenset()
+    budget: int | None = None
     link: HostLink | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @cached_property
-    def producer(self) -> tuple[int, ...]:
-        """The node that computes each value."""
-        return tuple(node for node, values in enumerate(self.values) for _ in values)
-
-    @cached_property
-    def live_out(self) -> frozenset[int]:
-        """Values that are live at the end: outputs and the values of pinned nodes."""
-        return self.outputs.union(*(self.values[node] for node in self.pinned))
-
-    @cached_property
-    def once(self) -> frozenset[int]:
-        """Nodes that are computed once: pinned nodes, and all nodes from the boundary on."""
-        start = len(self) if self.boundary is None else self.boundary
-        return self.pinned.union(range(start, len(self)))
 
     @cached_property
     def sources(self) -> tuple[tuple[int, ...], ...]:
-        """For each node, the nodes whose values it reads, without duplicates."""
+        """For each step, the steps whose values it reads, without duplicates."""
         return tuple(
             tuple(dict.fromkeys(self.producer[value] for value in inputs)) for inputs in self.inputs
         )
-
-    @cached_property
-    def needed(self) -> tuple[int, ...]:
-        """Outputs' nodes, pinned nodes and all nodes that they depend on, by data or by `after`, in
-        order."""
-        needed = {*self.pinned, *(self.producer[value] for value in self.outputs)}
-        for node in reversed(range(len(self))):
-            if node in needed:
-                needed.update(self.sources[node], self.after[node])
-        return tuple(node for node in range(len(self)) if node in needed)
 
     def name(self, value: int) -> str:
         """Return the name of a value in messages: its node's id, with an output index if there are
         several."""
         node = self.producer[value]
-        values = self.values[node]
+        values = self.outputs[node]
         index = f"[{value - values[0]}]" if len(values) > 1 else ""
         return f"{self.ids[node]}{index}"
 
-    def working_bytes(self, node: int) -> int:
-        """Return a lower bound on the bytes live while a node is computed."""
-        values = {*self.inputs[node], *self.values[node]}
-        shared = {output for output, _ in self.overwrites[node]}
-        return (
-            self.fixed_bytes
-            + self.workspace[node]
-            + sum(self.bytes[value] for value in values)
-            - sum(self.bytes[value] for value in shared)
-        )
-
     @cached_property
     def bound_bytes(self) -> int:
-        """A lower bound on peak bytes: the largest working set of a node, or the values live at the
-        end."""
-        at_end = self.fixed_bytes + sum(self.bytes[value] for value in self.live_out)
-        return max([at_end, *map(self.working_bytes, self.needed)])
-
-    @cached_property
-    def steps(self) -> scheduling.Problem:
-        """The needed nodes as steps of a planner. `after` is left out: a schedule whose first
-        occurrences keep the given order respects it. If the problem has no boundary, the step with
-        the most live bytes is used.
-        """
-        values = [value for node in self.needed for value in self.values[node]]
-        number = {value: index for index, value in enumerate(values)}
-        steps = scheduling.Problem(
-            cost=tuple(self.cost[node] for node in self.needed),
-            workspace=tuple(self.workspace[node] for node in self.needed),
-            inputs=tuple(
-                tuple(number[value] for value in dict.fromkeys(self.inputs[node]))
-                for node in self.needed
-            ),
-            outputs=tuple(tuple(number[v] for v in self.values[node]) for node in self.needed),
-            overwrites=tuple(
-                tuple(
-                    (number[output], number[operand]) for output, operand in self.overwrites[node]
-                )
-                for node in self.needed
-            ),
-            bytes=tuple(self.bytes[value] for value in values),
-            once=frozenset(i for i, node in enumerate(self.needed) if node in self.once),
-            live_out=frozenset(number[value] for value in self.live_out),
-            runs=(),
-            fixed_bytes=self.fixed_bytes,
-        )
-        if self.boundary is None:
-            boundary = int(steps.levels(range(len(steps))).argmax())
-        else:
-            boundary = sum(node < self.boundary for node in self.needed)
-        return replace(steps, runs=(Run(0, boundary, len(steps)),))
+        """A lower bound on peak bytes."""
+        return least_bytes(self)
 
     @cached_property
     def arcs(self) -> tuple[Arc, ...]:
         """Pairs (a, b) of steps such that `after` requires a to run before b."""
-        step = {node: index for index, node in enumerate(self.needed)}
-        return tuple(
-            (step[first], step[node]) for node in self.needed for first in self.after[node]
-        )
+        return tuple((first, step) for step in self.order for first in self.after[step])
 
 
-def read_problem(path: str) -> Problem:
+def read_problem(path: str) -> GivenProblem:
     """Read a problem from a file; raises `ProblemError`, which names the invalid entry."""
     try:
         content = Path(path).read_bytes()
@@ -199,7 +109,7 @@ def read_problem(path: str) -> Problem:
         raise ProblemError(f"problem {path!r}: {error}") from None
 
 
-def parse_problem(given: Any) -> Problem:
+def parse_problem(given: Any) -> GivenProblem:
     """Return the problem that the object of a JSON file describes; raises `ProblemError`."""
     optional = ("outputs", "fixed_bytes", "budget", "boundary", "link", "name")
     found = READER.record(given, ("nodes",), "a problem", optional)
@@ -232,36 +142,68 @@ class _Nodes:
             self.values.append(tuple(range(first, len(self.bytes))))
             self.producer += [position] * len(self.values[-1])
 
-    def problem(self, given: dict[str, Any]) -> Problem:
+    def problem(self, given: dict[str, Any]) -> GivenProblem:
         count = range(len(self.entries))
         inputs = tuple(map(self.inputs, count))
-        workspaces = tuple(
+        workspaces = [
             _size(node.get("workspace", 0), f"nodes[{position}].workspace")
             for position, node in enumerate(self.entries)
-        )
+        ]
         if (total := sum(self.bytes) + sum(workspaces)) >= MOST_BYTES:
             READER.fail("nodes", f"the sum of all bytes must be below {MOST_BYTES}", total)
-        budget, boundary = given.get("budget"), given.get("boundary")
-        link = given.get("link")
-        found = Problem(
-            ids=tuple(node["id"] for node in self.entries),
-            cost=tuple(node["cost"] for node in self.entries),
-            values=tuple(self.values),
-            bytes=tuple(self.bytes),
-            inputs=inputs,
-            workspace=workspaces,
-            overwrites=tuple(self.overwrites(position, inputs[position]) for position in count),
-            after=tuple(map(self.after, count)),
-            pinned=frozenset(self.pinned()),
-            outputs=self.outputs(given.get("outputs"), inputs),
-            fixed_bytes=_size(given.get("fixed_bytes", 0), "fixed_bytes"),
-            budget=None if budget is None else _size(budget, "budget"),
-            boundary=None if boundary is None else self.find("boundary", boundary),
+        overwrites = [self.overwrites(position, inputs[position]) for position in count]
+        after = list(map(self.after, count))
+        pinned = frozenset(self.pinned())
+        live_out = self.outputs(given.get("outputs"), inputs)
+        live_out |= {value for node in pinned for value in self.values[node]}
+        fixed_bytes = _size(given.get("fixed_bytes", 0), "fixed_bytes")
+        budget, boundary, link = given.get("budget"), given.get("boundary"), given.get("link")
+        limit = None if budget is None else _size(budget, "budget")
+        start = None if boundary is None else self.find("boundary", boundary)
+        # Nodes and values are renumbered without those that nothing needs.
+        needed = self.needed({self.producer[value] for value in live_out} | pinned, inputs, after)
+        if not needed:
+            READER.fail("nodes", "expected at least one output or pinned node", self.entries[0])
+        step = {node: number for number, node in enumerate(needed)}
+        values = [value for node in needed for value in self.values[node]]
+        number = {value: index for index, value in enumerate(values)}
+        runs_once = pinned.union(() if start is None else range(start, len(count)))
+        found = GivenProblem(
+            ids=tuple(self.entries[node]["id"] for node in needed),
+            cost=tuple(self.entries[node]["cost"] for node in needed),
+            workspace=tuple(workspaces[node] for node in needed),
+            inputs=tuple(
+                tuple(number[value] for value in dict.fromkeys(inputs[node])) for node in needed
+            ),
+            outputs=tuple(tuple(number[value] for value in self.values[node]) for node in needed),
+            overwrites=tuple(
+                tuple((number[output], number[operand]) for output, operand in overwrites[node])
+                for node in needed
+            ),
+            bytes=tuple(self.bytes[value] for value in values),
+            once=frozenset(step[node] for node in needed if node in runs_once),
+            live_out=frozenset(number[value] for value in live_out),
+            runs=(),
+            fixed_bytes=fixed_bytes,
+            after=tuple(tuple(step[first] for first in after[node]) for node in needed),
+            pinned=frozenset(step[node] for node in pinned),
+            budget=limit,
             link=None if link is None else parse_link(link, LARGEST),
         )
-        if not found.needed:
-            READER.fail("nodes", "expected at least one output or pinned node", self.entries[0])
-        return found
+        if start is None:
+            boundary = int(found.levels(found.order).argmax())
+        else:
+            boundary = sum(node < start for node in needed)
+        return replace(found, runs=(Run(0, boundary, len(found)),))
+
+    def needed(
+        self, wanted: set[int], inputs: Sequence[Sequence[int]], after: Sequence[Sequence[int]]
+    ) -> list[int]:
+        """Return the nodes that the `wanted` ones depend on, by data or by `after`, with them."""
+        for node in reversed(range(len(self.entries))):
+            if node in wanted:
+                wanted.update((self.producer[value] for value in inputs[node]), after[node])
+        return sorted(wanted)
 
     def pinned(self) -> Iterator[int]:
         for position, node in enumerate(self.entries):

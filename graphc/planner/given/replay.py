@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphc.errors import ProblemError
-from graphc.planner.given.problem import Problem
+from graphc.planner.given.problem import GivenProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Replay:
     peak_step: int
 
 
-def replay(problem: Problem, sequence: Sequence[int]) -> Replay:
+def replay(problem: GivenProblem, sequence: Sequence[int]) -> Replay:
     """Measure a schedule of nodes; raises `ProblemError` if it is not legal.
 
     A value is live from the position that computes it to its last use before it is computed again.
@@ -39,18 +39,18 @@ def replay(problem: Problem, sequence: Sequence[int]) -> Replay:
             if operand in dying and shared.isdisjoint((output, operand)):
                 shared |= {output, operand}
                 saved += problem.bytes[output]
-        live += sum(problem.bytes[value] for value in problem.values[node])
+        live += sum(problem.bytes[value] for value in problem.outputs[node])
         if live - saved + problem.workspace[node] > peak:
             peak, at = live - saved + problem.workspace[node], step
         cost += problem.cost[node]
-        for value in problem.values[node]:
+        for value in problem.outputs[node]:
             last_made[value] = step
             freed[ends[step, value]] += problem.bytes[value]
         live -= freed[step]
     return Replay(cost, peak, at)
 
 
-def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int], int]:
+def _last_uses(problem: GivenProblem, sequence: Sequence[int]) -> dict[tuple[int, int], int]:
     """Return the position of the last use, by (position, value) of each computation of a value.
     Raises `ProblemError` if the schedule is not legal.
     """
@@ -80,7 +80,7 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
             kind = "pinned node" if node in problem.pinned else "backward node"
             raise ProblemError(f"step {step} recomputes the {kind} {name}, which may run only once")
         done.add(node)
-        for value in problem.values[node]:
+        for value in problem.outputs[node]:
             last_made[value] = step
             ends[step, value] = step
     for node in sorted(problem.pinned - done):
@@ -96,17 +96,17 @@ def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int
     return ends
 
 
-def live_during(problem: Problem, sequence: Sequence[int], step: int) -> set[int]:
+def live_during(problem: GivenProblem, sequence: Sequence[int], step: int) -> set[int]:
     """Return the values live at a position of a legal schedule, except inputs overwritten there."""
     needed = set(problem.live_out)
     for node in reversed(sequence[step + 1 :]):
-        needed.difference_update(problem.values[node])
+        needed.difference_update(problem.outputs[node])
         needed.update(problem.inputs[node])
-    made = {value for node in sequence[: step + 1] for value in problem.values[node]}
+    made = {value for node in sequence[: step + 1] for value in problem.outputs[node]}
     node = sequence[step]
     overwritten, taken = set[int](), set[int]()
     for output, operand in problem.overwrites[node]:
         if output not in taken and operand not in overwritten | needed:
             taken.add(output)
             overwritten.add(operand)
-    return (needed & made) | {*problem.values[node], *problem.inputs[node]} - overwritten
+    return (needed & made) | {*problem.outputs[node], *problem.inputs[node]} - overwritten

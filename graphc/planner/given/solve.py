@@ -11,8 +11,8 @@ schedule is measured by replay.py, which shares no code with the planners. If no
 error reports the fewest bytes found: those of the solver's smallest schedule, or of a bisection of
 budgets for the greedy.
 
-If the problem has a link to the host, half of the time goes to recomputation alone, and the rest to
-plans that also copy values to the host (graphc/planner/copies).
+If the problem has a link to the host, plans that also copy values to the host
+(graphc/planner/copies) are searched last. Their search has an effort instead of a time.
 
 The number of attempts depends on time, so larger problems may have other schedules on other
 machines. Each attempt is deterministic.
@@ -23,21 +23,19 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.byte_sizes import parse_bytes, size_lines
 from graphc.errors import BudgetError, ProblemError
-from graphc.planner.copies.chain_copies import joint_schedules
 from graphc.planner.copies.events import Event, events_of
-from graphc.planner.copies.relief import relieved
 from graphc.planner.copies.search import OffloadSearch
 from graphc.planner.given import exact
 from graphc.planner.given.clocks import measure
 from graphc.planner.given.greedy import Weights, run_within
-from graphc.planner.given.problem import Problem
+from graphc.planner.given.problem import GivenProblem
 from graphc.planner.given.replay import live_during, replay
-from graphc.planner.problem import Problem as Steps
+from graphc.planner.problem import Problem
 from graphc.planner.recompute.fill import fill
 from graphc.planner.recompute.local_search import iterate, perturbed
 from graphc.planner.recompute.lower_bound import extra_cost
@@ -108,7 +106,9 @@ class LinkedSolution(Solution):
     recompute_alone: float | None
 
 
-def solve(problem: Problem, budget: int | str | None = None, seconds: float = SECONDS) -> Solution:
+def solve(
+    problem: GivenProblem, budget: int | str | None = None, seconds: float = SECONDS
+) -> Solution:
     """Return the cheapest schedule found whose peak is at most `budget`, by default the problem's.
 
     Without any budget every needed node is computed once. Deterministic except for the number of
@@ -121,7 +121,7 @@ def solve(problem: Problem, budget: int | str | None = None, seconds: float = SE
         raise ProblemError(f"seconds must be a finite number of at least 0, got {seconds}")
     if problem.link is not None:
         return _linked(problem, limit, seconds, started)
-    no_recompute = list(problem.needed)
+    no_recompute = list(problem.order)
     if limit is None or replay(problem, no_recompute).peak_bytes <= limit:
         return _solution(problem, no_recompute, sum(problem.cost[n] for n in no_recompute), started)
     if exact.is_small(problem):
@@ -129,29 +129,31 @@ def solve(problem: Problem, budget: int | str | None = None, seconds: float = SE
         if cheapest is None:
             raise _does_not_fit(problem, limit, _fewest_bytes(problem, None))
         return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
-    solver = Solver(problem.steps)
+    solver = Solver(problem)
     # No search can help, and the message names what would.
     if problem.bound_bytes > limit:
         raise _does_not_fit(problem, limit, _fewest_bytes(problem, solver))
-    bound = sum(problem.cost[node] for node in no_recompute) + extra_cost(problem.steps, limit)
+    bound = sum(problem.cost[node] for node in no_recompute) + extra_cost(problem, limit)
     best = _by_recomputation(problem, limit, solver, bound, started + seconds)
     if replay(problem, best).peak_bytes > limit:
         raise _does_not_fit(problem, limit, best)
     return _solution(problem, best, bound, started)
 
 
-def _linked(problem: Problem, limit: int | None, seconds: float, started: float) -> LinkedSolution:
+def _linked(
+    problem: GivenProblem, limit: int | None, seconds: float, started: float
+) -> LinkedSolution:
     """Return the fastest schedule found of a problem with a link."""
     assert problem.link is not None, "the caller checks"
-    no_recompute = list(problem.needed)
+    no_recompute = list(problem.order)
     once = sum(problem.cost[node] for node in no_recompute)
     if limit is None or replay(problem, no_recompute).peak_bytes <= limit:
         return _linked_solution(problem, events_of(no_recompute), once, once, started)
-    solver = None if exact.is_small(problem) else Solver(problem.steps)
+    solver = None if exact.is_small(problem) else Solver(problem)
     # Copies do not change the lower bound on bytes.
     if problem.bound_bytes > limit:
         raise _does_not_fit(problem, limit, _fewest_bytes(problem, solver))
-    bound = once + extra_cost(problem.steps, limit, problem.link)
+    bound = once + extra_cost(problem, limit, problem.link)
     if solver is None:
         fewest = exact.cheapest(problem, limit) or _fewest_bytes(problem, None)
     else:
@@ -164,86 +166,31 @@ def _linked(problem: Problem, limit: int | None, seconds: float, started: float)
             # The planner of copies keeps the order of nodes, so it is given several.
             yield from filter(None, [exact.cheapest(problem, capacity)])
             yield from itertools.islice(exact.orders(problem), ORDERS)
-            return
-        found = solver.schedule(capacity)
-        for sequence in _relieved(problem, limit, capacity):
-            yield [problem.needed[step] for step in sequence]
-        if found is not None:
-            yield [problem.needed[step] for step in found.sequence]
+        elif (found := solver.schedule(capacity)) is not None:
+            yield found.sequence
         elif attempt := _attempt(problem, capacity, PORTFOLIO[0], 1.0):
-            yield [problem.needed[step] for step in attempt]
+            yield attempt
 
-    left = max(0.0, started + seconds - time.perf_counter())
-    plan = _offloaded(problem, limit, schedules, alone, bound, left, solver)
+    resident = frozenset(value for node in problem.pinned for value in problem.outputs[node])
+    plan = OffloadSearch(problem, problem.link, limit, schedules, resident, bound).run(alone)
     if plan is None:
         raise _does_not_fit(problem, limit, fewest)
     cost = None if alone is None else measured.cost
-    return _linked_solution(problem, plan, bound, cost, started)
-
-
-def _relieved(problem: Problem, limit: int, capacity: int) -> list[list[int]]:
-    """Return a schedule of steps whose relief is `capacity - limit` bytes at most, if one is found
-    and the problem is not large."""
-    assert problem.link is not None, "the caller checks"
-    steps = problem.steps
-    if capacity <= limit or len(steps) > FEW:
-        return []
-    _, most = relieved(steps, problem.link, 1.0)
-    eased, most = relieved(steps, problem.link, (capacity - limit) / max(most, 1))
-    found = Solver(eased).schedule(limit + most)
-    return [] if found is None else [found.sequence]
-
-
-def _offloaded(
-    problem: Problem,
-    limit: int,
-    schedules: Callable[[int], Iterable[Sequence[int]]],
-    start: Sequence[int] | None,
-    bound: float,
-    seconds: float,
-    solver: Solver | None,
-) -> list[Event] | None:
-    """Return the events of the fastest plan with copies found within `limit` bytes, or None.
-
-    `schedules` and `start` are sequences of nodes; the search has the numbers of needed nodes and
-    of their values.
-    """
-    assert problem.link is not None, "the caller checks"
-    nodes = problem.needed
-    step = {node: number for number, node in enumerate(nodes)}
-    values = [value for node in nodes for value in problem.values[node]]
-    pinned = (number for number, v in enumerate(values) if problem.producer[v] in problem.pinned)
-
-    def numbered(capacity: int) -> Iterator[list[int]]:
-        return ([step[node] for node in sequence] for sequence in schedules(capacity))
-
-    resident = frozenset(pinned)
-    joints = joint_schedules(solver, problem.link, limit, resident) if solver else []
-    search = OffloadSearch(
-        problem.steps, problem.link, limit, numbered, resident, bound, seconds,
-        joints=joints,
-    )  # fmt: skip
-    plan = search.run(None if start is None else [step[node] for node in start])
-    if plan is None:
-        return None
-    return [
-        Event(kind, nodes[number] if kind == "run" else values[number])
-        for kind, number in plan.events
-    ]
+    return _linked_solution(problem, plan.events, bound, cost, started)
 
 
 def _by_recomputation(
-    problem: Problem, limit: int, solver: Solver, bound: float, deadline: float
+    problem: GivenProblem, limit: int, solver: Solver, bound: float, deadline: float
 ) -> list[int]:
     """Return the cheapest schedule found by the solver and by greedy eviction. If none fits, return
     the one with the fewest bytes found, which may fit."""
-    best = _Best(problem.steps, limit, deadline)
+    best = _Best(problem, limit, deadline)
     # The smallest schedule is found by another method, so it may fit where `schedule` fails.
     found = solver.schedule(limit) or solver.least
     from_solver = found.peak_bytes <= limit
     if from_solver:
-        best.search_near(iterate(problem.steps, found.sequence, limit, SOLVER_EFFORT))
-    enough = LEAST_ATTEMPTS if len(problem.needed) <= FEW else 1
+        best.search_near(iterate(problem, found.sequence, limit, SOLVER_EFFORT))
+    enough = LEAST_ATTEMPTS if len(problem) <= FEW else 1
     for number, (weights, part) in enumerate(_attempts()):
         if solver.cost + best.cost <= bound * (1 + PRECISION):
             break
@@ -259,7 +206,7 @@ def _by_recomputation(
         best.search_near(_attempt(problem, limit, weights, part), NEAR // 3)
         best.search_near(best.sequence or None)
     if best.sequence:
-        return [problem.needed[step] for step in best.sequence]
+        return best.sequence
     # The bisection searches for fewest bytes, unlike the attempts, so it may find a schedule that
     # fits.
     return _fewest_bytes(problem, solver)
@@ -268,7 +215,7 @@ def _by_recomputation(
 class _Best:
     """The best schedule within a budget, by local search with perturbed costs near each one."""
 
-    def __init__(self, steps: Steps, budget: int, deadline: float) -> None:
+    def __init__(self, steps: Problem, budget: int, deadline: float) -> None:
         self.steps, self.budget, self.deadline = steps, budget, deadline
         self.cost, self.sequence = math.inf, list[int]()
         """The cost of recomputation, and the steps; infinite while no schedule is found."""
@@ -307,19 +254,17 @@ def _attempts() -> Iterator[tuple[Weights, float]]:
             )
 
 
-def _attempt(problem: Problem, budget: int, weights: Weights, part: float) -> list[int] | None:
+def _attempt(problem: GivenProblem, budget: int, weights: Weights, part: float) -> list[int] | None:
     """Return the steps of a greedy schedule within the budget, or None."""
     # The greedy cannot succeed below the bound.
     capacity = max(problem.bound_bytes, int(budget * part))
     sequence = run_within(problem, capacity, weights)
     if sequence is None:
         return None
-    index = {node: step for step, node in enumerate(problem.needed)}
-    filled = fill(problem.steps, [index[node] for node in sequence], budget)
-    return iterate(problem.steps, filled, budget, ATTEMPT_EFFORT)
+    return iterate(problem, fill(problem, sequence, budget), budget, ATTEMPT_EFFORT)
 
 
-def _solution(problem: Problem, sequence: list[int], bound: float, started: float) -> Solution:
+def _solution(problem: GivenProblem, sequence: list[int], bound: float, started: float) -> Solution:
     measured = replay(problem, sequence)
     ids = tuple(problem.ids[node] for node in sequence)
     seconds = time.perf_counter() - started
@@ -327,7 +272,7 @@ def _solution(problem: Problem, sequence: list[int], bound: float, started: floa
 
 
 def _linked_solution(
-    problem: Problem, events: list[Event], bound: float, alone: float | None, started: float
+    problem: GivenProblem, events: list[Event], bound: float, alone: float | None, started: float
 ) -> LinkedSolution:
     measured = measure(problem, events)
     return LinkedSolution(
@@ -345,19 +290,17 @@ def _linked_solution(
     )
 
 
-def _text(problem: Problem, event: Event) -> str:
+def _text(problem: GivenProblem, event: Event) -> str:
     is_run = event.kind == "run"
     return f"{event.kind} {problem.ids[event.number] if is_run else problem.name(event.number)}"
 
 
-def _fewest_bytes(problem: Problem, solver: Solver | None) -> list[int]:
+def _fewest_bytes(problem: GivenProblem, solver: Solver | None) -> list[int]:
     """Return the schedule of the least peak found, by the solver or by bisection of greedy
     budgets."""
-    best = list(problem.needed)
-    if solver is not None:
-        best = [problem.needed[step] for step in solver.least.sequence]
+    best = list(problem.order) if solver is None else solver.least.sequence
     low, least = problem.bound_bytes, replay(problem, best).peak_bytes
-    few = len(problem.needed) <= FEW
+    few = len(problem) <= FEW
     for _ in range(BISECTIONS if few else BISECTIONS // 3):
         if low >= least:
             break
@@ -374,7 +317,7 @@ def _fewest_bytes(problem: Problem, solver: Solver | None) -> list[int]:
     return best
 
 
-def _does_not_fit(problem: Problem, budget: int, fewest: list[int]) -> BudgetError:
+def _does_not_fit(problem: GivenProblem, budget: int, fewest: list[int]) -> BudgetError:
     """Return the error that names the fewest bytes found and the largest values at their peak."""
     measured = replay(problem, fewest)
     node = fewest[measured.peak_step]

@@ -192,15 +192,6 @@ class Choice:
             else:
                 less = between
 
-    def cheapest_within(self, limit: int, most: int) -> SavedSet:
-        """Return the cheapest saved set of at most `limit` bytes on the hull, found by up to `most`
-        cuts. If none fits, return the saved set of the fewest bytes."""
-        whole, least = self.outermost
-        if whole.bytes <= limit:
-            return whole
-        found = (each for _, each in self.tangents(limit, most) if each.bytes <= limit)
-        return min(found, key=lambda each: (each.cost, each.bytes), default=least)
-
     def hull(self, most: int) -> list[SavedSet]:
         """Return up to `most` saved sets on the lower convex hull of cost against bytes, most bytes
         first."""

@@ -3,8 +3,7 @@
 For a capacity of M bytes the candidates are
 
     dp              the dynamic program over a chain of blocks (chain_dp.py), for M to 1.3 M
-    cut             a minimum cut at each forward/backward boundary (boundary_cut.py), for M
-    no_recompute    every step once, if no gradient uses a droppable forward value
+    no_recompute    every step once, where the program has no schedule
 
 Each candidate is evicted until its peak is at most M (evict.py) and then filled, so that spare
 capacity saves recomputation (fill.py). The cheapest is improved by iterated local search
@@ -12,7 +11,7 @@ capacity saves recomputation (fill.py). The cheapest is improved by iterated loc
 
 The dynamic program looks far ahead, but rounds bytes to levels and assumes that forward passes are
 narrow somewhere. Local search counts exact bytes on any graph, but makes one change at a time.
-Either one alone loses several points of step time on some networks (docs/internals/remat.md).
+Either one alone loses several points of step time on some networks (docs/internals/planner.md).
 
 Tables of the dynamic program are built for the free bytes without recomputation divided by 1, 2,
 4, ... A capacity uses the smallest table that reaches it, and so at least half of its levels.
@@ -30,7 +29,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from graphc.planner.problem import Problem
-from graphc.planner.recompute.boundary_cut import BoundaryCut
 from graphc.planner.recompute.chain import Chain
 from graphc.planner.recompute.chain_dp import FirstPass, Reruns, Spans
 from graphc.planner.recompute.emission import emit
@@ -172,21 +170,16 @@ class Solver:
         return [Spans(chain) for chain in chains if chain.useful]
 
     @cached_property
-    def _cuts(self) -> list[BoundaryCut]:
-        return [BoundaryCut(spans.chain) for spans in self.spans]
-
-    @cached_property
     def _forward_cost(self) -> float:
         return sum(self.problem.cost_of(spans.chain.useful) for spans in self.spans)
 
     def _candidates(self, capacity: int) -> Iterator[list[int]]:
-        if self.spans:
-            for part in ABOVE:
-                found = self._by_dp(int(part * capacity))
-                if found is not None:
-                    yield found
-            yield self.joined([cut.sequence(capacity) for cut in self._cuts])
-        else:
+        found: list[int] | None = None
+        for part in ABOVE if self.spans else ():
+            if (sequence := self._by_dp(int(part * capacity))) is not None:
+                found = sequence
+                yield found
+        if found is None:
             yield self.no_recompute.sequence
 
     def _distinct(self, sequences: Iterable[list[int]]) -> list[list[int]]:

@@ -24,8 +24,8 @@ def fastest(problem, budget):
 class _Search:
     def __init__(self, problem, budget):
         self.problem, self.link, self.budget = problem, problem.link, budget
-        self.values = [v for node in problem.needed for v in problem.values[node]]
-        self.fixed = {v for node in problem.pinned for v in problem.values[node]}
+        self.values = [v for node in problem.order for v in problem.outputs[node]]
+        self.fixed = {v for node in problem.pinned for v in problem.outputs[node]}
         self.fronts = {}
         self.heap, self.ticket = [], itertools.count()
 
@@ -43,7 +43,7 @@ class _Search:
 
     def is_end(self, device, done):
         # Arrivals at the end are modeled by a wait, which `follow` offers.
-        return set(self.problem.needed) <= done and all(
+        return set(self.problem.order) <= done and all(
             v in device and device[v][0] is None for v in self.problem.live_out
         )
 
@@ -52,18 +52,18 @@ class _Search:
 
     def follow(self, now, device, host, done, out_lane, in_lane):
         p = self.problem
-        for node in p.needed:
+        for node in p.order:
             if node in done and node in p.once:
                 continue
             if not set(p.after[node]) <= done or not device.keys() >= set(p.inputs[node]):
                 continue
-            if any(v in device for v in p.values[node]):
+            if any(v in device for v in p.outputs[node]):
                 continue  # the older instance ends first
             self.compute(node, now, device, host, done, out_lane, in_lane)
         for v in list(device):
             ready, is_copied, used = device[v]
             rest = {k: x for k, x in device.items() if k != v}
-            if ready is not None and set(p.needed) <= done and v in p.live_out:
+            if ready is not None and set(p.order) <= done and v in p.live_out:
                 self.push(max(now, ready), {**rest, v: (None, is_copied, True)}, host, done,
                           out_lane, in_lane)  # fmt: skip
             if v in self.fixed:
@@ -105,7 +105,7 @@ class _Search:
                     if operand in dying and taken.isdisjoint((output, operand)):
                         taken |= {output, operand}
                         saved += p.bytes[output]
-                after = {**read, **dict.fromkeys(p.values[node], (end, False, True))}
+                after = {**read, **dict.fromkeys(p.outputs[node], (end, False, True))}
                 if self.live(after) + p.workspace[node] - saved > self.budget:
                     continue
                 for operand in dying:

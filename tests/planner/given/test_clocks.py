@@ -136,7 +136,7 @@ def test_rules_of_nodes_are_kept():
     nodes[2]["after"] = [0]
     nodes[2]["inputs"] = []
     with pytest.raises(ProblemError, match="before node 0, which must run first"):
-        measure(problem(nodes=nodes, outputs=[3]), events("2 0 3"))
+        measure(problem(nodes=nodes, outputs=[3]), events("1 0 2"))  # without node 1
     nodes[1]["pinned"] = True
     with pytest.raises(ProblemError, match="does not compute the pinned node 1"):
         measure(problem(nodes=nodes), events("0 2 3"))

@@ -26,7 +26,7 @@ def problems():
     """Problems with budgets between the bound and all bytes."""
     for seed in range(PROBLEMS):
         problem = random_training(8 + seed % 8, seed)
-        most = replay(problem, problem.needed).peak_bytes
+        most = replay(problem, problem.order).peak_bytes
         part = (0.2, 0.4, 0.6, 0.8)[seed // 2 % 4]
         yield problem, int(problem.bound_bytes + part * (most - problem.bound_bytes))
 
@@ -36,8 +36,8 @@ def test_plans_are_as_cheap_as_the_optimum_of_their_order():
 
     optimal = decided = 0
     for problem, budget in problems():
-        assert len(problem.needed) > LARGEST
-        once = sum(problem.cost[node] for node in problem.needed)
+        assert len(problem.order) > LARGEST
+        once = sum(problem.cost[node] for node in problem.order)
         try:
             found = solve(problem, budget, seconds=2.0)
         except BudgetError:
@@ -45,7 +45,7 @@ def test_plans_are_as_cheap_as_the_optimum_of_their_order():
         else:
             cost = most = found.cost
             assert found.peak_bytes <= budget
-        verdict = Referee(problem.steps, budget, int(most)).verdict(SECONDS)
+        verdict = Referee(problem, budget, int(most)).verdict(SECONDS)
         if cost < math.inf:
             # What is proven holds for the optimum, too.
             assert found.bound_cost <= min(cost, verdict.cost)
@@ -68,6 +68,6 @@ def test_the_referee_keeps_what_is_small_for_a_reader_that_runs_again():
     ]
     problem = parse_problem({"nodes": nodes, "outputs": [4]})
     assert replay(problem, [0, 1, 2, 3, 1, 4]).peak_bytes == 11
-    verdict = Referee(problem.steps, 12, 100).verdict(SECONDS)
+    verdict = Referee(problem, 12, 100).verdict(SECONDS)
     assert verdict.is_optimal
-    assert verdict.cost == problem.steps.cost_of(range(5)) + 1
+    assert verdict.cost == problem.cost_of(range(5)) + 1

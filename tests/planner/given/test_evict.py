@@ -16,7 +16,7 @@ def test_what_it_finds_fits_and_is_never_below_the_optimum():
     met = found_none = compared = 0
     for seed in range(25):
         problem = random_problem(6, seed, pinned=0.1)
-        once = replay(problem, problem.needed)
+        once = replay(problem, problem.order)
         for budget in np.linspace(problem.bound_bytes, once.peak_bytes, 4).astype(int).tolist():
             optimum = shortest_by_networkx(problem, budget)
             costs = []
@@ -70,6 +70,6 @@ def test_pinned_values_are_never_dropped_and_where_nothing_fits_there_is_none():
     problem = choice((5, 2), (10, 10))
     assert run_within(problem, 20, Weights()) is None
     pinned = random_problem(7, 3, pinned=1.0)
-    peak = replay(pinned, pinned.needed).peak_bytes
-    assert run_within(pinned, peak, Weights()) == list(pinned.needed)
+    peak = replay(pinned, pinned.order).peak_bytes
+    assert run_within(pinned, peak, Weights()) == list(pinned.order)
     assert run_within(pinned, peak - 1, Weights()) is None

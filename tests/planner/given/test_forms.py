@@ -59,9 +59,9 @@ def random_forms(count, seed):
 
 def legal(problem, length):
     """All legal schedules of up to `length` nodes, with their measurements."""
-    for size in range(len(problem.needed), length + 1):
-        for sequence in itertools.product(problem.needed, repeat=size):
-            if set(sequence) != set(problem.needed):
+    for size in range(len(problem.order), length + 1):
+        for sequence in itertools.product(problem.order, repeat=size):
+            if set(sequence) != set(problem.order):
                 continue
             try:
                 yield sequence, replay(problem, sequence)
@@ -90,10 +90,9 @@ def test_the_optimum_is_that_of_all_schedules(seed):
 @pytest.mark.parametrize("seed", range(8))
 def test_the_checker_and_the_planners_count_the_same_bytes(seed):
     problem = random_forms(12, seed)
-    index = {node: step for step, node in enumerate(problem.needed)}
     rng = np.random.default_rng(seed)
     for _ in range(20):
-        sequence = list(problem.needed)
+        sequence = list(problem.order)
         for place in sorted(rng.integers(1, len(sequence), 4), reverse=True):
             repeated = int(rng.integers(0, place))
             if sequence[repeated] not in problem.once:
@@ -102,7 +101,7 @@ def test_the_checker_and_the_planners_count_the_same_bytes(seed):
             peak = replay(problem, sequence).peak_bytes
         except ProblemError:
             continue
-        assert peak == problem.steps.peak([index[node] for node in sequence])
+        assert peak == problem.peak(sequence)
 
 
 def test_outputs_may_be_evicted_and_recomputed():
@@ -172,17 +171,16 @@ def network_as_data():
 
 def test_a_network_can_be_given_as_data():
     problem = parse_problem(network_as_data())
-    assert any(len(values) > 1 for values in problem.values)
+    assert any(len(values) > 1 for values in problem.outputs)
     assert any(problem.overwrites)
-    once = replay(problem, problem.needed)
-    index = {node: step for step, node in enumerate(problem.needed)}
-    assert once.peak_bytes == problem.steps.peak([index[node] for node in problem.needed])
+    once = replay(problem, problem.order)
+    assert once.peak_bytes == problem.peak(problem.order)
     for part in (0.8, 0.6):
         budget = int(part * once.peak_bytes)
         found = solve(problem, budget, seconds=0)
         sequence = [problem.ids.index(name) for name in found.sequence]
         assert replay(problem, sequence).peak_bytes == found.peak_bytes <= budget
-        backward = [node for node in sequence if node >= problem.boundary]
+        backward = [node for node in sequence if node >= problem.runs[0].boundary]
         assert len(backward) == len(set(backward))
         assert found.bound_cost <= found.cost
 
@@ -198,7 +196,7 @@ def test_control_edges_are_kept():
         replay(problem, [0, 2, 1])
     assert cheapest(problem, 13) == [0, 1, 2]
     # Node 1 runs for node 2 alone, without any output.
-    assert parse_problem({"nodes": nodes, "outputs": [2]}).needed == (0, 1, 2)
+    assert parse_problem({"nodes": nodes, "outputs": [2]}).ids == (0, 1, 2)
     nodes[2].pop("after")
     free = parse_problem({"nodes": nodes, "outputs": [1, 2]})
     assert replay(free, [0, 2, 1]).cost == 3

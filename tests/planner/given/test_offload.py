@@ -33,7 +33,7 @@ def tiny(seed):
 def cases(seeds):
     for seed in seeds:
         problem = tiny(seed)
-        peak = replay(problem, problem.needed).peak_bytes
+        peak = replay(problem, problem.order).peak_bytes
         for part in (0.0, 0.5):
             budget = int(problem.bound_bytes + part * (peak - problem.bound_bytes))
             if budget < peak:
@@ -48,14 +48,14 @@ def test_plans_and_bounds_against_exhaustive_search():
             least = fastest(problem, budget)
         except TooManyStatesError:
             continue
-        once = sum(problem.cost[node] for node in problem.needed)
+        once = sum(problem.cost[node] for node in problem.order)
         compared += 1
         if least is None:
             with pytest.raises(BudgetError):
                 solve(problem, budget, seconds=1)
             optimal += 1
             continue
-        assert once + extra_cost(problem.steps, budget, problem.link) <= least + 1e-6
+        assert once + extra_cost(problem, budget, problem.link) <= least + 1e-6
         found = solve(problem, budget, seconds=1)
         assert found.peak_bytes <= budget
         assert found.cost >= least - 1e-6
@@ -65,9 +65,8 @@ def test_plans_and_bounds_against_exhaustive_search():
     assert optimal >= 0.95 * compared
 
 
-def test_a_chain_whose_reruns_do_not_fit():
-    """The chain's program must skip splits without a finite cost. A plan recomputes nothing and
-    waits for one copy of 64 bytes to the host."""
+def test_a_copy_that_computation_waits_for():
+    """A plan recomputes nothing and waits for one copy of 64 bytes to the host."""
     half = 64
     nodes = [
         (1, half, []), (2, half, [[1, 0]]), (3, 1, [[2, 0]]), (4, half, [[3, 0]]),
@@ -95,7 +94,7 @@ def with_link(problem, **fields):
 def test_a_fast_link_replaces_recomputation(layers):
     """A layer takes a second forward and two backward, and a copy takes a second."""
     problem = training_chain(layers)
-    base = replay(problem, problem.needed)
+    base = replay(problem, problem.order)
     budget = base.peak_bytes // 2
     alone = solve(problem, budget, seconds=0)
     linked = solve(with_link(problem, to_host=100.0, to_device=100.0), budget, seconds=1)
@@ -115,7 +114,7 @@ def test_a_fast_link_replaces_recomputation(layers):
 )
 def test_plans_are_checked_and_never_slower_than_recomputation(seed, rate):
     problem = with_link(random_training(18, seed), to_host=rate, to_device=2 * rate)
-    base = replay(problem, problem.needed)
+    base = replay(problem, problem.order)
     budget = int(problem.bound_bytes + 0.3 * (base.peak_bytes - problem.bound_bytes))
     found = solve(problem, budget, seconds=0)
     measured = measure(problem, events(problem, found), budget)
@@ -133,7 +132,7 @@ def test_no_plan_has_changed(golden):
         rate, host_bytes = (0.5, 2.0, 20.0)[seed % 3], (None, 40)[seed % 2]
         fields = {"to_host": rate, "to_device": 2 * rate, "host_bytes": host_bytes}
         problem = with_link(random_training(18, seed), **fields)
-        peak = replay(problem, problem.needed).peak_bytes
+        peak = replay(problem, problem.order).peak_bytes
         for part in (0.1, 0.5):
             budget = int(problem.bound_bytes + part * (peak - problem.bound_bytes))
             found = solve(problem, budget, seconds=0)
@@ -144,7 +143,7 @@ def test_no_plan_has_changed(golden):
 
 
 def test_host_bytes_are_limited():
-    budget = replay(problem := training_chain(16), problem.needed).peak_bytes // 2
+    budget = replay(problem := training_chain(16), problem.order).peak_bytes // 2
     most = solve(with_link(problem), budget, seconds=0)
     for host_bytes in (0, 200, 400):
         with case(host_bytes):
@@ -190,16 +189,14 @@ def test_everything_that_fits_stays():
 
 def test_bounds_fall_with_the_rate_of_the_link():
     problem = training_chain(60)
-    budget = replay(problem, problem.needed).peak_bytes // 3
+    budget = replay(problem, problem.order).peak_bytes // 3
     bounds = [
-        extra_cost(problem.steps, budget, HostLink(rate, rate)) for rate in np.geomspace(1, 1000, 8)
+        extra_cost(problem, budget, HostLink(rate, rate)) for rate in np.geomspace(1, 1000, 8)
     ]
-    alone = extra_cost(problem.steps, budget)
+    alone = extra_cost(problem, budget)
     assert bounds == sorted(bounds, reverse=True)
     assert alone >= bounds[0] > bounds[-1] == 0
-    assert extra_cost(problem.steps, budget, HostLink(9.0, 9.0, host_bytes=0)) == pytest.approx(
-        alone
-    )
+    assert extra_cost(problem, budget, HostLink(9.0, 9.0, host_bytes=0)) == pytest.approx(alone)
 
 
 def test_bounds_by_hand():
@@ -215,7 +212,7 @@ def test_bounds_by_hand():
         {"id": 3, "cost": 1, "bytes": 1, "inputs": [2, 0]},
     ]
     problem = parse_problem({"nodes": nodes})
-    bounds = [extra_cost(problem.steps, 21, HostLink(rate, rate)) for rate in (0.001, 0.5, 1, 8)]
+    bounds = [extra_cost(problem, 21, HostLink(rate, rate)) for rate in (0.001, 0.5, 1, 8)]
     assert bounds == pytest.approx([7.2, 3.6, 0, 0], abs=1e-5)
     slow = with_link(problem, to_host=0.5, to_device=0.5)
     assert fastest(slow, 21) == solve(slow, 21).cost == 12 + 9
@@ -257,6 +254,6 @@ def linked_file():
     problem = training_chain(20)
     nodes = [
         {"id": node, "cost": problem.cost[node], "bytes": 100, "inputs": list(problem.inputs[node])}
-        for node in problem.needed
+        for node in problem.order
     ]
     return {"nodes": nodes, "budget": 1200, "link": {"to_host": 100, "to_device": 100}}

@@ -78,9 +78,9 @@ def test_malformed_files(tmp_path):
 
 def test_what_is_left_out_has_a_meaning():
     problem = parse_problem(nodes({}, {"inputs": [0]}, {"inputs": [0]}))
-    assert problem.outputs == {1, 2}  # nobody reads them
+    assert problem.live_out == {1, 2}  # nobody reads them
     assert problem.workspace == (0, 0, 0)
     assert problem.budget is None
     problem = parse_problem({**nodes({}, {"inputs": [0]}, {"inputs": [0]}), "outputs": [1]})
-    assert problem.needed == (0, 1)
+    assert problem.ids == (0, 1)
     assert problem.bound_bytes == 8

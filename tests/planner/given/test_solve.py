@@ -45,15 +45,15 @@ def shortest_by_networkx(problem, budget):
     """Cost of the cheapest schedule: a path over sets of live values."""
     graph = networkx.DiGraph()
     subsets = itertools.chain.from_iterable(
-        itertools.combinations(problem.needed, k) for k in range(len(problem.needed) + 1)
+        itertools.combinations(problem.order, k) for k in range(len(problem.order) + 1)
     )
-    goal = problem.outputs | problem.pinned
+    goal = problem.live_out
     graph.add_nodes_from(("start", "end"))
     for subset in map(frozenset, subsets):
         size = problem.fixed_bytes + sum(problem.bytes[n] for n in subset)
         if size > budget:
             continue
-        for node in problem.needed:
+        for node in problem.order:
             if node in subset:
                 if node not in problem.pinned:
                     graph.add_edge(subset, subset - {node}, weight=0)
@@ -72,7 +72,7 @@ def shortest_by_networkx(problem, budget):
 @pytest.mark.parametrize("seed", range(12))
 def test_small_problems_are_solved_exactly(seed):
     problem = random_problem(8, seed, pinned=0.1)
-    base = replay(problem, problem.needed).peak_bytes
+    base = replay(problem, problem.order).peak_bytes
     for budget in np.linspace(problem.bound_bytes, base, 4).astype(int):
         required = shortest_by_networkx(problem, int(budget))
         if required is None:
@@ -99,13 +99,13 @@ def positions(problem, found):
 )
 def test_plans_fit_their_budget(seed, part):
     problem = random_problem(60, seed)
-    base = replay(problem, problem.needed)
+    base = replay(problem, problem.order)
     budget = int(part * base.peak_bytes)
     found = solve(problem, budget, seconds=0)
     measured = replay(problem, positions(problem, found))
     assert measured.peak_bytes == found.peak_bytes <= budget
     assert measured.cost == found.cost >= found.bound_cost
-    assert set(positions(problem, found)) == set(problem.needed)
+    assert set(positions(problem, found)) == set(problem.order)
     assert solve(problem, budget, seconds=0).sequence == found.sequence
 
 
@@ -113,7 +113,7 @@ def test_plans_fit_their_budget(seed, part):
 def test_chains_need_at_most_one_more_forward(part, extra):
     """One layer's forward is a third of its work, so a whole forward pass is 1/3."""
     problem = training_chain(100)
-    base = replay(problem, problem.needed)
+    base = replay(problem, problem.order)
     found = solve(problem, int(part * base.peak_bytes), seconds=0)
     assert found.cost / base.cost - 1 <= extra
 
@@ -121,7 +121,7 @@ def test_chains_need_at_most_one_more_forward(part, extra):
 @pytest.mark.slow
 def test_seventy_thousand_nodes():
     problem = training_chain(35_000)
-    base = replay(problem, problem.needed)
+    base = replay(problem, problem.order)
     found = solve(problem, int(0.3 * base.peak_bytes), seconds=1)
     assert found.peak_bytes <= 0.3 * base.peak_bytes
     assert found.cost / base.cost - 1 <= 1 / 3
@@ -264,7 +264,7 @@ def test_values_that_stay_inside_a_chain(kept, how):
     else:
         given["outputs"].append(kept)
     problem = parse_problem(given)
-    budget = int(0.7 * replay(problem, problem.needed).peak_bytes)
+    budget = int(0.7 * replay(problem, problem.order).peak_bytes)
     found = solve(problem, budget, seconds=0)
     assert replay(problem, positions(problem, found)).peak_bytes <= budget
 

@@ -24,7 +24,7 @@ def with_repeats(steps, rng):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_levels_are_the_profile_with_what_is_held(seed):
-    steps, rng = random_problem(40, seed).steps, np.random.default_rng(seed)
+    steps, rng = random_problem(40, seed), np.random.default_rng(seed)
     for _ in range(5):
         sequence = with_repeats(steps, rng)
         assert steps.levels(sequence).tolist() == steps.profile(sequence, steps.live_out)

@@ -24,8 +24,8 @@ def test_the_arrays_of_a_small_chain_is_never_below_the_optimum_and_meets_it(lay
 
     Finite where there is one at all, and met at the larger half of the budgets."""
     problem = training_chain(layers)
-    base = replay(problem, problem.needed)
-    table = arrays_of(problem.steps, base.peak_bytes)
+    base = replay(problem, problem.order)
+    table = arrays_of(problem, base.peak_bytes)
     assert table.scale.bytes == 100
     costs = []
     for capacity in range(300, base.peak_bytes + 1, 100):
@@ -76,7 +76,7 @@ def crossing_by_hand(steps, run, cut):
 
 @pytest.mark.parametrize("layers", [3, 6, 12])
 def test_units_part_the_forward_pass_at_cuts_that_one_value_crosses(layers):
-    steps = training_chain(layers).steps
+    steps = training_chain(layers)
     (run,) = steps.runs
     chain = Chain(steps, run)
     assert [step for unit in chain.units for step in unit] == list(range(run.start, run.boundary))

@@ -76,14 +76,14 @@ def test_what_is_found_is_legal_and_fits():
     longer = 0
     for seed in range(30):
         problem = random_problem(40, seed)
-        boundary = 3 * len(problem.steps) // 4
+        boundary = 3 * len(problem) // 4
         steps = with_boundary(problem, boundary)
         once = list(range(len(steps)))
         for limit in np.linspace(problem.bound_bytes, steps.peak(once), 6).astype(int):
             found = evict(steps, once, int(limit))
             if found is None:
                 continue
-            measured = replay(problem, [problem.needed[step] for step in found])
+            measured = replay(problem, found)
             assert measured.peak_bytes == steps.peak(found) <= limit
             assert all(
                 found.count(step) == 1 for step in (*steps.once, *range(boundary, len(steps)))
@@ -147,7 +147,7 @@ def test_what_is_dropped_makes_room_for_itself():
 @pytest.mark.parametrize("most", [2**40, 2**58])
 def test_sums_of_large_values_do_not_overflow(most):
     """Bytes above the limit summed over positions are beyond 64 bits; then nothing is found."""
-    steps = training_chain(50, size=1000).steps
+    steps = training_chain(50, size=1000)
     sizes = list(steps.bytes)
     sizes[1] = sizes[10] = most
     steps = replace(steps, bytes=tuple(sizes))

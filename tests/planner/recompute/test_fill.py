@@ -16,7 +16,7 @@ def two_to_choose_from():
     sizes, costs = [10, 10, 50, 1, 1], [3, 7, 1, 1, 1]
     inputs = [[], [0], [1], [2], [0, 1, 3]]
     nodes = [{"id": i, "cost": costs[i], "bytes": sizes[i], "inputs": inputs[i]} for i in range(5)]
-    return parse_problem({"nodes": nodes, "outputs": [4]}).steps
+    return parse_problem({"nodes": nodes, "outputs": [4]})
 
 
 def test_of_two_values_the_dearer_stays_where_one_has_room():
@@ -46,7 +46,7 @@ def test_repeats_that_fit_are_left_out_and_the_peak_is_kept():
     shorter = 0
     for seed in range(20):
         problem = random_problem(25, seed)
-        steps = problem.steps
+        steps = problem
         once = list(range(len(steps)))
         sequence = repeated(steps, np.random.default_rng(seed))
         assert len(sequence) > len(once)
@@ -55,7 +55,7 @@ def test_repeats_that_fit_are_left_out_and_the_peak_is_kept():
         last = steps.extra_cost(sequence)
         for limit in np.linspace(low, high, 3).astype(int):
             found = fill(steps, sequence, int(limit))
-            measured = replay(problem, [problem.needed[step] for step in found])
+            measured = replay(problem, found)
             assert measured.peak_bytes == steps.peak(found) <= max(limit, steps.peak(sequence))
             assert steps.extra_cost(found) <= steps.extra_cost(sequence)
             shorter += steps.extra_cost(found) < last
@@ -65,7 +65,7 @@ def test_repeats_that_fit_are_left_out_and_the_peak_is_kept():
 @pytest.mark.parametrize("layers", [8, 30])
 def test_a_chain_is_filled_up_to_its_limit(layers):
     """Every map made again right before its gradient: 100 bytes more keep one map more."""
-    steps = training_chain(layers).steps
+    steps = training_chain(layers)
     once = list(range(len(steps)))
     full = steps.peak(once)
     boundary = layers + 1

@@ -37,14 +37,14 @@ def test_what_is_found_is_legal_and_no_dearer():
     cheaper = 0
     for seed in range(12):
         problem = random_problem(40, seed)
-        steps = problem.steps
+        steps = problem
         once = list(range(len(steps)))
         for limit in np.linspace(problem.bound_bytes, steps.peak(once), 6).astype(int):
             given = evict(steps, once, int(limit))
             if given is None:
                 continue
             found = iterate(steps, given, int(limit), effort=20 * len(steps))
-            measured = replay(problem, [problem.needed[step] for step in found])
+            measured = replay(problem, found)
             assert measured.peak_bytes == steps.peak(found) <= limit
             assert steps.extra_cost(found) <= steps.extra_cost(given)
             cheaper += steps.extra_cost(found) < steps.extra_cost(given)
@@ -79,7 +79,7 @@ def test_perturbed_costs_lead_to_cheaper_schedules():
     cheaper = 0
     for seed in range(4):
         problem = chain_with_skips(60, seed)
-        steps = problem.steps
+        steps = problem
         limit = int(0.3 * steps.peak(range(len(steps))))
         best = Solver(steps).schedule(limit).sequence
         first = steps.extra_cost(best)
@@ -87,7 +87,7 @@ def test_perturbed_costs_lead_to_cheaper_schedules():
         for number in range(60):
             other = perturbed(steps, best, limit, number)
             if other is not None:
-                measured = replay(problem, [problem.needed[step] for step in other])
+                measured = replay(problem, other)
                 assert measured.peak_bytes == steps.peak(other) <= limit
                 best = min(best, other, key=steps.extra_cost)
         cheaper += steps.extra_cost(best) < first

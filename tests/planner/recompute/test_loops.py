@@ -26,7 +26,7 @@ def decisions(seeds):
             evicted = evict(steps, once, limit)
             improved = evicted and iterate(steps, evicted, limit, effort=60 * len(steps))
             found.append(f"evicted {evicted} {improved}")
-        for problem in (random_problem(40, seed).steps, steps):
+        for problem in (random_problem(40, seed), steps):
             once = list(range(len(problem)))
             for part in (1.0, 0.95):
                 limit = int(part * problem.peak(once))

@@ -41,8 +41,8 @@ def test_the_closed_form_at_its_ends():
 @pytest.mark.parametrize("layers", [4, 5, 6])
 def test_small_training_chains_are_planned_exactly(layers):
     problem = training_chain(layers)
-    planner = Solver(problem.steps)
-    base = replay(problem, problem.needed)
+    planner = Solver(problem)
+    base = replay(problem, problem.order)
     for budget in range(problem.bound_bytes, base.peak_bytes + 1, 100):
         required, found = cheapest(problem, budget), planner.schedule(budget)
         assert (required is None) == (found is None)
@@ -55,14 +55,14 @@ def test_small_training_chains_are_planned_exactly(layers):
 )
 def test_what_is_planned_is_legal_and_fits(seed):
     problem = random_problem(40, seed)
-    planner = Solver(problem.steps)
+    planner = Solver(problem)
     least, most = planner.least.peak_bytes, planner.no_recompute.peak_bytes
     costs = []
     for budget in np.linspace(least, most, 5).astype(int):
         found = planner.schedule(int(budget))
-        measured = replay(problem, [problem.needed[step] for step in found.sequence])
+        measured = replay(problem, found.sequence)
         assert measured.peak_bytes == found.peak_bytes <= budget
-        assert measured.cost - replay(problem, problem.needed).cost == pytest.approx(
+        assert measured.cost - replay(problem, problem.order).cost == pytest.approx(
             found.extra_cost
         )
         costs.append(found.extra_cost)
@@ -82,7 +82,7 @@ def brute_choice(steps, chosen, required, price):
 
 @pytest.mark.parametrize("seed", range(15))
 def test_keep_sets_are_the_cheapest_at_their_price(seed):
-    steps = random_problem(9, seed).steps
+    steps = random_problem(9, seed)
     chosen, rng = range(len(steps)), np.random.default_rng(seed)
     required = sorted(set(rng.integers(0, len(steps), 3).tolist()))
     choice = Choice(steps, chosen, required, ())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from graphc.planner.copies.events import Event, seconds_of
-from graphc.planner.copies.search import FEW_PARTS, FEW_REFINEMENTS, OffloadSearch
+from graphc.planner.copies.search import OffloadSearch
 from graphc.planner.host_link import HostLink
 from graphc.planner.pack import pack
 from graphc.planner.problem import Problem
@@ -88,8 +88,6 @@ def offloaded(
             schedules,
             resident,
             seconds,
-            parts=FEW_PARTS,
-            refinements=FEW_REFINEMENTS,
         )
         found = search.run(start)
         if found is None or all(event.kind == "run" for event in found.events):
