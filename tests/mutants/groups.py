@@ -86,7 +86,6 @@ GROUPS = {
     "offload": Group(
         ("graphc/planner/copies/*.py",),
         (
-            "tests/planner/given/test_chain_copies.py",
             "tests/planner/given/test_offload.py",
             "tests/planner/given/test_pofo_schedules.py",
             "tests/memory/test_host_plans.py",
