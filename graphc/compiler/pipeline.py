@@ -27,7 +27,7 @@ from graphc.memory.order.overlap_state_copies import overlap_state_copies
 from graphc.memory.order.place_updates import place_updates
 from graphc.memory.order.updates_together import updates_together
 from graphc.memory.policies import recompute
-from graphc.memory.reorder import reordered, with_least_peak
+from graphc.memory.reorder import least_peak, reordered
 from graphc.memory.streams import planned_on_streams
 from graphc.ops.shape import copy
 from graphc.passes.chunk_losses import chunk_losses
@@ -116,7 +116,7 @@ def _peak(graph: Graph, options: PlanningOptions) -> int:
     for step in UNFUSED:  # the pipeline checks each when it runs it
         if step.when(options):
             graph = step.change(graph, compilation)
-    return with_least_peak(Allocation(graph, options.target)).live_bytes
+    return least_peak(Allocation(graph, options.target))
 
 
 def _mixed(graph: Graph, compilation: Compilation) -> Graph:

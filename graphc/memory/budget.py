@@ -43,7 +43,7 @@ from graphc.memory.training_graph import flops
 from graphc.memory.trials import Trials, does_not_fit
 from graphc.planner.goals import between, knee_of, undominated
 from graphc.planner.host_link import HostLink
-from graphc.planner.recompute.lower_bound import extra_cost, least_bytes
+from graphc.planner.recompute.lower_bound import least_bytes, least_extra_cost
 from graphc.planner.recompute.solver import Schedule
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
@@ -95,7 +95,7 @@ class BudgetPlanner:
         self.evaluations.trials, trials.bound_bytes = trials, self.bound_bytes
         if goal.budget is not None:
             trials.time_bound = bound = self.extra_time_bound(goal.budget, goal.host_budget)
-            point = self._on_both(goal.budget, goal.host_budget, bound)
+            point = self._with_host(goal.budget, goal.host_budget, bound)
         elif (most := goal.feature_map_budget) is not None:
             point, bound = self._within_feature_maps(most, str(goal))
         else:
@@ -133,7 +133,7 @@ class BudgetPlanner:
         )
         return replace(link, to_host=to_host, to_device=to_device)
 
-    def _on_both(self, budget: int, host_budget: int | None, bound: float) -> Point:
+    def _with_host(self, budget: int, host_budget: int | None, bound: float) -> Point:
         """Return the fastest point found within `budget` bytes, whose copies take at most
         `host_budget` bytes on the host; raises `BudgetError` if none fits."""
         link = self._link(host_budget)
@@ -177,7 +177,7 @@ class BudgetPlanner:
         least = self.least
         if least.bytes <= budget:
             return least
-        plain = min(point.bytes for point in self._without_copies())
+        plain = min(point.bytes for point in self._plain_points())
         further = None
         if priced and budget and len(self.graph.nodes) <= MOST_PRICED:
             least = self._cheapest_least()
@@ -218,7 +218,7 @@ class BudgetPlanner:
     def _rungs(self, budget: int) -> Iterator[int]:
         """Yield the next larger and all smaller budgets of a series that does not depend on the
         budget, so that plans for several budgets share their searches."""
-        rung = self._without_recompute.arena_bytes
+        rung = self._plain_point.arena_bytes
         while rung > self.bound_bytes:
             if RUNG * rung < budget:
                 yield rung
@@ -236,8 +236,6 @@ class BudgetPlanner:
         started: list[tuple[float, int, Search, Schedule]] = []
         for number, search in enumerate(self._orders):
             schedule = search.solver.schedule(budget)
-            if schedule is None:
-                schedule = self._above(search, budget)
             if schedule is not None:
                 started.append((search.extra_time(schedule), number, search, schedule))
         for _, _, search, schedule in sorted(started, key=lambda each: each[:2]):
@@ -245,14 +243,6 @@ class BudgetPlanner:
             if found is not None:
                 return found
         return None
-
-    def _above(self, search: Search, budget: int) -> Schedule | None:
-        """Return a schedule above the budget that a better node order, or the placement of
-        concatenated parts, may bring within it."""
-        ordered = self.evaluations.reordered(self.graph)
-        plain = self.evaluations.allocation_of(ordered).live_bytes
-        saved = search.solver.no_recompute.peak_bytes / max(plain, 1)
-        return search.solver.schedule(int(budget * saved)) if saved > 1 else None
 
     @property
     def _orders(self) -> list[Search]:
@@ -277,7 +267,7 @@ class BudgetPlanner:
     @cached_property
     def least(self) -> Point:
         """The point of the fewest bytes found, at any cost."""
-        points = [self._tightest, *self._without_copies(self._tightest.bytes)]
+        points = [self._tightest, *self._plain_points(self._tightest.bytes)]
         return min(points, key=attrgetter("bytes"))
 
     def _cheapest_least(self) -> Point:
@@ -290,12 +280,12 @@ class BudgetPlanner:
         search = Search(self.allocation, flops, self.evaluations)
         allowed = max_extra_flops * search.solver.cost
         schedule = search.solver.least_costing(allowed)
-        points = [search.point(schedule)]
-        points += self._without_copies(points[0].arena_bytes)
+        points = [search.best_point(schedule)]
+        points += self._plain_points(points[0].arena_bytes)
         for other in self._by_layers:
             affordable = partial(self._affordable, other, max_extra_flops)
             found = other.solver.lowest(other.solver.no_recompute, affordable)
-            points.append(other.point(found))
+            points.append(other.best_point(found))
         within = [point for point in points if point.extra_flops <= max_extra_flops]
         return min(within, key=attrgetter("arena_bytes"))
 
@@ -308,7 +298,7 @@ class BudgetPlanner:
 
     def knee(self) -> Point:
         """Return the plan at the knee of the trade-off curve."""
-        plain = self._without_recompute
+        plain = self._plain_point
         curve = [p for p in self._search.solver.curve() if p[0] < plain.arena_bytes]
         if not curve:
             return plain
@@ -321,7 +311,7 @@ class BudgetPlanner:
         found without copies and ends at the smallest plan without recomputation. Copies take at
         most `host_budget` bytes on the host."""
         least = self._cheapest_least()
-        plain = self._without_recompute
+        plain = self._plain_point
         points = [least, plain]
         budgets = between(least.arena_bytes, plain.arena_bytes, POINTS)
         if self._is_small:  # a plan within the bytes of a point makes the same searches
@@ -330,7 +320,7 @@ class BudgetPlanner:
             asked = f"point {number} of {POINTS}, within {format_bytes(budget)}"
             self.evaluations.trials = Trials(asked, budget)
             bound = self.extra_time_bound(budget, host_budget) if host_budget else 0.0
-            points.append(self._on_both(budget, host_budget, bound))
+            points.append(self._with_host(budget, host_budget, bound))
         known = [self.evaluations.fastest(point.arena_bytes) for point in points]
         # A plan within the bytes of each point can be asked for, so none has fewer than the least.
         found = [p for p in points + known if p is not None and p.arena_bytes >= least.arena_bytes]
@@ -346,7 +336,7 @@ class BudgetPlanner:
         most `host_budget` bytes on the host, as a fraction of a step."""
         search = self._search
         # Bounding steps cost no more than the graph's, so their bound holds for the graph too.
-        bound = extra_cost(search.training.bounding_steps, budget, self._link(host_budget))
+        bound = least_extra_cost(search.training.bounding_steps, budget, self._link(host_budget))
         return bound / (search.solver.cost or 1.0)
 
     @cached_property
@@ -364,7 +354,7 @@ class BudgetPlanner:
 
         return sorted(dict.fromkeys((self._plain, self.graph)), key=seconds)
 
-    def _without_copies(self, fewest: int | None = None) -> list[Point]:
+    def _plain_points(self, fewest: int | None = None) -> list[Point]:
         """Return plans without recomputation, skipping those that no order may bring to `fewest`
         bytes."""
         graphs, found = self._groupings, self.evaluations
@@ -373,6 +363,6 @@ class BudgetPlanner:
         return [found.best(graph) for graph in graphs]
 
     @cached_property
-    def _without_recompute(self) -> Point:
+    def _plain_point(self) -> Point:
         """The plan of the fewest bytes without recomputation."""
-        return min(self._without_copies(), key=attrgetter("arena_bytes"))
+        return min(self._plain_points(), key=attrgetter("arena_bytes"))

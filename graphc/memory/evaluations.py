@@ -76,7 +76,7 @@ class Evaluations:
         """
         if self.least_bytes(graph) > ORDER_SAVES * budget:
             return None
-        return self._fitting(graph, budget) or self._fitting(self.reordered(graph), budget)
+        return self._fitting(graph, budget) or self._fitting(self.with_least_peak(graph), budget)
 
     def _fitting(self, graph: Graph, budget: int) -> Point | None:
         """Return the point of a graph in its own node order if it is within the budget, else
@@ -89,7 +89,7 @@ class Evaluations:
     def best(self, graph: Graph) -> Point:
         """Return the point of a variant, in the given or the better order, whichever has the
         smaller arena."""
-        found = self.point(self.reordered(graph))
+        found = self.point(self.with_least_peak(graph))
         # An arena is never below the live bytes. So the given order is packed only if it may be
         # smaller.
         if found.graph is graph or self.allocation_of(graph).live_bytes > found.arena_bytes:
@@ -99,14 +99,14 @@ class Evaluations:
     def ordered(self, point: Point) -> Point:
         """Return the point of the reordered graph if its arena is smaller; else return the given
         point."""
-        graph = self.reordered(point.graph)
+        graph = self.with_least_peak(point.graph)
         if graph is point.graph:
             return point
         found = self.point(graph)
         # An order with fewer live bytes may still pack worse, also under another strategy.
         return found if found.arena_bytes < point.arena_bytes else point
 
-    def reordered(self, graph: Graph) -> Graph:
+    def with_least_peak(self, graph: Graph) -> Graph:
         """Return the graph in an order with fewer live bytes, or the same graph."""
         if not self.reorders:
             return graph

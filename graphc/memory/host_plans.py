@@ -19,7 +19,7 @@ from graphc.memory.points import Point, faster
 from graphc.memory.search import MOST_CORRECTIONS, Search
 from graphc.planner.copies.plans import OffloadPlan
 from graphc.planner.copies.search import OffloadSearch
-from graphc.planner.goals import TIGHTER, Capacity
+from graphc.planner.goals import Capacity
 from graphc.planner.host_link import HostLink
 from graphc.plans.cost_model import recomputation
 
@@ -37,7 +37,9 @@ class HostPlans:
 
     def __init__(self, search: Search, link: HostLink) -> None:
         self.search, self.link = search, link
-        self.host_bytes = link.host_bytes
+        self.on_host = (
+            None if link.host_bytes is None else Capacity(link.host_bytes, link.host_bytes)
+        )
         self.budget = 0
         self._known: dict[int, list[int] | None] = {}
         """Capacity → the schedule with recomputation alone, in a better node order."""
@@ -86,15 +88,14 @@ class HostPlans:
 
     def _is_stored(self, point: Point) -> bool:
         """Return True if the host's arena is within its limit. If not, lower the limit of later
-        searches, which applies to live bytes, by the ratio."""
-        limit, strategy = self.host_bytes, point.strategy
-        if limit is None:
+        searches, which applies to live bytes."""
+        if self.on_host is None:
             return True
-        height = point.allocation.placed(strategy, on_host=True).height
-        if height <= limit:
+        height = point.allocation.placed(point.strategy, on_host=True).height
+        if height <= self.on_host.limit:
             return True
-        live = self.link.host_bytes or 0
-        self.link = replace(self.link, host_bytes=int(live * min(limit / height, TIGHTER)))
+        self.on_host.correct(height)
+        self.link = replace(self.link, host_bytes=int(self.on_host.bytes))
         return False
 
     def _searched(self, capacity: int, bound: float) -> OffloadSearch:

@@ -96,14 +96,25 @@ def with_least_peak(given: Allocation) -> Allocation:
     return min([given, *found], key=lambda order: order.live_bytes)
 
 
+def least_peak(given: Allocation) -> int:
+    """Return the fewest live bytes of the orders that `with_least_peak` finds, as steps count them:
+    operands of concatenations have bytes beside them."""
+    graph_steps = _steps_of(given)
+    others = map(_steps_of, _by_layers(graph_steps, at_once=False))
+    return min(each.steps.peak(_least_order(each, each.steps)) for each in (graph_steps, *others))
+
+
+def _least_order(graph_steps: TrainingGraph, steps: Problem) -> Sequence[int]:
+    """Return an order of the graph with a low peak in the bytes of `steps`."""
+    return least_order(Precedence(steps, tuple(_arcs(graph_steps)), steps.fixed_bytes))
+
+
 def _improved(graph_steps: TrainingGraph) -> Allocation:
     """Return the allocation of the best order that the search finds, or the given allocation."""
     given = graph_steps.allocation
-    arcs = tuple(_arcs(graph_steps))
 
     def found(steps: Problem) -> Allocation:
-        order = least_order(Precedence(steps, arcs, steps.fixed_bytes))
-        return _in_order(graph_steps, order)
+        return _in_order(graph_steps, _least_order(graph_steps, steps))
 
     if all(node.op.gathers is None for node in given.graph.nodes):
         return found(graph_steps.steps)

@@ -21,8 +21,7 @@ fits."""
 
 HARD, LARGER = 0.03, 1.1
 """Extra time (a fraction of a step) above which a second schedule is reordered, and its capacity
-factor. Policies are tried up to the same factor above the budget, since a better order may lower
-their peak."""
+factor."""
 
 LEAST_TRIALS = 2
 """Number of schedules near the lowest peak that are packed to find the smallest arena."""
@@ -64,7 +63,7 @@ class Search:
     def ordered(self, schedule: Schedule) -> Schedule:
         """Return the schedule in a node order of fewer live bytes; unchanged if none is found."""
         graph = self.graph_of(schedule)
-        found = self.evaluations.reordered(graph)
+        found = self.evaluations.with_least_peak(graph)
         if found is graph:
             return schedule
         own = self.training.graph.position
@@ -136,6 +135,6 @@ class Search:
         found = self.solver.fitted(start.sequence, capacity)
         return None if found is None else self.solver.measured(found)
 
-    def point(self, schedule: Schedule) -> Point:
+    def best_point(self, schedule: Schedule) -> Point:
         """Return the point of a schedule, in a better node order if that has a smaller arena."""
         return self.evaluations.best(self.graph_of(schedule))

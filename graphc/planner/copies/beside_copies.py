@@ -22,7 +22,7 @@ from graphc.planner.recompute.evict import evict
 from graphc.planner.recompute.fill import fill
 
 
-class _WithCopies(scheduling.Problem):
+class _StepsWithCopies(scheduling.Problem):
     """Steps of a problem, followed by those of copies. Producers and last uses are those of the
     first `count` steps."""
 
@@ -63,7 +63,7 @@ def evicted_beside(
             len(steps) + len(inputs) - 1
         )
     count = len(inputs)
-    mixed = _WithCopies(
+    mixed = _StepsWithCopies(
         cost=(*steps.cost, *[0.0] * count),
         workspace=(*steps.workspace, *[0] * count),
         inputs=(*steps.inputs, *inputs),

@@ -64,6 +64,7 @@ def placed(
         if not late:
             break
         gaps = [gap for gap in gaps if gap not in late]
+        # Values that stay take their bytes at every position of their gaps.
         spare = spare.copy()
         for gap in late:
             spare[gap.start + 1 : gap.stop] -= steps.bytes[gap.value]
@@ -132,8 +133,7 @@ def _leave(
             end, gap = heapq.heappop(pending)
             resident -= steps.bytes[gap.value]
             if gap.stop <= at:
-                late.add(gap)
-                # The value stays, so its bytes are no longer spare at any position.
+                late.add(gap)  # the value stays
                 continue
             now = max(now, end)
             by_gap[gap].drop = at

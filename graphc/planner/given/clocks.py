@@ -1,6 +1,7 @@
 """Independent checker of schedules with copies to the host: simulates one and measures it.
 
-It shares no code with planners. A schedule is a list of events in issue order (link.py). Three
+It shares no code with planners but the types of events and links, and the seconds of one copy. A
+schedule is a list of events in issue order (graphc/planner/copies/events.py). Three
 lanes work side by side: computation in the order of the list, copies to the host, and copies to the
 device, each first in, first out. Let t be the time at which the computation so far ends.
 

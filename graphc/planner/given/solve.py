@@ -38,7 +38,7 @@ from graphc.planner.given.replay import live_during, replay
 from graphc.planner.problem import Problem
 from graphc.planner.recompute.fill import fill
 from graphc.planner.recompute.local_search import iterate, perturbed
-from graphc.planner.recompute.lower_bound import extra_cost
+from graphc.planner.recompute.lower_bound import least_extra_cost
 from graphc.planner.recompute.solver import Solver
 
 SECONDS = 10.0
@@ -133,7 +133,7 @@ def solve(
     # No search can help, and the message names what would.
     if problem.bound_bytes > limit:
         raise _does_not_fit(problem, limit, _fewest_bytes(problem, solver))
-    bound = sum(problem.cost[node] for node in no_recompute) + extra_cost(problem, limit)
+    bound = sum(problem.cost[node] for node in no_recompute) + least_extra_cost(problem, limit)
     best = _by_recomputation(problem, limit, solver, bound, started + seconds)
     if replay(problem, best).peak_bytes > limit:
         raise _does_not_fit(problem, limit, best)
@@ -153,7 +153,7 @@ def _linked(
     # Copies do not change the lower bound on bytes.
     if problem.bound_bytes > limit:
         raise _does_not_fit(problem, limit, _fewest_bytes(problem, solver))
-    bound = once + extra_cost(problem, limit, problem.link)
+    bound = once + least_extra_cost(problem, limit, problem.link)
     if solver is None:
         fewest = exact.cheapest(problem, limit) or _fewest_bytes(problem, None)
     else:

@@ -26,8 +26,8 @@ constraint, recomputation costs at least
 by weak duality, for every order of execution; the minimum is one minimum cut. g is concave and
 piecewise linear in λ, and is maximized by its tangents (Kelley 1960). At the price where a set
 above R and a set below R have equal value, a better set replaces one of them, until there is none.
-`extra_cost` is the best over up to 5 steps w, with at most 16 cuts each. In graphs of up to 5,000
-steps, 8 more steps around each boundary are tried.
+`least_extra_cost` is the best over up to 5 steps w, with at most 16 cuts each. In graphs of up to
+5,000 steps, 8 more steps around each boundary are tried.
 
 With a link of rate r to the host, values may also be copied to the host before w and fetched after
 it. Let O be their bytes, W the cost of all steps but w that do not depend on w, and E the seconds
@@ -51,8 +51,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Protocol
 
+from graphc.planner.host_link import HostLink
 from graphc.planner.problem import Problem
 from graphc.planner.recompute.min_cut import CAPACITY, Choice
 
@@ -68,16 +68,6 @@ and their maximum distance from the boundary as a fraction of all steps."""
 
 PRICES = 16
 """Maximum number of prices of a byte, and so of minimum cuts, tried for one step."""
-
-
-class HostLink(Protocol):
-    """A link to host memory: bytes per second to the host, and its bytes, None if unlimited."""
-
-    @property
-    def to_host(self) -> float: ...
-
-    @property
-    def host_bytes(self) -> int | None: ...
 
 
 def least_bytes(steps: Problem) -> int:
@@ -116,7 +106,7 @@ def _outside_bytes(steps: Problem, step: int) -> int:
     return steps.total(read - set(steps.inputs[step]))
 
 
-def extra_cost(
+def least_extra_cost(
     steps: Problem, budget: int, link: HostLink | None = None, *, largest: int = LARGEST
 ) -> float:
     """Return a lower bound on the recompute cost of any sequence within the budget; with a link to

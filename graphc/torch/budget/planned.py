@@ -92,8 +92,7 @@ class Goal:
         budget = self._budget_on(device, torch_steps)
         copies = self._copies(torch_steps, device)
         if copies is not None:
-            # The schedules of copies are not reused for other sizes.
-            earlier = ()
+            earlier = ()  # a schedule of another size has no places of copies
         solved = [Candidate(e.report.planner, e.solved) for e in earlier if e.solved is not None]
         adapted = reused(planner, budget, self.max_extra_time, solved)
         plan = adapted or self._chosen(planner, budget, torch_steps, copies)

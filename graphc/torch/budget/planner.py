@@ -15,7 +15,7 @@ from functools import cached_property
 from graphc.planner.goals import between, knee_of, undominated
 from graphc.planner.host_link import HostLink
 from graphc.planner.problem import Problem
-from graphc.planner.recompute.lower_bound import extra_cost, least_bytes
+from graphc.planner.recompute.lower_bound import least_bytes, least_extra_cost
 from graphc.planner.recompute.solver import Schedule, Solver
 from graphc.torch.budget.offload.schedule import OffloadGoal, offloaded
 
@@ -56,7 +56,7 @@ class TorchPlanner:
     def bound_cost(self, budget: int, link: HostLink | None = None) -> float:
         """Return a lower bound on the recomputation time of every schedule within a budget; with a
         link to the host, on the time of recomputation and of stalls."""
-        return extra_cost(self._bounding, budget, link)
+        return least_extra_cost(self._bounding, budget, link)
 
     def within(self, budget: int) -> Schedule | None:
         """Return the fastest schedule found of at most `budget` bytes, or None."""

@@ -14,7 +14,7 @@ from planner.problems import random_problem, random_training, training_chain
 from graphc.errors import BudgetError
 from graphc.planner.given import Event, HostLink, measure, replay, solve
 from graphc.planner.given.problem import parse_problem
-from graphc.planner.recompute.lower_bound import extra_cost
+from graphc.planner.recompute.lower_bound import least_extra_cost
 
 
 def tiny(seed):
@@ -55,7 +55,7 @@ def test_plans_and_bounds_against_exhaustive_search():
                 solve(problem, budget, seconds=1)
             optimal += 1
             continue
-        assert once + extra_cost(problem, budget, problem.link) <= least + 1e-6
+        assert once + least_extra_cost(problem, budget, problem.link) <= least + 1e-6
         found = solve(problem, budget, seconds=1)
         assert found.peak_bytes <= budget
         assert found.cost >= least - 1e-6
@@ -191,12 +191,14 @@ def test_bounds_fall_with_the_rate_of_the_link():
     problem = training_chain(60)
     budget = replay(problem, problem.order).peak_bytes // 3
     bounds = [
-        extra_cost(problem, budget, HostLink(rate, rate)) for rate in np.geomspace(1, 1000, 8)
+        least_extra_cost(problem, budget, HostLink(rate, rate)) for rate in np.geomspace(1, 1000, 8)
     ]
-    alone = extra_cost(problem, budget)
+    alone = least_extra_cost(problem, budget)
     assert bounds == sorted(bounds, reverse=True)
     assert alone >= bounds[0] > bounds[-1] == 0
-    assert extra_cost(problem, budget, HostLink(9.0, 9.0, host_bytes=0)) == pytest.approx(alone)
+    assert least_extra_cost(problem, budget, HostLink(9.0, 9.0, host_bytes=0)) == pytest.approx(
+        alone
+    )
 
 
 def test_bounds_by_hand():
@@ -212,7 +214,7 @@ def test_bounds_by_hand():
         {"id": 3, "cost": 1, "bytes": 1, "inputs": [2, 0]},
     ]
     problem = parse_problem({"nodes": nodes})
-    bounds = [extra_cost(problem, 21, HostLink(rate, rate)) for rate in (0.001, 0.5, 1, 8)]
+    bounds = [least_extra_cost(problem, 21, HostLink(rate, rate)) for rate in (0.001, 0.5, 1, 8)]
     assert bounds == pytest.approx([7.2, 3.6, 0, 0], abs=1e-5)
     slow = with_link(problem, to_host=0.5, to_device=0.5)
     assert fastest(slow, 21) == solve(slow, 21).cost == 12 + 9

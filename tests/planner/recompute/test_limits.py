@@ -17,7 +17,7 @@ from graphc.planner.order.exact import least_peak_order
 from graphc.planner.order.search import _Search
 from graphc.planner.order.windows import improve_windows
 from graphc.planner.recompute.chain_dp import Scale
-from graphc.planner.recompute.lower_bound import extra_cost
+from graphc.planner.recompute.lower_bound import least_extra_cost
 
 solving = importlib.import_module("graphc.planner.given.solve")  # the package has the function
 
@@ -37,8 +37,8 @@ def test_exact_order_takes_one_step_per_expansion_if_all_orders_tie():
 def test_no_cost_is_proven_for_problems_above_the_limit():
     steps = training_chain(40)
     tight = steps.peak(range(len(steps))) // 2
-    assert extra_cost(steps, tight, largest=len(steps)) > 0
-    assert extra_cost(steps, tight, largest=len(steps) - 1) == 0.0
+    assert least_extra_cost(steps, tight, largest=len(steps)) > 0
+    assert least_extra_cost(steps, tight, largest=len(steps) - 1) == 0.0
 
 
 @pytest.mark.parametrize("layers", [15, 20])

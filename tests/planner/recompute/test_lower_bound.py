@@ -10,7 +10,7 @@ from planner.problems import random_problem, training_chain
 from graphc.planner.given import replay, solve
 from graphc.planner.given.exact import cheapest
 from graphc.planner.problem import Problem, Run
-from graphc.planner.recompute.lower_bound import extra_cost, least_bytes
+from graphc.planner.recompute.lower_bound import least_bytes, least_extra_cost
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -24,7 +24,7 @@ def test_the_bound_is_never_above_the_optimum(seed):
         found = cheapest(problem, int(budget))
         if found is not None:
             best = replay(problem, found).cost - base.cost
-            bound = extra_cost(problem, int(budget))
+            bound = least_extra_cost(problem, int(budget))
             assert bound <= best * (1 + 1e-6)
             compared += 1
             proven += bound > 0.1 * best > 0
@@ -45,7 +45,7 @@ def test_chains_are_planned_near_the_bound(part):
 def test_nothing_is_proven_where_everything_fits():
     problem = training_chain(40)
     base = replay(problem, problem.order)
-    assert extra_cost(problem, base.peak_bytes) == pytest.approx(0, abs=1e-6)
+    assert least_extra_cost(problem, base.peak_bytes) == pytest.approx(0, abs=1e-6)
     assert solve(problem, base.peak_bytes).cost == base.cost
 
 
@@ -125,7 +125,7 @@ def test_bounds_of_steps_hold_for_every_sequence(seed):
     for budget in {least, (least + plain) // 2, plain - 1}:
         found = brute_force(steps, budget)
         if found is not None:
-            assert extra_cost(steps, budget) <= found * (1 + 1e-6) + 1e-9
+            assert least_extra_cost(steps, budget) <= found * (1 + 1e-6) + 1e-9
 
 
 def test_what_may_run_before_or_behind_a_wide_step_takes_its_bytes_either_way():
@@ -144,6 +144,6 @@ def test_what_may_run_before_or_behind_a_wide_step_takes_its_bytes_either_way():
     )
     assert brute_force(steps, 27) == 0
     assert brute_force(steps, 26) == 5
-    assert extra_cost(steps, 27) == 0
+    assert least_extra_cost(steps, 27) == 0
     # Of the 8 bytes of either 7 fit, and prices see the eighth part that is missing.
-    assert extra_cost(steps, 26) == pytest.approx(5 / 8, rel=1e-6)
+    assert least_extra_cost(steps, 26) == pytest.approx(5 / 8, rel=1e-6)

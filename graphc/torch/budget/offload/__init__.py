@@ -1,1 +1,1 @@
-"""Copies of saved tensors to host memory in a step of torch, beside recomputation."""
+"""Copies of tensors to host memory in a step of torch, beside recomputation."""

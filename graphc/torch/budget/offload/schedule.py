@@ -14,6 +14,7 @@ from itertools import takewhile
 
 from graphc.planner.copies.events import Event, seconds_of
 from graphc.planner.copies.search import OffloadSearch
+from graphc.planner.goals import Capacity
 from graphc.planner.host_link import HostLink
 from graphc.planner.pack import pack
 from graphc.planner.problem import Problem
@@ -23,7 +24,7 @@ ALIGNMENT = 64
 """Alignment of values on the host in bytes, a cache line."""
 
 PACKINGS = 3
-"""Maximum number of searches; the host bytes of each are reduced by the excess of the last."""
+"""Maximum number of searches; the limit of live bytes on the host is corrected after each."""
 
 PACKING_EFFORT = 10**6
 """Effort limit of packing host memory, in units of work."""
@@ -78,9 +79,9 @@ def offloaded(
     host_bytes = goal.link.host_bytes
     assert host_bytes is not None, "a budget bounds host memory"
     resident = frozenset(range(len(steps.bytes))) - goal.movable
-    limit, seconds = host_bytes, steps.cost_of(range(len(steps)))
+    on_host, seconds = Capacity(host_bytes, host_bytes), steps.cost_of(steps.order)
     for _ in range(PACKINGS):
-        link = replace(goal.link, host_bytes=limit)
+        link = replace(goal.link, host_bytes=int(on_host.bytes))
         search = OffloadSearch(
             steps,
             link,
@@ -97,9 +98,7 @@ def offloaded(
         if height <= host_bytes:
             made = _schedule(steps, goal.link, events, offsets, height, idle)
             return made if made.peak_bytes <= budget else None
-        limit -= height - host_bytes
-        if limit <= 0:
-            break
+        on_host.correct(height)
     return None
 
 
