@@ -58,14 +58,6 @@ from graphc.target import CPU_TARGET, Target
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """Bytes of the arena, and bytes of the feature maps as Chen et al. (2016) count them."""
-
-    arena_bytes: int
-    feature_map_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Places:
     """Tenants with their offsets in the arena, and the height; both count from the end of the
     slots."""
@@ -95,6 +87,8 @@ class Allocation:
         self.has_slots = has_slots
         self._places: dict[tuple[Allocate, bool], Places] = {}
         """Cached places, by strategy, on the device (False) and on the host (True)."""
+        self._feature_maps: dict[Allocate, int] = {}
+        """Cached bytes of feature maps, by strategy."""
         self._known_workspaces: SharedByCopies[int] = SharedByCopies()
         self._known_layouts: KnownLayouts = SharedByCopies()
         self._tenants: dict[bool, list[Tenant]] = {}
@@ -214,6 +208,8 @@ class Allocation:
         Excludes states, inputs, outputs, workspaces, values gathered from states, and operands of
         updates.
         """
+        if strategy in self._feature_maps:
+            return self._feature_maps[strategy]
         storages = self.storages(strategy)
         excluded = {storages.placements[value].buffer for value in self.graph.outputs.values()}
         for node in self.graph.effects:
@@ -225,11 +221,8 @@ class Allocation:
             and tenant.owner.index not in excluded
             and kind_of(tenant.owner.root) not in ("input", "gathered")
         ]
-        return PLACERS[strategy](tenants)[1]
-
-    def sizes(self, strategy: Allocate) -> Sizes:
-        """Return the sizes of a strategy's plan, without creating the plan."""
-        return Sizes(self.arena_bytes(strategy), self.feature_map_bytes(strategy))
+        self._feature_maps[strategy] = PLACERS[strategy](tenants)[1]
+        return self._feature_maps[strategy]
 
     def plan(
         self,

@@ -48,11 +48,10 @@ def overlap_collectives(
     found = given.in_order(nodes)
     if goal is None:
         return found
-    before, after = given.sizes("packed"), found.sizes("packed")
-    most = before.arena_bytes if goal.budget is None else goal.budget
+    most = given.arena_bytes("packed") if goal.budget is None else goal.budget
     maps = goal.feature_map_budget
-    fits = after.arena_bytes <= most and (maps is None or after.feature_map_bytes <= maps)
-    return found if fits else given
+    fits = found.arena_bytes("packed") <= most
+    return found if fits and (maps is None or found.feature_map_bytes("packed") <= maps) else given
 
 
 def _feeders(graph: Graph) -> set[Node]:

@@ -27,7 +27,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from graphc.ir.graph import Graph, Node, State, Value
-from graphc.memory.allocate import Allocation, Sizes
+from graphc.memory.allocate import Allocation
 from graphc.plans.goal import Goal
 
 GROWTH = 0.001
@@ -51,29 +51,28 @@ def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
     if not known:
         return given
     workspace = int(GROWTH * given.live_bytes)
-    most = None
     for part in LESS:
         nodes = tuple(_order(graph, known, int(part * workspace)))
         if nodes == graph.nodes:
             return given
-        if most is None:
-            most = _most(given.sizes("packed"), goal)
         found = given.in_order(nodes)
-        sizes = found.sizes("packed")
-        fits = sizes.feature_map_bytes <= most.feature_map_bytes
-        if fits and sizes.arena_bytes <= most.arena_bytes:
+        if _fits(found, given, goal):
             return found
     return given
 
 
-def _most(sizes: Sizes, goal: Goal | None) -> Sizes:
-    """Return the limits on arena and feature maps after the pass; `sizes` are those before it."""
-    arena, maps = int((1 + GROWTH) * sizes.arena_bytes), sizes.feature_map_bytes
-    if goal is None:
-        return Sizes(arena, arena)
-    if goal.budget is not None:
-        return Sizes(min(arena, goal.budget), arena)
-    return Sizes(arena if goal.feature_map_budget is not None else sizes.arena_bytes, maps)
+def _fits(found: Allocation, given: Allocation, goal: Goal | None) -> bool:
+    """Return True if an allocation keeps to the limits after the pass; `given` is that before."""
+    most = given.arena_bytes("packed")
+    if goal is None or goal.budget is not None or goal.feature_map_budget is not None:
+        most = int((1 + GROWTH) * most)
+    if goal is not None and goal.budget is not None:
+        most = min(most, goal.budget)
+    if found.live_bytes > most or found.arena_bytes("packed") > most:
+        return False
+    if goal is None or goal.feature_map_budget is None:
+        return True
+    return found.feature_map_bytes("packed") <= given.feature_map_bytes("packed")
 
 
 @dataclass

@@ -201,9 +201,9 @@ def test_the_arena_decides():
     first, second = step(a, g.relu(c), rate), step(b, g.tanh(c), rate)
     top = large()[0]
     graph = graph_of(first.inputs[1], first, second.inputs[1], top, g.exp(top), second, shown=4)
-    size = Allocation(graph, target_of(H200)).sizes("packed").arena_bytes
+    size = Allocation(graph, target_of(H200)).arena_bytes("packed")
     assert order(graph, {"a": first, "b": second}) == ".a...b"
     found = updates_together(Allocation(graph, target_of(H200))).graph
     assert found.nodes[-2:] == (first, second)
-    grown = Allocation(found, target_of(H200)).sizes("packed").arena_bytes
+    grown = Allocation(found, target_of(H200)).arena_bytes("packed")
     assert size < grown <= (1 + GROWTH) * size
