@@ -1,8 +1,8 @@
 """Plans of training steps with recomputation, copies to the host and both, on three GPUs.
 
 Each network's step is planned by `graphc.plan` within parts of the bytes that it needs beside its
-states without a budget: with recomputation alone, and with copies to 64 GiB of host memory. The
-column of copies alone is a search for live bytes, without packing. Times are modeled: the roofline
+states without a budget: with recomputation alone, and with copies to 64 GiB of host memory. Copies
+alone are a schedule for live bytes, without packing. Times are modeled: the roofline
 of a device, and the link to its host (graphc/devices/links.py), PCIe 3, 4 and 5.
 Run: python benchmarks/offload.py [--rows PATTERN]
 """

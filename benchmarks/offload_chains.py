@@ -1,10 +1,10 @@
 """POFO and graphc on chains with a link to the host: random ones, and those of networks.
 
 Both plan the same problem, and `graphc.planner.given.measure` gives the seconds of both. graphc has
-`--seconds` for each plan, POFO the time that it takes. Random chains have 6 to 40 stages. During
-the first forward pass, the link copies 3 % to 300 % of the bytes that all stages save. Budgets are
-between the lower bound and the bytes without recomputation. Networks are collapsed to chains
-(network_chains.py); their times are those of the cost model. Run: python
+half of `--seconds` for recomputation, the rest and POFO the time that they take. Random chains have
+6 to 40 stages. During the first forward pass, the link copies 3 % to 300 % of the bytes that all
+stages save. Budgets are between the lower bound and the bytes without recomputation. Networks are
+collapsed to chains (network_chains.py); their times are those of the cost model. Run: python
 benchmarks/offload_chains.py
 """
 
@@ -105,7 +105,7 @@ def case(chain: Chain, link: HostLink, row: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="a100", help="a device profile, for networks")
-    parser.add_argument("--seconds", type=float, default=1.0, help="time of graphc for each plan")
+    parser.add_argument("--seconds", type=float, default=1.0, help="as for graphc remat")
     parser.add_argument("--count", type=int, default=COUNT, help="number of random chains")
     parser.add_argument("--losses", type=Path, help="JSON file for chains on which POFO is faster")
     output_argument(parser, "offload_chains.json")

@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
         "--seconds",
         type=float,
         default=SECONDS,
-        help=f"time limit of the search (default: {SECONDS:g})",
+        help=f"time for improving recomputation, half of it with a link (default: {SECONDS:g})",
     )
     parser.add_argument(
         "--host-budget",

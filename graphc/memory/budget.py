@@ -13,7 +13,8 @@ has been decided. For a budget of B bytes the search does the following:
        for up to four schedules, or eight if none of the first four fits (search.py)
     4. on a small graph, repeat this for nearby budgets, and take the fastest plan that fits
 
-Arenas are not smooth, so a larger budget may give a slightly slower plan (docs/recomputation.md).
+The policies of Chen et al. (2016) are candidates if they fit and cost less. Arenas are not smooth,
+so a larger budget may give a slightly slower plan (docs/recomputation.md).
 If nothing fits, the error names the smallest arena found, which works as a budget.
 
 `max_extra_flops` requests the fewest bytes within an amount of recomputed work. Without any goal,
@@ -24,7 +25,7 @@ order and every packing (lower_bound.py on `bounding_steps`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from operator import attrgetter
@@ -37,6 +38,7 @@ from graphc.memory.evaluations import ORDER_SAVES, Evaluations
 from graphc.memory.host_plans import HostPlans
 from graphc.memory.order.overlap_state_copies import modeled_seconds, overlap_state_copies
 from graphc.memory.points import Measure, Point, faster
+from graphc.memory.policies import POLICIES, sequence_of, with_sequence
 from graphc.memory.reorder import by_layers
 from graphc.memory.search import Search
 from graphc.memory.training_graph import flops
@@ -45,7 +47,7 @@ from graphc.planner.goals import between, knee_of, undominated
 from graphc.planner.host_link import HostLink
 from graphc.planner.recompute.lower_bound import least_bytes, least_extra_cost
 from graphc.planner.recompute.solver import Schedule
-from graphc.plans.cost_model import CostModel
+from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
 
@@ -91,8 +93,8 @@ class BudgetPlanner:
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
         """Return the graph with recomputed nodes, and a certificate; raises `BudgetError` if none
         fits."""
-        least, trials = self.bound_bytes, Trials(str(goal), goal.budget)
-        self.evaluations.trials, trials.bound_bytes = trials, self.bound_bytes
+        least = self.bound_bytes
+        trials = self.evaluations.trials = Trials(str(goal), goal.budget, bound_bytes=least)
         if goal.budget is not None:
             trials.time_bound = bound = self.extra_time_bound(goal.budget, goal.host_budget)
             point = self._with_host(goal.budget, goal.host_budget, bound)
@@ -115,6 +117,8 @@ class BudgetPlanner:
         bound = other.extra_time_bound(most)
         other.evaluations.trials = Trials(asked, most, time_bound=bound)
         point = other.within(most)
+        if not self.evaluations.reorders:
+            return point, bound
         ordered = self.evaluations.ordered(self.evaluations.point(point.graph))
         return ordered if ordered.feature_map_bytes <= most else point, bound
 
@@ -191,11 +195,16 @@ class BudgetPlanner:
 
     def _fastest(self, budget: int) -> Point | None:
         """Return the fastest plan found within the budget, of the search, the tightest schedules,
-        and plans of earlier searches."""
+        plans of earlier searches, and the policies."""
         best = self._searched(budget)
         if best is None and self._tightest.bytes <= budget:
             best = self._tightest
-        return faster(best, self.evaluations.fastest(budget))
+        best = faster(best, self.evaluations.fastest(budget))
+        for graph in self._by_policies:
+            extra = recomputation(graph, self.costs).extra_time_fraction
+            if extra > 0 and (best is None or extra < best.extra_time):
+                best = faster(best, self.evaluations.point_within(graph, budget))
+        return best
 
     def _fastest_nearby(self, best: Point, budget: int) -> Point:
         """Return the fastest plan found within the budget by searches within other budgets, at most
@@ -268,7 +277,7 @@ class BudgetPlanner:
     def least(self) -> Point:
         """The point of the fewest bytes found, at any cost."""
         points = [self._tightest, *self._plain_points(self._tightest.bytes)]
-        return min(points, key=attrgetter("bytes"))
+        return min([*points, *self._policy_points(points)], key=attrgetter("bytes"))
 
     def _cheapest_least(self) -> Point:
         """Return the point of the least extra time found within the fewest bytes found."""
@@ -286,6 +295,7 @@ class BudgetPlanner:
             affordable = partial(self._affordable, other, max_extra_flops)
             found = other.solver.lowest(other.solver.no_recompute, affordable)
             points.append(other.best_point(found))
+        points += self._policy_points(points)
         within = [point for point in points if point.extra_flops <= max_extra_flops]
         return min(within, key=attrgetter("arena_bytes"))
 
@@ -366,3 +376,16 @@ class BudgetPlanner:
     def _plain_point(self) -> Point:
         """The plan of the fewest bytes without recomputation."""
         return min(self._plain_points(), key=attrgetter("arena_bytes"))
+
+    @cached_property
+    def _by_policies(self) -> list[Graph]:
+        """The graphs with the recomputation of each policy of Chen et al. (2016), so that no policy
+        has a better plan."""
+        sequences = (tuple(sequence_of(self.allocation, name)) for name in POLICIES)
+        distinct = dict.fromkeys(sequences)
+        return [with_sequence(self.graph, list(sequence)) for sequence in distinct]
+
+    def _policy_points(self, points: Sequence[Point]) -> list[Point]:
+        """Return the points of policies that may take fewer bytes than all of `points`."""
+        found, fewest = self.evaluations, min(point.bytes for point in points)
+        return [found.best(g) for g in self._by_policies if found.least_bytes(g) < fewest]

@@ -224,8 +224,7 @@ POLICIES: dict[str, Callable[[Allocation], Counts]] = {
     "sublinear": lambda given: sublinear(given.graph, _judge(given)),
     "recursive": lambda given: recursive(given.graph),
 }
-"""The policies of Chen et al. by name, in order of preference: of equally good plans, the first is
-taken. budget.py plans requests for bytes or work."""
+"""The policies of Chen et al. by name. budget.py plans requests for bytes or work."""
 
 
 def recompute(given: Allocation, policy: str) -> Graph:

@@ -51,8 +51,9 @@ Schedules = Callable[[int], Iterable[Sequence[int]]]
 class OffloadSearch:
     """A search for the fastest plan within a budget of bytes.
 
-    `schedules` returns schedules without copies for a capacity above `origin`, by default the
-    budget. `resident` values are never copied. The search ends at `bound` seconds.
+    `schedules` returns schedules without copies for a capacity. Capacities are counted from
+    `origin`, by default the budget. `resident` values are never copied. The search ends at `bound`
+    seconds.
 
     `tried` has the seconds by capacity, infinite without a plan. `best_base` is the schedule whose
     copies `best` has.

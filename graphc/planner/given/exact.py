@@ -63,7 +63,7 @@ def cheapest(problem: GivenProblem, budget: int) -> list[int] | None:
 
 
 def orders(problem: GivenProblem) -> Iterator[list[int]]:
-    """Yield all orders of the needed nodes that run each node once."""
+    """Yield all orders of the nodes that run each node once."""
 
     def following(order: list[int], rest: frozenset[int]) -> Iterator[list[int]]:
         if not rest:

@@ -60,7 +60,8 @@ class GivenProblem(Problem):
 
     Steps are numbered in topological order, values in the order of producers. `ids` are the names
     of steps in the file. By step, `after` are the steps that must run first, although no data says
-    so. Steps in `pinned` run once, and their values are live to the end.
+    so; a schedule whose first occurrences keep the given order respects it. Steps in `pinned` run
+    once, and their values are live to the end.
     """
 
     ids: tuple[int, ...]

@@ -111,7 +111,7 @@ def solve(
 ) -> Solution:
     """Return the cheapest schedule found whose peak is at most `budget`, by default the problem's.
 
-    Without any budget every needed node is computed once. Deterministic except for the number of
+    Without any budget every node is computed once. Deterministic except for the number of
     attempts in `seconds`. If the problem has a link, the result is a `LinkedSolution`. Raises
     `BudgetError` if nothing that fits is found.
     """

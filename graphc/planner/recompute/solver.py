@@ -174,12 +174,12 @@ class Solver:
         return sum(self.problem.cost_of(spans.chain.useful) for spans in self.spans)
 
     def _candidates(self, capacity: int) -> Iterator[list[int]]:
-        found: list[int] | None = None
+        is_alone = True
         for part in ABOVE if self.spans else ():
             if (sequence := self._by_dp(int(part * capacity))) is not None:
-                found = sequence
-                yield found
-        if found is None:
+                is_alone = False
+                yield sequence
+        if is_alone:
             yield self.no_recompute.sequence
 
     def _distinct(self, sequences: Iterable[list[int]]) -> list[list[int]]:
@@ -217,12 +217,6 @@ class Solver:
                 return None
             parts.append(emit(spans.chain, table.actions(level)))
         return self.joined(parts)
-
-    def reruns(self, capacity: int) -> list[Reruns]:
-        """Return the costs of reruns of each run of `spans`, in tables that reach a capacity."""
-        most = self._table_bytes(capacity - self.problem.fixed_bytes)
-        tables = (self._table(number, most, True).reruns for number in range(len(self.spans)))
-        return [table for table in tables if table is not None]
 
     def joined(self, parts: Iterable[list[int]]) -> list[int]:
         """Join the sequences of the runs with the steps between runs, which execute once."""

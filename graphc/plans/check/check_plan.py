@@ -49,6 +49,9 @@ from graphc.plans.memory_plan import Buffer, MemoryPlan
 NOBODY = -1
 """The content of cells that have no value: nothing or a workspace was written to them."""
 
+ELSEWHERE = -2
+"""The content that no cell has, for cells of a view outside its operand."""
+
 
 def check_plan(plan: MemoryPlan) -> None:
     """Raise `PlanError`, naming both values, if a step under this plan would corrupt a value.
@@ -82,7 +85,7 @@ class _Replay:
         self.places = PlacedValues(plan)
         self.owners = np.full(self.places.count, NOBODY, np.int64)
         """Cell → the content that was written to it last."""
-        self.scratch = np.empty(self.places.count, np.int64)
+        self.by_cell = np.empty(self.places.count, np.int64)
         """An array by cell without lasting content."""
         self.is_state = np.zeros(self.places.count, bool)
         for state in self.graph.states:
@@ -299,9 +302,9 @@ class _Replay:
         if isinstance(content, int):
             return content
         of_source, of_value = (self.places.cells_of(v) for v in (source, value))
-        self.scratch[of_value] = NOBODY  # cells that the operand does not have
-        self.scratch[of_source] = content
-        return self.scratch[of_value].copy()
+        self.by_cell[of_value] = ELSEWHERE
+        self.by_cell[of_source] = content
+        return self.by_cell[of_value].copy()
 
     def gather(self, node: Node, step: int) -> bool:
         """Replay a concatenation if some of its parts are computed in place.
