@@ -174,7 +174,7 @@ class BudgetPlanner:
             point = self.evaluations.point_within(graph, budget)
             if point is not None:
                 return self.evaluations.ordered(point)
-        best = self._fastest(budget)
+        best = self._fastest(budget) if budget >= self.bound_bytes else None
         if best is not None:
             nearby = self._is_small and self.measure == "arena"
             return self._fastest_nearby(best, budget) if nearby else best
