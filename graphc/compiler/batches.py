@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphc.byte_sizes import format_bytes, parse_bytes
+from graphc.compiler.compilation import collection_paused
 from graphc.compiler.compile import on_this_machine
 from graphc.compiler.options import PlanOptions
-from graphc.compiler.pipeline import make_plan
+from graphc.compiler.pipeline import make_plan, planner_of
 from graphc.errors import BudgetError, OptionError, whole_number
 from graphc.ir.graph import Value
 from graphc.keywords import takes
@@ -25,6 +26,13 @@ MOST = 2**40
 def plan(options: PlanOptions) -> MemoryPlan:
     """Return the memory plan of a trial; only that of the answer is checked."""
     return make_plan(on_this_machine(options), checks=False)
+
+
+@takes(PlanOptions)
+def fewest_bytes(options: PlanOptions) -> int:
+    """Return the bytes of the smallest arena found, at any extra time."""
+    with collection_paused():
+        return planner_of(on_this_machine(options)).least.arena_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,7 @@ class _Search:
         """Return the arena bytes for a batch, the fewest found if extra time is not limited."""
         if batch not in self.sizes:
             if self.takes_any_time:
-                self.sizes[batch] = self._least(batch)
+                self.sizes[batch] = fewest_bytes(self.make(batch), **self.options)
             else:
                 found = plan(self.make(batch), **self.options)
                 self.sizes[batch] = found.arena_bytes
@@ -141,13 +149,6 @@ class _Search:
                 if found.arena_bytes <= self.memory:
                     self.best = LargestBatch(batch, found)
         return self.sizes[batch]
-
-    def _least(self, batch: int) -> int:
-        try:
-            found = plan(self.make(batch), **{**self.options, "budget": 0})
-        except BudgetError as error:
-            return error.least_bytes
-        return found.arena_bytes
 
     def planned(self, batch: int) -> MemoryPlan | None:
         """Return the plan of a batch, or None if it does not fit."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
 
-from graphc.compiler.compilation import Compilation, collection_paused, run, traced
+from graphc.compiler.compilation import collection_paused
 from graphc.compiler.options import FrontierOptions, PlanningOptions, PlanOptions
-from graphc.compiler.pipeline import before, make_plan, planner
+from graphc.compiler.pipeline import make_plan, planner_of
 from graphc.devices.device import AUTO, NO_PAIRS, Device, planned_device
 from graphc.errors import GpuUnavailable
 from graphc.keywords import Flag, option, takes
@@ -108,8 +108,7 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
     """Return the Pareto frontier of bytes against time: plans by increasing arena size."""
     options = on_this_machine(options)
     with collection_paused():
-        compilation = Compilation(options)
-        plans = planner(run(traced(options), before("recompute"), compilation), compilation)
+        plans = planner_of(options)
         found = plans.frontier(options.host_bytes)
         bound = min(plans.bound_bytes, found[0].arena_bytes)
         return [

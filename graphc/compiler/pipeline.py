@@ -193,13 +193,19 @@ def planner(graph: Graph, compilation: Compilation) -> BudgetPlanner:
     return BudgetPlanner(allocation, options.cost_model, options.allocate, options.reorders, plain)
 
 
+def planner_of(options: PlanningOptions) -> BudgetPlanner:
+    """Return the planner of a network, after the steps before recomputation."""
+    compilation = Compilation(options)
+    return planner(run(traced(options), before("recompute"), compilation), compilation)
+
+
 def _recomputed(graph: Graph, compilation: Compilation) -> Graph:
     options = compilation.options
     if options.policy != "optimal":
         return recompute(compilation.allocation(graph), options.policy)
     goal = options.goal or Goal()
-    graph, compilation.certificate = planner(graph, compilation).plan(goal)
-    return graph
+    found, compilation.certificate = planner(graph, compilation).plan(goal)
+    return compilation.keep(found)
 
 
 def _goal_of_repeats(compilation: Compilation) -> Goal | None:

@@ -38,7 +38,7 @@ from graphc.memory.evaluations import ORDER_SAVES, Evaluations
 from graphc.memory.host_plans import HostPlans
 from graphc.memory.order.overlap_state_copies import modeled_seconds, overlap_state_copies
 from graphc.memory.points import Measure, Point, faster
-from graphc.memory.policies import POLICIES, sequence_of, with_sequence
+from graphc.memory.policies import POLICIES, sequence_of
 from graphc.memory.reorder import by_layers
 from graphc.memory.search import Search
 from graphc.memory.training_graph import flops
@@ -47,7 +47,7 @@ from graphc.planner.goals import between, knee_of, undominated
 from graphc.planner.host_link import HostLink
 from graphc.planner.recompute.lower_bound import least_bytes, least_extra_cost
 from graphc.planner.recompute.solver import Schedule
-from graphc.plans.cost_model import CostModel, recomputation
+from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
 
@@ -90,9 +90,9 @@ class BudgetPlanner:
         self._plain = plain or self.graph
         self._found: dict[int, Point | None] = {}
 
-    def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
-        """Return the graph with recomputed nodes, and a certificate; raises `BudgetError` if none
-        fits."""
+    def plan(self, goal: Goal) -> tuple[Allocation, Certificate]:
+        """Return the graph with recomputed nodes, as its allocation, and a certificate; raises
+        `BudgetError` if none fits."""
         least = self.bound_bytes
         trials = self.evaluations.trials = Trials(str(goal), goal.budget, bound_bytes=least)
         if goal.budget is not None:
@@ -106,7 +106,7 @@ class BudgetPlanner:
             bound = self.extra_time_bound(point.arena_bytes)
         # A plan without recomputation may have other fused groups than the bounds assume.
         least = min(least, point.allocation.live_bytes)
-        return point.graph, Certificate(str(goal), least, min(bound, point.extra_time))
+        return point.allocation, Certificate(str(goal), least, min(bound, point.extra_time))
 
     def _within_feature_maps(self, most: int, asked: str) -> tuple[Point, float]:
         """Return the fastest point found whose feature maps take at most `most` bytes, and a lower
@@ -200,9 +200,10 @@ class BudgetPlanner:
         if best is None and self._tightest.bytes <= budget:
             best = self._tightest
         best = faster(best, self.evaluations.fastest(budget))
-        for graph in self._by_policies:
-            extra = recomputation(graph, self.costs).extra_time_fraction
+        for schedule in self._by_policies:
+            extra = self._search.extra_time(schedule)
             if extra > 0 and (best is None or extra < best.extra_time):
+                graph = self._search.graph_of(schedule)
                 best = faster(best, self.evaluations.point_within(graph, budget))
         return best
 
@@ -378,14 +379,16 @@ class BudgetPlanner:
         return min(self._plain_points(), key=attrgetter("arena_bytes"))
 
     @cached_property
-    def _by_policies(self) -> list[Graph]:
-        """The graphs with the recomputation of each policy of Chen et al. (2016), so that no policy
-        has a better plan."""
-        sequences = (tuple(sequence_of(self.allocation, name)) for name in POLICIES)
-        distinct = dict.fromkeys(sequences)
-        return [with_sequence(self.graph, list(sequence)) for sequence in distinct]
+    def _by_policies(self) -> list[Schedule]:
+        """The schedules of the policies of Chen et al. (2016), so that no policy has a better
+        plan."""
+        search = self._search
+        positions = (sequence_of(self.allocation, name) for name in POLICIES)
+        distinct = dict.fromkeys(tuple(search.training.without_views(each)) for each in positions)
+        return [search.solver.measured(list(sequence)) for sequence in distinct]
 
     def _policy_points(self, points: Sequence[Point]) -> list[Point]:
         """Return the points of policies that may take fewer bytes than all of `points`."""
-        found, fewest = self.evaluations, min(point.bytes for point in points)
-        return [found.best(g) for g in self._by_policies if found.least_bytes(g) < fewest]
+        search, fewest = self._search, min(point.bytes for point in points)
+        peak = search.training.bounding_steps.peak
+        return [search.best_point(s) for s in self._by_policies if peak(s.sequence) < fewest]

@@ -1,8 +1,7 @@
-"""Recomputation beside copies to the host, where copies in time do not suffice.
+"""Recomputation beside copies to the host.
 
-The copies that never stall computation leave some positions above the budget, mostly early ones: a
-network may produce values faster than the link copies them. There, eviction (recompute/evict.py)
-recomputes other values. For it, copies are steps without cost:
+If a copy of a plan is left out, some positions are above the budget. There, eviction
+(recompute/evict.py) recomputes other values. For it, copies are steps without cost:
 
     drop    reads the value, so the value is live up to there
     fetch   produces the value again and reads nothing

@@ -22,16 +22,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from graphc.planner.copies.events import Event
 from graphc.planner.copies.gaps import Gap
 from graphc.planner.host_link import HostLink
 from graphc.planner.problem import Problem
 from graphc.planner.profile import Integers
-
-UNLIMITED = 2**60
-"""More bytes than all values have."""
 
 
 @dataclass(slots=True)
@@ -70,23 +65,6 @@ def placed(
             spare[gap.start + 1 : gap.stop] -= steps.bytes[gap.value]
     _return(steps, link, copies, times, spare)
     return copies
-
-
-def unstalled(
-    steps: Problem, link: HostLink, sequence: Sequence[int], gaps: Iterable[Gap]
-) -> list[Copy]:
-    """Return the copies of gaps at the positions at which they never stall computation, whatever
-    bytes they take on the device. Gaps that are too short are left out."""
-    gaps = list(gaps)
-    spare = np.full(len(sequence), UNLIMITED)
-    copies, times = _copies(gaps), [0.0]
-    late = set(gaps)
-    while late:
-        copies = _copies(gaps)
-        times, late = _leave(steps, link, sequence, copies, spare)
-        gaps = [gap for gap in gaps if gap not in late]
-    _return(steps, link, copies, times, spare)
-    return [copy for copy in copies if copy.fetch > copy.drop]
 
 
 def _copies(gaps: Iterable[Gap], size: Sequence[int] | None = None) -> list[Copy]:

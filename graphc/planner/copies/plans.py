@@ -2,7 +2,7 @@
 
 A schedule with recomputation alone is a sequence of steps. `Copying.planned` chooses gaps that
 bring it within a budget (gaps.py), places their copies (placement.py) and measures the seconds by
-the clocks of events.py. `beside` and `replaced` recompute more instead of copies that stall.
+the clocks of events.py. `replaced` recomputes more instead of a copy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from graphc.planner.copies.beside_copies import evicted_beside
 from graphc.planner.copies.events import Event, seconds_of
 from graphc.planner.copies.gaps import Gap, chosen, gaps_of
-from graphc.planner.copies.placement import Copy, events_with, placed, unstalled
+from graphc.planner.copies.placement import Copy, events_with, placed
 from graphc.planner.host_link import HostLink
 from graphc.planner.problem import Problem
 
@@ -92,14 +92,6 @@ class Copying:
             if not plan.stalls:
                 break
         return best
-
-    def beside(self, base: Base, budget: int) -> Base | None:
-        """Return a schedule with more recomputation instead of stalls; its gaps are those of the
-        values that are copied without stalls."""
-        excess = base.levels - budget
-        gaps, _ = chosen(base.gaps, self.steps.bytes, excess, self.link.host_bytes)
-        copies = unstalled(self.steps, self.link, base.sequence, gaps)
-        return next(self._evicted(base, copies, budget), None)
 
     def replaced(
         self, base: Base, plan: OffloadPlan, copy: Copy, budget: int

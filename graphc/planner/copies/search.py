@@ -145,13 +145,7 @@ class OffloadSearch:
             if self.is_new(sequence):
                 base = self.copying.base(sequence)
                 plan = self.copying.planned(base, self.budget)
-                made = [self.record(base, plan)]
-                if plan is None or plan.stalls > 0:
-                    beside = self.copying.beside(base, self.budget)
-                    if beside is not None:
-                        plan = self.copying.planned(beside, self.budget)
-                        made.append(self.record(beside, plan))
-                seconds = min(made)
+                seconds = self.record(base, plan)
                 self.tried[capacity] = min(seconds, self.tried.get(capacity, seconds))
         if self.tried.setdefault(capacity, float("inf")) < least:
             self.best_capacity = capacity

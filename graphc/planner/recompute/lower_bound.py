@@ -26,8 +26,7 @@ constraint, recomputation costs at least
 by weak duality, for every order of execution; the minimum is one minimum cut. g is concave and
 piecewise linear in λ, and is maximized by its tangents (Kelley 1960). At the price where a set
 above R and a set below R have equal value, a better set replaces one of them, until there is none.
-`least_extra_cost` is the best over up to 5 steps w, with at most 16 cuts each. In graphs of up to
-5,000 steps, 8 more steps around each boundary are tried.
+`least_extra_cost` is the best over up to 5 steps w, with at most 16 cuts each.
 
 With a link of rate r to the host, values may also be copied to the host before w and fetched after
 it. Let O be their bytes, W the cost of all steps but w that do not depend on w, and E the seconds
@@ -61,10 +60,6 @@ LARGEST = 30_000
 
 PLACES = 5
 """Maximum number of steps at which bounds are computed; they are far apart from each other."""
-
-NEARBY, FEW, NEAR = 8, 5_000, 0.05
-"""Number of steps also tried near each boundary, the largest number of steps of a graph for this,
-and their maximum distance from the boundary as a fraction of all steps."""
 
 PRICES = 16
 """Maximum number of prices of a byte, and so of minimum cuts, tried for one step."""
@@ -135,17 +130,7 @@ def _places(steps: Problem) -> list[int]:
             break
         if all(abs(step - other) > apart for other in chosen):
             chosen.append(step)
-    return [*chosen, *_around_boundaries(steps)] if len(steps) <= FEW else chosen
-
-
-def _around_boundaries(steps: Problem) -> list[int]:
-    """Return the steps near forward/backward boundaries with the most bytes of operands and
-    results."""
-    reach, found = int(NEAR * len(steps)), list[int]()
-    for run in steps.runs[:PLACES]:
-        near = range(max(run.start, run.boundary - reach), min(run.stop, run.boundary + reach + 1))
-        found += sorted(near, key=lambda step: (-_working_bytes(steps, step), step))[:NEARBY]
-    return found
+    return chosen
 
 
 def _at(steps: Problem, w: int, budget: int, link: HostLink | None) -> float:
