@@ -31,7 +31,7 @@ from report import circumstances, output_argument, write_json
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphc.errors import TorchError
-from graphc.torch.budget.measure import measured_peak
+from graphc.torch.budget.trace.measure import measured_peak
 from graphc.torch.fit.eager import eager_peak
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -101,7 +101,7 @@ NETWORKS: dict[str, Callable[[], Made]] = {
 
 def timed_parts() -> Counter[str]:
     """Wrap the parts of planning, and return the CPU seconds that they accumulate."""
-    from graphc.torch.budget import planned
+    from graphc.torch.budget import goal as planned
 
     seconds: Counter[str] = Counter()
 

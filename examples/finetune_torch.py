@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own habit
 
 import graphc
-from graphc.torch.budget.measure import measured_peak
+from graphc.torch.budget.trace.measure import measured_peak
 
 WIDTH, HEADS, LAYERS, STEPS, BATCH = 64, 4, 4, 128, 16
 TAUGHT, TUNED = 40, 20

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from graphc.devices.device import Device, find_device
 from graphc.runtime.memory import memory_of
-from graphc.torch.budget.without_data import Call
+from graphc.torch.budget.trace.without_data import Call
 from graphc.torch.fit.answer import request_of, source_of
 from graphc.torch.fit.configurations import from_config
 from graphc.torch.fit.models import Source

@@ -10,8 +10,8 @@ from graphc.torch.versions import require_torch
 try:
     from transformers import Trainer
 
+    from graphc.torch.budget.goal import Goal
     from graphc.torch.budget.make_step import to_plan
-    from graphc.torch.budget.planned import Goal
     from graphc.torch.budget.sizes.options import Requested
     from graphc.torch.budget.step import PlannedStep
 except ImportError as error:

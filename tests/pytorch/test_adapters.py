@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
 from graphc.errors import OptionError  # noqa: E402
-from graphc.torch.budget.measure import measured_peak  # noqa: E402
+from graphc.torch.budget.trace.measure import measured_peak  # noqa: E402
 from graphc.torch.fit.adapters import (  # noqa: E402
     Int8Linear,
     Nf4Linear,

@@ -20,8 +20,8 @@ steps = pytest.importorskip("torch_cases.steps")
 
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
-from graphc.torch.budget import planned as planned_module  # noqa: E402
-from graphc.torch.budget.runner import runner  # noqa: E402
+from graphc.torch.budget import goal as planned_module  # noqa: E402
+from graphc.torch.budget.trace.runner import runner  # noqa: E402
 
 SLACK = 2**14
 """Bytes that these small steps may take beyond their plan; the promise is 1 MiB."""

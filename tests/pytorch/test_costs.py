@@ -50,7 +50,7 @@ def node_of(target, *shapes, strides=None, dtype=torch.float32):
 
 
 def measured(*nodes):
-    from graphc.torch.budget.costs import _run, key_of
+    from graphc.torch.budget.plan.costs import _run, key_of
 
     found = _run([key_of(node) for node in nodes], list(nodes))
     return [found[key_of(node)] for node in nodes]
@@ -149,8 +149,8 @@ def test_what_is_estimated_is_in_the_report():
 
 
 def test_measurements_are_kept_by_device_and_read_again(tmp_path, monkeypatch):
-    from graphc.torch.budget.costs import Store
-    from graphc.torch.budget.steps import Measured
+    from graphc.torch.budget.plan.costs import Store
+    from graphc.torch.budget.plan.steps import Measured
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     store = Store.of_device(torch.device("cpu"))
@@ -174,7 +174,7 @@ SETTINGS = [
 
 
 def test_measurements_are_kept_by_settings_of_torch():
-    from graphc.torch.budget.costs import Store
+    from graphc.torch.budget.plan.costs import Store
 
     def path():
         return Store.of_device(torch.device("cpu")).path
@@ -197,8 +197,8 @@ def test_what_two_processes_measure_is_kept_by_both(tmp_path, monkeypatch):
 
     What did not run may run the next time.
     """
-    from graphc.torch.budget.costs import Store
-    from graphc.torch.budget.steps import Measured
+    from graphc.torch.budget.plan.costs import Store
+    from graphc.torch.budget.plan.steps import Measured
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cpu = torch.device("cpu")

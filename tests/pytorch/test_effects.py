@@ -98,8 +98,8 @@ def test_a_check_of_linear_algebra_is_there_once_and_fails_as_ever():
 
 def test_the_checker_finds_a_hidden_draw_that_is_repeated():
     from graphc.errors import TorchError
-    from graphc.torch.budget.planned import to_replay
-    from graphc.torch.budget.replay import replay
+    from graphc.torch.budget.check.replay import replay
+    from graphc.torch.budget.goal import to_replay
 
     found = planned(noise).plans[0]
     graph = found.forward.graph

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from graphc.torch.budget.measure import measured_peak  # noqa: E402
+from graphc.torch.budget.trace.measure import measured_peak  # noqa: E402
 from graphc.torch.fit.eager import eager_peak  # noqa: E402
 
 

@@ -33,7 +33,7 @@ def on(device):
 
 def test_random_numbers_come_from_the_generator_of_the_device_they_are_for(monkeypatch):
     """The state is on the CPU, and an op without tensors says where it draws."""
-    from graphc.torch.budget.runner import drawing_on_its_device
+    from graphc.torch.budget.trace.runner import drawing_on_its_device
 
     entered = []
 
@@ -53,7 +53,7 @@ def test_random_numbers_come_from_the_generator_of_the_device_they_are_for(monke
 
 
 def test_a_graph_that_is_captured_takes_no_saved_state(monkeypatch):
-    from graphc.torch.budget.runner import drawing_on_its_device
+    from graphc.torch.budget.trace.runner import drawing_on_its_device
 
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(TorchError, match="CUDA graph cannot capture"):
@@ -73,7 +73,7 @@ def test_a_backward_pass_that_is_watched_runs_in_the_thread_that_watches():
 
 def test_a_second_gpu_is_refused_by_the_names_of_what_is_there():
     from graphc.torch.budget.make_step import to_plan
-    from graphc.torch.budget.refusals import refuse_tensors
+    from graphc.torch.budget.trace.refusals import refuse_tensors
 
     step = to_plan(nn.ReLU())
     refuse_tensors(step, ((on("cuda:1"), on("cuda:1"), torch.ones(3)), {}))
@@ -110,9 +110,9 @@ def random_joint():
 
 def test_a_saved_state_on_the_cpu_belongs_to_the_generator_of_the_gpu(monkeypatch):
     """A generator of a GPU returns its state on the CPU, and the numbers on the GPU."""
-    from graphc.torch.budget import steps
-    from graphc.torch.budget.joint import Joint
-    from graphc.torch.budget.planned import checked, prepared
+    from graphc.torch.budget.goal import checked, prepared
+    from graphc.torch.budget.plan import steps
+    from graphc.torch.budget.trace.joint import Joint
     from graphc.torch.private import run_and_save_rng_state, run_with_rng_state
 
     monkeypatch.setattr(steps, "random_state", lambda _: torch.empty(16, dtype=torch.uint8))
@@ -259,8 +259,8 @@ def product_joint(with_bias):
 def test_workspaces_that_cublas_keeps_in_both_threads(
     monkeypatch, capability, with_bias, config, wanted_kib
 ):
-    from graphc.torch.budget import libraries
-    from graphc.torch.budget.joint import Joint
+    from graphc.torch.budget.plan import libraries
+    from graphc.torch.budget.trace.joint import Joint
 
     monkeypatch.setattr(libraries, "device_of", lambda _: torch.device("cuda:0"))
     monkeypatch.setattr(libraries, "cublas_workspace_size", lambda: None)
@@ -278,8 +278,8 @@ def test_workspaces_that_cublas_keeps_in_both_threads(
 
 
 def test_nothing_is_kept_without_products_or_on_a_cpu(monkeypatch):
-    from graphc.torch.budget.joint import Joint
-    from graphc.torch.budget.libraries import library_workspaces
+    from graphc.torch.budget.plan.libraries import library_workspaces
+    from graphc.torch.budget.trace.joint import Joint
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     assert library_workspaces(Joint(random_joint(), 1), None) == 0
@@ -319,7 +319,7 @@ def statistics(allocated, allocated_peak, requested, requested_peak):
 @pytest.mark.parametrize("counts_requests", [True, False])
 def test_bytes_of_an_op_are_those_it_requests(monkeypatch, counts_requests):
     """Blocks of the allocator may have a remainder, and cudaMallocAsync counts no requests."""
-    from graphc.torch.budget.measure import GpuPeak, measured_peak, peak_on_gpu
+    from graphc.torch.budget.trace.measure import GpuPeak, measured_peak, peak_on_gpu
 
     found = [statistics(100, 100, 90, 90), statistics(150, 400, 120, 300)]
     if not counts_requests:
@@ -337,7 +337,7 @@ def test_bytes_of_an_op_are_those_it_requests(monkeypatch, counts_requests):
 
 
 def test_remainders_of_blocks_are_no_fault_of_a_plan():
-    from graphc.torch.budget.verified import Verified
+    from graphc.torch.budget.report.verified import Verified
 
     mib = 2**20
     found = Verified(1000 * mib, 1015 * mib, {"gradients": ()}, None, remainder_bytes=12 * mib)

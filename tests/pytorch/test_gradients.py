@@ -18,9 +18,9 @@ from torch_cases.steps import Run, backward_of_sum  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402
-from graphc.torch.budget import gradients, joint  # noqa: E402
-from graphc.torch.budget.autograd_rules import gradients_at_turn  # noqa: E402
-from graphc.torch.budget.incoming import Incoming  # noqa: E402
+from graphc.torch.budget.check.autograd_rules import gradients_at_boundary  # noqa: E402
+from graphc.torch.budget.trace import gradients, joint  # noqa: E402
+from graphc.torch.budget.trace.gradients import Incoming  # noqa: E402
 
 SIDE = 256
 COPIED = gradients._copied
@@ -211,7 +211,7 @@ def test_those_of_views_on_a_gpu_take_whole_blocks():
     tangent.meta["desc"] = TangentAOTInput(plain[0])
     described = [*plain, GradAOTOutput(PlainAOTInput(0))]
     graph.output((made, row, back)).meta["desc"] = described
-    found = gradients_at_turn(graph, 2, (), None)
+    found = gradients_at_boundary(graph, 2, (), None)
     assert (found.kept, found.workspace) == (1024 + 512, 1024)
     incoming = joint.Joint(fx.GraphModule({}, graph), 2).incoming
     assert (incoming.kept, incoming.workspace) == (1024 + 512, 1024)

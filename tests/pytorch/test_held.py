@@ -10,8 +10,8 @@ from torch._subclasses import FakeTensorMode  # noqa: E402
 from view.reading import content  # noqa: E402
 
 import graphc  # noqa: E402
-from graphc.torch.budget.held import held_by, reserve_bytes  # noqa: E402
-from graphc.torch.budget.measure import measured_peak  # noqa: E402
+from graphc.torch.budget.trace.held import held_by, reserve_bytes  # noqa: E402
+from graphc.torch.budget.trace.measure import measured_peak  # noqa: E402
 
 TABLE = torch.randn(16)
 
@@ -92,7 +92,7 @@ def test_a_loss_that_is_a_module_counts_and_is_left_as_it_was():
 
 def test_a_loss_s_gradient_is_compared(monkeypatch):
     """The bits of a step are taken again from a loss whose gradient is another."""
-    from graphc.torch.budget import verify
+    from graphc.torch.budget.report import verify
 
     loss_fn, x, run = Weighted(), torch.randn(4, 16), verify._run
     args = x, x + 1

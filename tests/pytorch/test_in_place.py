@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import fx  # noqa: E402
 
-from graphc.torch.budget.in_place import COMMUTE, FIRST, GIVEN, may_overwrite, overwriting  # noqa: E402
+from graphc.torch.budget.plan.in_place import COMMUTE, FIRST, GIVEN, may_overwrite, overwriting  # noqa: E402
 
 aten = torch.ops.aten
 

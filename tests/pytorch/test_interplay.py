@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import OptionError, TorchError  # noqa: E402
-from graphc.torch.budget.assumptions import Assumptions  # noqa: E402
+from graphc.torch.budget.trace.assumptions import Assumptions  # noqa: E402
 from graphc.torch.private import IgnoredFunctionVariable  # noqa: E402
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -148,14 +148,16 @@ class Named(nn.Module):
     def __init__(self):
         super().__init__()
         self.loss, self.goal, self.plans = nn.MSELoss(), nn.Linear(8, 8), nn.Identity()
-        self.settled, self.scale = nn.Identity(), 1.0
+        self.settled, self.options, self.sizes = (nn.Identity() for _ in range(3))
+        self.scale = 1.0
 
     @property
     def device(self):
         return self.goal.weight.device
 
     def forward(self, x):
-        return self.loss(self.settled(self.plans(self.goal(x))), x) * self.scale
+        hidden = self.sizes(self.options(self.settled(self.plans(self.goal(x)))))
+        return self.loss(hidden, x) * self.scale
 
 
 def test_children_may_have_any_name():

@@ -12,7 +12,7 @@ from torch import fx  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 
 import graphc  # noqa: E402
-from graphc.torch.budget.layouts import LAYOUTS, lay_as_kernels_do  # noqa: E402
+from graphc.torch.budget.trace.layouts import LAYOUTS, lay_as_kernels_do  # noqa: E402
 
 aten = torch.ops.aten
 SHAPE = 4, 32, 2, 4

@@ -13,7 +13,7 @@ def bytes_of(count):
 
 
 def test_peak_of_a_sequence_of_allocations():
-    from graphc.torch.budget.measure import measured_peak
+    from graphc.torch.budget.trace.measure import measured_peak
 
     table, kept = bytes_of(10_000), []
 
@@ -33,7 +33,7 @@ def test_peak_of_a_sequence_of_allocations():
 
 def test_peak_of_a_step():
     """Never more than two products at a time: a saved one and its gradient, that and w's."""
-    from graphc.torch.budget.measure import measured_peak, storage_bytes
+    from graphc.torch.budget.trace.measure import measured_peak, storage_bytes
 
     size = 256
     x, w = torch.randn(size, size), torch.nn.Parameter(torch.randn(size, size))
@@ -51,7 +51,7 @@ def test_a_gpu_hands_out_whole_blocks():
     """As its caching allocator counts them; on the CPU each byte is one."""
     from torch._subclasses import FakeTensorMode
 
-    from graphc.torch.budget.measure import allocated_bytes, storage_bytes
+    from graphc.torch.budget.trace.measure import allocated_bytes, storage_bytes
 
     with FakeTensorMode():
         on_gpu = [torch.empty(count, dtype=torch.uint8, device="cuda") for count in (0, 1, 512)]
@@ -82,7 +82,7 @@ def test_a_profiler_of_the_user_goes_on(tmp_path, monkeypatch):
 
 def test_memory_counts_once_wherever_it_is_reached_from():
     """A storage by two of its tensors, and ranges that touch, overlap, or lie in one another."""
-    from graphc.torch.budget.measure import bytes_of_ranges, memory_ranges
+    from graphc.torch.budget.trace.measure import bytes_of_ranges, memory_ranges
 
     x = torch.empty(4, 8)
     assert bytes_of_ranges(memory_ranges([x, x[1:], torch.empty(0)])) == x.nbytes
@@ -92,7 +92,7 @@ def test_memory_counts_once_wherever_it_is_reached_from():
 
 def test_an_incomplete_recording_is_made_again(monkeypatch):
     """Where the profiler loses the last events, as seldom on a busy machine."""
-    from graphc.torch.budget import measure
+    from graphc.torch.budget.trace import measure
 
     signed, lost = [], measure._sign
 

@@ -14,9 +14,9 @@ from view.reading import content  # noqa: E402
 import graphc  # noqa: E402
 from graphc.errors import BudgetError, OptionError, TorchError  # noqa: E402
 from graphc.planner.host_link import HostLink  # noqa: E402
-from graphc.torch.budget import planned as planning  # noqa: E402
-from graphc.torch.budget.offload import host_memory  # noqa: E402
-from graphc.torch.budget.offload.lanes import PlainCopies  # noqa: E402
+from graphc.torch.budget import goal as planning  # noqa: E402
+from graphc.torch.budget.host import host_memory  # noqa: E402
+from graphc.torch.budget.host.lanes import PlainCopies  # noqa: E402
 
 HOST = "1GiB"
 
@@ -134,7 +134,7 @@ def test_bits_bytes_and_host_memory(make, part):
     wanted = trained(other, steps.compiled(other), args, kwargs)
     assert found.keys() == wanted.keys()
     assert [name for name in found if not torch.equal(found[name], wanted[name])] == []
-    assert step._host.allocations == 1
+    assert step._state.host.allocations == 1
 
 
 def test_it_is_never_slower_by_the_model():
@@ -264,14 +264,14 @@ def test_calls_before_their_backward_passes_have_host_memory_of_their_own(step_o
         first.backward()
         second.backward()
 
-    before = step._host.allocations
+    before = step._state.host.allocations
     wanted = gradients(step, apart)
     found = gradients(step, together)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    assert step._host.allocations <= max(before, 1) + 1
-    again = step._host.allocations
+    assert step._state.host.allocations <= max(before, 1) + 1
+    again = step._state.host.allocations
     gradients(step, together)
-    assert step._host.allocations == again
+    assert step._state.host.allocations == again
     gc.collect()
     assert host_memory._LEASES == {}
 
@@ -291,9 +291,9 @@ def test_a_loss_without_a_backward_pass_releases_host_memory(step_of):
     assert len(host_memory._LEASES) == 1
     del loss
     assert host_memory._LEASES == {}
-    before = step._host.allocations
+    before = step._state.host.allocations
     step(x).square().sum().backward()
-    assert step._host.allocations == before
+    assert step._state.host.allocations == before
 
 
 def test_hooks_that_replace_saved_tensors_are_refused(step_of):
@@ -321,8 +321,8 @@ def test_sizes_share_host_memory():
         assert all(torch.equal(found[name], wanted[name]) for name in wanted)
     plans = [plan for plan in step.plans if plan.host_bytes]
     assert len(plans) == 2
-    assert step._host.bytes == max(plan.host_bytes for plan in plans)
-    assert step._host.allocations == 1
+    assert step._state.host.bytes == max(plan.host_bytes for plan in plans)
+    assert step._state.host.allocations == 1
 
 
 def test_an_op_that_returns_more_bytes_than_planned_is_told():

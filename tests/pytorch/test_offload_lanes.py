@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from graphc.errors import TorchError  # noqa: E402
-from graphc.torch.budget.offload.host_memory import Lease  # noqa: E402
-from graphc.torch.budget.offload.lanes import PAGE, PlainCopies, Streams, lanes_of  # noqa: E402
+from graphc.torch.budget.host.host_memory import Lease  # noqa: E402
+from graphc.torch.budget.host.lanes import PAGE, PlainCopies, Streams, lanes_of  # noqa: E402
 
 GPU = torch.device("cuda:0")
 

@@ -10,14 +10,14 @@ from graphc.planner.copies.events import Event
 from graphc.planner.copies.search import PARTS, REFINEMENTS
 from graphc.planner.given import measure
 from graphc.planner.host_link import HostLink
-from graphc.torch.budget.offload.schedule import (
+from graphc.torch.budget.plan.copies import (
     ALIGNMENT,
     OffloadGoal,
     OffloadSchedule,
     host_offsets,
     in_backward,
 )
-from graphc.torch.budget.planner import TorchPlanner
+from graphc.torch.budget.plan.planner import TorchPlanner
 
 LAYERS = 24
 UNLIMITED = 2**40

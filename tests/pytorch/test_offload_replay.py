@@ -9,16 +9,16 @@ from torch import fx, nn  # noqa: E402
 import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402
 from graphc.planner.host_link import HostLink  # noqa: E402
-from graphc.torch.budget import planned as planning  # noqa: E402
-from graphc.torch.budget.offload.host_memory import (  # noqa: E402
+from graphc.torch.budget import goal as planning  # noqa: E402
+from graphc.torch.budget.check.replay import check, replay  # noqa: E402
+from graphc.torch.budget.goal import to_replay  # noqa: E402
+from graphc.torch.budget.host.host_memory import (  # noqa: E402
     begin_in,
     begin_out,
     end_in,
     end_out,
     open_host,
 )
-from graphc.torch.budget.planned import to_replay  # noqa: E402
-from graphc.torch.budget.replay import check, replay  # noqa: E402
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from planner.problems import training_chain
 
-from graphc.torch.budget.planner import TorchPlanner
+from graphc.torch.budget.plan.planner import TorchPlanner
 
 SEEDS = range(2)
 

@@ -14,7 +14,7 @@ from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402
-from graphc.torch.budget import origins  # noqa: E402
+from graphc.torch.budget.trace import names  # noqa: E402
 
 runs = []
 """Ops that have run with their effects."""
@@ -176,7 +176,7 @@ def test_an_error_names_the_library_of_a_line(tmp_path, monkeypatch):
     )
     (tmp_path / "graphc_tests_library.py").write_text(lines)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(origins, "LIBRARIES", (tmp_path,))
+    monkeypatch.setattr(names, "LIBRARIES", (tmp_path,))
     broken = importlib.import_module("graphc_tests_library").Broken()
     match = (
         "_library.py:4 in forward of .* between, a line of the library graphc_tests_library: .*"

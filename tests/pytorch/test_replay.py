@@ -13,8 +13,9 @@ from torch_cases.modules import MODULES  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402
-from graphc.torch.budget import costs, joint  # noqa: E402
-from graphc.torch.budget.steps import Measured  # noqa: E402
+from graphc.torch.budget.plan import costs  # noqa: E402
+from graphc.torch.budget.plan.steps import Measured  # noqa: E402
+from graphc.torch.budget.trace import joint  # noqa: E402
 
 aten = torch.ops.aten
 FAST = "MLP"
@@ -32,8 +33,8 @@ def test_it_counts_what_the_planner_counts(name):
 
 
 def counts_alike(torch_steps):
-    from graphc.torch.budget.planned import checked
-    from graphc.torch.budget.planner import TorchPlanner
+    from graphc.torch.budget.goal import checked
+    from graphc.torch.budget.plan.planner import TorchPlanner
 
     planner = TorchPlanner(torch_steps.steps, torch_steps.state_of)
     span = planner.no_recompute.peak_bytes - planner.least.peak_bytes
@@ -72,7 +73,7 @@ def planned():
 @pytest.fixture
 def plan(planned):
     """What the checker is told of it, in graphs that may be changed."""
-    from graphc.torch.budget.planned import to_replay
+    from graphc.torch.budget.goal import to_replay
 
     graphs = copied(planned.forward.graph), copied(planned.backward.graph)
     return to_replay(planned.torch_steps, *graphs)
@@ -91,7 +92,7 @@ def of(graph, target):
 
 
 def refused(plan, match):
-    from graphc.torch.budget.replay import replay
+    from graphc.torch.budget.check.replay import replay
 
     with pytest.raises(TorchError, match=match):
         replay(plan)
@@ -141,13 +142,13 @@ def test_bytes_of_a_step_by_hand():
     fixed = w + 4 * 100 * 64
     made = [moment.made for moment in found.moments]
     levels = [moment.bytes - fixed - moment.workspace for moment in found.moments]
-    assert made == [y, 0, scalar, scalar, y, w]  # product, tanh over it, sum, turn, gradients
+    assert made == [y, 0, scalar, scalar, y, w]  # product, tanh over it, sum, boundary, gradients
     assert levels == [y, y, y + scalar, y + 2 * scalar, 2 * y + 2 * scalar, y + w + 2 * scalar]
-    assert found.turn == 3
+    assert found.boundary == 3
 
 
 def test_it_names_the_node_whose_peak_is_above_what_is_claimed(plan):
-    from graphc.torch.budget.replay import check, replay
+    from graphc.torch.budget.check.replay import check, replay
 
     peak = replay(plan).peak
     check(plan, peak.bytes)
@@ -238,7 +239,7 @@ def test_a_gradient_that_is_missing(plan):
 
 
 def test_the_axes_of_copies_of_copies_are_those_of_permuted_tensors():
-    from graphc.torch.budget.contents import Numbers
+    from graphc.torch.budget.check.contents import Numbers
 
     x = torch.randn(2, 3, 4)
     for one, other in itertools.product(itertools.permutations(range(3)), repeat=2):

@@ -122,7 +122,7 @@ class Twice(torch.nn.Module):
 
 
 def test_older_versions_reject_tensors_that_are_returned_twice(monkeypatch):
-    monkeypatch.setattr("graphc.torch.budget.joint.JOINS_ALIKE", (99, 0))
+    monkeypatch.setattr("graphc.torch.budget.trace.joint.JOINS_ALIKE", (99, 0))
     with pytest.raises(graphc.errors.TorchError, match=r"returns a tensor twice.*return it once"):
         graphc.torch.plan(Twice(), (torch.randn(3, 4),))
     graphc.torch.plan(Twice().inner, (torch.randn(3, 4),), "knee")

@@ -5,8 +5,13 @@ from dataclasses import replace
 import pytest
 from planner.problems import training_chain
 
-from graphc.torch.budget.planner import TorchPlanner
-from graphc.torch.budget.reuse import BYTES_SLACK, TIME_SLACK, Candidate, reused
+from graphc.torch.budget.plan.planner import (
+    BYTES_SLACK,
+    TIME_SLACK,
+    Candidate,
+    TorchPlanner,
+    reused,
+)
 
 
 def planner_of(scale, layers=24, **changed):

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
 from graphc.errors import OptionError  # noqa: E402
-from graphc.torch.budget.measure import measured_peak  # noqa: E402
+from graphc.torch.budget.trace.measure import measured_peak  # noqa: E402
 from graphc.torch.fit.options import SHARDS  # noqa: E402
 from graphc.torch.fit.parameters import blocks_of, groups_of  # noqa: E402
 from graphc.torch.fit.sharding import bytes_per_rank  # noqa: E402
@@ -98,7 +98,7 @@ from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from graphc.torch.budget.measure import recording
+from graphc.torch.budget.trace.measure import recording  # noqa: E402
 
 distributed.init_process_group("gloo")
 module = nn.Sequential(nn.Linear(64, 300), nn.Linear(300, 64), nn.Linear(64, 100))

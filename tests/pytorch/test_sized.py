@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn  # noqa: E402
 
-from graphc.torch.budget import sized  # noqa: E402
+from graphc.torch.budget.trace import sized  # noqa: E402
 
 
 class Attention(nn.Module):

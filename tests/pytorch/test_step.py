@@ -17,8 +17,9 @@ from torch.optim.swa_utils import AveragedModel  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import BudgetError, OptionError, TorchError  # noqa: E402
-from graphc.torch.budget import planned, tracing  # noqa: E402
+from graphc.torch.budget import goal as planned  # noqa: E402
 from graphc.torch.budget import step as step_module  # noqa: E402
+from graphc.torch.budget.trace import tracing  # noqa: E402
 
 X = torch.randn(4, 8)
 

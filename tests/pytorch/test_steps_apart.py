@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import graphc  # noqa: E402
-from graphc.torch.budget import tracing  # noqa: E402
+from graphc.torch.budget.trace import tracing  # noqa: E402
 
 
 def planned(*sizes):

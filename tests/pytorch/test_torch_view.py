@@ -103,10 +103,10 @@ def test_nodes_are_those_of_both_graphs_with_module_paths_and_repeats(step, page
     scopes, ops = (
         [plan["texts"][number] for number in plan["nodes"][what]] for what in ("scope", "op")
     )
-    turn = ops.index("turn")
+    boundary = ops.index("boundary")
     phases = [page["phases"][number] for number in plan["nodes"]["phase"]]
-    assert set(phases[: turn + 1]) == {"forward"}
-    assert set(phases[turn + 1 :]) == {"mirror", "gradient"}
+    assert set(phases[: boundary + 1]) == {"forward"}
+    assert set(phases[boundary + 1 :]) == {"mirror", "gradient"}
     assert scopes[ops.index("native_dropout")] == "parts/0"
     assert scopes[ops.index("addmm")] == "parts/0/linear"
     assert phases.count("mirror") == sum(each.times for each in step.report.repeated)
@@ -138,13 +138,13 @@ def test_copies_of_gradients_have_a_place_and_a_time(tmp_path):
 
 
 def test_kinds_of_buffers(page, plan):
-    """What the forward pass keeps is saved from the turn on; random states are kept for repeats."""
+    """Results of the forward pass are saved from the boundary on, random states for repeats."""
     ops = [plan["texts"][number] for number in plan["nodes"]["op"]]
-    turn, buffers = ops.index("turn"), plan["buffers"]
+    boundary, buffers = ops.index("boundary"), plan["buffers"]
     saved = page["kinds"].index("saved")
-    crossing = [at for at, turns in buffers["turns"].items() if [turn, saved] in turns]
+    crossing = [at for at, turns in buffers["turns"].items() if [boundary, saved] in turns]
     assert crossing
-    assert all(buffers["first"][int(at)] < turn < buffers["last"][int(at)] for at in crossing)
+    assert all(buffers["first"][int(at)] < boundary < buffers["last"][int(at)] for at in crossing)
     states = of_kind(page, plan, "random state")
     assert {buffers["bytes"][at] for at in states} == {torch.get_rng_state().nbytes}
     for kind in "activation", "repeated", "gradient", "workspace":

@@ -12,7 +12,7 @@ from torch_cases.steps import Run, backward_of_sum, compiled, different  # noqa:
 
 import graphc  # noqa: E402
 from graphc.errors import OptionError, TorchError  # noqa: E402
-from graphc.torch.budget.measure import measured_peak  # noqa: E402
+from graphc.torch.budget.trace.measure import measured_peak  # noqa: E402
 
 
 def planned(module, *args, **options):
@@ -171,7 +171,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_is_reserved_for_before_its_first_step(name):
-    from graphc.torch.budget.held import reserve_bytes
+    from graphc.torch.budget.trace.held import reserve_bytes
 
     module = parts.layers(2)
     before = copy.deepcopy(module.state_dict())

@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import OptionError, TorchError  # noqa: E402
-from graphc.torch.budget.verify import compared  # noqa: E402
+from graphc.torch.budget.report.verify import compared  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -75,7 +75,7 @@ def test_a_step_holds_its_peak_and_bits_and_leaves_no_trace(accumulate):
 
 def test_what_differs_is_named(monkeypatch):
     """The plan's backward graph is given an op that doubles one gradient."""
-    from graphc.torch.budget import planned as planning
+    from graphc.torch.budget import goal as planning
 
     checked = planning.checked
 
@@ -142,7 +142,7 @@ def test_tensors_that_aot_eager_does_not_repeat_do_not_count():
 
 
 def test_aot_eager_runs_again_only_for_other_bits():
-    from graphc.torch.budget.verify import MOST_RUNS, _apart
+    from graphc.torch.budget.report.verify import MOST_RUNS, _apart
 
     def bits(**tensors):
         found = {name: torch.tensor(value) for name, value in tensors.items()}
@@ -166,7 +166,7 @@ def test_aot_eager_runs_again_only_for_other_bits():
 
 
 def test_the_worst_node_is_that_whose_workspace_is_wrong(monkeypatch):
-    from graphc.torch.budget import planned as planning
+    from graphc.torch.budget import goal as planning
 
     measure, wrong = planning.measure, 3_000_000
 
@@ -182,7 +182,7 @@ def test_the_worst_node_is_that_whose_workspace_is_wrong(monkeypatch):
         TorchError, match=r"measured peak .* is not the planned one(.|\n)*of parts.1"
     ):
         step.verify()
-    found = compared(step, (args, {}))
+    found = compared(step, step.assumptions, (args, {}))
     assert found.worst.module == "parts.1"
     assert found.worst.node.startswith("gelu")
     assert found.worst.planned_bytes - found.worst.measured_bytes == wrong
@@ -193,7 +193,7 @@ def test_the_worst_node_is_that_whose_workspace_is_wrong(monkeypatch):
 
 def test_the_peak_is_that_of_the_allocator(monkeypatch):
     """A plan that knows of no workspace says too little: dropout takes one as large as x."""
-    from graphc.torch.budget import planned as planning
+    from graphc.torch.budget import goal as planning
 
     measure = planning.measure
 
@@ -214,7 +214,7 @@ def test_the_peak_is_that_of_the_allocator(monkeypatch):
     step = graphc.torch.plan(Dropped(), (x,), "knee")
     with pytest.raises(TorchError, match=r"measured 4\.00 MiB more"):
         step.verify()
-    found = compared(step, ((x,), {}))
+    found = compared(step, step.assumptions, ((x,), {}))
     assert found.same_bits
     assert not found.held
     assert found.measured_peak_bytes - found.planned_peak_bytes == x.nbytes
@@ -241,7 +241,7 @@ def test_what_is_there_before_a_step_is_measured_too(kind, monkeypatch):
     step = graphc.torch.plan(nn.Linear(4096, 80), args, "knee", accumulate=True, reserve=4096)
     with pytest.raises(TorchError, match=r"measured peak .* is not the planned one"):
         step.verify()
-    found = compared(step, (args, {}))
+    found = compared(step, step.assumptions, (args, {}))
     assert found.measured_peak_bytes - found.planned_peak_bytes == left_out[-1]
     assert left_out[0] > 2**20
     assert not found.held

@@ -113,7 +113,7 @@ def test_costs_are_those_of_the_roofline():
 def test_fused_attention_has_the_flops_of_its_two_products():
     with torch.device("meta"):
         module, args = Block(), (torch.empty(2, 16, 32),)
-    from graphc.torch.budget.estimates import flops_of
+    from graphc.torch.budget.plan.estimates import flops_of
 
     step = graphc.torch.plan(module, args, "knee")
     nodes = step.plans[-1].torch_steps.measured

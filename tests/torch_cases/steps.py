@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 import graphc
-from graphc.torch.budget.measure import measured_peak
+from graphc.torch.budget.trace.measure import measured_peak
 
 SEED = 1
 

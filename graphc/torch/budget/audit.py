@@ -10,30 +10,39 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import wraps
 from typing import Any
 
 from torch import fx, nn
 
 from graphc.byte_sizes import exact_bytes
-from graphc.errors import GraphcError, TorchError
-from graphc.torch.budget.backend import Graphs, Rest
-from graphc.torch.budget.checker_input import Plan
-from graphc.torch.budget.contents import Numbers
-from graphc.torch.budget.costs import measure
-from graphc.torch.budget.held import Held
-from graphc.torch.budget.joint import Joint, behind_the_turn, copied
-from graphc.torch.budget.lives import Fault, Replay
-from graphc.torch.budget.losses import Loss
+from graphc.errors import GraphcError, OptionError, TorchError, choose, quoted
+from graphc.torch.budget.check.autograd_rules import Traced
+from graphc.torch.budget.check.contents import Numbers
+from graphc.torch.budget.check.plan import Fault, Plan, Replay
+from graphc.torch.budget.check.replay import replay
+from graphc.torch.budget.goal import Goal, prepared, to_replay
 from graphc.torch.budget.make_step import refuse_call
-from graphc.torch.budget.names import module_path
-from graphc.torch.budget.partitioners import add_values, partitioner
-from graphc.torch.budget.planned import Goal, Planned, prepared, to_replay
-from graphc.torch.budget.replay import replay
-from graphc.torch.budget.report import Repeated, table
-from graphc.torch.budget.sources import Source
+from graphc.torch.budget.plan.costs import measure
+from graphc.torch.budget.plan.planned import Planned
+from graphc.torch.budget.report.report import Repeated, table
+from graphc.torch.budget.report.verified import Verified
 from graphc.torch.budget.step import PlannedStep
-from graphc.torch.budget.traced import Traced
-from graphc.torch.budget.verified import Verified
+from graphc.torch.budget.trace.backend import Graphs, Rest
+from graphc.torch.budget.trace.held import Held
+from graphc.torch.budget.trace.joint import Joint, backward_nodes, copied
+from graphc.torch.budget.trace.names import module_path
+from graphc.torch.budget.trace.settings import Loss
+from graphc.torch.budget.trace.sources import Source
+from graphc.torch.budget.trace.step import StepOptions
+from graphc.torch.private import (
+    default_partition,
+    functorch_config,
+    has_recomputable_ops,
+    min_cut_partition,
+    run_and_save_rng_state,
+    run_with_rng_state,
+)
 
 
 @dataclass(frozen=True)
@@ -178,13 +187,13 @@ def _repeated(plan: Plan, found: Replay, seconds: Mapping[fx.Node, float]) -> It
 
     A graph may compute a value several times because the module does, so these do not count.
     """
-    traced, backward = Traced(plan, Numbers()), behind_the_turn(plan.joint)
+    traced, backward = Traced(plan, Numbers()), backward_nodes(plan.joint)
     extra: Counter[tuple[fx.Node, bool]] = Counter()
     total: Counter[fx.Node] = Counter()
-    for place, moment in enumerate(found.moments):
+    for index, moment in enumerate(found.moments):
         if moment.original is not None:
             first = traced.first.get(moment.original, moment.original)
-            extra[first, place > found.turn] += 1
+            extra[first, index > found.boundary] += 1
             total[first] += 1
     for node, first in traced.first.items():
         extra[first, node in backward] -= 1
@@ -225,8 +234,66 @@ def audited(
     """Return the audit of a partitioner; implements `graphc.torch.audit`."""
     refuse_call(module, loss_fn, args)
     goal = Partition(partitioner(partition_fn, memory_budget))
-    loss = Loss.of(None, True)
-    step = PlannedStep(module, goal, loss_fn, 0, False, loss, None, "replan", None)
+    step = PlannedStep(module, loss_fn, goal, StepOptions(Loss.of(None, True)))
     step.plan(args, kwargs)
     audit: Audit = step.plans[-1].report
     return replace(audit, step=step)
+
+
+Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
+"""A ``partition_fn`` of ``aot_autograd``."""
+
+
+def checkpoint_partition(module: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    """Recompute what ``torch.utils.checkpoint`` marks in the module, and nothing else."""
+    if not has_recomputable_ops(module):
+        raise TorchError(
+            "the module does not call torch.utils.checkpoint, so the partition 'checkpoint' would "
+            "recompute nothing; call it in the module, or choose min-cut"
+        )
+    return default_partition(module, *args, **kwargs)
+
+
+PARTITIONERS: dict[str, Partitioner] = {
+    "min-cut": min_cut_partition,
+    "default": default_partition,
+    "checkpoint": checkpoint_partition,
+}
+
+
+def add_values(graph: fx.Graph, fake_mode: Any) -> None:
+    """Add the fake values of nodes that a partitioner creates without, such as random ops."""
+    for node in graph.nodes:
+        if node.op != "call_function" or "val" in node.meta:
+            continue
+        state = tuple(each.meta["val"] for each in node.users if each.args[1:] == (0,))
+        first = {run_and_save_rng_state: 1, run_with_rng_state: 2}.get(node.target, 0)
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
+        with fake_mode:
+            value = (args[first - 1] if first else node.target)(*args[first:], **kwargs)
+        node.meta["val"] = (*state, value) if node.target is run_and_save_rng_state else value
+
+
+def partitioner(given: str | Partitioner, memory_budget: float | None) -> Partitioner:
+    """Return a partitioner that runs under this ``activation_memory_budget``, from 0 to 1."""
+    if isinstance(given, str):
+        given = PARTITIONERS[choose("partition", given, tuple(PARTITIONERS))]
+    if not callable(given):
+        raise OptionError(
+            f"partition_fn must be a function or one of {', '.join(PARTITIONERS)}, got "
+            f"{quoted(given)}"
+        )
+    if memory_budget is None:
+        return given
+    is_number = isinstance(memory_budget, int | float) and not isinstance(memory_budget, bool)
+    if not is_number or not 0 <= memory_budget <= 1:
+        raise OptionError(
+            f"activation_memory_budget must be a number from 0 to 1, got {memory_budget!r}"
+        )
+
+    @wraps(given)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        with functorch_config.patch(activation_memory_budget=memory_budget):
+            return given(*args, **kwargs)
+
+    return within

@@ -10,17 +10,17 @@ from torch import nn
 
 from graphc.devices.device import Device
 from graphc.errors import OptionError, quoted, truth
-from graphc.torch.budget.around_compile import without_compile
-from graphc.torch.budget.assumptions import Assume
-from graphc.torch.budget.autocast import Autocast
-from graphc.torch.budget.held import reserve_bytes
-from graphc.torch.budget.losses import Loss
-from graphc.torch.budget.planned import Goal
-from graphc.torch.budget.refusals import refuse_parts
+from graphc.torch.budget.goal import Goal
 from graphc.torch.budget.sizes.ahead import Sizes
 from graphc.torch.budget.sizes.options import Requested
 from graphc.torch.budget.step import PlannedStep
-from graphc.torch.budget.without_data import on_profile
+from graphc.torch.budget.trace.assumptions import Assume
+from graphc.torch.budget.trace.backend import without_compile
+from graphc.torch.budget.trace.held import reserve_bytes
+from graphc.torch.budget.trace.refusals import refuse_parts
+from graphc.torch.budget.trace.settings import Autocast, Loss
+from graphc.torch.budget.trace.step import StepOptions
+from graphc.torch.budget.trace.without_data import on_profile
 
 
 def planned(
@@ -63,18 +63,16 @@ def _to_plan(
 ) -> PlannedStep:
     refuse_call(module, loss_fn)
     requested = Requested.of(**size_options)
-    return PlannedStep(
-        module,
-        Goal(budget, max_extra_time, host_budget),
-        loss_fn,
+    goal = Goal(budget, max_extra_time, host_budget)
+    options = StepOptions(
+        Loss.of(loss, return_outputs),
         reserve_bytes(reserve),
         truth("accumulate", accumulate),
-        Loss.of(loss, return_outputs),
         Autocast.of(autocast, module, device is not None),
-        assume,
         device,
-        None if requested is None else Sizes(requested),
     )
+    sizes = None if requested is None else Sizes(requested)
+    return PlannedStep(module, loss_fn, goal, options, assume, sizes)
 
 
 def refuse_call(module: object, loss_fn: object, args: tuple[Any, ...] | None = None) -> None:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import torch
 
     from graphc.torch.budget.audit import Audit
+    from graphc.torch.budget.plan.trade_off import Frontier
     from graphc.torch.budget.sizes.options import Named, Pad
     from graphc.torch.budget.step import PlannedStep
-    from graphc.torch.budget.trade_off import Frontier
 
 
 def plan(
@@ -186,7 +186,7 @@ def partition_fn(budget: int | str) -> Callable[..., Any]:
     Raises `OptionError` without a budget.
     """
     require_torch()
-    from graphc.torch.budget.planned import partition_fn
+    from graphc.torch.budget.goal import partition_fn
 
     return partition_fn(budget)
 

@@ -7,68 +7,61 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from traceback import clear_frames
 from types import MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import fx, nn
 
-from graphc.devices.device import Device
 from graphc.errors import GraphcError, TorchError
-from graphc.torch.budget.around_compile import warn_of_compile
-from graphc.torch.budget.assumptions import Assume, Assumptions
-from graphc.torch.budget.autocast import Autocast, context_of
-from graphc.torch.budget.backend import Graphs, Part, Rest, backend, is_run_again
-from graphc.torch.budget.compiled import Compiled
-from graphc.torch.budget.example import Given, gone, results_in, weakly
-from graphc.torch.budget.held import held_by
-from graphc.torch.budget.in_place import not_overwriting
-from graphc.torch.budget.joint import Joint
-from graphc.torch.budget.libraries import library_workspaces
-from graphc.torch.budget.losses import Loss
-from graphc.torch.budget.measure import memory_ranges
-from graphc.torch.budget.offload.host_memory import HostMemory
-from graphc.torch.budget.planned import Goal, Planned
-from graphc.torch.budget.refusals import as_graphc_error, is_of_compiling, refuse_tensors
-from graphc.torch.budget.replans import Replans, warn_of_replan, warn_of_sizes
-from graphc.torch.budget.report import Report
-from graphc.torch.budget.returned import Returned
-from graphc.torch.budget.runner import Boxed, runner
-from graphc.torch.budget.settled import Frozen, Settled, settle
+from graphc.torch.budget.check.returned import Returned
+from graphc.torch.budget.goal import Goal
+from graphc.torch.budget.host.host_memory import HostMemory
+from graphc.torch.budget.plan.in_place import not_overwriting
+from graphc.torch.budget.plan.libraries import library_workspaces
+from graphc.torch.budget.report.report import Report
+from graphc.torch.budget.report.verified import Verified
+from graphc.torch.budget.report.verify import verified
 from graphc.torch.budget.sizes.ahead import Sizes
-from graphc.torch.budget.sources import sources_of
-from graphc.torch.budget.tracing import (
+from graphc.torch.budget.trace.assumptions import Assume, Assumptions
+from graphc.torch.budget.trace.backend import (
+    Compiled,
+    Graphs,
+    Part,
+    Rest,
+    backend,
+    is_run_again,
+    warn_of_compile,
+)
+from graphc.torch.budget.trace.example import Given, gone, results_in, weakly
+from graphc.torch.budget.trace.held import held_by
+from graphc.torch.budget.trace.joint import Joint
+from graphc.torch.budget.trace.measure import memory_ranges
+from graphc.torch.budget.trace.refusals import as_graphc_error, is_of_compiling, refuse_tensors
+from graphc.torch.budget.trace.replans import Replans, warn_of_replan, warn_of_sizes
+from graphc.torch.budget.trace.runner import Boxed, runner
+from graphc.torch.budget.trace.settings import Frozen, Settled, settle
+from graphc.torch.budget.trace.sources import sources_of
+from graphc.torch.budget.trace.step import Ran, Step, StepOptions, WatchOfPart
+from graphc.torch.budget.trace.tracing import (
     CALLED_BESIDE,
     apart,
     note_returned,
     refuse_stance,
     refuse_untraced,
 )
-from graphc.torch.budget.transparent import SHARED, Transparent
-from graphc.torch.budget.without_data import refuse_without_data
-
-if TYPE_CHECKING:
-    from graphc.torch.budget.verified import Verified
-
-WatchOfPart = Callable[[str, str], AbstractContextManager[object]]
-"""Returns a context for a node, given its graph (``forward`` or ``backward``) and its name."""
+from graphc.torch.budget.trace.transparent import SHARED
+from graphc.torch.budget.trace.without_data import refuse_without_data
 
 NO_ARGUMENTS: Given = ((), {})
 
 
 class _PlannedOnlyError(Exception):
     """Raised instead of running the first node, when a call only plans."""
-
-
-class Ran(NamedTuple):
-    """A watched step: its plan, and the memory ranges of the forward graph's inputs."""
-
-    plan: Planned
-    given: list[range]
 
 
 class _Call(threading.local):
@@ -83,61 +76,65 @@ class _Call(threading.local):
     """The guard that failed if the call plans planned shapes again."""
     is_other_size = False
     """True if the call is the first with other sizes than those of the first plan."""
-    failed_in = ""
-    """The path of the submodule in which the last trace has failed."""
     plans_only = False
     watch: WatchOfPart | None = None
     ran: Ran | None = None
 
 
-class PlannedStep(Transparent):
+@dataclass
+class _State:
+    """What a step has learned since it was made or copied, besides its plans."""
+
+    call: _Call = field(default_factory=_Call)
+    replans: Replans = field(default_factory=Replans)
+    frozen: Frozen = field(default_factory=Frozen)
+    host: HostMemory = field(default_factory=HostMemory)
+    example: Callable[[], Given] = gone
+    compiled: Compiled = field(init=False)
+    """Runs calls of planned sizes."""
+    beside: Compiled = field(init=False)
+    """Runs other calls. torch has a cache for each: a planned size must not meet their traces."""
+
+
+class PlannedStep(Step):
     """A wrapper that is called like the module; `report` describes the most recent plan.
 
     Its class, attributes and state are those of the module, so trainers and wrappers such as
     DistributedDataParallel take it for the module.
     """
 
-    plans: list[Planned]
-    """Plans in the order in which they were made."""
+    goal: Goal
+    sizes: Sizes | None
+    """The sizes planned ahead, or None."""
+    assumptions: Assumptions
     settled: tuple[Settled, ...]
     """Settings that were changed before the first plan."""
-    _host: HostMemory
-    _frozen: Frozen
-    _call: _Call
-    _example: Callable[[], Given]
+    _state: _State
 
     def __init__(
         self,
         module: nn.Module,
-        goal: Goal,
         loss_fn: Callable[..., Any] | None,
-        reserve: int,
-        accumulate: bool,
-        loss: Loss,
-        autocast: Autocast | None,
-        assume: Assume,
-        device: Device | None,
+        goal: Goal,
+        options: StepOptions,
+        assume: Assume = "replan",
         sizes: Sizes | None = None,
     ) -> None:
-        super().__init__(module, loss_fn)
+        super().__init__(module, loss_fn, options)
         # Children of the module may have these names, so nn.Module must not see them.
-        self.__dict__.update(goal=goal, reserve=reserve, accumulate=accumulate)
-        self.__dict__.update(_loss=loss, autocast=autocast, assumptions=Assumptions(assume))
-        # The profile of a step that cannot run, or None, and the sizes planned ahead, or None.
-        self.__dict__.update(_device=device, _sizes=sizes)
+        assumptions = Assumptions(assume, sizes is not None)
+        self.__dict__.update(goal=goal, sizes=sizes, assumptions=assumptions)
         self._begin()
 
     def _begin(self) -> None:
         """Reset the plans and compile the step anew."""
-        self.__dict__.update(plans=[], settled=(), _call=_Call(), _example=gone)
-        self.__dict__.update(_replans=Replans(), _frozen=Frozen(), _host=HostMemory())
-        # torch has a cache for each: a planned size must not meet the traces of unplanned calls.
-        self.__dict__.update(_compiled=Compiled(self._compile), _beside=Compiled(self._compile))
+        self.__dict__.update(plans=[], settled=(), _state=_State())
+        self._state.compiled, self._state.beside = Compiled(self._compile), Compiled(self._compile)
 
     def _compile(self, dynamic: bool | None) -> Callable[..., Any]:
         """Return the step compiled by torch."""
         traced, found = apart(PlannedStep._traced), weakref.ref(self)
-        self._replans.codes.append(traced.__code__)
+        self._state.replans.codes.append(traced.__code__)
         return torch.compile(  # type: ignore[no-any-return]
             MethodType(traced, self),
             backend=backend(
@@ -175,40 +172,41 @@ class PlannedStep(Transparent):
         """Return the output of the module, or the loss; its backward pass follows the plan."""
         refuse_stance()
         warn_of_compile()
-        if not self._call.plans_only:
-            refuse_without_data(self._device)
+        state, call, fault = self._state, self._state.call, None
+        if not call.plans_only:
+            refuse_without_data(self.options.device)
         (args, kwargs), compiled = self._fitted((args, kwargs))
-        call, told = self._call, None
         call.given, call.fault, call.guard, call.is_other_size = (args, kwargs), None, "", False
         began = time.perf_counter()
-        call.failures = self._replans.failures
+        call.failures = state.replans.failures
         if not self.plans and torch.is_grad_enabled():
             self.settled += settle(self.module, args, kwargs)
-            self._frozen = Frozen(self.named_parameters())
+            state.frozen = Frozen(self.named_parameters())
         if torch.is_grad_enabled():
-            self._frozen.refuse_thawed()
+            state.frozen.refuse_thawed()
         try:
             found = self.assumptions.call(self, compiled, (args, kwargs))
         except _PlannedOnlyError:
             raise
         except Exception as error:
-            told = self._told(error)
+            fault = self._explained(error)
         finally:
             call.given, call.fault = NO_ARGUMENTS, None
-        if told is not None:
+        if fault is not None:
             try:
-                raise told
+                raise fault
             finally:
-                del told  # breaks the cycle through this frame, which refers to the arguments
+                del fault  # breaks the cycle through this frame, which refers to the arguments
         if call.guard:
-            warn_of_replan(call.guard, self._sizes is not None)
+            warn_of_replan(call.guard, self.sizes is not None)
         elif call.is_other_size:
             warn_of_sizes(time.perf_counter() - began)
         return found
 
-    def _told(self, error: Exception) -> Exception:
+    def _explained(self, error: Exception) -> Exception:
         """Return the exception to raise for an error of the step, a graph or torch.compile."""
-        fault = self._call.fault
+        call = self._state.call
+        fault = call.fault
         if fault is None and not is_of_compiling(error):
             return error
         if fault is not None and not isinstance(fault, GraphcError):
@@ -216,8 +214,8 @@ class PlannedStep(Transparent):
         clear_frames(error.__traceback__)  # torch's errors form cycles that refer to arguments
         if fault is not None:
             return fault.with_traceback(None)
-        call = self._call
-        return as_graphc_error(error, self.module, self.loss_fn, call.given, call.failed_in)
+        submodule = getattr(error, "submodule", "")
+        return as_graphc_error(error, self.module, self.loss_fn, call.given, submodule)
 
     @property
     def report(self) -> Report:
@@ -225,13 +223,17 @@ class PlannedStep(Transparent):
         if not self.plans:
             raise TorchError("nothing is planned yet; a copied step is planned at its first call")
         latest: Report = self.plans[-1].report
-        return latest if self._sizes is None else self._sizes.report(latest)
+        return latest if self.sizes is None else self.sizes.report(latest)
 
     def _fitted(self, given: Given) -> tuple[Given, Compiled]:
         """Return the arguments to run instead of these, padded if planned, and what runs them."""
-        is_planned = self._sizes is not None and torch.is_grad_enabled()
-        fitted = self._sizes.fitted(self, given) if is_planned else given
-        return (given, self._beside) if fitted is None else (fitted, self._compiled)
+        state, fitted = self._state, given
+        if self.sizes is not None and torch.is_grad_enabled():
+            found = self.sizes.fitted(self, given)
+            if found is None:
+                return given, state.beside
+            fitted = found
+        return fitted, state.compiled
 
     def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Plan the shapes of these arguments without running the step."""
@@ -241,21 +243,20 @@ class PlannedStep(Transparent):
                 "outside of it"
             )
         given = tuple(args), dict(kwargs)
-        # The step keeps only weak references: the budget does not count stored arguments.
-        self._example = weakly(given)
-        if self._sizes is not None and self._sizes.plan(self, given):
+        self.remember(given)
+        if self.sizes is not None and self.sizes.plan(self, given):
             return
         with torch.enable_grad():
             (args, kwargs), _ = self._fitted(given)
         self.assumptions.renew(self, (args, kwargs))
-        self._call.plans_only = True
+        self._state.call.plans_only = True
         try:
             with torch.enable_grad():
                 self(*args, **kwargs)
         except _PlannedOnlyError:
             pass
         finally:
-            self._call.plans_only = False
+            self._state.call.plans_only = False
         if not self.plans:
             raise TorchError(
                 "no parameter or argument of the module requires gradients, so there is no step "
@@ -274,58 +275,47 @@ class PlannedStep(Transparent):
         peak differs from the planned one by more than 1 % and 1 MiB, without the remainders that
         torch's allocator for GPUs adds to blocks.
         """
-        from graphc.torch.budget.verify import verified
-
-        refuse_without_data(self._device)
-        given = (args, kwargs) if args or kwargs else self._example()
+        refuse_without_data(self.options.device)
+        given = (args, kwargs) if args or kwargs else self._state.example()
         with torch.enable_grad():
-            found = verified(self, self._fitted(given)[0])
-        self._example = weakly(given)
+            found = verified(self, self.assumptions, self._fitted(given)[0])
+        self.remember(given)
         return found
+
+    def remember(self, given: Given) -> None:
+        """Keep weak references to the arguments of the last plan, since no budget counts them."""
+        self._state.example = weakly(given)
 
     @contextmanager
     def watched(self, watch: WatchOfPart) -> Iterator[None]:
         """Run each node of this thread's steps in the context that `watch` returns for it."""
-        self._call.watch = watch
+        call = self._state.call
+        call.watch = watch
         try:
             # Otherwise a backward pass on a GPU runs in another thread, which does not watch.
             with torch.autograd.set_multithreading_enabled(False):
                 yield
         finally:
-            self._call.watch = None
+            call.watch = None
 
     @property
     def ran(self) -> Ran:
         """The last step that this thread watched."""
-        if self._call.ran is None:
+        ran = self._state.call.ran
+        if ran is None:
             raise TorchError("no planned step has run, because no value required gradients")
-        return self._call.ran
-
-    def unplanned(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of a call, computed without a plan."""
-        with context_of(self.autocast):
-            return self._computed(args, kwargs)
-
-    def _computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.loss_fn is None:
-            return self._loss.applied(self.module(*args, **kwargs))
-        return self._loss.applied(self.loss_fn(self.module(*args[:-1], **kwargs), args[-1]))
+        return ran
 
     def _traced(self, branches: str, /, *args: Any, **kwargs: Any) -> Any:
         """Return what `unplanned` returns; Dynamo guards on `branches`, since it is compared."""
         refuse_untraced()
         assert branches != "unknown"
-        found = self._computed(args, kwargs)
+        found = self.computed(args, kwargs)
         note_returned(found)
         return found
 
 
-_BEGUN = frozenset(
-    (
-        *SHARED, "forward", "plans", "settled", "_call", "_replans", "_frozen", "_example",
-        "_compiled", "_beside", "_host",
-    )
-)  # fmt: skip
+_BEGUN = frozenset((*SHARED, "forward", "plans", "settled", "_state"))
 """Attributes that a copy of a step does not share."""
 
 
@@ -342,7 +332,7 @@ def _noting(found: weakref.ref[PlannedStep], called: Callable[..., Any]) -> Call
         except Exception as error:
             step = found()
             if step is not None:
-                step._call.fault = error
+                step._state.call.fault = error
             raise
 
     return noting
@@ -359,29 +349,30 @@ def _partition(
     """Return the forward and backward graph of a new plan, and add the plan to the step."""
     step = found()
     assert step is not None, "torch.compile is called by the step"
-    given = step._call.given
-    refuse_tensors(step, given)
-    joint = Joint(module, forward_outputs, results_in(given), returned)
-    sources = sources_of(joint, step, given, names)
-    kept = library_workspaces(joint, step._device)
-    held = held_by(step, given, sources.values(), step.reserve, step.accumulate, kept)
-    if step._sizes is not None:
-        held = replace(held, unpadded=step._sizes.most_copied(given))
-    plan = step.goal.planned(joint, held, sources, rest, step.plans, step._device)
+    state, sizes, options = step._state, step.sizes, step.options
+    call, replans = state.call, state.replans
+    refuse_tensors(step, call.given)
+    joint = Joint(module, forward_outputs, results_in(call.given), returned)
+    sources = sources_of(joint, step, call.given, names)
+    kept = library_workspaces(joint, options.device)
+    held = held_by(step, call.given, sources.values(), options.reserve, options.accumulate, kept)
+    if sizes is not None:
+        held = replace(held, unpadded=sizes.most_copied(call.given))
+    plan = step.goal.planned(joint, held, sources, rest, step.plans, options.device)
     if isinstance(plan.report, Report):
         plan = replace(plan, report=replace(plan.report, settled=step.settled))
     step.plans.append(plan)
-    step._host.reserve(plan.host_bytes)
-    step._call.guard = step._replans.failed_guard(step, given, step._call.failures)
-    if step._sizes is None and not (step._call.plans_only and len(step.plans) > 1):
-        step._call.is_other_size = step._replans.is_first_other_size(given)
+    state.host.reserve(plan.host_bytes)
+    call.guard = replans.failed_guard(step, call.given, call.failures)
+    if sizes is None and not (call.plans_only and len(step.plans) > 1):
+        call.is_other_size = replans.is_first_other_size(call.given)
     return plan.forward, plan.backward
 
 
 def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part) -> Boxed:
     """Return the function that runs a graph of a step, and watches nodes during `watched`."""
     made_for = found()
-    host = made_for._host if made_for is not None else None
+    host = made_for._state.host if made_for is not None else None
     plain = runner(module, host=host)
     again = cache(lambda: runner(not_overwriting(module)))
     number = len(made_for.plans) - 1 if made_for is not None else 0
@@ -389,16 +380,17 @@ def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part)
 
     def run(args: list[Any]) -> tuple[Any, ...]:
         step = found()
-        if step is not None and step._call.plans_only:
+        call = None if step is None else step._state.call
+        if call is not None and call.plans_only:
             raise _PlannedOnlyError
         if part == "backward" and is_run_again():
             return again()(args)
-        if step is None or step._call.watch is None:
+        if step is None or call is None or call.watch is None:
             return plain(args)
         if part == "forward":
             tensors = (each for each in args if isinstance(each, torch.Tensor))
-            step._call.ran = Ran(step.plans[number], memory_ranges(tensors))
-        return runner(module, partial(step._call.watch, part), host)(args)
+            call.ran = Ran(step.plans[number], memory_ranges(tensors))
+        return runner(module, partial(call.watch, part), host)(args)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run

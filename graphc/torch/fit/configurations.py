@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from graphc.errors import OptionError, did_you_mean, or_all, quoted
-from graphc.torch.budget.without_data import Call
+from graphc.torch.budget.trace.without_data import Call
 from graphc.torch.fit.flash import NAME, register_flash
 from graphc.torch.fit.models import Sizes, Source, building, library_of, refuse_attention
 

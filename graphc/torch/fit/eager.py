@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphc.devices.device import NATIVE_CPU, Device
 from graphc.errors import GraphcError, TorchError, place_of
-from graphc.torch.budget.without_data import Call, without_data
+from graphc.torch.budget.trace.without_data import Call, without_data
 from graphc.torch.fit.gpu_rules import gpu_rules
 from graphc.torch.fit.known_values import known_values
 from graphc.torch.fit.recorder import KINDS, STATES, Recorder

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from graphc.errors import DependencyError, GraphcError, OptionError, did_you_mean, quoted
-from graphc.torch.budget.without_data import Call
+from graphc.torch.budget.trace.without_data import Call
 
 
 @dataclass(frozen=True)

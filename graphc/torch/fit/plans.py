@@ -10,18 +10,18 @@ from itertools import accumulate
 from typing import Any
 
 from graphc.errors import GraphcError
-from graphc.torch.budget.audit import Partition
-from graphc.torch.budget.autocast import Autocast
-from graphc.torch.budget.backend import Rest
-from graphc.torch.budget.held import Held
-from graphc.torch.budget.joint import Joint
-from graphc.torch.budget.lives import Replay
-from graphc.torch.budget.losses import Loss
-from graphc.torch.budget.partitioners import PARTITIONERS
-from graphc.torch.budget.planned import Goal, Planned, checked, to_replay
-from graphc.torch.budget.replay import replay
+from graphc.torch.budget.audit import PARTITIONERS, Partition
+from graphc.torch.budget.check.plan import Replay
+from graphc.torch.budget.check.replay import replay
+from graphc.torch.budget.goal import Goal, checked, to_replay
+from graphc.torch.budget.plan.planned import Planned
 from graphc.torch.budget.step import PlannedStep
-from graphc.torch.budget.without_data import on_profile
+from graphc.torch.budget.trace.backend import Rest
+from graphc.torch.budget.trace.held import Held
+from graphc.torch.budget.trace.joint import Joint
+from graphc.torch.budget.trace.settings import Autocast, Loss
+from graphc.torch.budget.trace.step import StepOptions
+from graphc.torch.budget.trace.without_data import on_profile
 from graphc.torch.fit.eager import EagerPeak, scalar_of
 from graphc.torch.fit.gpu_rules import gpu_functions
 from graphc.torch.fit.recorder import ACTIVATIONS, GRADIENTS, KINDS, STATES
@@ -125,12 +125,15 @@ def _without_recomputation(request: Request, found: Prediction) -> tuple[Planned
     peak of torch's partition."""
     profile, call = on_profile(request.device.name, call_of(request))
     module, loss_fn, args, kwargs = call
-    goal, loss = _WithMinCut(), Loss.of(scalar_of, False)
-    autocast = Autocast.of(request.autocast, module, True)
-    is_accumulating = request.options.accumulate > 1
-    step = PlannedStep(
-        module, goal, loss_fn, found.state_bytes, is_accumulating, loss, autocast, "replan", profile
+    goal = _WithMinCut()
+    options = StepOptions(
+        Loss.of(scalar_of, False),
+        found.state_bytes,
+        request.options.accumulate > 1,
+        Autocast.of(request.autocast, module, True),
+        profile,
     )
+    step = PlannedStep(module, loss_fn, goal, options)
     with gpu_functions() if request.device.kind == "cuda" else nullcontext():
         step.plan(args, kwargs)
     return step.plans[-1], goal.min_cut_bytes
@@ -180,7 +183,7 @@ def _of_plan(plan: Replay) -> Iterator[Entry]:
         begun.setdefault(life.first, []).append(number)
         if not life.is_held:
             ended.setdefault(life.last, []).append(number)
-    is_gradient = [life.is_held and life.first > plan.turn for life in plan.lives]
+    is_gradient = [life.is_held and life.first > plan.boundary for life in plan.lives]
     kinds = [GRADIENTS if each else ACTIVATIONS for each in is_gradient]
     for now, moment in enumerate(plan.moments):
         for number in ended.get(now, ()):

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from graphc.devices.device import Device
 from graphc.devices.device_memory import DeviceMemory
 from graphc.errors import OptionError
-from graphc.torch.budget.without_data import Call
+from graphc.torch.budget.trace.without_data import Call
 from graphc.torch.fit.adapters import add_lora, quantize_base
 from graphc.torch.fit.allocator import replay
 from graphc.torch.fit.eager import EagerPeak, eager_peak, scaled

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from graphc.torch.budget.measure import peaks, until_complete
+from graphc.torch.budget.trace.measure import peaks, until_complete
 from graphc.torch.private import disable_current_modes
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ from pytorch.real.cases import Case
 from torch_cases.steps import SEED, Run
 
 import graphc
-from graphc.torch.budget.report import Report
+from graphc.torch.budget.report.report import Report
 from graphc.torch.budget.step import PlannedStep
 
 

@@ -8,23 +8,27 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphc.compiler.bucketing import buckets, interpolated, spread
 from graphc.errors import BudgetError, TorchError, level_of_caller
-from graphc.torch.budget.example import Given, weakly
-from graphc.torch.budget.sized import UnsizedError
+from graphc.torch.budget.plan.planned import Planned
+from graphc.torch.budget.report.report import Report
+from graphc.torch.budget.report.sizes import PlannedSize
 from graphc.torch.budget.sizes.arguments import Arguments, Input
 from graphc.torch.budget.sizes.checked import refuse_changed_loss
-from graphc.torch.budget.sizes.described import Described, UnplannedError, description
-from graphc.torch.budget.sizes.options import Requested, Size, shown
-from graphc.torch.budget.sizes.rows import PlannedSize
+from graphc.torch.budget.sizes.options import (
+    Described,
+    Requested,
+    Size,
+    UnplannedError,
+    description,
+    shown,
+)
+from graphc.torch.budget.trace.example import Given
+from graphc.torch.budget.trace.sized import UnsizedError
+from graphc.torch.budget.trace.step import Step
 from graphc.torch.private import maybe_mark_dynamic
-
-if TYPE_CHECKING:
-    from graphc.torch.budget.planned import Planned
-    from graphc.torch.budget.report import Report
-    from graphc.torch.budget.step import PlannedStep
 
 POINTS = 4
 """Maximum number of lengths of a histogram that are planned to time a step; others between them
@@ -40,7 +44,7 @@ A trace with symbolic sizes may replace an earlier trace with fixed sizes, witho
 class _Plans:
     """The plans of a step by size, while they are made."""
 
-    def __init__(self, step: PlannedStep, arguments: Arguments, example: Given) -> None:
+    def __init__(self, step: Step, arguments: Arguments, example: Given) -> None:
         self._step, self._arguments, self._example = step, arguments, example
         self.known: dict[str, tuple[Size, Described, Planned]] = {}
         self._seconds: dict[str, float] = {}
@@ -102,7 +106,7 @@ class Sizes:
     def _is_planning(self) -> bool:
         return getattr(self._planning, "now", False)
 
-    def fitted(self, step: PlannedStep, given: Given) -> Given | None:
+    def fitted(self, step: Step, given: Given) -> Given | None:
         """Return the arguments to run instead of these, padded to a planned size.
 
         The first call plans all sizes. For a call that no size holds, returns None if it may be
@@ -120,7 +124,7 @@ class Sizes:
             self._warn(given, error)
             return None
 
-    def plan(self, step: PlannedStep, example: Given) -> bool:
+    def plan(self, step: Step, example: Given) -> bool:
         """Plan all sizes, and return True; return False if they are planned already.
 
         The example need not have a planned size.
@@ -146,7 +150,8 @@ class Sizes:
         if not self._rows:
             return latest
         largest = max(self._rows, key=lambda row: row.peak_bytes)
-        return replace(largest.report, sizes=self._rows)
+        report: Report = largest.report
+        return replace(report, sizes=self._rows)
 
     def most_copied(self, given: Given) -> int:
         """Return the bytes of arguments of which a call may hold copies before padding."""
@@ -154,7 +159,7 @@ class Sizes:
         is_planned = self._is_planning or description(given) in known
         return self._arguments.most_copied(given) if self._arguments and is_planned else 0
 
-    def _plan(self, step: PlannedStep, example: Given) -> None:
+    def _plan(self, step: Step, example: Given) -> None:
         """Plan all sizes, from the smallest to the largest."""
         self._arguments = Arguments(step.module, step.loss_fn, example, self._requested)
         refuse_changed_loss(step, self._arguments, example, self._requested.candidates)
@@ -166,7 +171,7 @@ class Sizes:
             self._rows = plans.rows(sizes)
         finally:
             self._planning.now = False
-            step._example = weakly(example)  # planning a size has replaced it
+            step.remember(example)  # planning a size has replaced it
 
     def _all(self, plans: _Plans) -> list[Size]:
         """Return the sizes in ascending order after planning them."""

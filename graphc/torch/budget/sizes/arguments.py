@@ -13,26 +13,32 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import OptionError, TorchError, or_all
-from graphc.torch.budget.example import Given
-from graphc.torch.budget.measure import bytes_alone
 from graphc.torch.budget.sizes.conventions import (
     MASK,
     dimension_of,
     followers,
+    is_laid_out,
     needs_mask,
     numbers_of,
+    order_of,
+    padded,
     refuse_last_token,
     refuse_number,
     refuse_too_long,
 )
-from graphc.torch.budget.sizes.described import (
+from graphc.torch.budget.sizes.options import (
+    Axis,
     Described,
+    Requested,
+    Size,
     UnplannedError,
+    as_given,
     description,
     refuse_other,
+    shown,
 )
-from graphc.torch.budget.sizes.options import Axis, Requested, Size, as_given, shown
-from graphc.torch.budget.sizes.padding import is_laid_out, order_of, padded
+from graphc.torch.budget.trace.example import Given
+from graphc.torch.budget.trace.measure import bytes_alone
 
 TARGET = "target"
 """The name of the last positional argument of a step with a `loss_fn`."""
@@ -363,8 +369,8 @@ def _length(given: Mapping[str, Any], axis: Axis, found: Mapping[str, Mapping[in
         if own is axis
     }
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name}={length}" for name, length in lengths.items())
-        raise OptionError(f"{axis} must have one length, but the example has {told}")
+        listed = ", ".join(f"{name}={length}" for name, length in lengths.items())
+        raise OptionError(f"{axis} must have one length, but the example has {listed}")
     return int(next(iter(lengths.values())))
 
 

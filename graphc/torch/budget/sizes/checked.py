@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -12,13 +11,11 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
-from graphc.torch.budget.example import Given
-from graphc.torch.budget.restored import random_states, without_effects
+from graphc.torch.budget.sizes.arguments import Arguments
 from graphc.torch.budget.sizes.options import Size, shown
-
-if TYPE_CHECKING:
-    from graphc.torch.budget.sizes.arguments import Arguments
-    from graphc.torch.budget.step import PlannedStep
+from graphc.torch.budget.trace.example import Given
+from graphc.torch.budget.trace.restored import random_states, without_effects
+from graphc.torch.budget.trace.step import Step
 
 LEAST_SCALE = 0.1
 """A smaller loss may be the sum of larger terms, so its tolerance is that of this loss."""
@@ -31,7 +28,7 @@ CURES = (
 
 
 def refuse_changed_loss(
-    step: PlannedStep, arguments: Arguments, example: Given, sizes: Sequence[Size]
+    step: Step, arguments: Arguments, example: Given, sizes: Sequence[Size]
 ) -> None:
     """Raise `TorchError` if padding an example to one of these sizes changes its loss.
 
@@ -39,7 +36,7 @@ def refuse_changed_loss(
     statistics count padding. Nothing is checked without a scalar loss, for a module that draws
     random numbers or cannot run this way, and for parameters that are sharded.
     """
-    runs = step._device is None
+    runs = step.options.device is None
     if not runs or any(is_traceable_wrapper_subclass(each) for each in step.parameters()):
         return
     found = arguments.cut_and_size(example, sizes)
@@ -78,18 +75,18 @@ def refuse_changed_loss(
             )
 
 
-def _losses(step: PlannedStep, given: Given) -> list[float]:
+def _losses(step: Step, given: Given) -> list[float]:
     """Return the scalars that a call differentiates."""
     args, kwargs = given
-    found = step._loss.of_result(step.unplanned(*args, **kwargs))
+    found = step.options.loss.of_result(step.unplanned(*args, **kwargs))
     scalars = (each for each in tree_leaves(found) if isinstance(each, torch.Tensor))
     return [float(each) for each in scalars if each.ndim == 0 and each.is_floating_point()]
 
 
-def _tolerance(step: PlannedStep) -> float:
+def _tolerance(step: Step) -> float:
     """Return the relative difference that the order of sums may cause in a loss."""
     dtypes = {each.dtype for each in step.parameters() if each.is_floating_point()}
-    if step.autocast is not None or any(dtype.itemsize < 4 for dtype in dtypes):
+    if step.options.autocast is not None or any(dtype.itemsize < 4 for dtype in dtypes):
         return 2e-2
     is_on_gpu = any(each.is_cuda for each in step.parameters())
     if is_on_gpu and torch.float32 in dtypes and _may_use_tf32():

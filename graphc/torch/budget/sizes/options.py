@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+import torch
+
 from graphc.compiler.bucketing import counted
-from graphc.errors import OptionError, number_between, quoted, whole_number
-from graphc.torch.budget.example import Given
+from graphc.errors import OptionError, TorchError, number_between, quoted, whole_number
+from graphc.torch.budget.trace.example import PLAIN, Given
+from graphc.torch.budget.trace.names import arguments_of
 
 Unplanned = Literal["raise", "plan"]
 
@@ -158,8 +162,8 @@ def _check_pad(pad: object) -> None:
             if not isinstance(name, str):
                 raise OptionError(f"pad must map names of inputs to numbers, got {quoted(name)}")
             if number is not None and not isinstance(number, bool):
-                told = f"the number for {name!r} of pad"
-                number_between(told, number, -float("inf"), float("inf"))
+                label = f"the number for {name!r} of pad"
+                number_between(label, number, -float("inf"), float("inf"))
     elif pad is not None and not callable(pad):
         raise OptionError(
             "pad must map names of inputs to numbers, such as {'labels': -100}, or be a function "
@@ -244,3 +248,46 @@ def _several(given: object) -> tuple[Any, ...]:
 
 def _one(given: tuple[Any, ...]) -> Any:
     return given[0] if len(given) == 1 else given
+
+
+Described = dict[str, object]
+"""The properties of a call that its plan depends on, by the names of its arguments."""
+
+
+class UnplannedError(TorchError):
+    """No planned size holds the arguments of a call."""
+
+
+def description(given: Given) -> Described:
+    """Return the properties of a call that its plan depends on."""
+    return {name: _described(each) for name, each in arguments_of(given)}
+
+
+def _described(leaf: Any) -> object:
+    if isinstance(leaf, torch.Tensor):
+        stride = tuple(s if n > 1 else 0 for s, n in zip(leaf.stride(), leaf.shape, strict=True))
+        gradient = " with a gradient" if leaf.requires_grad else ""
+        return (
+            f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)} on {leaf.device}, "
+            f"strides {list(stride)}{gradient}"
+        )
+    if isinstance(leaf, np.ndarray):
+        return f"an array of {leaf.dtype} {list(leaf.shape)}"
+    return leaf if isinstance(leaf, PLAIN) else type(leaf).__qualname__
+
+
+def refuse_other(planned: Described, found: Described, size: Size) -> None:
+    """Raise `UnplannedError` if a call differs from the planned one of its size."""
+    if planned == found:
+        return
+    name = next(
+        name
+        for name in (*planned, *found)
+        if planned.get(name, planned) != found.get(name, planned)
+    )
+    lengths = [str(each[name]) if name in each else "missing" for each in (found, planned)]
+    raise UnplannedError(
+        f"{name} is {lengths[0]} in this call, but {lengths[1]} in the plan for {shown(size)}; "
+        "only the planned dimensions may vary. Pass it as planned, or unplanned='plan' to plan "
+        "such calls when they occur"
+    )

@@ -1,0 +1,1 @@
+"""Proof that emitted graphs compute what was traced, within the planned bytes."""

@@ -1,0 +1,1 @@
+"""Figures of a plan, and their comparison with a measured step."""

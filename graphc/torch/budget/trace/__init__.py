@@ -1,0 +1,1 @@
+"""Tracing: the joint graph of a module, and what a trace depends on."""
