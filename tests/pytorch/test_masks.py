@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from graphc.torch.budget.trace.masks import (  # noqa: E402
+from graphc.torch.budget.trace.of_transformers import (  # noqa: E402
     MASKS,
     WITH_DATA,
     WITHOUT_DATA,

@@ -41,10 +41,11 @@ from graphc.torch.budget.trace.example import Given, gone, results_in, weakly
 from graphc.torch.budget.trace.held import held_by
 from graphc.torch.budget.trace.joint import Joint
 from graphc.torch.budget.trace.measure import memory_ranges
+from graphc.torch.budget.trace.of_transformers import Settled, settle
 from graphc.torch.budget.trace.refusals import as_graphc_error, is_of_compiling, refuse_tensors
 from graphc.torch.budget.trace.replans import Replans, warn_of_replan, warn_of_sizes
 from graphc.torch.budget.trace.runner import Boxed, runner
-from graphc.torch.budget.trace.settings import Frozen, Settled, settle
+from graphc.torch.budget.trace.settings import Frozen
 from graphc.torch.budget.trace.sources import sources_of
 from graphc.torch.budget.trace.step import Ran, Step, StepOptions, WatchOfPart
 from graphc.torch.budget.trace.tracing import (

@@ -29,8 +29,8 @@ from graphc.torch.budget.trace.branches import EXPECT, Branch
 from graphc.torch.budget.trace.eager import EAGER, EAGER_BACKWARD, name_of_section
 from graphc.torch.budget.trace.held import Held
 from graphc.torch.budget.trace.names import module_path
+from graphc.torch.budget.trace.of_transformers import Settled
 from graphc.torch.budget.trace.refusals import called_op
-from graphc.torch.budget.trace.settings import Settled
 
 SHOWN = 6
 """Maximum number of rows of a printed table."""

@@ -22,10 +22,16 @@ from graphc.torch.budget.trace.branches import (
 )
 from graphc.torch.budget.trace.eager import ChangedError, Functions
 from graphc.torch.budget.trace.example import Given
-from graphc.torch.budget.trace.masks import WITH_DATA, WITHOUT_DATA, passes_positions, replaced
+from graphc.torch.budget.trace.of_transformers import (
+    WITH_DATA,
+    WITHOUT_DATA,
+    install_hooks,
+    passes_positions,
+    replaced,
+)
 from graphc.torch.budget.trace.refusals import innermost_of, is_of_compiling
 from graphc.torch.budget.trace.restored import random_states, set_random_states, without_effects
-from graphc.torch.budget.trace.settings import context_of, install_hooks
+from graphc.torch.budget.trace.settings import context_of
 from graphc.torch.budget.trace.step import Step
 from graphc.torch.budget.trace.tracing import traced_as_here
 from graphc.torch.private import dynamo_errors
