@@ -160,12 +160,21 @@ def takes(
             return function(kind(*given, **named))
 
         call.__signature__ = signature  # type: ignore[attr-defined]
-        hints = {**get_type_hints(kind), "return": get_type_hints(function)["return"]}
-        call.__annotations__ = {name: hints[name] for name in (*known, "return")}
+        call.__annotations__ = _hints(kind, function, (*known, "return"))
         call.__doc__ = f"{inspect.getdoc(function)}\n\nArgs:\n{_meanings(known)}\n"
         return call
 
     return keyworded
+
+
+def _hints(kind: Any, function: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the types of options and of a result by name, as texts if they name a package that is
+    only imported for type checks."""
+    try:
+        hints = {**get_type_hints(kind), "return": get_type_hints(function)["return"]}
+    except NameError:
+        hints = {**{each.name: each.type for each in fields(kind)}, **function.__annotations__}
+    return {name: hints[name] for name in names}
 
 
 def asks(kind: type[T]) -> type[T]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from graphc.errors import DependencyError, OptionError, TorchError, to_install
+from graphc.keywords import declared
 from graphc.torch.versions import require_torch
 
 try:
@@ -12,6 +13,7 @@ try:
 
     from graphc.torch.budget.goal import Goal
     from graphc.torch.budget.make_step import to_plan
+    from graphc.torch.budget.options import GoalOptions, TorchPlanOptions
     from graphc.torch.budget.sizes.options import Requested
     from graphc.torch.budget.step import PlannedStep
 except ImportError as error:
@@ -19,6 +21,10 @@ except ImportError as error:
         "graphc.torch.integrations requires torch, transformers and accelerate; "
         + to_install("torch transformers accelerate", "models")
     ) from error
+
+
+OF_GOAL = tuple(declared(GoalOptions))
+"""The options of `graphc.torch.plan` that a PlannedTrainer takes."""
 
 
 class PlannedTrainer(Trainer):  # type: ignore[misc]
@@ -35,23 +41,13 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
     def __init__(
         self,
         *args: Any,
-        budget: int | str | None = None,
-        host_budget: int | str | None = None,
-        max_extra_time: float | None = None,
-        sizes: Any = None,
-        dynamic: Any = None,
-        max_sizes: int | None = None,
-        pad: Any = None,
-        unplanned: Literal["raise", "plan"] = "raise",
         **kwargs: Any,
     ) -> None:
         require_torch()
-        Goal(budget, max_extra_time, host_budget)  # raises `OptionError` before the Trainer begins
-        self.size_options = {
-            "sizes": sizes, "dynamic": dynamic, "max_sizes": max_sizes, "pad": pad,
-            "unplanned": unplanned,
-        }  # fmt: skip
-        requested = Requested.of(**self.size_options)
+        aims = GoalOptions(**{name: kwargs.pop(name) for name in OF_GOAL if name in kwargs})
+        # These raise `OptionError` before the Trainer begins.
+        Goal(aims.budget, aims.max_extra_time, aims.host_budget)
+        requested = Requested.of(aims)
         super().__init__(*args, **kwargs)
         if requested is not None and self._reads_outputs:
             raise OptionError(
@@ -59,7 +55,7 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
                 "compare them with labels that are not padded; use the loss of the model, or plan "
                 "without sizes"
             )
-        self.goal, self.host_budget = (budget, max_extra_time), host_budget
+        self.goal_options = aims
         self.planned_step: PlannedStep | None = None
 
     def compute_loss(
@@ -84,13 +80,13 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
                 f"{type(model).__name__}; pass Trainer(model=graphc.torch.plan(...)), which wraps "
                 "the step"
             )
-        return to_plan(
+        options = TorchPlanOptions(
             model,
-            *self.goal,
-            host_budget=self.host_budget,
+            (),
+            **vars(self.goal_options),
             reserve=self.optimizer,
             accumulate=self.args.gradient_accumulation_steps > 1,
             loss=None if self._reads_outputs else lambda outputs: outputs[:1],
             return_outputs=self._reads_outputs,
-            **self.size_options,
         )
+        return to_plan(options)

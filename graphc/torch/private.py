@@ -5,7 +5,8 @@ Importing this module raises `TorchError` if a version of torch lacks one of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
@@ -139,3 +140,49 @@ def autograd_included() -> Iterator[None]:
         hidden = hidden if key is None else hidden.remove(key)
     with torch._C._ForceDispatchKeyGuard(kept, hidden):
         yield
+
+
+Replacement = tuple[Any, str | int, Any]
+"""The owner of a function, its name or, in a table, its index, and the function to use instead."""
+
+
+class Replacements:
+    """Replacements of functions of torch, which are active while any thread is inside of `active`.
+
+    `make` yields them; it is called once, at the first use.
+    """
+
+    def __init__(self, make: Callable[[], Iterable[Replacement]]) -> None:
+        self._make = make
+        self._replacements: list[Replacement] = []
+        self._originals: list[Any] = []
+        self._users, self._lock = 0, threading.Lock()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Replace the functions. The contexts of several threads may overlap."""
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._replacements = self._replacements or list(self._make())
+                self._originals = [_put(*each) for each in self._replacements]
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    for (owner, name, _), original in zip(
+                        self._replacements, self._originals, strict=True
+                    ):
+                        _put(owner, name, original)
+
+
+def _put(owner: Any, name: str | int, function: Any) -> Any:
+    """Set a function, and return the one that was there."""
+    if isinstance(name, int):
+        before, owner[name] = owner[name], function
+    else:
+        before = getattr(owner, name)
+        setattr(owner, name, function)
+    return before

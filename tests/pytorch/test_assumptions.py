@@ -1,6 +1,7 @@
 """Control flow that depends on data, against eager torch."""
 
 import copy
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,12 @@ from torch import nn  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import OptionError, TorchError  # noqa: E402
+from graphc.torch.budget.trace.branches import Outcomes, Tracing, assuming  # noqa: E402
+from graphc.torch.private import (  # noqa: E402
+    InstructionTranslatorBase,
+    TensorVariable,
+    TorchInGraphFunctionVariable,
+)
 
 PLANS_AGAIN = pytest.mark.filterwarnings(
     "ignore:this step has been planned again for the same shapes, because its control flow depends"
@@ -145,3 +152,23 @@ def test_other_users_of_dynamo_see_no_difference():
     graphc.torch.plan(Model(), (X,), "knee")
     with pytest.raises(torch._dynamo.exc.Unsupported, match="Data-dependent"):
         torch.compile(Layer(), backend="eager", fullgraph=True)(X)
+
+
+def test_dynamo_is_extended_only_while_a_step_is_called():
+    owners = InstructionTranslatorBase, TensorVariable, TorchInGraphFunctionVariable
+    names = "run", "call_method", "call_function"
+
+    def files():
+        functions = (getattr(*each) for each in zip(owners, names, strict=True))
+        return {Path(function.__code__.co_filename).name for function in functions}
+
+    before = files()
+    with assuming(Tracing(Outcomes())):
+        assert files() == {"branches.py"}
+        with assuming(Tracing(Outcomes())):
+            assert files() == {"branches.py"}
+        assert files() == {"branches.py"}
+    step = graphc.torch.plan(Layer(), (X,), "knee")
+    step(X).sum().backward()
+    assert files() == before
+    assert "branches.py" not in before

@@ -64,8 +64,9 @@ def test_a_graph_that_is_captured_takes_no_saved_state(monkeypatch):
 def test_a_backward_pass_that_is_watched_runs_in_the_thread_that_watches():
     """By itself, autograd has a thread for each GPU."""
     from graphc.torch.budget.make_step import to_plan
+    from graphc.torch.budget.options import TorchPlanOptions
 
-    step = to_plan(nn.ReLU())
+    step = to_plan(TorchPlanOptions(nn.ReLU(), ()))
     with step.watched(lambda *_: nullcontext()):
         assert not torch._C._is_multithreading_enabled()
     assert torch._C._is_multithreading_enabled()
@@ -73,9 +74,10 @@ def test_a_backward_pass_that_is_watched_runs_in_the_thread_that_watches():
 
 def test_a_second_gpu_is_refused_by_the_names_of_what_is_there():
     from graphc.torch.budget.make_step import to_plan
+    from graphc.torch.budget.options import TorchPlanOptions
     from graphc.torch.budget.trace.refusals import refuse_tensors
 
-    step = to_plan(nn.ReLU())
+    step = to_plan(TorchPlanOptions(nn.ReLU(), ()))
     refuse_tensors(step, ((on("cuda:1"), on("cuda:1"), torch.ones(3)), {}))
     with pytest.raises(TorchError, match=r"\[0\] on cuda:0 and .*'scale'.* on cuda:1"):
         refuse_tensors(step, ((on("cuda:0"),), {"scale": on("cuda:1")}))

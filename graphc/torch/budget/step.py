@@ -84,7 +84,7 @@ class _Call(threading.local):
 
 @dataclass
 class _State:
-    """What a step has learned since it was made or copied, besides its plans."""
+    """State of a step since it was made or copied, besides its plans."""
 
     call: _Call = field(default_factory=_Call)
     replans: Replans = field(default_factory=Replans)

@@ -239,7 +239,7 @@ def test_a_planned_trainer_refuses_losses_of_padded_outputs(model, tmp_path):
         PlannedTrainer(model, own, sizes={"input_ids": {1: (8, 16)}}, pad={"labels": -100})
     counts = {"input_ids": {1: {8: 1, 16: 2}}}
     made = PlannedTrainer(model, arguments(tmp_path), dynamic=counts, max_sizes=1)
-    assert made.size_options["max_sizes"] == 1
+    assert made.goal_options.max_sizes == 1
 
 
 def test_a_planned_trainer_refuses_a_wrapped_model(model, tmp_path):

@@ -9,7 +9,7 @@ Besides the nodes that compute, there are six kinds of auxiliary steps:
       norm, if they are not inputs of the graph
     return of the forward pass, if it modifies   torch copies the new contents, and frees them
       inputs
-    forward/backward boundary (`boundary`)           produces the tangents, and other gradients that
+    forward/backward boundary                    produces the tangents, and other gradients that
                                                  the caller gives
     end of the step, where autograd adds         takes a workspace
       gradients to those of returned leaves

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from graphc.compiler.bucketing import counted
 from graphc.errors import OptionError, TorchError, number_between, quoted, whole_number
+from graphc.torch.budget.options import GoalOptions, Pad, Unplanned
 from graphc.torch.budget.trace.example import PLAIN, Given
 from graphc.torch.budget.trace.names import arguments_of
-
-Unplanned = Literal["raise", "plan"]
-
-Named = Mapping[Any, Mapping[Any, Any]]
-"""Maps an input, or a tuple of inputs, to a mapping from a dimension, or a tuple of them."""
-
-PadCall = Callable[[tuple[Any, ...], dict[str, Any], dict[Any, dict[Any, int]]], Given]
-"""A function of positional arguments, keyword arguments and a size that returns padded ones."""
-
-Pad = Mapping[str, float | None] | PadCall
-"""A number for each input, None for an input that is not padded, or a function that pads."""
 
 FORM = (
     "such as {'input_ids': {1: (64, 128)}}, or list sizes, such as [{'input_ids': {1: 64}}, "
@@ -97,15 +87,10 @@ class Requested:
         return tuple(sorted(self.sizes, key=lambda size: sum(size.values())))
 
     @classmethod
-    def of(
-        cls,
-        sizes: object = None,
-        dynamic: object = None,
-        max_sizes: object = None,
-        pad: object = None,
-        unplanned: object = "raise",
-    ) -> Requested | None:
-        """Return the options, or None without sizes; raises `OptionError` for wrong ones."""
+    def of(cls, options: GoalOptions) -> Requested | None:
+        """Return the sizes of a plan's options, or None; raises `OptionError` for wrong ones."""
+        sizes, dynamic, max_sizes = options.sizes, options.dynamic, options.max_sizes
+        pad, unplanned = options.pad, options.unplanned
         if unplanned not in ("raise", "plan"):
             raise OptionError(f"unplanned must be 'raise' or 'plan', got {quoted(unplanned)}")
         most = MOST if max_sizes is None else whole_number("max_sizes", max_sizes)
@@ -128,10 +113,10 @@ class Requested:
                 "{1: {96: 900, 160: 2100}}}; leave it out"
             )
         if sizes is not None:
-            return cls(_checked(_sizes(sizes)), None, {}, most, pad, unplanned)  # type: ignore[arg-type]
+            return cls(_checked(_sizes(sizes)), None, {}, most, pad, unplanned)
         if not has_counts:
             powers = {axis: powers_of_two(axis, span) for axis, span in spans.items()}
-            return cls(_checked(_combined(powers)), None, {}, most, pad, unplanned)  # type: ignore[arg-type]
+            return cls(_checked(_combined(powers)), None, {}, most, pad, unplanned)
         if len(spans) > 1:
             raise OptionError(
                 "dynamic supports counts of lengths for one dimension only, got "
@@ -139,7 +124,7 @@ class Requested:
                 "{('x', 'y'): {1: counts}}, or pass sizes"
             )
         ((axis, counts),) = spans.items()
-        return cls((), axis, counted(counts), most, pad, unplanned)  # type: ignore[arg-type]
+        return cls((), axis, counted(counts), most, pad, unplanned)
 
 
 def powers_of_two(axis: Axis, span: object) -> tuple[int, ...]:

@@ -26,12 +26,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from graphc.torch.budget.trace.eager import Functions, Section, Sections, sections_of
-from graphc.torch.budget.trace.messages import print_while_tracing
+from graphc.torch.budget.trace.messages import printing
 from graphc.torch.budget.trace.names import function_of, has_parameters, submodule_of
 from graphc.torch.private import (
     ConstantVariable,
     EffectType,
     InstructionTranslatorBase,
+    Replacement,
+    Replacements,
     TensorVariable,
     TorchInGraphFunctionVariable,
     UserFunctionVariable,
@@ -250,10 +252,11 @@ _CURRENT = _Current()
 
 @contextmanager
 def assuming(tracing: Tracing) -> Iterator[None]:
-    """Let the traces of this thread take the outcomes at branches."""
+    """Let the traces of this thread take the outcomes at branches and make printing calls."""
     _CURRENT.tracing = tracing
     try:
-        yield
+        with _EXTENDED.active():
+            yield
     finally:
         _CURRENT.tracing = None
 
@@ -271,15 +274,16 @@ def _jumping(jump: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     return jumping
 
 
-def _extend_dynamo() -> None:
-    """Let Dynamo ask the current `Tracing` at jumps and for items, and note where it fails."""
+def _extensions() -> Iterator[Replacement]:
+    """Yield replacements with which Dynamo asks the current `Tracing` at jumps and for items, and
+    notes where it fails. Without a `Tracing`, they work as what they replace."""
     jumps = [op for name, op in dis.opmap.items() if "JUMP" in name and "_IF_" in name]
     kinds = [InstructionTranslatorBase]
     for kind in kinds:
         kinds += kind.__subclasses__()
         for op in jumps:
             if kind.dispatch_table[op] is not None:
-                kind.dispatch_table[op] = _jumping(kind.dispatch_table[op])
+                yield kind.dispatch_table, op, _jumping(kind.dispatch_table[op])
     plain, run = TensorVariable.call_method, InstructionTranslatorBase.run
     inline = InstructionTranslatorBase.inline_user_function_return
 
@@ -325,10 +329,14 @@ def _extend_dynamo() -> None:
             kwargs = {name: each for name, each in kwargs.items() if name != "requires_grad"}
         return call_torch(self, translator, args, kwargs)
 
-    TorchInGraphFunctionVariable.call_function = call_function
-    InstructionTranslatorBase.run = noting
-    InstructionTranslatorBase.inline_user_function_return = inlining
-    TensorVariable.call_method = call_method
+    yield TorchInGraphFunctionVariable, "call_function", call_function
+    yield InstructionTranslatorBase, "run", noting
+    yield InstructionTranslatorBase, "inline_user_function_return", inlining
+    yield TensorVariable, "call_method", call_method
+    yield from printing(lambda: _CURRENT.tracing is not None)
+
+
+_EXTENDED = Replacements(_extensions)
 
 
 def _expect(given: torch.Tensor, file: str, line: int, number: int, value: Value) -> None:
@@ -344,5 +352,3 @@ _LIBRARY.impl("expect", lambda *_: None, "Meta")
 EXPECT = torch.ops.graphc.expect.default
 """Op that raises `OtherOutcomeError` if a tensor has another value than the trace assumes."""
 register_effectful_op(EXPECT, EffectType.ORDERED)
-_extend_dynamo()
-print_while_tracing(lambda: _CURRENT.tracing is not None)

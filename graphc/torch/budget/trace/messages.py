@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
@@ -19,6 +19,7 @@ from graphc.torch.private import (
     ConstantVariable,
     IgnoredFunctionVariable,
     LoggingLoggerVariable,
+    Replacement,
     dynamo_config,
     dynamo_utils,
 )
@@ -38,8 +39,8 @@ LEAVES_FUNCTIONS_OUT = (2, 13)
 """The first tested release of torch whose logged config has no ignored functions."""
 
 
-def print_while_tracing(is_on: Callable[[], bool]) -> None:
-    """Let Dynamo make these calls while it traces, if `is_on`; else it works as before."""
+def printing(is_on: Callable[[], bool]) -> Iterator[Replacement]:
+    """Yield replacements with which Dynamo makes these calls while it traces, if `is_on`."""
     called = LoggingLoggerVariable.call_method
 
     @wraps(called)
@@ -48,14 +49,14 @@ def print_while_tracing(is_on: Callable[[], bool]) -> None:
             return called(self, translator, name, args, kwargs)
         return ConstantVariable.create(_call(getattr(self.value, name), args, kwargs))
 
-    LoggingLoggerVariable.call_method = call_method
+    yield LoggingLoggerVariable, "call_method", call_method
     if IgnoredFunctionVariable is not None:
-        _print_ignored(is_on)
+        yield _printing_ignored(is_on)
         if is_before(torch.__version__, LEAVES_FUNCTIONS_OUT):
-            _log_no_functions()
+            yield _without_metrics()
 
 
-def _print_ignored(is_on: Callable[[], bool]) -> None:
+def _printing_ignored(is_on: Callable[[], bool]) -> Replacement:
     ignored = IgnoredFunctionVariable.call_function
 
     @wraps(ignored)
@@ -64,10 +65,10 @@ def _print_ignored(is_on: Callable[[], bool]) -> None:
             _call(self.value, args, kwargs)
         return ignored(self, translator, args, kwargs)
 
-    IgnoredFunctionVariable.call_function = call_function
+    return IgnoredFunctionVariable, "call_function", call_function
 
 
-def _log_no_functions() -> None:
+def _without_metrics() -> Replacement:
     """Let Dynamo's metrics have no config while it ignores functions.
 
     torch 2.11 sorts the functions and writes them as JSON. Both raise, so that it prints an error
@@ -79,7 +80,7 @@ def _log_no_functions() -> None:
     def config_for_logging() -> str | None:
         return None if getattr(dynamo_config, IGNORED_FUNCTIONS) else called()
 
-    dynamo_utils._get_dynamo_config_for_logging = config_for_logging
+    return dynamo_utils, "_get_dynamo_config_for_logging", config_for_logging
 
 
 def _call(called: Callable[..., Any], args: Any, kwargs: Any) -> Any:
