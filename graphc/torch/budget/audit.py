@@ -19,7 +19,7 @@ from graphc.byte_sizes import exact_bytes
 from graphc.errors import GraphcError, OptionError, TorchError, choose, quoted
 from graphc.torch.budget.check.autograd_rules import Traced
 from graphc.torch.budget.check.contents import Numbers
-from graphc.torch.budget.check.plan import Fault, Plan, Replay
+from graphc.torch.budget.check.graphs import Fault, Replay, StepGraphs
 from graphc.torch.budget.check.replay import replay
 from graphc.torch.budget.goal import Goal, prepared, to_replay
 from graphc.torch.budget.make_step import refuse_call
@@ -182,7 +182,9 @@ class Partition(Goal):
         )
 
 
-def _repeated(plan: Plan, found: Replay, seconds: Mapping[fx.Node, float]) -> Iterator[Repeated]:
+def _repeated(
+    plan: StepGraphs, found: Replay, seconds: Mapping[fx.Node, float]
+) -> Iterator[Repeated]:
     """Yield the recomputations by module, those that take longest first.
 
     A graph may compute a value several times because the module does, so these do not count.

@@ -13,7 +13,7 @@ from graphc.devices.device import Device
 from graphc.devices.links import host_link
 from graphc.errors import OptionError, did_you_mean, quoted
 from graphc.planner.recompute.solver import Schedule
-from graphc.torch.budget.check.plan import Plan, Replay, Weight, kind_of_copy
+from graphc.torch.budget.check.graphs import NodeBytes, Replay, StepGraphs, kind_of_copy
 from graphc.torch.budget.check.replay import check
 from graphc.torch.budget.plan.copies import (
     OffloadGoal,
@@ -156,23 +156,23 @@ def checked(
     return forward, backward, replayed
 
 
-def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) -> Plan:
+def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) -> StepGraphs:
     """Return the input of the checker for a plan."""
     joint = torch_steps.joint
-    weights = {
-        node: Weight(measured.workspace, measured.result_bytes)
+    sizes = {
+        node: NodeBytes(measured.workspace, measured.result_bytes)
         for node, measured in torch_steps.measured.items()
     }
     traced = set(joint.node_of.values())
-    return Plan(
+    return StepGraphs(
         joint=joint.traced,
         forward_outputs=joint.forward_outputs,
         forward=forward,
         backward=backward,
         leaves=joint.leaves,
         returned=joint.returned,
-        weights={t: weights[node] for t, node in joint.node_of.items() if node in weights},
-        copies={kind_of_copy(n): each for n, each in weights.items() if n not in traced},
+        node_bytes={t: sizes[node] for t, node in joint.node_of.items() if node in sizes},
+        copied_bytes={kind_of_copy(n): each for n, each in sizes.items() if n not in traced},
         fixed_bytes=torch_steps.steps.fixed_bytes,
     )
 

@@ -35,12 +35,11 @@ def planned(options: TorchPlanOptions) -> PlannedStep:
 
 def to_plan(options: TorchPlanOptions) -> PlannedStep:
     """Return a step that is planned at its first call, so `args` and `kwargs` are not read."""
-    refuse_call(options.module, None)
+    refuse_call(options.module, options.loss_fn)
     return _to_plan(replace(options, module=without_compile(options.module)))
 
 
 def _to_plan(options: TorchPlanOptions, profile: Device | None = None) -> PlannedStep:
-    refuse_call(options.module, options.loss_fn)
     requested = Requested.of(options)
     goal = Goal(options.budget, options.max_extra_time, options.host_budget)
     of_step = StepOptions(

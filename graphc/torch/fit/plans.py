@@ -11,7 +11,7 @@ from typing import Any
 
 from graphc.errors import GraphcError
 from graphc.torch.budget.audit import PARTITIONERS, Partition
-from graphc.torch.budget.check.plan import Replay
+from graphc.torch.budget.check.graphs import Replay
 from graphc.torch.budget.check.replay import replay
 from graphc.torch.budget.goal import Goal, checked, to_replay
 from graphc.torch.budget.plan.planned import Planned

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from graphc.torch.budget.check.contents import Numbers, Tree, Walk, in_blocks, tensors_in
-from graphc.torch.budget.check.plan import Plan
+from graphc.torch.budget.check.graphs import StepGraphs
 from graphc.torch.budget.check.returned import Returned
 
 
@@ -282,7 +282,7 @@ def _described_outputs(graph: fx.Graph) -> list[tuple[Any, Any]]:
 class Traced:
     """Value numbers of a joint graph: computations, returned values and written sources."""
 
-    def __init__(self, plan: Plan, numbers: Numbers) -> None:
+    def __init__(self, plan: StepGraphs, numbers: Numbers) -> None:
         walk = Walk(numbers, is_traced=True)
         given = placeholders(plan.joint)
         self.sources = [node for node in given if not is_tangent(node)]

@@ -39,18 +39,18 @@ from graphc.torch.budget.check.contents import (
     tensors_in,
 )
 from graphc.torch.budget.check.copies import CopyError, Fetched, HostWalk
-from graphc.torch.budget.check.plan import (
+from graphc.torch.budget.check.graphs import (
     RANDOM_STATE,
     Fault,
-    Plan,
+    NodeBytes,
     Replay,
-    Weight,
+    StepGraphs,
     kind_of_copy,
 )
 from graphc.torch.budget.check.timeline import Timeline
 
 
-def check(plan: Plan, claimed_bytes: int) -> Replay:
+def check(plan: StepGraphs, claimed_bytes: int) -> Replay:
     """Replay a plan with a claimed peak of `claimed_bytes`, and return its live ranges.
 
     Raises `TorchError` if the peak is higher or the graphs are wrong.
@@ -66,7 +66,7 @@ def check(plan: Plan, claimed_bytes: int) -> Replay:
     return found
 
 
-def replay(plan: Plan) -> Replay:
+def replay(plan: StepGraphs) -> Replay:
     """Return the live ranges; raises `TorchError` if the graphs differ from the joint graph.
 
     If a plan is foreign, differences are listed in the result. Only graphs that cannot run raise.
@@ -75,7 +75,7 @@ def replay(plan: Plan) -> Replay:
     return _Emitted(plan, Traced(plan, numbers), numbers).replay()
 
 
-def _wrong(plan: Plan, where: fx.Node | str, what: str) -> TorchError:
+def _wrong(plan: StepGraphs, where: fx.Node | str, what: str) -> TorchError:
     whole = "the graphs of the partitioner cannot run"
     if not plan.is_foreign:
         whole = "this plan is wrong because of a bug in graphc"
@@ -89,7 +89,7 @@ def _name(where: fx.Node | str) -> str:
 class _Emitted:
     """A replay of the forward graph, and then of the backward graph with the saved values."""
 
-    def __init__(self, plan: Plan, joint: Traced, numbers: Numbers) -> None:
+    def __init__(self, plan: StepGraphs, joint: Traced, numbers: Numbers) -> None:
         self.plan, self.joint = plan, joint
         self.walk = HostWalk(numbers)
         self.line = Timeline()
@@ -311,11 +311,12 @@ class _Emitted:
         """Add a moment for a node that computes; views take neither time nor bytes."""
         if not done.makes and not done.written:
             return
+        kind = kind_of_copy(done.node) if done.node.target in MOVES else None
         weight = (
-            self.plan.copies.get(kind_of_copy(done.node) if done.node.target in MOVES else None)
+            self.plan.copied_bytes.get(kind)
             if original is None
-            else self.plan.weights.get(original)
-        ) or Weight(0, ())
+            else self.plan.node_bytes.get(original)
+        ) or NodeBytes(0, ())
         now = len(self.line.moments)
         self.line.moments.append((done.node, original, weight.workspace))
         for each in done.node.all_input_nodes:

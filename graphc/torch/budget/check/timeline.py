@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from graphc.torch.budget.check.contents import Storage, Tree, tensors_in
-from graphc.torch.budget.check.plan import Content, Life, Moment
+from graphc.torch.budget.check.graphs import Content, Life, Moment
 
 
 class Timeline:

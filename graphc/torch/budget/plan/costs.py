@@ -28,7 +28,7 @@ from graphc.errors import TorchError
 from graphc.files import locked, write_atomically
 from graphc.torch.budget.plan.steps import Measured, device_of, random_state
 from graphc.torch.budget.trace.eager import EAGER, EAGER_BACKWARD, measured
-from graphc.torch.budget.trace.joint import Joint, Step, has_effects, is_random, tensors_of
+from graphc.torch.budget.trace.joint import Joint, JointStep, has_effects, is_random, tensors_of
 from graphc.torch.budget.trace.measure import (
     allocated_bytes,
     in_blocks,
@@ -77,7 +77,7 @@ def _not_run(node: fx.Node) -> Measured:
     return Measured(_seconds_of_copying(node), 0, (), is_estimated=True)
 
 
-def _fitting(step: Step, found: Measured, joint: Joint) -> Measured:
+def _fitting(step: JointStep, found: Measured, joint: Joint) -> Measured:
     """Return the measurement, adjusted to the results of the graph.
 
     If the measured storages do not match the results of the graph, the graph's bytes are used.

@@ -9,7 +9,7 @@ from torch import fx
 
 from graphc.byte_sizes import format_bytes
 from graphc.planner.recompute.solver import Schedule
-from graphc.torch.budget.check.plan import Replay
+from graphc.torch.budget.check.graphs import Replay
 from graphc.torch.budget.plan.copies import OffloadSchedule
 from graphc.torch.budget.plan.steps import TorchSteps
 

@@ -30,7 +30,7 @@ from torch import fx
 
 from graphc.planner.problem import Problem, Run
 from graphc.torch.budget.plan.in_place import may_overwrite
-from graphc.torch.budget.trace.joint import Joint, Step, aten, is_random, runs_once
+from graphc.torch.budget.trace.joint import Joint, JointStep, aten, is_random, runs_once
 from graphc.torch.budget.trace.measure import bytes_alone
 
 STATEFUL_NORMS = {
@@ -130,7 +130,7 @@ class TorchSteps:
         self._cost.append(measured.seconds)
         self._workspace.append(measured.workspace)
 
-    def _add(self, step: Step, measured: Measured) -> None:
+    def _add(self, step: JointStep, measured: Measured) -> None:
         for value, size in zip(step.makes, measured.result_bytes, strict=True):
             self.bytes[value] = size
         there = self.joint.source_values

@@ -17,7 +17,7 @@ from torch import fx
 from graphc.byte_sizes import exact_bytes
 from graphc.devices.device import Device
 from graphc.planner.pack import pack
-from graphc.torch.budget.check.plan import RANDOM_STATE, Content, Life, Moment, Replay
+from graphc.torch.budget.check.graphs import RANDOM_STATE, Content, Life, Moment, Replay
 from graphc.torch.budget.host.host_memory import begin_in
 from graphc.torch.budget.plan.steps import TorchSteps
 from graphc.torch.budget.trace.held import Held

@@ -35,7 +35,7 @@ Graphs = tuple[fx.GraphModule, fx.GraphModule]
 Rest = tuple[Any, dict[str, Any]]
 """The joint inputs and the remaining keyword arguments of torch's call of a ``partition_fn``."""
 
-Partition = Callable[[fx.GraphModule, int, list[str], Returned | None, Rest], Graphs]
+Partitioning = Callable[[fx.GraphModule, int, list[str], Returned | None, Rest], Graphs]
 """Partitions a joint graph into the forward and the backward graph.
 
 The arguments are the joint graph, its number of forward outputs, Dynamo's names of its inputs, the
@@ -46,7 +46,7 @@ Part = Literal["forward", "backward", "inference"]
 
 
 def backend(
-    partition: Partition,
+    partition: Partitioning,
     run_of: Callable[[fx.GraphModule, Part], Boxed],
     writes_inputs: bool = False,
 ) -> Any:

@@ -26,8 +26,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from graphc.torch.budget.trace.eager import Functions, Section, Sections, sections_of
-from graphc.torch.budget.trace.messages import printing
 from graphc.torch.budget.trace.names import function_of, has_parameters, submodule_of
+from graphc.torch.budget.trace.printing import printing
 from graphc.torch.private import (
     ConstantVariable,
     EffectType,

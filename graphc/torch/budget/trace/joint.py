@@ -58,7 +58,7 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 
 @dataclass(frozen=True)
-class Step:
+class JointStep:
     """A node that computes, with the values that it reads and produces (`makes`)."""
 
     node: fx.Node
@@ -112,7 +112,7 @@ class Joint:
         self.values: dict[fx.Node, tuple[int, ...]] = {}
         """Maps each node to the storages of its tensors, in order."""
         self._number: dict[int, int] = {}
-        self.steps: list[Step] = []
+        self.steps: list[JointStep] = []
         self.step_of: dict[fx.Node, int] = {}
         self.sources: list[fx.Node] = []
         """Placeholders (including tangents) and constants."""
@@ -222,7 +222,7 @@ class Joint:
                 value for each in node.all_input_nodes for value in self.values[each]
             )
             self.step_of[node] = len(self.steps)
-            self.steps.append(Step(node, tuple(reads), tuple(range(known, len(self.bytes)))))
+            self.steps.append(JointStep(node, tuple(reads), tuple(range(known, len(self.bytes)))))
 
     def _value(self, tensor: torch.Tensor, node: fx.Node) -> int:
         key = storage_key(tensor)

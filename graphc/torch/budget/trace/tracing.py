@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 from graphc.errors import TorchError
 from graphc.torch.budget.check.returned import Returned
 from graphc.torch.budget.trace.measure import bytes_alone
-from graphc.torch.budget.trace.messages import PRINTING
 from graphc.torch.budget.trace.names import expression_of_user
+from graphc.torch.budget.trace.printing import PRINTING
 from graphc.torch.budget.trace.replans import guard_of
 from graphc.torch.private import (
     IGNORED_FUNCTIONS,

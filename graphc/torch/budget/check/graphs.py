@@ -14,7 +14,7 @@ from graphc.torch.budget.check.returned import Returned
 
 
 @dataclass(frozen=True)
-class Weight:
+class NodeBytes:
     """Workspace bytes of a node of the joint graph, and the bytes of each result."""
 
     workspace: int
@@ -22,7 +22,7 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepGraphs:
     """Input of the checker: a joint graph, and the forward and backward graph emitted for it.
 
     The first `forward_outputs` outputs of the joint graph belong to the forward pass. `leaves` are
@@ -37,9 +37,9 @@ class Plan:
     backward: fx.Graph
     leaves: frozenset[int]
     returned: Returned | None
-    weights: Mapping[fx.Node, Weight]
-    copies: Mapping[Hashable, Weight]
-    """Weights of copies that are not in the traced joint graph, by `kind_of_copy`."""
+    node_bytes: Mapping[fx.Node, NodeBytes]
+    copied_bytes: Mapping[Hashable, NodeBytes]
+    """Bytes of copies that are not in the traced joint graph, by `kind_of_copy`."""
     fixed_bytes: int
     is_foreign: bool = False
     """True for graphs of another partitioner: faults are collected, and autograd may copy."""
