@@ -27,6 +27,9 @@ INDENT = " " * 4
 WIDTH = 96
 """Line width of generated docstrings."""
 
+ONLY_FOR_TYPES = ("torch",)
+"""Packages that options may name in their types without importing them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
@@ -172,7 +175,9 @@ def _hints(kind: Any, function: Any, names: Sequence[str]) -> dict[str, Any]:
     only imported for type checks."""
     try:
         hints = {**get_type_hints(kind), "return": get_type_hints(function)["return"]}
-    except NameError:
+    except NameError as error:
+        if error.name not in ONLY_FOR_TYPES:
+            raise
         hints = {**{each.name: each.type for each in fields(kind)}, **function.__annotations__}
     return {name: hints[name] for name in names}
 

@@ -141,7 +141,8 @@ class _Search:
         """Return the arena bytes for a batch, the fewest found if extra time is not limited."""
         if batch not in self.sizes:
             if self.takes_any_time:
-                self.sizes[batch] = fewest_bytes(self.make(batch), **self.options)
+                # A budget is required by options such as `host_budget`; the planner ignores it.
+                self.sizes[batch] = fewest_bytes(self.make(batch), **{**self.options, "budget": 0})
             else:
                 found = plan(self.make(batch), **self.options)
                 self.sizes[batch] = found.arena_bytes

@@ -89,6 +89,7 @@ class BudgetPlanner:
         self.evaluations = Evaluations(allocation, costs, strategy, reorders, measure)
         self._plain = plain or self.graph
         self._found: dict[int, Point | None] = {}
+        self._policy_graphs: dict[int, Graph] = {}
 
     def plan(self, goal: Goal) -> tuple[Allocation, Certificate]:
         """Return the graph with recomputed nodes, as its allocation, and a certificate; raises
@@ -200,10 +201,10 @@ class BudgetPlanner:
         if best is None and self._tightest.bytes <= budget:
             best = self._tightest
         best = faster(best, self.evaluations.fastest(budget))
-        for schedule in self._by_policies:
+        for number, schedule in enumerate(self._by_policies):
             extra = self._search.extra_time(schedule)
             if extra > 0 and (best is None or extra < best.extra_time):
-                graph = self._search.graph_of(schedule)
+                graph = self._policy_graph(number)
                 best = faster(best, self.evaluations.point_within(graph, budget))
         return best
 
@@ -388,7 +389,15 @@ class BudgetPlanner:
         return [search.solver.measured(list(sequence)) for sequence in distinct]
 
     def _policy_points(self, points: Sequence[Point]) -> list[Point]:
-        """Return the points of policies that may take fewer bytes than all of `points`."""
-        search, fewest = self._search, min(point.bytes for point in points)
-        peak = search.training.bounding_steps.peak
-        return [search.best_point(s) for s in self._by_policies if peak(s.sequence) < fewest]
+        """Return the points of policies whose peak in their own order is below the bytes of all of
+        `points`."""
+        fewest = min(point.bytes for point in points)
+        peak = self._search.training.bounding_steps.peak
+        lower = [n for n, each in enumerate(self._by_policies) if peak(each.sequence) < fewest]
+        return [self.evaluations.best(self._policy_graph(number)) for number in lower]
+
+    def _policy_graph(self, number: int) -> Graph:
+        """Return the graph of a policy's schedule; evaluations are cached by graph."""
+        if number not in self._policy_graphs:
+            self._policy_graphs[number] = self._search.graph_of(self._by_policies[number])
+        return self._policy_graphs[number]

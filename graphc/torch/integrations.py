@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from graphc.errors import DependencyError, OptionError, TorchError, to_install
@@ -38,11 +39,7 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
     not padded.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         require_torch()
         aims = GoalOptions(**{name: kwargs.pop(name) for name in OF_GOAL if name in kwargs})
         # These raise `OptionError` before the Trainer begins.
@@ -90,3 +87,13 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
             return_outputs=self._reads_outputs,
         )
         return to_plan(options)
+
+
+def _signature() -> inspect.Signature:
+    """Return the parameters of a Trainer, and the options of a goal as keywords."""
+    of_goal = inspect.signature(GoalOptions).parameters.values()
+    keywords = (each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in of_goal)
+    return inspect.Signature([*inspect.signature(Trainer).parameters.values(), *keywords])
+
+
+PlannedTrainer.__signature__ = _signature()

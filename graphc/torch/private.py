@@ -5,7 +5,6 @@ Importing this module raises `TorchError` if a version of torch lacks one of the
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from graphc.errors import TorchError
+from graphc.forks import lock_across_forks
 from graphc.torch.versions import supported
 
 _NO_DEFAULT = object()
@@ -146,36 +146,52 @@ Replacement = tuple[Any, str | int, Any]
 """The owner of a function, its name or, in a table, its index, and the function to use instead."""
 
 
+MOST_CHANGES = 100
+"""Number of times that `Replacements` are removed again. From Python 3.13, a class whose attributes
+change often is no longer cached, so replacements then stay."""
+
+
 class Replacements:
     """Replacements of functions of torch, which are active while any thread is inside of `active`.
 
-    `make` yields them; it is called once, at the first use.
+    `make` yields them; it is called once, at the first use. Replacements that stay longer must work
+    as what they replace.
     """
 
     def __init__(self, make: Callable[[], Iterable[Replacement]]) -> None:
         self._make = make
         self._replacements: list[Replacement] = []
-        self._originals: list[Any] = []
-        self._users, self._lock = 0, threading.Lock()
+        self._originals: list[Replacement] = []
+        self._users, self._changes, self._lock = 0, 0, lock_across_forks()
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Replace the functions. The contexts of several threads may overlap."""
         with self._lock:
+            if not self._originals:
+                self._replace()
             self._users += 1
-            if self._users == 1:
-                self._replacements = self._replacements or list(self._make())
-                self._originals = [_put(*each) for each in self._replacements]
         try:
             yield
         finally:
             with self._lock:
                 self._users -= 1
-                if self._users == 0:
-                    for (owner, name, _), original in zip(
-                        self._replacements, self._originals, strict=True
-                    ):
-                        _put(owner, name, original)
+                if self._users == 0 and self._changes < MOST_CHANGES:
+                    self._restore()
+
+    def _replace(self) -> None:
+        self._replacements = self._replacements or list(self._make())
+        self._changes += 1
+        try:
+            for owner, name, function in self._replacements:
+                self._originals.append((owner, name, _put(owner, name, function)))
+        except BaseException:
+            self._restore()
+            raise
+
+    def _restore(self) -> None:
+        while self._originals:
+            _put(*self._originals.pop())
 
 
 def _put(owner: Any, name: str | int, function: Any) -> Any:

@@ -69,6 +69,15 @@ def test_no_other_batch_up_to_the_answer_is_over():
     assert found.batch > 10
 
 
+def test_any_recomputation_beside_copies_to_the_host():
+    options = {"recompute": "optimal", "host_budget": "1GiB", **SMALL}
+    found = g.largest_batch(make, MIB // 8, **options)
+    assert found is not None
+    assert found.plan.arena_bytes <= MIB // 8
+    alone = g.largest_batch(make, MIB // 8, recompute="optimal", **SMALL)
+    assert found.batch >= alone.batch
+
+
 def test_a_batch_of_one_that_does_not_fit_is_an_error():
     assert g.largest_batch(make, 1000, optimizer=g.optim.SGD()) is None
 

@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import OptionError, TorchError  # noqa: E402
+from graphc.torch import private  # noqa: E402
 from graphc.torch.budget.trace.branches import Outcomes, Tracing, assuming  # noqa: E402
 from graphc.torch.private import (  # noqa: E402
     InstructionTranslatorBase,
@@ -154,7 +155,8 @@ def test_other_users_of_dynamo_see_no_difference():
         torch.compile(Layer(), backend="eager", fullgraph=True)(X)
 
 
-def test_dynamo_is_extended_only_while_a_step_is_called():
+def test_dynamo_is_extended_only_while_a_step_is_called(monkeypatch):
+    monkeypatch.setattr(private, "MOST_CHANGES", 10**9)
     owners = InstructionTranslatorBase, TensorVariable, TorchInGraphFunctionVariable
     names = "run", "call_method", "call_function"
 
@@ -162,6 +164,8 @@ def test_dynamo_is_extended_only_while_a_step_is_called():
         functions = (getattr(*each) for each in zip(owners, names, strict=True))
         return {Path(function.__code__.co_filename).name for function in functions}
 
+    with assuming(Tracing(Outcomes())):
+        pass
     before = files()
     with assuming(Tracing(Outcomes())):
         assert files() == {"branches.py"}
@@ -172,3 +176,18 @@ def test_dynamo_is_extended_only_while_a_step_is_called():
     step(X).sum().backward()
     assert files() == before
     assert "branches.py" not in before
+
+
+def test_functions_that_cannot_all_be_replaced_are_put_back():
+    class Owner:
+        one = two = "own"
+
+    def make():
+        yield Owner, "one", "other"
+        yield Owner, "missing", "other"
+
+    replacements = private.Replacements(make)
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="missing"), replacements.active():
+            pass
+        assert Owner.one == "own"

@@ -160,6 +160,34 @@ class Named(nn.Module):
         return self.loss(hidden, x) * self.scale
 
 
+class Usual(nn.Module):
+    """A module with a property, a method and an attribute of usual names."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.sizes = nn.Linear(8, 8), [8, 8]
+
+    @property
+    def options(self):
+        return {"scale": 2.0}
+
+    def computed(self, x):
+        return self.inner(x) * self.options["scale"]
+
+    def forward(self, x):
+        return self.computed(x)
+
+
+def test_modules_may_have_usual_names():
+    module = Usual()
+    step = graphc.torch.plan(module, (X,), "knee")
+    torch.testing.assert_close(step(X), module(X))
+    assert (step.sizes, step.options) == ([8, 8], {"scale": 2.0})
+    step.sizes = [4]
+    assert module.sizes == [4]
+    step(X).sum().backward()
+
+
 def test_children_may_have_any_name():
     module = Named()
     step = graphc.torch.plan(module, (X,), "knee")

@@ -12,6 +12,8 @@ from graphc.keywords import Options, option, required
 if TYPE_CHECKING:
     import torch
 
+Assume = Literal["replan", "raise"]
+
 Unplanned = Literal["raise", "plan"]
 
 Named = Mapping[Any, Mapping[Any, Any]]
@@ -51,7 +53,8 @@ class CallOptions(Options):
         True, "False if a call returns only the loss, which `loss` may compute from the output."
     )
     reserve: torch.optim.Optimizer | int | str | None = option(
-        None, "Bytes of the peak for the state of an optimizer: the optimizer, or a size."
+        None,
+        "The state of an optimizer, which the peak includes: the optimizer, or a number of bytes.",
     )
     accumulate: bool = option(False, "True if gradients of earlier steps exist during a step.")
     autocast: torch.dtype | torch.autocast | None = option(
@@ -125,7 +128,7 @@ class TorchPlanOptions(GoalOptions, CallOptions):
     """The options of `graphc.torch.plan`."""
 
     _: KW_ONLY
-    assume: Literal["replan", "raise"] = option(
+    assume: Assume = option(
         "replan",
         "If control flow depends on data, as in ``if labels.max() >= n:``, the plan assumes the "
         "values of the first call, and each step checks them. At another value, ``replan`` starts "

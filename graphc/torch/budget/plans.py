@@ -35,9 +35,9 @@ def plan(options: TorchPlanOptions) -> PlannedStep:
     then has a report and cannot be called.
 
     Raises `BudgetError` if no plan fits, before the step runs; the error names the least peak found
-    and the modules at that peak. Raises `TorchError` for modules that cannot be planned, and if
-    padding to a size changes the loss of the example in evaluation mode. Raises `OptionError` for
-    wrong arguments.
+    and the modules at that peak. Raises `TorchError` for modules that cannot be planned, and
+    before planning if padding to a size changes the loss of the example in evaluation mode. Raises
+    `OptionError` for wrong arguments.
     """
     require_torch()
     from graphc.torch.budget.make_step import planned

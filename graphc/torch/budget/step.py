@@ -21,13 +21,15 @@ from graphc.errors import GraphcError, TorchError
 from graphc.torch.budget.check.returned import Returned
 from graphc.torch.budget.goal import Goal
 from graphc.torch.budget.host.host_memory import HostMemory
+from graphc.torch.budget.options import Assume
 from graphc.torch.budget.plan.in_place import not_overwriting
 from graphc.torch.budget.plan.libraries import library_workspaces
+from graphc.torch.budget.plan.planned import Planned
 from graphc.torch.budget.report.report import Report
 from graphc.torch.budget.report.verified import Verified
 from graphc.torch.budget.report.verify import verified
 from graphc.torch.budget.sizes.ahead import Sizes
-from graphc.torch.budget.trace.assumptions import Assume, Assumptions
+from graphc.torch.budget.trace.assumptions import SUBMODULE, Assumptions
 from graphc.torch.budget.trace.backend import (
     Compiled,
     Graphs,
@@ -105,7 +107,9 @@ class PlannedStep(Step):
     """
 
     goal: Goal
-    sizes: Sizes | None
+    plans: list[Planned]
+    """Plans in the order in which they were made."""
+    planned_sizes: Sizes | None
     """The sizes planned ahead, or None."""
     assumptions: Assumptions
     settled: tuple[Settled, ...]
@@ -124,7 +128,7 @@ class PlannedStep(Step):
         super().__init__(module, loss_fn, options)
         # Children of the module may have these names, so nn.Module must not see them.
         assumptions = Assumptions(assume, sizes is not None)
-        self.__dict__.update(goal=goal, sizes=sizes, assumptions=assumptions)
+        self.__dict__.update(goal=goal, planned_sizes=sizes, assumptions=assumptions)
         self._begin()
 
     def _begin(self) -> None:
@@ -175,7 +179,7 @@ class PlannedStep(Step):
         warn_of_compile()
         state, call, fault = self._state, self._state.call, None
         if not call.plans_only:
-            refuse_without_data(self.options.device)
+            refuse_without_data(self.step_options.device)
         (args, kwargs), compiled = self._fitted((args, kwargs))
         call.given, call.fault, call.guard, call.is_other_size = (args, kwargs), None, "", False
         began = time.perf_counter()
@@ -199,7 +203,7 @@ class PlannedStep(Step):
             finally:
                 del fault  # breaks the cycle through this frame, which refers to the arguments
         if call.guard:
-            warn_of_replan(call.guard, self.sizes is not None)
+            warn_of_replan(call.guard, self.planned_sizes is not None)
         elif call.is_other_size:
             warn_of_sizes(time.perf_counter() - began)
         return found
@@ -215,7 +219,7 @@ class PlannedStep(Step):
         clear_frames(error.__traceback__)  # torch's errors form cycles that refer to arguments
         if fault is not None:
             return fault.with_traceback(None)
-        submodule = getattr(error, "submodule", "")
+        submodule = getattr(error, SUBMODULE, "")
         return as_graphc_error(error, self.module, self.loss_fn, call.given, submodule)
 
     @property
@@ -224,13 +228,13 @@ class PlannedStep(Step):
         if not self.plans:
             raise TorchError("nothing is planned yet; a copied step is planned at its first call")
         latest: Report = self.plans[-1].report
-        return latest if self.sizes is None else self.sizes.report(latest)
+        return latest if self.planned_sizes is None else self.planned_sizes.report(latest)
 
     def _fitted(self, given: Given) -> tuple[Given, Compiled]:
         """Return the arguments to run instead of these, padded if planned, and what runs them."""
         state, fitted = self._state, given
-        if self.sizes is not None and torch.is_grad_enabled():
-            found = self.sizes.fitted(self, given)
+        if self.planned_sizes is not None and torch.is_grad_enabled():
+            found = self.planned_sizes.fitted(self, given)
             if found is None:
                 return given, state.beside
             fitted = found
@@ -244,8 +248,8 @@ class PlannedStep(Step):
                 "outside of it"
             )
         given = tuple(args), dict(kwargs)
-        self.remember(given)
-        if self.sizes is not None and self.sizes.plan(self, given):
+        self.remember_call(given)
+        if self.planned_sizes is not None and self.planned_sizes.plan(self, given):
             return
         with torch.enable_grad():
             (args, kwargs), _ = self._fitted(given)
@@ -276,14 +280,14 @@ class PlannedStep(Step):
         peak differs from the planned one by more than 1 % and 1 MiB, without the remainders that
         torch's allocator for GPUs adds to blocks.
         """
-        refuse_without_data(self.options.device)
+        refuse_without_data(self.step_options.device)
         given = (args, kwargs) if args or kwargs else self._state.example()
         with torch.enable_grad():
             found = verified(self, self.assumptions, self._fitted(given)[0])
-        self.remember(given)
+        self.remember_call(given)
         return found
 
-    def remember(self, given: Given) -> None:
+    def remember_call(self, given: Given) -> None:
         """Keep weak references to the arguments of the last plan, since no budget counts them."""
         self._state.example = weakly(given)
 
@@ -311,7 +315,7 @@ class PlannedStep(Step):
         """Return what `unplanned` returns; Dynamo guards on `branches`, since it is compared."""
         refuse_untraced()
         assert branches != "unknown"
-        found = self.computed(args, kwargs)
+        found = self.call_unplanned(args, kwargs)
         note_returned(found)
         return found
 
@@ -350,7 +354,7 @@ def _partition(
     """Return the forward and backward graph of a new plan, and add the plan to the step."""
     step = found()
     assert step is not None, "torch.compile is called by the step"
-    state, sizes, options = step._state, step.sizes, step.options
+    state, sizes, options = step._state, step.planned_sizes, step.step_options
     call, replans = state.call, state.replans
     refuse_tensors(step, call.given)
     joint = Joint(module, forward_outputs, results_in(call.given), returned)

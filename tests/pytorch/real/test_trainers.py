@@ -1,6 +1,7 @@
 """Recipes for trainers: 20 steps under a budget, saved, and loaded into the plain model."""
 
 import copy
+import inspect
 import warnings
 
 import pytest
@@ -240,6 +241,7 @@ def test_a_planned_trainer_refuses_losses_of_padded_outputs(model, tmp_path):
     counts = {"input_ids": {1: {8: 1, 16: 2}}}
     made = PlannedTrainer(model, arguments(tmp_path), dynamic=counts, max_sizes=1)
     assert made.goal_options.max_sizes == 1
+    assert {"model", "budget", "max_sizes"} <= set(inspect.signature(PlannedTrainer).parameters)
 
 
 def test_a_planned_trainer_refuses_a_wrapped_model(model, tmp_path):

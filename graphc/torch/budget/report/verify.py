@@ -77,11 +77,11 @@ def compared(step: Step, assumptions: Assumptions, given: Given) -> Verified:
 
     def reference(branches: str, /, *args: Any, **kwargs: Any) -> Any:
         assert branches != "unknown"  # Dynamo caches by the code and this guard
-        return step.computed(args, kwargs)
+        return step.call_unplanned(args, kwargs)
 
     def eager(*args: Any, **kwargs: Any) -> Any:
         # Around the trace as in a step: inside it, torch traces other backward ops.
-        with context_of(step.options.autocast):
+        with context_of(step.step_options.autocast):
             return compiled(outcomes.label, *args, **kwargs)
 
     outcomes = assumptions.current
@@ -111,7 +111,7 @@ def compared(step: Step, assumptions: Assumptions, given: Given) -> Verified:
     planned, graph_given = step.ran
     there += graph_given + _ranges_of_constants(planned)
     # The warm-up has allocated the workspaces that libraries keep.
-    kept = step.options.reserve + library_workspaces(planned.torch_steps.joint, None)
+    kept = step.step_options.reserve + library_workspaces(planned.torch_steps.joint, None)
     if isinstance(planned.report, Report):
         kept += planned.report.held.unpadded  # the arguments of a planned step may be padded
     return Verified(

@@ -171,7 +171,7 @@ class Sizes:
             self._rows = plans.rows(sizes)
         finally:
             self._planning.now = False
-            step.remember(example)  # planning a size has replaced it
+            step.remember_call(example)  # planning a size has replaced it
 
     def _all(self, plans: _Plans) -> list[Size]:
         """Return the sizes in ascending order after planning them."""

@@ -36,7 +36,7 @@ def refuse_changed_loss(
     statistics count padding. Nothing is checked without a scalar loss, for a module that draws
     random numbers or cannot run this way, and for parameters that are sharded.
     """
-    runs = step.options.device is None
+    runs = step.step_options.device is None
     if not runs or any(is_traceable_wrapper_subclass(each) for each in step.parameters()):
         return
     found = arguments.cut_and_size(example, sizes)
@@ -78,7 +78,7 @@ def refuse_changed_loss(
 def _losses(step: Step, given: Given) -> list[float]:
     """Return the scalars that a call differentiates."""
     args, kwargs = given
-    found = step.options.loss.of_result(step.unplanned(*args, **kwargs))
+    found = step.step_options.loss.of_result(step.unplanned(*args, **kwargs))
     scalars = (each for each in tree_leaves(found) if isinstance(each, torch.Tensor))
     return [float(each) for each in scalars if each.ndim == 0 and each.is_floating_point()]
 
@@ -86,7 +86,7 @@ def _losses(step: Step, given: Given) -> list[float]:
 def _tolerance(step: Step) -> float:
     """Return the relative difference that the order of sums may cause in a loss."""
     dtypes = {each.dtype for each in step.parameters() if each.is_floating_point()}
-    if step.options.autocast is not None or any(dtype.itemsize < 4 for dtype in dtypes):
+    if step.step_options.autocast is not None or any(dtype.itemsize < 4 for dtype in dtypes):
         return 2e-2
     is_on_gpu = any(each.is_cuda for each in step.parameters())
     if is_on_gpu and torch.float32 in dtypes and _may_use_tf32():

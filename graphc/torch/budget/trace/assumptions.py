@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from traceback import clear_frames
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from graphc.errors import GraphcError, OptionError, TorchError, quoted
+from graphc.torch.budget.options import Assume
 from graphc.torch.budget.trace.backend import with_first_derivatives
 from graphc.torch.budget.trace.branches import (
     Branch,
@@ -36,7 +37,8 @@ from graphc.torch.budget.trace.step import Step
 from graphc.torch.budget.trace.tracing import traced_as_here
 from graphc.torch.private import dynamo_errors
 
-Assume = Literal["replan", "raise"]
+SUBMODULE = "submodule_of_trace"
+"""The attribute of an error with the path of the submodule whose trace has failed."""
 
 
 class Assumptions:
@@ -57,7 +59,7 @@ class Assumptions:
 
         If a branch has another value than the plan assumes, the call starts again, before it has
         changed anything, and follows the plan for that value. Raises `TorchError` instead if
-        `assume` is ``raise``. An error names the submodule of a failed trace in `submodule`.
+        `assume` is ``raise``. An error of a trace has the path of its submodule in `SUBMODULE`.
         """
         args, kwargs = given
         tried: list[Outcomes] = []
@@ -71,7 +73,7 @@ class Assumptions:
                     traced_as_here(),
                     assuming(tracing),
                     self.masks(step, given),
-                    context_of(step.options.autocast),
+                    context_of(step.step_options.autocast),
                 ):
                     return with_first_derivatives(compiled, (tracing.outcomes.label, *args), kwargs)
             except OtherOutcomeError as found:
@@ -79,10 +81,11 @@ class Assumptions:
             except Exception as error:
                 if install_hooks(step.module, error):
                     continue
-                error.submodule = tracing.failed_in  # type: ignore[attr-defined]
+                if is_of_compiling(error):
+                    setattr(error, SUBMODULE, tracing.failed_in)
                 is_new = tracing.is_incomplete and is_of_compiling(error) and not tried
                 may_differ = is_new or self._may_run_eagerly(tracing, error)
-                if step.options.device is not None or not may_differ:
+                if step.step_options.device is not None or not may_differ:
                     raise
                 clear_frames(error.__traceback__)
                 other, failure = None, error
@@ -108,7 +111,7 @@ class Assumptions:
         """
         if not self.has_sizes and self.assume != "replan":
             return replaced({})
-        if not self.has_sizes and step.options.device is None:
+        if not self.has_sizes and step.step_options.device is None:
             return replaced(WITH_DATA)
         return replaced({} if passes_positions(given) else WITHOUT_DATA)
 

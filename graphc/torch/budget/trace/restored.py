@@ -95,7 +95,7 @@ def as_before(step: Step, given: Given, trains: bool = True) -> Iterator[Callabl
         np.random.set_state(numpy)
         random.setstate(python)
         for each, old in learned:
-            each.grad = _old_gradient(each, old) if step.options.accumulate else None
+            each.grad = _old_gradient(each, old) if step.step_options.accumulate else None
 
     again()
     try:

@@ -46,7 +46,7 @@ class StepOptions:
 class Step(Transparent):
     """A module in a training step, which can be called without a plan; subclasses plan it."""
 
-    options: StepOptions
+    step_options: StepOptions
     plans: list[Any]
     """Plans in the order in which they were made."""
 
@@ -54,17 +54,17 @@ class Step(Transparent):
         self, module: nn.Module, loss_fn: Callable[..., Any] | None, options: StepOptions
     ) -> None:
         super().__init__(module, loss_fn)
-        # A child of the module may have this name, so nn.Module must not see it.
-        self.__dict__["options"] = options
+        # The names of this class and of PlannedStep hide those of the module, so they are unusual.
+        self.__dict__["step_options"] = options
 
     def unplanned(self, *args: Any, **kwargs: Any) -> Any:
         """Return the result of a call, computed without a plan."""
-        with context_of(self.options.autocast):
-            return self.computed(args, kwargs)
+        with context_of(self.step_options.autocast):
+            return self.call_unplanned(args, kwargs)
 
-    def computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_unplanned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the output or the loss; torch.compile traces this function."""
-        loss = self.options.loss
+        loss = self.step_options.loss
         if self.loss_fn is None:
             return loss.applied(self.module(*args, **kwargs))
         return loss.applied(self.loss_fn(self.module(*args[:-1], **kwargs), args[-1]))
@@ -73,7 +73,7 @@ class Step(Transparent):
         """Plan the shapes of these arguments without running the step."""
         raise NotImplementedError
 
-    def remember(self, given: Given) -> None:
+    def remember_call(self, given: Given) -> None:
         """Keep weak references to the arguments of the last plan."""
         raise NotImplementedError
 
