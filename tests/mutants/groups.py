@@ -123,7 +123,10 @@ GROUPS = {
         ("tests/runtime/test_checkpoint.py", "tests/test_files.py"),
     ),
     "torch": Group(
-        tuple(f"graphc/torch/budget/{name}.py" for name in ("emit", "joint", "replay", "steps")),
+        tuple(
+            f"graphc/torch/budget/{name}.py"
+            for name in ("plan/emit", "trace/joint", "check/replay", "plan/steps")
+        ),
         (
             "tests/pytorch/test_gradients.py",
             "tests/pytorch/test_in_place.py",
