@@ -25,7 +25,10 @@ class Refusal(NamedTuple):
 
 
 REFUSED = {
-    "torchvision FasterRCNN": Refusal("submodule rpn", "the number of boxes depends on data"),
+    "torchvision FasterRCNN": Refusal(
+        r"rpn\.py:\d+ in filter_proposals of submodule rpn, a line of the library torchvision",
+        "the number of boxes depends on data",
+    ),
     "HubertForCTC": Refusal("size that is unknown", "random masks select rows"),
 }
 """Classes that cannot be planned; a test fails if one can."""

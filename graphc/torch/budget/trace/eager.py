@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from graphc.errors import TorchError
 from graphc.torch.budget.trace.measure import peaks, seconds_of, until_complete
+from graphc.torch.budget.trace.names import GENERATED
 from graphc.torch.budget.trace.restored import random_states, set_random_states
 from graphc.torch.private import autograd_included, disable_current_modes
 from graphc.torch.private import comptime as comptime  # code of `Section.traced` calls it
@@ -150,7 +151,7 @@ class Section:
             f"    return {self.text}\n"
         )
         made: dict[str, Any] = {}
-        exec(text, globals(), made)
+        exec(compile(text, GENERATED, "exec"), globals(), made)
         run: FunctionType = made["run"]
         run.__defaults__ = self.function.__defaults__
         run.__kwdefaults__ = self.function.__kwdefaults__

@@ -85,6 +85,9 @@ def _variable(found: re.Match[str]) -> str:
 GRAPHC, TORCH = Path(__file__).parents[3], Path(torch.__path__[0])
 """Directories of code that is not the user's."""
 
+GENERATED = "<graphc>"
+"""File name of functions that graphc generates, which no error names."""
+
 LIBRARIES = tuple(Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib", "stdlib"))
 """Directories of installed packages and of Python."""
 
@@ -97,7 +100,7 @@ def origin_of(error: BaseException, submodule: str) -> str:
     stack = [
         each
         for each in getattr(error, "real_stack", None) or ()
-        if not Path(each.filename).is_relative_to(GRAPHC)
+        if each.filename != GENERATED and not Path(each.filename).is_relative_to(GRAPHC)
     ]
     others = [each for each in stack if not Path(each.filename).is_relative_to(TORCH)]
     if not stack:
