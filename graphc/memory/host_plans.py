@@ -16,16 +16,15 @@ from dataclasses import replace
 from graphc.memory.copies import with_copies
 from graphc.memory.order.place_updates import place_updates
 from graphc.memory.points import Point, faster
-from graphc.memory.search import MOST_CORRECTIONS, Search
+from graphc.memory.search import Search
 from graphc.planner.copies.plans import OffloadPlan
 from graphc.planner.copies.search import OffloadSearch
 from graphc.planner.goals import Capacity
 from graphc.planner.host_link import HostLink
 from graphc.plans.cost_model import recomputation
 
-SEARCHES, NEAR = 3, 0.01
-"""Maximum number of searches for one budget, and the change of the capacity, as a fraction, below
-which copies are planned again for the same schedule."""
+SEARCHES = 3
+"""Maximum number of searches for one budget."""
 
 WORTH = 0.0005
 """Extra time, as a fraction of a step, that a further plan must save to be packed."""
@@ -53,26 +52,15 @@ class HostPlans:
         """
         self.budget = budget
         best: Point | None = None
-        capacity, searched, searches = Capacity(budget, budget), 0.0, 0
-        offload: OffloadSearch | None = None
-        for _ in range(MOST_CORRECTIONS):
-            plan = None
-            if offload is not None and abs(capacity.bytes - searched) <= NEAR * searched:
-                plan = offload.again(int(capacity.bytes))
-            if plan is None:
-                if searches == SEARCHES:
-                    break
-                searched = capacity.bytes
-                offload = self._searched(int(searched), bound)
-                plan, searches = offload.best, searches + 1
+        capacity = Capacity(budget, budget)
+        for _ in range(SEARCHES):
+            plan = self._searched(int(capacity.bytes), bound)
             if plan is None or (best is not None and not self._is_faster(plan, best)):
                 break
             point = self._point(plan)
             size = point.allocation.live_bytes
             size = size if size > budget else point.arena_bytes
-            if not self._is_stored(point):
-                offload = None
-            elif size <= budget:
+            if self._is_stored(point) and size <= budget:
                 best = faster(best, point)
                 if capacity.is_used(size) or point.extra_time <= bound:
                     break
@@ -98,15 +86,14 @@ class HostPlans:
         self.link = replace(self.link, host_bytes=int(self.on_host.bytes))
         return False
 
-    def _searched(self, capacity: int, bound: float) -> OffloadSearch:
-        """Return a search for live bytes of at most `capacity`, after it has run."""
+    def _searched(self, capacity: int, bound: float) -> OffloadPlan | None:
+        """Return the fastest plan found of at most `capacity` live bytes, or None."""
         cost = self.search.solver.cost
         search = OffloadSearch(
             self.steps, self.link, capacity, self._schedules, self.search.training.resident,
             (1 + bound) * cost, self.budget,
         )  # fmt: skip
-        search.run(None)
-        return search
+        return search.run(None)
 
     def _schedules(self, capacity: int) -> Iterator[list[int]]:
         if capacity not in self._known:

@@ -55,8 +55,7 @@ class OffloadSearch:
     `origin`, by default the budget. `resident` values are never copied. The search ends at `bound`
     seconds.
 
-    `tried` has the seconds by capacity, infinite without a plan. `best_base` is the schedule whose
-    copies `best` has.
+    `tried` has the seconds by capacity, infinite without a plan.
     """
 
     def __init__(
@@ -76,9 +75,7 @@ class OffloadSearch:
         self.found: list[tuple[float, int, Base, OffloadPlan]] = []
         """Plans with their seconds, numbers and schedules."""
         self.best: OffloadPlan | None = None
-        self.best_base: Base | None = None
         self.best_capacity = budget
-        self.banned: frozenset[Gap] = frozenset()
         self.tried: dict[int, float] = {}
         self.trials = EFFORT // max(1, len(steps))
         self.seen: set[tuple[int, ...]] = set()
@@ -155,19 +152,13 @@ class OffloadSearch:
         if plan is None:
             return float("inf")
         self.found.append((plan.seconds, len(self.found), base, plan))
-        self.take(plan, base)
+        self.take(plan)
         return plan.seconds
 
-    def take(self, plan: OffloadPlan, base: Base, banned: frozenset[Gap] = frozenset()) -> None:
+    def take(self, plan: OffloadPlan) -> None:
         """Keep a plan if it is the fastest so far."""
         if plan.is_faster(self.best):
-            self.best, self.best_base, self.banned = plan, base, banned
-
-    def again(self, budget: int) -> OffloadPlan | None:
-        """Return a plan for the best schedule within another number of bytes, or None."""
-        if self.best_base is None:
-            return None
-        return self.copying.planned(self.best_base, budget, self.banned)
+            self.best = plan
 
     def fastest(self) -> list[tuple[Base, OffloadPlan]]:
         """Return the fastest plans found, without those that recompute as much as the best plan
@@ -199,5 +190,5 @@ class OffloadSearch:
                     if other is not None and other[1].is_faster(plan):
                         (base, plan), banned, improves = other, frozenset(), True
                 if improves:
-                    self.take(plan, base, banned)
+                    self.take(plan)
                     break
