@@ -19,10 +19,10 @@ Unplanned = Literal["raise", "plan"]
 Named = Mapping[Any, Mapping[Any, Any]]
 """Maps an input, or a tuple of inputs, to a mapping from a dimension, or a tuple of them."""
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+Given = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
 
-PadCall = Callable[[tuple[Any, ...], dict[str, Any], dict[Any, dict[Any, int]]], Call]
+PadCall = Callable[[tuple[Any, ...], dict[str, Any], dict[Any, dict[Any, int]]], Given]
 """A function of positional arguments, keyword arguments and a size that returns padded ones."""
 
 Pad = Mapping[str, float | None] | PadCall
@@ -67,7 +67,7 @@ class CallOptions(Options):
     )
 
     @property
-    def call(self) -> Call:
+    def call(self) -> Given:
         """The arguments of the call as a tuple and a dict; raises `OptionError`."""
         return as_call(self.args, self.kwargs)
 
@@ -136,7 +136,7 @@ class TorchPlanOptions(GoalOptions, CallOptions):
     )
 
 
-def as_call(args: object, kwargs: object) -> Call:
+def as_call(args: object, kwargs: object) -> Given:
     """Return the arguments of a call as a tuple and a dict; raises `OptionError`."""
     if not isinstance(args, tuple | list):
         raise OptionError(

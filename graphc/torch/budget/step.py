@@ -21,7 +21,7 @@ from graphc.errors import GraphcError, TorchError
 from graphc.torch.budget.check.returned import Returned
 from graphc.torch.budget.goal import Goal
 from graphc.torch.budget.host.host_memory import HostMemory
-from graphc.torch.budget.options import Assume
+from graphc.torch.budget.options import Assume, Given
 from graphc.torch.budget.plan.in_place import not_overwriting
 from graphc.torch.budget.plan.libraries import library_workspaces
 from graphc.torch.budget.plan.planned import Planned
@@ -39,7 +39,7 @@ from graphc.torch.budget.trace.backend import (
     is_run_again,
     warn_of_compile,
 )
-from graphc.torch.budget.trace.example import Given, gone, results_in, weakly
+from graphc.torch.budget.trace.example import gone, results_in, weakly
 from graphc.torch.budget.trace.held import held_by
 from graphc.torch.budget.trace.joint import Joint
 from graphc.torch.budget.trace.measure import memory_ranges

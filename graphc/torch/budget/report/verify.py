@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
+from graphc.torch.budget.options import Given
 from graphc.torch.budget.plan.libraries import library_workspaces
 from graphc.torch.budget.plan.planned import Planned
 from graphc.torch.budget.plan.steps import device_of
@@ -19,7 +20,6 @@ from graphc.torch.budget.report.report import Report
 from graphc.torch.budget.report.verified import Verified, WorstNode
 from graphc.torch.budget.trace.assumptions import Assumptions
 from graphc.torch.budget.trace.branches import Tracing, assuming
-from graphc.torch.budget.trace.example import Given
 from graphc.torch.budget.trace.held import arrays_in
 from graphc.torch.budget.trace.measure import (
     Recording,

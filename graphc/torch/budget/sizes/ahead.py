@@ -12,6 +12,7 @@ from typing import Any
 
 from graphc.compiler.bucketing import buckets, interpolated, spread
 from graphc.errors import BudgetError, TorchError, level_of_caller
+from graphc.torch.budget.options import Given
 from graphc.torch.budget.plan.planned import Planned
 from graphc.torch.budget.report.report import Report
 from graphc.torch.budget.report.sizes import PlannedSize
@@ -25,7 +26,6 @@ from graphc.torch.budget.sizes.options import (
     description,
     shown,
 )
-from graphc.torch.budget.trace.example import Given
 from graphc.torch.budget.trace.sized import UnsizedError
 from graphc.torch.budget.trace.step import Step
 from graphc.torch.private import maybe_mark_dynamic

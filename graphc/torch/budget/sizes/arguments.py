@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import OptionError, TorchError, or_all
+from graphc.torch.budget.options import Given
 from graphc.torch.budget.sizes.conventions import (
     MASK,
     dimension_of,
@@ -37,7 +38,6 @@ from graphc.torch.budget.sizes.options import (
     refuse_other,
     shown,
 )
-from graphc.torch.budget.trace.example import Given
 from graphc.torch.budget.trace.measure import bytes_alone
 
 TARGET = "target"

@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
+from graphc.torch.budget.options import Given
 from graphc.torch.budget.sizes.arguments import Arguments
 from graphc.torch.budget.sizes.options import Size, shown
-from graphc.torch.budget.trace.example import Given
 from graphc.torch.budget.trace.restored import random_states, without_effects
 from graphc.torch.budget.trace.step import Step
 

@@ -12,8 +12,8 @@ import torch
 
 from graphc.compiler.bucketing import counted
 from graphc.errors import OptionError, TorchError, number_between, quoted, whole_number
-from graphc.torch.budget.options import GoalOptions, Pad, Unplanned
-from graphc.torch.budget.trace.example import PLAIN, Given
+from graphc.torch.budget.options import Given, GoalOptions, Pad, Unplanned
+from graphc.torch.budget.trace.example import PLAIN
 from graphc.torch.budget.trace.names import arguments_of
 
 FORM = (

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from graphc.errors import GraphcError, OptionError, TorchError, quoted
-from graphc.torch.budget.options import Assume
+from graphc.torch.budget.options import Assume, Given
 from graphc.torch.budget.trace.backend import with_first_derivatives
 from graphc.torch.budget.trace.branches import (
     Branch,
@@ -22,7 +22,6 @@ from graphc.torch.budget.trace.branches import (
     recorded,
 )
 from graphc.torch.budget.trace.eager import ChangedError, Functions
-from graphc.torch.budget.trace.example import Given
 from graphc.torch.budget.trace.of_transformers import (
     WITH_DATA,
     WITHOUT_DATA,

@@ -13,9 +13,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from graphc.errors import OptionError
-
-Given = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and keyword arguments of a call."""
+from graphc.torch.budget.options import Given
 
 PLAIN = (
     Number,

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphc.torch.budget.trace.example import Given
+from graphc.torch.budget.options import Given
 
 MASKS = "transformers.masking_utils"
 

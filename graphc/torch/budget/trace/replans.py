@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import level_of_caller
-from graphc.torch.budget.trace.example import Given
+from graphc.torch.budget.options import Given
 from graphc.torch.budget.trace.names import expression_of_user
 from graphc.torch.private import guard_failures
 

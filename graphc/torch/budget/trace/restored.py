@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from graphc.torch.budget.trace.example import Given
+from graphc.torch.budget.options import Given
 from graphc.torch.budget.trace.step import Step
 
 

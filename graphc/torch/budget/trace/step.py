@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from graphc.devices.device import Device
-from graphc.torch.budget.trace.example import Given
+from graphc.torch.budget.options import Given
 from graphc.torch.budget.trace.settings import Autocast, Loss, context_of
 from graphc.torch.budget.trace.transparent import Transparent
 
