@@ -8,13 +8,6 @@ import pytest
 from graphc.torch.versions import is_before
 
 OLDER = {
-    ((2, 13), "copies the gradients of duplicates and views"): [
-        "test_returned.py",
-        "test_gradients.py::test_those_of_outputs_that_are_views",
-        "test_gradients.py::test_those_of_views_on_a_gpu",
-        "test_training.py::test_requested_second_derivatives",
-        "test_training.py::test_second_derivatives_of_arguments",
-    ],
     ((2, 13), "compares data in quantile, so it cannot be exported"): [
         "test_singular.py::test_gradients_are_torchs[quantiles of ties]"
     ],
@@ -26,6 +19,9 @@ OLDER = {
         "test_replans.py::test_the_guard_and_its_values[<lambda>-tensor"
     ],
     ((2, 13), "prints nothing while it profiles"): ["test_quiet.py::test_messages_that_the_user"],
+    ((2, 11), "needs a GPU for a fake tensor on one"): [
+        "test_gradients.py::test_those_of_views_on_a_gpu",
+    ],
     ((2, 11), "does not trace this call"): [
         "test_assumptions.py::test_numbers_of_tensors",
         "test_messages.py::test_messages_appear_once",

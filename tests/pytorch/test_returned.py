@@ -8,6 +8,7 @@ from torch_cases.returning import (  # noqa: E402
     ALIASES,
     ROWS,
     SOURCES,
+    VALUE,
     VIEWS,
     WIDTH,
     WRITES,
@@ -17,6 +18,8 @@ from torch_cases.returning import (  # noqa: E402
 from torch_cases.steps import SLACK  # noqa: E402
 
 import graphc  # noqa: E402
+from graphc.torch.budget.check.returned import JOINS_IN_PLACE  # noqa: E402
+from graphc.torch.versions import is_before  # noqa: E402
 
 
 def check(module, **goal):
@@ -25,8 +28,13 @@ def check(module, **goal):
     found = step.verify(x)
     assert found.same_bits, found
     assert found.measured_peak_bytes <= found.planned_peak_bytes, found
+    assert found.held, found
+    viewed = {place for name, place in module.returned if name in VIEWS}
+    spare = len(viewed) * VALUE
+    if is_before(torch.__version__, JOINS_IN_PLACE):
+        spare += len(module.returned) * VALUE
     slack = max(SLACK, found.planned_peak_bytes // 100)
-    assert found.planned_peak_bytes - found.measured_peak_bytes <= slack, found
+    assert found.planned_peak_bytes - found.measured_peak_bytes <= spare + slack, found
     assert step.plans[-1].replay.peak.bytes == found.planned_peak_bytes
     return found
 
@@ -64,7 +72,7 @@ def test_a_written_buffer_is_not_counted_in_the_backward_pass(name):
 
 
 def test_a_budget_holds_with_a_duplicate():
-    budget = 40 << 20
+    budget = 42 << 20
     found = check(Module(2, [("twice", 2)], []), budget=budget)
     assert found.measured_peak_bytes <= budget
 
@@ -109,20 +117,3 @@ def test_none_among_outputs_is_no_tensor():
     step = graphc.torch.plan(WithNone(8, 8), (x,), "knee")
     assert step.verify().held
     assert step(x)["states"][0][0] is None
-
-
-class Twice(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        h = self.inner(x)
-        return h, h
-
-
-def test_older_versions_reject_tensors_that_are_returned_twice(monkeypatch):
-    monkeypatch.setattr("graphc.torch.budget.trace.joint.JOINS_ALIKE", (99, 0))
-    with pytest.raises(graphc.errors.TorchError, match=r"returns a tensor twice.*return it once"):
-        graphc.torch.plan(Twice(), (torch.randn(3, 4),))
-    graphc.torch.plan(Twice().inner, (torch.randn(3, 4),), "knee")

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 ROWS, WIDTH = 4096, 256
-"""A value takes 4 MiB, four times the tolerated difference of a peak."""
+VALUE = 4 * ROWS * WIDTH
+"""Bytes of a value: 4 MiB, four times the tolerated difference of a peak."""
 
 Returning = Callable[["Module", Tensor], object]
 
@@ -28,6 +29,12 @@ VIEWS: dict[str, Returning] = {
     "flat": lambda m, h: h.view(-1),
     "row": lambda m, h: h[0],
     "rows": lambda m, h: h[: ROWS // 2],
+    "rows of rows": lambda m, h: h[1:][1:],
+    "all rows": lambda m, h: h[:],
+    "narrow": lambda m, h: h.narrow(0, 0, ROWS),
+    "expanded": lambda m, h: h.expand(2, ROWS, WIDTH),
+    "windows": lambda m, h: h.unfold(1, 4, 2),
+    "real part": lambda m, h: torch.view_as_complex(h.view(ROWS, -1, 2)).real,
     "part of a row": lambda m, h: h[1][: WIDTH // 2],
     "columns": lambda m, h: h[:, ::2],
     "split": lambda m, h: h.split(ROWS // 4),

@@ -19,12 +19,9 @@ from graphc.byte_sizes import exact_bytes
 from graphc.errors import TorchError
 from graphc.torch.budget.check.autograd_rules import (
     Traced,
-    dense_bytes,
-    gradients_at_boundary,
     kept_gradients,
     modified_inputs,
     new_contents,
-    placeholders,
     returned_by,
     why_copied,
     written,
@@ -47,6 +44,7 @@ from graphc.torch.budget.check.graphs import (
     StepGraphs,
     kind_of_copy,
 )
+from graphc.torch.budget.check.returned import dense_bytes, incoming, placeholders
 from graphc.torch.budget.check.timeline import Timeline
 
 
@@ -113,9 +111,7 @@ class _Emitted:
         for index in copied:
             self.line.use(trees[index])
         self._copy_new_contents(trees)
-        self.given = gradients_at_boundary(
-            self.plan.joint, outputs, self.plan.leaves, self.plan.returned
-        )
+        self.given = incoming(self.plan.joint, outputs, self.plan.leaves, self.plan.returned)
         self.line.moments.append((None, None, self.given.workspace))
         for index, tree in enumerate(trees):
             if index not in copied:
@@ -188,8 +184,6 @@ class _Emitted:
             if node is not None:
                 self.line.held.update(t.storage for t in tensors_in(self.walk.env[node]))
         self._expect_kept(tangents)
-        if self.given.at_end:
-            self.line.moments.append((None, None, self.given.at_end))
 
     def _copied(
         self, returned: list[fx.Node | None], kept: dict[int, fx.Node]

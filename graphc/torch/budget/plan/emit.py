@@ -23,10 +23,10 @@ from torch import fx
 
 from graphc.errors import TorchError
 from graphc.planner.copies.events import Event, events_of
+from graphc.torch.budget.check.returned import is_tangent
 from graphc.torch.budget.plan.copies import Copies, CopyNodes
 from graphc.torch.budget.plan.in_place import overwriting
 from graphc.torch.budget.plan.steps import NEW_STATISTICS, STATEFUL_NORMS, TorchSteps
-from graphc.torch.budget.trace.joint import is_tangent
 from graphc.torch.private import (
     SavedForBackwardsAOTOutput,
     SavedForBackwardsNoVcCheckAOTOutput,

@@ -1,6 +1,6 @@
 """Conversion of a joint graph into the steps of a planner's `Problem`.
 
-Besides the nodes that compute, there are six kinds of auxiliary steps:
+Besides the nodes that compute, there are five kinds of auxiliary steps:
 
     random state, before each random op          a recomputation draws from it again
     new running statistics, before each norm     a recomputation does not produce them
@@ -11,8 +11,6 @@ Besides the nodes that compute, there are six kinds of auxiliary steps:
       inputs
     forward/backward boundary                    produces the tangents, and other gradients that
                                                  the caller gives
-    end of the step, where autograd adds         takes a workspace
-      gradients to those of returned leaves
 
 Auxiliary steps are never recomputed, so each byte is counted in its own live range. Outputs of the
 forward pass are live until the end of the step, because the caller may keep them. Tensors resident
@@ -96,9 +94,6 @@ class TorchSteps:
             self._add(step, measured[step.node])
         if joint.boundary == len(joint.steps):
             self._add_boundary()
-        if joint.incoming.at_end:
-            gradients = {v for n in joint.outputs[joint.forward_outputs :] for v in self._made(n)}
-            self._add_once((), tuple(sorted(gradients)), joint.incoming.at_end)
         self.steps = Problem(
             cost=tuple(self._cost),
             workspace=tuple(self._workspace),

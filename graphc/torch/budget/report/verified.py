@@ -65,6 +65,13 @@ class Verified:
     1 MiB. Its size depends on the blocks that are free, so a plan cannot know it.
     """
 
+    spare_bytes: int = 0
+    """Bytes of the planned peak that the step may not use.
+
+    Plans have an upper bound for gradients of tensors that are returned with views of them, and of
+    returned parameters.
+    """
+
     @property
     def ratio(self) -> float:
         """The ratio of the measured peak to the planned peak."""
@@ -82,11 +89,12 @@ class Verified:
     def held(self) -> bool:
         """True if the peak differs by at most 1 % or 1 MiB (the larger) from the planned peak.
 
-        `remainder_bytes` do not count.
+        `remainder_bytes` do not count, and it may be lower by `spare_bytes`.
         """
         requested = self.measured_peak_bytes - self.remainder_bytes
-        deviation = abs(requested - self.planned_peak_bytes)
-        return deviation <= max(LEAST_TOLERANCE, TOLERANCE * self.planned_peak_bytes)
+        deviation = requested - self.planned_peak_bytes
+        tolerance = max(LEAST_TOLERANCE, TOLERANCE * self.planned_peak_bytes)
+        return -tolerance - self.spare_bytes <= deviation <= tolerance
 
     @property
     def json(self) -> dict[str, Any]:

@@ -123,6 +123,7 @@ def compared(step: Step, assumptions: Assumptions, given: Given) -> Verified:
         eager_error,
         varying,
         remainder,
+        planned.torch_steps.joint.incoming.spare,
     )
 
 

@@ -17,15 +17,13 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
-from graphc.errors import TorchError
-from graphc.torch.budget.check.returned import Returned
+from graphc.torch.budget.check.returned import Incoming, Returned, incoming, is_tangent
 from graphc.torch.budget.trace.eager import EAGER, EAGER_BACKWARD
-from graphc.torch.budget.trace.gradients import Incoming, Returns, copy_shared_gradients
+from graphc.torch.budget.trace.gradients import copy_shared_gradients
 from graphc.torch.budget.trace.layouts import lay_as_kernels_do
 from graphc.torch.budget.trace.measure import allocated_bytes
 from graphc.torch.budget.trace.refusals import called_op, refuse_node
 from graphc.torch.private import InputMutationAOTOutput, effect_of
-from graphc.torch.versions import is_before
 
 aten = torch.ops.aten
 
@@ -39,9 +37,6 @@ NORM_BACKWARD = {
 In training it does not use running statistics, its operands 3 and 4. Reading them would only
 extend their live ranges past the forward pass.
 """
-
-JOINS_ALIKE = (2, 13)
-"""The first release of torch that adds gradients of duplicates and views without further copies."""
 
 RNN_WORKSPACE = 3
 """Index of the output of oneDNN's recurrent layer that its backward pass reads."""
@@ -136,24 +131,7 @@ class Joint:
     @cached_property
     def incoming(self) -> Incoming:
         """Bytes of the gradients that enter the backward pass."""
-        described = list(zip(self.output_descriptions, self.outputs, strict=True))
-        forward, backward = described[: self.forward_outputs], described[self.forward_outputs :]
-        inputs = self.graph.find_nodes(op="placeholder")
-        leaves = {index: inputs[index] for index in sorted(self.leaves)}
-        by_description = {node.meta.get("desc"): node for node in inputs}
-        has_gradient = {
-            by_description.get(getattr(what, "grad_of", None))
-            for what, node in backward
-            if node is not None
-        }
-        found = Returns(forward, self.tangents, self.returned, self.values.__getitem__)
-        if found.are_joined and is_before(torch.__version__, JOINS_ALIKE):
-            raise TorchError(
-                "the module returns a tensor twice, or one with a view of it; torch "
-                f"{torch.__version__} copies their gradients, which a plan does not count; return "
-                "it once, or install torch 2.13 or newer"
-            )
-        return found.incoming(leaves, has_gradient)
+        return incoming(self.graph, self.forward_outputs, self.leaves, self.returned)
 
     @cached_property
     def replacing(self) -> frozenset[int]:
@@ -277,11 +255,6 @@ def backward_nodes(graph: fx.Graph) -> frozenset[fx.Node]:
         if is_tangent(node) or is_tagged or is_behind:
             found.add(node)
     return frozenset(found)
-
-
-def is_tangent(node: fx.Node) -> bool:
-    """Return whether a node is a tangent, a gradient that the backward pass receives."""
-    return node.op == "placeholder" and "tangents" in str(node.target)
 
 
 def is_random(node: fx.Node) -> bool:

@@ -33,7 +33,40 @@ def callable_of(target: Any) -> Callable[..., Any]:
         return _recurrent_layer
     if target in (run_and_save_rng_state, run_with_rng_state):
         return drawing_on_its_device(target)
+    if target in SCATTERS:
+        return _without_the_storage(target)
     return getattr(target, "_op", target)  # type: ignore[no-any-return]
+
+
+SCATTERS = {
+    torch.ops.aten.copy.default: None,
+    torch.ops.aten.diagonal_scatter.default: torch.ops.aten.diagonal.default,
+    torch.ops.aten.select_scatter.default: torch.ops.aten.select.int,
+    torch.ops.aten.slice_scatter.default: torch.ops.aten.slice.Tensor,
+}
+"""Ops that return a copy of a tensor with other contents in a view, and that view; None is all."""
+
+
+def _without_the_storage(target: Any) -> Callable[..., Any]:
+    """Return a variant of one of `SCATTERS` that copies a view only.
+
+    Torch's ops copy the whole storage of a view, which may be much larger.
+    """
+
+    def scatter(whole: torch.Tensor, part: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        is_all = whole.untyped_storage().nbytes() == whole.numel() * whole.element_size()
+        if is_all or 0 in whole.stride():
+            return target(whole, part, *args, **kwargs)
+        made = torch.empty_strided(
+            whole.shape, whole.stride(), dtype=whole.dtype, device=whole.device
+        )
+        view = SCATTERS[target]
+        if view is None:
+            return made.copy_(part, *args, **kwargs)
+        view(made.copy_(whole), *args, **kwargs).copy_(part)
+        return made
+
+    return scatter
 
 
 def _recurrent_layer(*args: Any) -> Any:

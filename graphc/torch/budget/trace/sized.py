@@ -20,8 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
 
-from graphc.torch.budget.check.returned import Returned
-from graphc.torch.budget.trace.joint import aten, backward_nodes, is_random, is_tangent, tensors_of
+from graphc.torch.budget.check.returned import Returned, is_tangent
+from graphc.torch.budget.trace.joint import aten, backward_nodes, is_random, tensors_of
 from graphc.torch.budget.trace.refusals import SYMBOLS
 from graphc.torch.budget.trace.runner import Boxed
 from graphc.torch.budget.trace.tracing import refuse_new_plan

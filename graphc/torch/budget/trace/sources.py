@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from graphc.torch.budget.trace.joint import Joint, is_tangent, storage_key, tensors_of
+from graphc.torch.budget.check.returned import is_tangent
+from graphc.torch.budget.trace.joint import Joint, storage_key, tensors_of
 from graphc.torch.budget.trace.measure import allocated_bytes
 from graphc.torch.budget.trace.names import Kind, arguments_of, expression_of_user, named
 
