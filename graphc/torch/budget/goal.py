@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import fx
 
-from graphc.byte_sizes import parse_bytes
+from graphc.byte_sizes import exact_bytes, format_bytes, parse_bytes
 from graphc.devices.device import Device
 from graphc.devices.links import host_link
-from graphc.errors import OptionError, did_you_mean, quoted
+from graphc.errors import BudgetError, OptionError, did_you_mean, quoted
 from graphc.planner.recompute.solver import Schedule
 from graphc.torch.budget.check.graphs import NodeBytes, Replay, StepGraphs, kind_of_copy
 from graphc.torch.budget.check.replay import check
@@ -39,6 +39,14 @@ KNEE = "knee"
 """The budget that asks for the knee of the trade-off curve of bytes and time."""
 
 
+TRIALS = 3
+"""Maximum number of plans that are compiled for one budget."""
+
+
+class ExceededError(BudgetError):
+    """A compiled step takes more bytes than its budget."""
+
+
 class Goal:
     """A budget of bytes, a fraction of a step's time, or the knee of the trade-off curve.
 
@@ -53,7 +61,15 @@ class Goal:
         budget: int | str | None,
         max_extra_time: float | None,
         host_budget: int | str | None = None,
+        compile: bool = False,
     ) -> None:
+        if not isinstance(compile, bool):
+            raise OptionError(f"compile must be True or False, got {quoted(compile)}")
+        if compile and host_budget is not None:
+            raise OptionError(
+                "compile=True does not support host_budget, since inductor orders copies itself; "
+                "leave out one of them"
+            )
         if budget is not None and max_extra_time is not None:
             raise OptionError("give either budget or max_extra_time, not both")
         if host_budget is not None and budget in (None, KNEE):
@@ -73,7 +89,9 @@ class Goal:
         if isinstance(budget, str) and budget != KNEE and did_you_mean(budget, [KNEE]):
             raise OptionError(f"unknown budget {quoted(budget)}; did you mean {KNEE}?")
         self.budget = None if budget in (None, KNEE) else parse_bytes("budget", budget)
-        self.max_extra_time = max_extra_time
+        self.max_extra_time, self.compile = max_extra_time, compile
+        self.excess = self.trials = 0
+        """Bytes that compiled steps took beyond the capacity of their plans."""
         self.host_budget = None if host_budget is None else parse_bytes("host_budget", host_budget)
 
     def planned(
@@ -91,7 +109,8 @@ class Goal:
         and not measured.
         """
         costs = measure(joint) if device is None else estimate(device, joint)
-        torch_steps, planner = prepared(joint, held.bytes, costs)
+        # Inductor requires functional graphs, in which no node overwrites an operand.
+        torch_steps, planner = prepared(joint, held.bytes, costs, in_place=not self.compile)
         budget = self._budget_on(device, torch_steps)
         copies = self._copies(torch_steps, device)
         if copies is not None:
@@ -105,6 +124,30 @@ class Goal:
         report = Report.of(torch_steps, planner, plan, shown)
         solved_now = plan if adapted is None else None
         return Planned(report, torch_steps, forward, backward, replay, solved_now)
+
+    def refuse_exceeded(self, plan: Planned) -> None:
+        """Raise `ExceededError` if the compiled step of a plan takes more than the budget."""
+        if self.budget is None or plan.peak_bytes <= self.budget:
+            self.excess = self.trials = 0
+            return
+        raise ExceededError(
+            f"no plan within {exact_bytes(self.budget)} was found whose compiled step holds it; "
+            f"inductor's kernels need {exact_bytes(plan.peak_bytes)} for a plan of "
+            f"{format_bytes(plan.replay.peak.bytes)}. Raise the budget, reduce the batch, or plan "
+            "without compile",
+            plan.peak_bytes,
+            plan.torch_steps.steps.fixed_bytes,
+        )
+
+    def tighten(self, found: ExceededError) -> bool:
+        """Reduce the next plan by what the last one exceeds; return False after `TRIALS`."""
+        assert self.budget is not None
+        self.trials += 1
+        self.excess += found.least_bytes - self.budget
+        if self.trials < TRIALS:
+            return True
+        self.excess = self.trials = 0
+        return False
 
     def _budget_on(self, device: Device | None, torch_steps: TorchSteps) -> int | None:
         """Return the budget of bytes; without a goal, the memory of the device if it is known."""
@@ -121,6 +164,11 @@ class Goal:
         copies: OffloadGoal | None,
     ) -> Schedule:
         """Return the schedule for the goal; raises `BudgetError` if no schedule fits."""
+        if budget is not None and self.compile:
+            # Fused kernels may fit where no plan does. The last trial is the smallest plan.
+            is_last = self.trials == TRIALS - 1
+            found = None if is_last else planner.within(budget - self.excess)
+            return found or planner.least
         if budget is not None:
             return within(planner, budget, torch_steps, copies, self.budget is not None)
         if self.max_extra_time is not None:

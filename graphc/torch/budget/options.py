@@ -94,6 +94,12 @@ class GoalOptions(Options):
         "Instead of `budget`, the fraction of a step's time that recomputation may add; the plan "
         "has the fewest bytes found within it.",
     )
+    compile: bool = option(
+        False,
+        "True if inductor, the compiler of ``torch.compile``, generates the kernels of the step. "
+        "The plan is then an upper bound of its bytes, and results are those of torch.compile "
+        "up to rounding.",
+    )
     sizes: Named | Sequence[Named] | None = option(
         None,
         "Sizes to plan before the first step, each within the budget: a mapping such as "

@@ -19,7 +19,7 @@ from torch import fx, nn
 
 from graphc.errors import GraphcError, TorchError
 from graphc.torch.budget.check.returned import Returned
-from graphc.torch.budget.goal import Goal
+from graphc.torch.budget.goal import ExceededError, Goal
 from graphc.torch.budget.host.host_memory import HostMemory
 from graphc.torch.budget.options import Assume, Given
 from graphc.torch.budget.plan.in_place import not_overwriting
@@ -140,13 +140,18 @@ class PlannedStep(Step):
         """Return the step compiled by torch."""
         traced, found = apart(PlannedStep._traced), weakref.ref(self)
         self._state.replans.codes.append(traced.__code__)
+        partition = _noting(found, _partition)
+        if self.step_options.is_compiled:
+            from graphc.torch.budget.trace.inductor import inductor_backend
+
+            made = inductor_backend(
+                partition, _noting(found, _workspaces), _noting(found, _begin_compiled)
+            )
+            dynamic = False
+        else:
+            made = backend(partition, _noting(found, _run_of), self.goal.writes_inputs)
         return torch.compile(  # type: ignore[no-any-return]
-            MethodType(traced, self),
-            backend=backend(
-                _noting(found, _partition), _noting(found, _run_of), self.goal.writes_inputs
-            ),
-            fullgraph=True,
-            dynamic=dynamic,
+            MethodType(traced, self), backend=made, fullgraph=True, dynamic=dynamic
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
@@ -197,6 +202,10 @@ class PlannedStep(Step):
             fault = self._explained(error)
         finally:
             call.given, call.fault = NO_ARGUMENTS, None
+        if isinstance(fault, ExceededError) and self.goal.tighten(fault):
+            del self.plans[-1]
+            state.compiled = Compiled(self._compile)
+            return self.forward(*args, **kwargs)
         if fault is not None:
             try:
                 raise fault
@@ -372,6 +381,46 @@ def _partition(
     if sizes is None and not (call.plans_only and len(step.plans) > 1):
         call.is_other_size = replans.is_first_other_size(call.given)
     return plan.forward, plan.backward
+
+
+def _workspaces(found: weakref.ref[PlannedStep]) -> dict[str, int]:
+    """Return the workspace bytes of the nodes of the last plan, by name."""
+    step = found()
+    workspaces: dict[str, int] = {}
+    for moment in step.plans[-1].replay.moments if step is not None and step.plans else ():
+        if moment.node is not None:
+            name = moment.node.name
+            workspaces[name] = max(workspaces.get(name, 0), moment.workspace)
+    return workspaces
+
+
+def _begin_compiled(
+    found: weakref.ref[PlannedStep], peaks: tuple[int, int] | None
+) -> Callable[[Sequence[Any]], None]:
+    """Note the peaks of the graphs of the last plan; the result is called before each of its steps.
+
+    Raises `ExceededError` if the peak is above the budget.
+    """
+    made_for = found()
+    assert made_for is not None, "torch.compile is called by the step"
+    number = -1 if peaks is None else len(made_for.plans) - 1
+    if peaks is not None:
+        made_for.plans[number] = plan = made_for.plans[number].compiled(*peaks)
+        made_for.goal.refuse_exceeded(plan)
+    del made_for
+
+    def begin(args: Sequence[Any]) -> None:
+        step = found()
+        if step is None:
+            return
+        call = step._state.call
+        if call.plans_only:
+            raise _PlannedOnlyError
+        if call.watch is not None and number >= 0:
+            tensors = (each for each in args if isinstance(each, torch.Tensor))
+            call.ran = Ran(step.plans[number], memory_ranges(tensors))
+
+    return begin
 
 
 def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part) -> Boxed:

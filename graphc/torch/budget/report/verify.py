@@ -21,6 +21,7 @@ from graphc.torch.budget.report.verified import Verified, WorstNode
 from graphc.torch.budget.trace.assumptions import Assumptions
 from graphc.torch.budget.trace.branches import Tracing, assuming
 from graphc.torch.budget.trace.held import arrays_in
+from graphc.torch.budget.trace.joint import draws
 from graphc.torch.budget.trace.measure import (
     Recording,
     bytes_of_ranges,
@@ -114,16 +115,23 @@ def compared(step: Step, assumptions: Assumptions, given: Given) -> Verified:
     kept = step.step_options.reserve + library_workspaces(planned.torch_steps.joint, None)
     if isinstance(planned.report, Report):
         kept += planned.report.held.unpadded  # the arguments of a planned step may be padded
+    peak_bytes, is_compiled = planned.peak_bytes, step.step_options.is_compiled
+    if not is_compiled:
+        unlike = _unlike(wanted, plain)
+    else:  # inductor draws other random numbers than eager torch
+        is_drawn = any(draws(each.node) for each in planned.torch_steps.joint.steps)
+        unlike = {} if is_drawn else _unlike(found, plain, is_compiled)
     return Verified(
-        planned.replay.peak.bytes,
+        peak_bytes,
         bytes_of_ranges(there) + kept + peak,
         different,
-        _worst(planned, allocated),
-        {} if eager_error else _unlike(wanted, plain),
+        None if is_compiled else _worst(planned, allocated),
+        {} if eager_error else unlike,
         eager_error,
         varying,
         remainder,
-        planned.torch_steps.joint.incoming.spare,
+        peak_bytes if is_compiled else planned.torch_steps.joint.incoming.spare,
+        is_compiled,
     )
 
 
@@ -139,23 +147,35 @@ def _eager(step: Step, given: Given) -> tuple[Bits, str]:
         return {}, str(error).partition("\n")[0]
 
 
-def _unlike(found: Bits, wanted: Bits) -> dict[str, float]:
-    """Return the floating-point tensors that differ by more than rounding."""
-    return {
-        f"{kind} {name}": difference
-        for kind, tensors in wanted.items()
-        for name, tensor in tensors.items()
-        if (difference := _difference(found[kind].get(name), tensor)) > 0
-    }
+def _unlike(found: Bits, wanted: Bits, is_compiled: bool = False) -> dict[str, float]:
+    """Return the floating-point tensors that differ by more than rounding.
+
+    Differences are relative to the largest value of a tensor, and for a compiled step to that of
+    all tensors of a kind: inductor rounds sums otherwise that are 0 in exact arithmetic.
+    """
+    differences: dict[str, float] = {}
+    for kind, tensors in wanted.items():
+        largest = max(map(_largest, tensors.values()), default=0.0) if is_compiled else None
+        for name, tensor in tensors.items():
+            difference = _difference(found[kind].get(name), tensor, largest)
+            if difference > 0:
+                differences[f"{kind} {name}"] = difference
+    return differences
 
 
-def _difference(found: torch.Tensor | None, wanted: torch.Tensor) -> float:
-    """Return the largest difference relative to the largest value, or 0 if it is rounding."""
+def _largest(tensor: torch.Tensor) -> float:
+    """Return the largest absolute value of a floating-point tensor, else 0."""
+    is_compared = tensor.is_floating_point() and tensor.numel()
+    return tensor.abs().amax().double().item() if is_compared else 0.0
+
+
+def _difference(found: torch.Tensor | None, wanted: torch.Tensor, largest: float | None) -> float:
+    """Return the difference relative to the largest value, or 0 if it is rounding."""
     if not wanted.is_floating_point() or not wanted.numel():
         return 0.0
     if found is None or found.shape != wanted.shape:
         return float("inf")
-    largest = wanted.abs().amax().double().item()
+    largest = _largest(wanted) if largest is None else largest
     difference = (found.double() - wanted.double()).abs().nan_to_num().amax().item()
     relative = difference / largest if largest else difference
     return relative if relative > ROUNDING * torch.finfo(wanted.dtype).eps ** 0.5 else 0.0

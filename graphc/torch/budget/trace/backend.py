@@ -177,8 +177,8 @@ def _may_be_of_sizes(error: Exception) -> bool:
 
 
 ADVICE = (
-    "a planned step runs its own graph with torch's eager kernels. Leave out torch.compile, or "
-    "compile without a plan"
+    "a planned step runs its own graph. Leave out torch.compile, and plan with compile=True for "
+    "kernels of inductor"
 )
 
 

@@ -258,9 +258,20 @@ def backward_nodes(graph: fx.Graph) -> frozenset[fx.Node]:
 
 
 def is_random(node: fx.Node) -> bool:
+    """Return whether a node draws random numbers, and draws them again from the same state."""
+    return draws(node) and not _makes_seeds(node)
+
+
+def draws(node: fx.Node) -> bool:
     """Return whether a node draws random numbers."""
     tags = getattr(node.target, "tags", ())
     return node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags
+
+
+def _makes_seeds(node: fx.Node) -> bool:
+    """Return whether a node is inductor's op that draws a few seeds, of which all else is made."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.name in ("prims::inductor_seed", "prims::inductor_seeds")
 
 
 def has_effects(node: fx.Node) -> bool:
@@ -274,12 +285,13 @@ def has_effects(node: fx.Node) -> bool:
 def runs_once(node: fx.Node) -> bool:
     """Return whether a node must not be recomputed.
 
-    Such a node has side effects, or draws random numbers inside a wrapper that hides the state.
+    Such a node has side effects, or draws random numbers inside a wrapper that hides the state, or
+    makes seeds.
     """
     called = called_op(node)
     is_inside = called is not node.target
-    draws = torch.Tag.nondeterministic_seeded in getattr(called, "tags", ())
-    return has_effects(node) or (is_inside and draws)
+    is_drawn = torch.Tag.nondeterministic_seeded in getattr(called, "tags", ())
+    return has_effects(node) or (is_inside and is_drawn) or _makes_seeds(node)
 
 
 def mutates(node: fx.Node) -> bool:

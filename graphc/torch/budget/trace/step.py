@@ -33,7 +33,8 @@ class StepOptions:
     """Options of a step besides its goal and its sizes.
 
     `reserve` is the size of an optimizer's state in bytes. With `accumulate`, gradients of earlier
-    steps exist. `device` is the profile of a step that cannot run, or None.
+    steps exist. `device` is the profile of a step that cannot run, or None. `is_compiled` is True
+    if inductor compiles the step.
     """
 
     loss: Loss
@@ -41,6 +42,7 @@ class StepOptions:
     accumulate: bool = False
     autocast: Autocast | None = None
     device: Device | None = None
+    is_compiled: bool = False
 
 
 class Step(Transparent):

@@ -1,0 +1,175 @@
+"""Compilation of a plan's graphs by inductor, the compiler of ``torch.compile``.
+
+Inductor decomposes the joint graph, a plan partitions it, and inductor generates kernels for both
+parts. It fuses operations, so a step has fewer tensors than its plan, which is an upper bound. But
+by its own order, all recomputation would begin as soon as its operands exist, and the results
+would wait for their use. `_PlannedOrder` restores the order of the plan among fused kernels.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+from torch._inductor import memory
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.custom_graph_pass import CustomPartitionerFn, CustomSchedulerPass
+from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
+
+from graphc.torch.budget.trace.backend import Partitioning
+from graphc.torch.budget.trace.sources import source_names
+from graphc.torch.budget.trace.tracing import returned_of
+from graphc.torch.private import functorch_config
+
+Peaks = tuple[int, int]
+"""Upper bounds of the bytes that the forward and the backward graph allocate or free."""
+
+
+def inductor_backend(
+    partition: Partitioning,
+    workspaces: Callable[[], Mapping[str, int]],
+    begin: Callable[[Peaks | None], Callable[[Any], None]],
+) -> Any:
+    """Return a backend for torch.compile that partitions with a plan and compiles with inductor.
+
+    After each partition, `workspaces` returns the workspace bytes of the nodes of its graphs by
+    name, and `begin` is called with the peaks of both graphs, or None for a call without gradients.
+    Its result is called before each step, with the inputs.
+    """
+
+    def compile_graph(traced: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
+        names, returned = source_names(traced), returned_of(traced)
+
+        def split(joint: fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **more: Any) -> Any:
+            more.pop("compiler", None)
+            return partition(joint, num_fwd_outputs, names, returned, (inputs, more))
+
+        peaks: dict[bool, int] = {}
+        # The cache of AOTAutograd knows no plans, and would return graphs of another budget. That
+        # of graphs would return code without its peak. That of kernels remains.
+        with functorch_config.patch(
+            enable_autograd_cache=False, force_non_lazy_backward_lowering=True
+        ):
+            run = compile_fx(
+                traced,
+                given,
+                config_patches={
+                    "custom_partitioner_fn": _Partitioner(split),
+                    "_post_fusion_custom_pass": _PlannedOrder(workspaces, peaks),
+                    "allow_buffer_reuse": False,  # it keeps buffers until others have their size
+                    "fx_graph_cache": False,
+                },
+            )
+        is_planned = True in peaks  # otherwise nothing is differentiated
+        note = begin((peaks[False], peaks[True]) if is_planned else None)
+
+        def step(*args: Any) -> Any:
+            note(args)
+            return run(*args)
+
+        return step
+
+    return compile_graph
+
+
+class _Partitioner(CustomPartitionerFn):  # type: ignore[misc]
+    def __init__(self, split: Callable[..., Any] | None) -> None:
+        self.split = split
+
+    def __reduce__(self) -> Any:
+        return _Partitioner, (None,)  # as part of a cache key, which has the graphs as well
+
+    def __call__(self, joint: fx.GraphModule, inputs: Any, **more: Any) -> Any:
+        assert self.split is not None
+        return self.split(joint, inputs, **more)
+
+    def uuid(self) -> str:
+        return __name__
+
+
+class _PlannedOrder(CustomSchedulerPass):  # type: ignore[misc]
+    """A pass that orders fused kernels by the last of their nodes in the graph of the plan.
+
+    It notes the peak of each graph, by whether it is the backward graph.
+    """
+
+    def __init__(self, workspaces: Callable[[], Mapping[str, int]], peaks: dict[bool, int]) -> None:
+        self.workspaces, self.peaks = workspaces, peaks
+
+    def __call__(self, kernels: list[Any]) -> list[Any]:
+        position = {node: index for index, node in enumerate(V.graph.graph.nodes)}
+        made_by = {name: kernel for kernel in kernels for name in _names(kernel)}
+        users = defaultdict[Any, set[Any]](set)
+        waiting = dict.fromkeys(kernels, 0)
+        order = {
+            kernel: (max((position.get(node, 0) for node in _origins(kernel)), default=0), index)
+            for index, kernel in enumerate(kernels)
+        }
+        for kernel in kernels:
+            for name in kernel.unmet_dependencies:
+                maker = made_by.get(name.name)
+                if maker not in (None, kernel) and kernel not in users[maker]:
+                    users[maker].add(kernel)
+                    waiting[kernel] += 1
+        ready = [(order[kernel], kernel) for kernel in kernels if not waiting[kernel]]
+        heapq.heapify(ready)
+        found = []
+        while ready:
+            kernel = heapq.heappop(ready)[1]
+            found.append(kernel)
+            for user in users[kernel]:
+                waiting[user] -= 1
+                if not waiting[user]:
+                    heapq.heappush(ready, (order[user], user))
+        self.peaks[V.graph.is_backward] = _peak(found, self.workspaces())
+        return found
+
+    def uuid(self) -> str:
+        return __name__
+
+
+def _peak(kernels: list[Any], workspaces: Mapping[str, int]) -> int:
+    """Return an upper bound of the live bytes, of saved tensors and of what kernels allocate.
+
+    Parameters and tangents do not count, since their owners keep them.
+    A result is live together with the operands of its kernel, although inductor may compute in
+    place. Buffers that only their own fused kernel uses are never allocated.
+    """
+    scheduler, graph = V.graph.scheduler, V.graph
+    given, returned = OrderedSet(graph.graph_inputs), OrderedSet(graph.get_output_names())
+    _, freed = memory.prepare_planning_info(
+        kernels, scheduler.name_to_buf, scheduler.name_to_fused_node, given, returned
+    )
+    buffers, *_ = memory.compute_memory_timeline(kernels, freed, returned)
+    changes = [0] * (len(kernels) + 1)
+    for each in buffers:
+        name, first, last = each.buffer.get_name(), each.start_step, each.end_step
+        if first == last and name not in freed and len(kernels[first].get_nodes()) > 1:
+            continue
+        changes[first] += max(each.size_alloc, each.size_free)
+        if last != -1:
+            changes[last + 1] -= max(each.size_alloc, each.size_free)
+    live = itertools.accumulate(changes)
+    return max(
+        bytes
+        + max(
+            (workspaces.get(n.name, 0) for n in _origins(kernel) if kernel.is_extern()), default=0
+        )
+        for bytes, kernel in zip(live, kernels, strict=False)
+    )
+
+
+def _names(kernel: Any) -> list[str]:
+    """Return the names of a kernel's buffers and operations."""
+    return [*kernel.get_buffer_names(), *(part.get_name() for part in kernel.get_nodes())]
+
+
+def _origins(kernel: Any) -> list[fx.Node]:
+    """Return the nodes that a kernel computes, some of which may not be in the graph any more."""
+    parts = (part.node for part in kernel.get_nodes())
+    return [node for part in parts for node in getattr(part, "origins", ())]

@@ -1,0 +1,204 @@
+"""Planned steps that inductor compiles: peaks, gradients, random numbers, and refusals."""
+
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
+
+import graphc  # noqa: E402
+from graphc.errors import OptionError, TorchError  # noqa: E402
+from graphc.torch.budget.make_step import COMPILES  # noqa: E402
+from graphc.torch.versions import is_before  # noqa: E402
+
+WIDTH, ROWS = 128, 2048
+SLACK = 2**20
+compiles = pytest.mark.skipif(
+    is_before(torch.__version__, COMPILES) or not shutil.which("g++"),
+    reason="inductor has no custom partition, or finds no compiler",
+)
+
+
+class Loss(nn.Module):
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = nn.Sequential(*parts)
+
+    def forward(self, x):
+        return self.parts(x).square().mean()
+
+
+class Block(nn.Module):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.norm, self.wide = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH)
+        self.narrow, self.dropout = nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(dropout)
+
+    def forward(self, x):
+        return x + self.dropout(self.narrow(nn.functional.gelu(self.wide(self.norm(x)))))
+
+
+class Branching(nn.Module):
+    """A module that branches on data, and writes a part of a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("seen", torch.zeros(10 * ROWS, WIDTH))
+
+    def forward(self, x):
+        x = torch.tanh(self.one(x))
+        self.seen[: len(x)] = x.detach()
+        if x.sum() > 1e9:
+            x = x + 1
+        return torch.tanh(self.two(torch.sin(x) * x))
+
+
+def convolutions():
+    def layer(width):
+        return [nn.Conv2d(width, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
+
+    return [*layer(3), *layer(16), nn.MaxPool2d(2), *layer(16), nn.Flatten()]
+
+
+CASES = {
+    "layers": lambda: (Loss(*[nn.Linear(WIDTH, WIDTH), nn.Tanh()] * 3), torch.randn(ROWS, WIDTH)),
+    "blocks": lambda: (Loss(Block(), Block(), Block()), torch.randn(ROWS, WIDTH)),
+    "branching": lambda: (Loss(Branching()), torch.randn(ROWS, WIDTH)),
+    "convolutions": lambda: (Loss(*convolutions()), torch.randn(8, 3, 64, 64)),
+}
+
+
+def gradients_of(step, module, x):
+    module.zero_grad()
+    step(x).backward()
+    return [each.grad.clone() for each in module.parameters()]
+
+
+def least_and_most(module, x):
+    """Return the bytes of the smallest compiled step, and of one without recomputation."""
+    with pytest.raises(graphc.BudgetError, match="kernels need") as error:
+        graphc.torch.plan(module, (x,), 1, compile=True)
+    least = error.value.least_bytes
+    torch.compiler.reset()
+    most = graphc.torch.plan(module, (x,), max_extra_time=0.0, compile=True).report.peak_bytes
+    return least, most
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore")  # of inductor
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n == "layers" else pytest.mark.slow) for n in CASES],
+)
+def test_the_plan_bounds_the_peak_and_gradients_are_as_exact_as_those_of_torch(name):
+    torch.manual_seed(0)
+    module, x = CASES[name]()
+    torch.compiler.reset()
+    least, most = least_and_most(module, x)
+    exact = Loss(*CASES[name]()[0].parts).double()
+    exact.load_state_dict(module.state_dict())
+    wanted = gradients_of(exact, exact, x.double())
+    torch.compiler.reset()
+    others = gradients_of(torch.compile(module), module, x)
+    module.load_state_dict(exact.state_dict())
+    # Where kernels recompute anyway, recomputation in a plan may gain nothing.
+    for budget in (least, (least + max(least, most)) // 2):
+        torch.compiler.reset()
+        step = graphc.torch.plan(module, (x,), budget, compile=True)
+        found = step.verify(x)
+        assert found.is_compiled
+        assert found.held, found
+        assert found.measured_peak_bytes <= found.planned_peak_bytes + SLACK, found
+        assert found.planned_peak_bytes <= budget
+        assert not found.unlike_eager, found
+        largest = max(each.abs().max() for each in wanted)
+        for mine, other, right in zip(gradients_of(step, module, x), others, wanted, strict=True):
+            mistake, allowed = (mine - right).abs().max(), (other - right).abs().max()
+            assert mistake <= 1.5 * allowed + 1e-7 * largest
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore")
+def test_a_plan_that_recomputes_dropout_has_the_gradients_of_its_mask():
+    """Against differences of losses with the same random numbers."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(3) for part in (nn.Linear(32, 32), nn.Tanh(), nn.Dropout(0.5))]
+    module, x = Loss(*layers).double(), torch.randn(64, 32, dtype=torch.float64)
+    least, _ = least_and_most(module, x)
+    step = graphc.torch.plan(module, (x,), least, compile=True)
+    assert step.report.repeated
+
+    def loss():
+        torch.manual_seed(7)
+        return step(x)
+
+    loss().backward()
+    for part in (module.parts[0], module.parts[3]):
+        direction = torch.randn_like(part.weight)
+        losses = []
+        for distance in (1e-5, -2e-5, 1e-5):
+            with torch.no_grad():
+                part.weight.add_(distance * direction)
+            losses.append(loss().item())
+        slope = (losses[0] - losses[1]) / 2e-5
+        torch.testing.assert_close(slope, (part.weight.grad * direction).sum().item())
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore")
+def test_outputs_and_their_gradients_are_counted():
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    x = torch.randn(4 * ROWS, WIDTH)
+    found = graphc.torch.plan(module, (x,), "1GiB", compile=True).verify()
+    assert found.held, found
+    assert found.measured_peak_bytes <= found.planned_peak_bytes + 2**16, found
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore")
+def test_another_size_is_planned_and_compiled_at_its_first_call():
+    module = Loss(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+    step = graphc.torch.plan(module, (torch.randn(64, WIDTH),), "1GiB", compile=True)
+    x = torch.randn(32, WIDTH)
+    step(x).backward()
+    assert [plan.report.peak_bytes for plan in step.plans] == sorted(
+        (plan.report.peak_bytes for plan in step.plans), reverse=True
+    )
+    assert len(step.plans) == 2
+    with torch.no_grad():
+        torch.testing.assert_close(step(x), module(x))
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore")
+def test_a_budget_that_no_compiled_step_holds_is_refused_with_one_that_does():
+    module, x = Loss(nn.Linear(WIDTH, WIDTH), nn.Tanh()), torch.randn(64, WIDTH)
+    with pytest.raises(graphc.BudgetError, match="inductor's kernels need") as error:
+        graphc.torch.plan(module, (x,), 1000, compile=True)
+    step = graphc.torch.plan(module, (x,), error.value.least_bytes, compile=True)
+    assert step.report.peak_bytes == error.value.least_bytes
+
+
+REFUSED = {
+    "no bool": ({"compile": "max"}, "compile must be True or False"),
+    "with a host": ({"compile": True, "host_budget": "1GiB"}, "does not support host_budget"),
+    "with sizes": ({"compile": True, "sizes": {"x": {0: (2, 4)}}}, "leave out sizes"),
+    "on a profile": ({"compile": True, "device": "h100"}, "no device profile"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_options_that_do_not_go_together_are_refused(name, monkeypatch):
+    monkeypatch.setattr("graphc.torch.budget.make_step.COMPILES", (2, 0))
+    options, message = REFUSED[name]
+    with pytest.raises(OptionError, match=message):
+        graphc.torch.plan(nn.Linear(2, 2), (torch.ones(2, 2),), "1GiB", **options)
+
+
+def test_older_versions_of_torch_are_refused(monkeypatch):
+    monkeypatch.setattr("graphc.torch.budget.make_step.COMPILES", (99, 0))
+    with pytest.raises(TorchError, match=r"compile=True needs torch 99\.0 or newer"):
+        graphc.torch.plan(nn.Linear(2, 2), (torch.ones(2, 2),), "1GiB", compile=True)
