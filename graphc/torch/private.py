@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -106,6 +106,20 @@ register_effectful_op = private(f"{_EFFECTS}._register_effectful_op")
 cublas_workspace_size = private("torch._C._cuda_getCublasWorkspaceSize", lambda: None)
 cublaslt_workspace_size = private("torch._C._cuda_getCublasLtWorkspaceSize", lambda: None)
 """Return the bytes of a workspace; None below torch 2.14 and without CUDA."""
+
+
+def inductor() -> SimpleNamespace:
+    """Return what plans use of inductor, which takes a second to import."""
+    names = (
+        "compile_fx.compile_fx",
+        "custom_graph_pass.CustomPartitionerFn",
+        "custom_graph_pass.CustomSchedulerPass",
+        "memory.compute_memory_timeline",
+        "memory.prepare_planning_info",
+        "virtualized.V",
+    )
+    found = {name.rpartition(".")[2]: private(f"torch._inductor.{name}") for name in names}
+    return SimpleNamespace(**found)
 
 
 def run_backward(loss: torch.Tensor) -> None:

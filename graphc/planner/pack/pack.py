@@ -14,7 +14,7 @@ from graphc.planner.pack.given import Buffers
 from graphc.planner.pack.phases import Packer
 from graphc.planner.pack.problem import Integers, Packing
 
-NORMAL = 10**8
+NORMAL = 15 * 10**7
 """Effort for a memory plan, in units of work: some tenths of a second if the bound is not
 reached."""
 

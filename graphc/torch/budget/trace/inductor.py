@@ -1,9 +1,10 @@
 """Compilation of a plan's graphs by inductor, the compiler of ``torch.compile``.
 
 Inductor decomposes the joint graph, a plan partitions it, and inductor generates kernels for both
-parts. It fuses operations, so a step has fewer tensors than its plan, which is an upper bound. But
-by its own order, all recomputation would begin as soon as its operands exist, and the results
-would wait for their use. `_PlannedOrder` restores the order of the plan among fused kernels.
+parts. By its own order, recomputation would begin as soon as its operands exist, and the results
+would wait for their use. So `_PlannedOrder` restores the order of the plan among fused kernels.
+Fusion removes tensors of the plan, but also delays uses of others. So the peak of a step is that of
+the ordered kernels (`_peak`), not that of its plan.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import fx
-from torch._inductor import memory
-from torch._inductor.compile_fx import compile_fx
-from torch._inductor.custom_graph_pass import CustomPartitionerFn, CustomSchedulerPass
-from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from graphc.torch.budget.trace.backend import Partitioning
 from graphc.torch.budget.trace.sources import source_names
 from graphc.torch.budget.trace.tracing import returned_of
-from graphc.torch.private import functorch_config
+from graphc.torch.private import functorch_config, inductor
+
+INDUCTOR = inductor()
+Partitioner: Any = INDUCTOR.CustomPartitionerFn
+SchedulerPass: Any = INDUCTOR.CustomSchedulerPass
 
 Peaks = tuple[int, int]
 """Upper bounds of the bytes that the forward and the backward graph allocate or free."""
@@ -55,7 +56,7 @@ def inductor_backend(
         with functorch_config.patch(
             enable_autograd_cache=False, force_non_lazy_backward_lowering=True
         ):
-            run = compile_fx(
+            run = INDUCTOR.compile_fx(
                 traced,
                 given,
                 config_patches={
@@ -77,7 +78,9 @@ def inductor_backend(
     return compile_graph
 
 
-class _Partitioner(CustomPartitionerFn):  # type: ignore[misc]
+class _Partitioner(Partitioner):  # type: ignore[misc]
+    """Inductor's partitioner, which returns the graphs of a plan."""
+
     def __init__(self, split: Callable[..., Any] | None) -> None:
         self.split = split
 
@@ -92,7 +95,7 @@ class _Partitioner(CustomPartitionerFn):  # type: ignore[misc]
         return __name__
 
 
-class _PlannedOrder(CustomSchedulerPass):  # type: ignore[misc]
+class _PlannedOrder(SchedulerPass):  # type: ignore[misc]
     """A pass that orders fused kernels by the last of their nodes in the graph of the plan.
 
     It notes the peak of each graph, by whether it is the backward graph.
@@ -102,7 +105,7 @@ class _PlannedOrder(CustomSchedulerPass):  # type: ignore[misc]
         self.workspaces, self.peaks = workspaces, peaks
 
     def __call__(self, kernels: list[Any]) -> list[Any]:
-        position = {node: index for index, node in enumerate(V.graph.graph.nodes)}
+        position = {node: index for index, node in enumerate(INDUCTOR.V.graph.graph.nodes)}
         made_by = {name: kernel for kernel in kernels for name in _names(kernel)}
         users = defaultdict[Any, set[Any]](set)
         waiting = dict.fromkeys(kernels, 0)
@@ -126,7 +129,7 @@ class _PlannedOrder(CustomSchedulerPass):  # type: ignore[misc]
                 waiting[user] -= 1
                 if not waiting[user]:
                     heapq.heappush(ready, (order[user], user))
-        self.peaks[V.graph.is_backward] = _peak(found, self.workspaces())
+        self.peaks[INDUCTOR.V.graph.is_backward] = _peak(found, self.workspaces())
         return found
 
     def uuid(self) -> str:
@@ -140,12 +143,12 @@ def _peak(kernels: list[Any], workspaces: Mapping[str, int]) -> int:
     A result is live together with the operands of its kernel, although inductor may compute in
     place. Buffers that only their own fused kernel uses are never allocated.
     """
-    scheduler, graph = V.graph.scheduler, V.graph
+    scheduler, graph = INDUCTOR.V.graph.scheduler, INDUCTOR.V.graph
     given, returned = OrderedSet(graph.graph_inputs), OrderedSet(graph.get_output_names())
-    _, freed = memory.prepare_planning_info(
+    _, freed = INDUCTOR.prepare_planning_info(
         kernels, scheduler.name_to_buf, scheduler.name_to_fused_node, given, returned
     )
-    buffers, *_ = memory.compute_memory_timeline(kernels, freed, returned)
+    buffers, *_ = INDUCTOR.compute_memory_timeline(kernels, freed, returned)
     changes = [0] * (len(kernels) + 1)
     for each in buffers:
         name, first, last = each.buffer.get_name(), each.start_step, each.end_step
