@@ -13,7 +13,7 @@ try:
     from transformers import Trainer
 
     from graphc.torch.budget.goal import Goal
-    from graphc.torch.budget.make_step import to_plan
+    from graphc.torch.budget.make_step import refuse_compiled, to_plan
     from graphc.torch.budget.options import GoalOptions, TorchPlanOptions
     from graphc.torch.budget.sizes.options import Requested
     from graphc.torch.budget.step import PlannedStep
@@ -31,7 +31,7 @@ OF_GOAL = tuple(declared(GoalOptions))
 class PlannedTrainer(Trainer):  # type: ignore[misc]
     """A ``transformers.Trainer`` whose training steps follow a plan; evaluation runs without one.
 
-    `budget`, `host_budget`, `max_extra_time`, `sizes`, `dynamic`, `max_sizes`, `pad` and
+    `budget`, `host_budget`, `max_extra_time`, `compile`, `sizes`, `dynamic`, `max_sizes`, `pad` and
     `unplanned` are those of `graphc.torch.plan`, all other arguments those of Trainer. The first
     training step plans for its batch, or for all `sizes`, with the state of the optimizer in
     reserve. `planned_step` is the step, with its report. Raises `OptionError` for sizes together
@@ -43,8 +43,10 @@ class PlannedTrainer(Trainer):  # type: ignore[misc]
         require_torch()
         aims = GoalOptions(**{name: kwargs.pop(name) for name in OF_GOAL if name in kwargs})
         # These raise `OptionError` before the Trainer begins.
-        Goal(aims.budget, aims.max_extra_time, aims.host_budget)
+        Goal(aims.budget, aims.max_extra_time, aims.host_budget, aims.compile)
         requested = Requested.of(aims)
+        if aims.compile:
+            refuse_compiled(requested is not None, is_on_profile=False)
         super().__init__(*args, **kwargs)
         if requested is not None and self._reads_outputs:
             raise OptionError(

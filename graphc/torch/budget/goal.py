@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
 
-from graphc.byte_sizes import exact_bytes, format_bytes, parse_bytes
+from graphc.byte_sizes import exact_bytes, parse_bytes
 from graphc.devices.device import Device
 from graphc.devices.links import host_link
 from graphc.errors import BudgetError, OptionError, did_you_mean, quoted
@@ -40,11 +41,54 @@ KNEE = "knee"
 
 
 TRIALS = 3
-"""Maximum number of plans that are compiled for one budget."""
+"""Maximum number of plans that are compiled for one call."""
 
 
 class ExceededError(BudgetError):
     """A compiled step takes more bytes than its budget."""
+
+
+@dataclass
+class Trials:
+    """The plans of one call that inductor compiles, until the kernels of one hold the budget."""
+
+    budget: int | None = None
+    is_given: bool = True
+    """False if the budget is the memory of the device."""
+    number: int = 0
+    excess: int = 0
+    """Bytes that compiled steps took above the budget, in all."""
+    fewest: int = sys.maxsize
+    """The smallest peak of a compiled step."""
+    is_least: bool = False
+    """True if the last plan is the smallest one."""
+
+    @property
+    def are_over(self) -> bool:
+        """True if no other plan is tried."""
+        return self.is_least or self.number >= TRIALS
+
+    def chosen(self, planner: TorchPlanner, budget: int) -> Schedule:
+        """Return the next plan: one within what is left of the budget, and at last the smallest."""
+        found = None if self.number == TRIALS - 1 else planner.within(budget - self.excess)
+        self.is_least = found is None
+        return found or planner.least
+
+    def check(self, plan: Planned) -> None:
+        """Raise `ExceededError` if the compiled step of a plan takes more than the budget."""
+        if self.budget is None or plan.peak_bytes <= self.budget:
+            return
+        self.number += 1
+        self.excess += plan.peak_bytes - self.budget
+        self.fewest = min(self.fewest, plan.peak_bytes)
+        limit = "" if self.is_given else "the memory of the device, "
+        raise ExceededError(
+            f"no compiled step within {limit}{exact_bytes(self.budget)} was found; the smallest "
+            f"one needs {exact_bytes(self.fewest)}. Raise the budget, reduce the batch, or plan "
+            "without compile",
+            self.fewest,
+            plan.torch_steps.steps.fixed_bytes,
+        )
 
 
 class Goal:
@@ -90,8 +134,6 @@ class Goal:
             raise OptionError(f"unknown budget {quoted(budget)}; did you mean {KNEE}?")
         self.budget = None if budget in (None, KNEE) else parse_bytes("budget", budget)
         self.max_extra_time, self.compile = max_extra_time, compile
-        self.excess = self.trials = 0
-        """Bytes that compiled steps took beyond the capacity of their plans."""
         self.host_budget = None if host_budget is None else parse_bytes("host_budget", host_budget)
 
     def planned(
@@ -102,52 +144,34 @@ class Goal:
         _: Rest,
         earlier: Iterable[Planned] = (),
         device: Device | None = None,
+        trials: Trials | None = None,
     ) -> Planned:
         """Return the plan of a joint graph; raises `BudgetError` if no plan fits.
 
         `earlier` are plans for the same goal. With a `device` profile, costs are estimated for it
-        and not measured.
+        and not measured. `trials` are those of a call that is compiled.
         """
         costs = measure(joint) if device is None else estimate(device, joint)
         # Inductor requires functional graphs, in which no node overwrites an operand.
         torch_steps, planner = prepared(joint, held.bytes, costs, in_place=not self.compile)
         budget = self._budget_on(device, torch_steps)
         copies = self._copies(torch_steps, device)
-        if copies is not None:
-            earlier = ()  # a schedule of another size has no positions of copies
+        if trials is not None:
+            trials.budget, trials.is_given = budget, self.budget is not None
+        if copies is not None or (trials is not None and trials.number):
+            earlier = ()  # they have no positions of copies, or have exceeded the budget
         solved = [Candidate(e.report.planner, e.solved) for e in earlier if e.solved is not None]
         adapted = reused(planner, budget, self.max_extra_time, solved)
-        plan = adapted or self._chosen(planner, budget, torch_steps, copies)
+        if adapted is None and trials is not None and budget is not None:
+            plan = trials.chosen(planner, budget)  # fused kernels may fit where no plan does
+        else:
+            plan = adapted or self._chosen(planner, budget, torch_steps, copies)
         forward, backward, replay = checked(torch_steps, plan)
         limit = budget if plan.extra_cost else self.budget
         shown = Shown(torch_steps, replay, held, sources, limit, device)
         report = Report.of(torch_steps, planner, plan, shown)
         solved_now = plan if adapted is None else None
         return Planned(report, torch_steps, forward, backward, replay, solved_now)
-
-    def refuse_exceeded(self, plan: Planned) -> None:
-        """Raise `ExceededError` if the compiled step of a plan takes more than the budget."""
-        if self.budget is None or plan.peak_bytes <= self.budget:
-            self.excess = self.trials = 0
-            return
-        raise ExceededError(
-            f"no plan within {exact_bytes(self.budget)} was found whose compiled step holds it; "
-            f"inductor's kernels need {exact_bytes(plan.peak_bytes)} for a plan of "
-            f"{format_bytes(plan.replay.peak.bytes)}. Raise the budget, reduce the batch, or plan "
-            "without compile",
-            plan.peak_bytes,
-            plan.torch_steps.steps.fixed_bytes,
-        )
-
-    def tighten(self, found: ExceededError) -> bool:
-        """Reduce the next plan by what the last one exceeds; return False after `TRIALS`."""
-        assert self.budget is not None
-        self.trials += 1
-        self.excess += found.least_bytes - self.budget
-        if self.trials < TRIALS:
-            return True
-        self.excess = self.trials = 0
-        return False
 
     def _budget_on(self, device: Device | None, torch_steps: TorchSteps) -> int | None:
         """Return the budget of bytes; without a goal, the memory of the device if it is known."""
@@ -164,11 +188,6 @@ class Goal:
         copies: OffloadGoal | None,
     ) -> Schedule:
         """Return the schedule for the goal; raises `BudgetError` if no schedule fits."""
-        if budget is not None and self.compile:
-            # Fused kernels may fit where no plan does. The last trial is the smallest plan.
-            is_last = self.trials == TRIALS - 1
-            found = None if is_last else planner.within(budget - self.excess)
-            return found or planner.least
         if budget is not None:
             return within(planner, budget, torch_steps, copies, self.budget is not None)
         if self.max_extra_time is not None:

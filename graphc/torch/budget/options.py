@@ -97,8 +97,8 @@ class GoalOptions(Options):
     compile: bool = option(
         False,
         "True if inductor, the compiler of ``torch.compile``, generates the kernels of the step. "
-        "The plan is then an upper bound of its bytes, and results are those of torch.compile "
-        "up to rounding.",
+        "The peak is then that of its kernels after fusion, and results are those of "
+        "torch.compile up to rounding.",
     )
     sizes: Named | Sequence[Named] | None = option(
         None,

@@ -28,7 +28,7 @@ def plan(options: TorchPlanOptions) -> PlannedStep:
     The step has the class, the attributes and the ``state_dict`` of the module.
     Parameters, ``.grad`` and the optimizer remain those of torch. Gradients, buffers and random
     numbers are bitwise equal to those of the module compiled with ``backend="aot_eager"``, where
-    its kernels are deterministic. A call with a new shape makes a new plan.
+    its kernels are deterministic; not with `compile`. A call with a new shape makes a new plan.
 
     If tensors are on the meta device or of a `FakeTensorMode`, or with `device`, nothing runs:
     costs are estimated for the profile, by default that of an H200, without workspaces. The step

@@ -19,7 +19,7 @@ from torch import fx, nn
 
 from graphc.errors import GraphcError, TorchError
 from graphc.torch.budget.check.returned import Returned
-from graphc.torch.budget.goal import ExceededError, Goal
+from graphc.torch.budget.goal import ExceededError, Goal, Trials
 from graphc.torch.budget.host.host_memory import HostMemory
 from graphc.torch.budget.options import Assume, Given
 from graphc.torch.budget.plan.in_place import not_overwriting
@@ -80,6 +80,7 @@ class _Call(threading.local):
     is_other_size = False
     """True if the call is the first with other sizes than those of the first plan."""
     plans_only = False
+    trials = Trials()
     watch: WatchOfPart | None = None
     ran: Ran | None = None
 
@@ -186,7 +187,7 @@ class PlannedStep(Step):
         if not call.plans_only:
             refuse_without_data(self.step_options.device)
         (args, kwargs), compiled = self._fitted((args, kwargs))
-        call.given, call.fault, call.guard, call.is_other_size = (args, kwargs), None, "", False
+        call.fault, call.guard, call.is_other_size, call.trials = None, "", False, Trials()
         began = time.perf_counter()
         call.failures = state.replans.failures
         if not self.plans and torch.is_grad_enabled():
@@ -194,27 +195,30 @@ class PlannedStep(Step):
             state.frozen = Frozen(self.named_parameters())
         if torch.is_grad_enabled():
             state.frozen.refuse_thawed()
-        try:
-            found = self.assumptions.call(self, compiled, (args, kwargs))
-        except _PlannedOnlyError:
-            raise
-        except Exception as error:
-            fault = self._explained(error)
-        finally:
-            call.given, call.fault = NO_ARGUMENTS, None
-        if isinstance(fault, ExceededError) and self.goal.tighten(fault):
-            del self.plans[-1]
-            state.compiled = Compiled(self._compile)
-            return self.forward(*args, **kwargs)
+        warns: tuple[str, bool] | None = None
+        while True:
+            call.given, fault = (args, kwargs), None
+            try:
+                found = self.assumptions.call(self, compiled, (args, kwargs))
+            except _PlannedOnlyError:
+                raise
+            except Exception as error:
+                fault = self._explained(error)
+            finally:
+                call.given, call.fault = NO_ARGUMENTS, None
+                warns = warns or (call.guard, call.is_other_size)  # those of the first trial
+            if not isinstance(fault, ExceededError) or call.trials.are_over:
+                break
         if fault is not None:
             try:
                 raise fault
             finally:
                 del fault  # breaks the cycle through this frame, which refers to the arguments
-        if call.guard:
-            warn_of_replan(call.guard, self.planned_sizes is not None)
-        elif call.is_other_size:
-            warn_of_sizes(time.perf_counter() - began)
+        guard, is_other_size = warns
+        if guard:
+            warn_of_replan(guard, self.planned_sizes is not None)
+        elif is_other_size:
+            warn_of_sizes(time.perf_counter() - began, self.step_options.is_compiled)
         return found
 
     def _explained(self, error: Exception) -> Exception:
@@ -287,7 +291,7 @@ class PlannedStep(Step):
         attributes of the modules, ``.grad`` and the random state are restored afterwards.
         Raises `OptionError` if these arguments no longer exist, and `TorchError` if the measured
         peak differs from the planned one by more than 1 % and 1 MiB, without the remainders that
-        torch's allocator for GPUs adds to blocks.
+        torch's allocator for GPUs adds to blocks. It may be lower where a plan is an upper bound.
         """
         refuse_without_data(self.step_options.device)
         given = (args, kwargs) if args or kwargs else self._state.example()
@@ -372,7 +376,8 @@ def _partition(
     held = held_by(step, call.given, sources.values(), options.reserve, options.accumulate, kept)
     if sizes is not None:
         held = replace(held, unpadded=sizes.most_copied(call.given))
-    plan = step.goal.planned(joint, held, sources, rest, step.plans, options.device)
+    trials = call.trials if options.is_compiled else None
+    plan = step.goal.planned(joint, held, sources, rest, step.plans, options.device, trials)
     if isinstance(plan.report, Report):
         plan = replace(plan, report=replace(plan.report, settled=step.settled))
     step.plans.append(plan)
@@ -403,10 +408,11 @@ def _begin_compiled(
     """
     made_for = found()
     assert made_for is not None, "torch.compile is called by the step"
-    number = -1 if peaks is None else len(made_for.plans) - 1
+    plan: Planned | None = None
     if peaks is not None:
-        made_for.plans[number] = plan = made_for.plans[number].compiled(*peaks)
-        made_for.goal.refuse_exceeded(plan)
+        plan = made_for.plans.pop().compiled(*peaks)
+        made_for._state.call.trials.check(plan)
+        made_for.plans.append(plan)
     del made_for
 
     def begin(args: Sequence[Any]) -> None:
@@ -416,9 +422,9 @@ def _begin_compiled(
         call = step._state.call
         if call.plans_only:
             raise _PlannedOnlyError
-        if call.watch is not None and number >= 0:
+        if call.watch is not None and plan is not None:
             tensors = (each for each in args if isinstance(each, torch.Tensor))
-            call.ran = Ran(step.plans[number], memory_ranges(tensors))
+            call.ran = Ran(plan, memory_ranges(tensors))
 
     return begin
 

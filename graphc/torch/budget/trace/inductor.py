@@ -45,12 +45,14 @@ def inductor_backend(
 
     def compile_graph(traced: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
         names, returned = source_names(traced), returned_of(traced)
+        peaks, is_planned = {False: 0, True: 0}, False
 
         def split(joint: fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **more: Any) -> Any:
             more.pop("compiler", None)
+            nonlocal is_planned
+            is_planned = True
             return partition(joint, num_fwd_outputs, names, returned, (inputs, more))
 
-        peaks: dict[bool, int] = {}
         # The cache of AOTAutograd knows no plans, and would return graphs of another budget. That
         # of graphs would return code without its peak. That of kernels remains.
         with functorch_config.patch(
@@ -66,7 +68,6 @@ def inductor_backend(
                     "fx_graph_cache": False,
                 },
             )
-        is_planned = True in peaks  # otherwise nothing is differentiated
         note = begin((peaks[False], peaks[True]) if is_planned else None)
 
         def step(*args: Any) -> Any:
@@ -139,32 +140,48 @@ class _PlannedOrder(SchedulerPass):  # type: ignore[misc]
 def _peak(kernels: list[Any], workspaces: Mapping[str, int]) -> int:
     """Return an upper bound of the live bytes, of saved tensors and of what kernels allocate.
 
-    Parameters and tangents do not count, since their owners keep them.
-    A result is live together with the operands of its kernel, although inductor may compute in
-    place. Buffers that only their own fused kernel uses are never allocated.
+    Parameters and tangents do not count, since their owners keep them. A result is live together
+    with the operands of its kernel, although inductor may compute in place. Buffers that only their
+    own fused kernel uses are never allocated.
     """
-    scheduler, graph = INDUCTOR.V.graph.scheduler, INDUCTOR.V.graph
-    given, returned = OrderedSet(graph.graph_inputs), OrderedSet(graph.get_output_names())
-    _, freed = INDUCTOR.prepare_planning_info(
-        kernels, scheduler.name_to_buf, scheduler.name_to_fused_node, given, returned
+    graph = INDUCTOR.V.graph
+    scheduler, returned = graph.scheduler, OrderedSet(graph.get_output_names())
+    INDUCTOR.prepare_planning_info(
+        kernels, scheduler.name_to_buf, scheduler.name_to_fused_node, OrderedSet(), returned
     )
-    buffers, *_ = INDUCTOR.compute_memory_timeline(kernels, freed, returned)
+    buffers, *_ = INDUCTOR.compute_memory_timeline(kernels, {}, returned)
+    lives = [
+        (each.start_step, each.end_step, max(each.size_alloc, each.size_free))
+        for each in buffers
+        if each.start_step != each.end_step or len(kernels[each.start_step].get_nodes()) == 1
+    ]
+    last = {dep.name: at for at, each in enumerate(kernels) for dep in each.read_writes.reads}
+    for name, value in graph.graph_inputs.items():
+        if graph.is_backward and not name.startswith(("primals", "tangents")):
+            end = -1 if name in returned else last.get(name, -1)
+            lives.append((0, end, _storage_bytes(value)))
     changes = [0] * (len(kernels) + 1)
-    for each in buffers:
-        name, first, last = each.buffer.get_name(), each.start_step, each.end_step
-        if first == last and name not in freed and len(kernels[first].get_nodes()) > 1:
-            continue
-        changes[first] += max(each.size_alloc, each.size_free)
-        if last != -1:
-            changes[last + 1] -= max(each.size_alloc, each.size_free)
-    live = itertools.accumulate(changes)
+    for first, end, size in lives:
+        changes[first] += size
+        if end != -1:
+            changes[end + 1] -= size
+    needs = [
+        max((workspaces.get(node.name, 0) for node in _origins(each)), default=0)
+        if each.is_extern()
+        else 0
+        for each in kernels
+    ]
     return max(
-        bytes
-        + max(
-            (workspaces.get(n.name, 0) for n in _origins(kernel) if kernel.is_extern()), default=0
-        )
-        for bytes, kernel in zip(live, kernels, strict=False)
+        live + need for live, need in zip(itertools.accumulate(changes), [*needs, 0], strict=True)
     )
+
+
+def _storage_bytes(value: Any) -> int:
+    """Return the bytes of the storage of a graph's input; 0 if it is no tensor."""
+    if not hasattr(value, "get_layout"):
+        return 0
+    count = int(value.get_layout().storage_size())
+    return count * int(value.get_dtype().itemsize)
 
 
 def _names(kernel: Any) -> list[str]:

@@ -152,6 +152,12 @@ def as_graphc_error(
     if isinstance(error.__context__, OptionError):  # raised by `losses` while torch traces it
         message = error.__context__.message.partition("\n\nfrom user code")[0]
         return OptionError(message)  # without the lines that torch appends
+    if is_of_inductor(error):
+        reason = str(innermost_of(error)).strip().partition("\n")[0]
+        return TorchError(
+            f"inductor cannot compile this step: {reason}; install what it needs, or plan without "
+            "compile"
+        )
     is_of_types = isinstance(innermost_of(error), TypeError | dynamo_errors.ObservedTypeError)
     is_of_types = is_of_types or _raised(error).startswith("TypeError")
     wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None
@@ -214,6 +220,13 @@ def is_of_compiling(error: BaseException) -> bool:
         return True
     files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(Path(file).match("torch/_dynamo/convert_frame.py") for file in files)
+
+
+def is_of_inductor(error: BaseException | None) -> bool:
+    """Return whether an error was raised by inductor."""
+    while error is not None and type(error).__name__ != "InductorError":
+        error = getattr(error, "inner_exception", None) or error.__cause__
+    return error is not None
 
 
 def innermost_of(error: BaseException) -> BaseException:

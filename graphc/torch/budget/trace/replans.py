@@ -85,13 +85,17 @@ def warn_of_replan(guard: str, has_sizes: bool) -> None:
     )
 
 
-def warn_of_sizes(seconds: float) -> None:
+def warn_of_sizes(seconds: float, is_compiled: bool) -> None:
     """Warn that a call with other sizes than before was planned, and took these seconds."""
+    advice = (
+        "Pad arguments to few sizes"
+        if is_compiled
+        else "To plan all sizes before the first step, give sizes= or dynamic= to "
+        "graphc.torch.plan or PlannedTrainer"
+    )
     warnings.warn(
         "this step plans every new size of its arguments at the first call that has it, and this "
-        f"call took {seconds:.1f} s. To plan all sizes before the first step, give sizes= or "
-        "dynamic= to graphc.torch.plan or PlannedTrainer. Later sizes are planned without this "
-        "warning",
+        f"call took {seconds:.1f} s. {advice}. Later sizes are planned without this warning",
         stacklevel=level_of_caller(),
     )
 
