@@ -8,6 +8,7 @@ operand of a detach. The gradients of `torch.autograd.Function` and of hooks are
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -95,18 +96,19 @@ def refused_in(module: torch.nn.Module) -> Iterator[None]:
         own = threading.get_ident()
         places = (torch.autograd.Function, "apply"), (torch.Tensor, "register_hook")
         before = [vars(kind).get(name) for kind, name in places]
-        apply, hook = torch.autograd.Function.apply, torch.Tensor.register_hook
+        apply = inspect.getattr_static(torch.autograd.Function, "apply")
+        hook = torch.Tensor.register_hook
 
         def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != own:
-                return apply.__func__(cls, *args, **kwargs)
+                return apply.__get__(None, cls)(*args, **kwargs)
             if cls is CheckpointFunction:  # its gradient is that of the function without it
                 function, _, *operands = args
                 return function(*operands)
             if cls.__module__ != CheckpointFunction.__module__:
                 where = _where(module)
                 changed.append(f"applies {cls.__name__}, a torch.autograd.Function, in {where}")
-            return apply.__func__(cls, *args, **kwargs)
+            return apply.__get__(None, cls)(*args, **kwargs)
 
         def hooked(tensor: torch.Tensor, function: Callable[..., Any]) -> Any:
             if threading.get_ident() == own:
