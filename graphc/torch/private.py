@@ -109,16 +109,21 @@ cublaslt_workspace_size = private("torch._C._cuda_getCublasLtWorkspaceSize", lam
 
 
 def inductor() -> SimpleNamespace:
-    """Return what plans use of inductor, which takes a second to import."""
+    """Return what plans use of inductor, which takes a second to import.
+
+    Versions below 2.13 have no class for passes of the scheduler, and take any function.
+    """
     names = (
         "compile_fx.compile_fx",
         "custom_graph_pass.CustomPartitionerFn",
-        "custom_graph_pass.CustomSchedulerPass",
         "memory.compute_memory_timeline",
         "memory.prepare_planning_info",
         "virtualized.V",
     )
     found = {name.rpartition(".")[2]: private(f"torch._inductor.{name}") for name in names}
+    found["CustomSchedulerPass"] = private(
+        "torch._inductor.custom_graph_pass.CustomSchedulerPass", object
+    )
     return SimpleNamespace(**found)
 
 

@@ -78,7 +78,7 @@ def convolutions():
 
 CASES = {
     "layers": lambda: (Loss(*[nn.Linear(WIDTH, WIDTH), nn.Tanh()] * 3), torch.randn(ROWS, WIDTH)),
-    "gated": lambda: (Loss(Gated(), Gated(), Gated()), torch.randn(ROWS, WIDTH)),
+    "gated": lambda: (Loss(Gated(), Gated()), torch.randn(ROWS, WIDTH)),
     "blocks": lambda: (Loss(Block(), Block(), Block()), torch.randn(ROWS, WIDTH)),
     "branching": lambda: (Loss(Branching()), torch.randn(ROWS, WIDTH)),
     "convolutions": lambda: (Loss(*convolutions()), torch.randn(8, 3, 64, 64)),
@@ -105,7 +105,7 @@ def least_and_most(module, x):
 @pytest.mark.filterwarnings("ignore")  # of inductor
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=() if n in ("layers", "gated") else pytest.mark.slow) for n in CASES],
+    [pytest.param(n, marks=() if n == "gated" else pytest.mark.slow) for n in CASES],
 )
 def test_the_plan_bounds_the_peak_and_gradients_are_as_exact_as_those_of_torch(name):
     torch.manual_seed(0)
@@ -172,6 +172,7 @@ def test_outputs_and_their_gradients_are_counted():
 
 
 @compiles
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_later_sizes_are_planned_within_the_budget_too():
     """Also if the schedule of the first size would exceed it."""
