@@ -82,14 +82,10 @@ def inductor_backend(
 class _Partitioner(Partitioner):  # type: ignore[misc]
     """Inductor's partitioner, which returns the graphs of a plan."""
 
-    def __init__(self, split: Callable[..., Any] | None) -> None:
+    def __init__(self, split: Callable[..., Any]) -> None:
         self.split = split
 
-    def __reduce__(self) -> Any:
-        return _Partitioner, (None,)  # as part of a cache key, which has the graphs as well
-
     def __call__(self, joint: fx.GraphModule, inputs: Any, **more: Any) -> Any:
-        assert self.split is not None
         return self.split(joint, inputs, **more)
 
     def uuid(self) -> str:
