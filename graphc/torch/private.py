@@ -115,6 +115,9 @@ def inductor() -> SimpleNamespace:
     """
     names = (
         "compile_fx.compile_fx",
+        "compile_fx.compile_fx_inner",
+        "config",
+        "list_mode_options",
         "custom_graph_pass.CustomPartitionerFn",
         "memory.compute_memory_timeline",
         "memory.prepare_planning_info",

@@ -1,5 +1,7 @@
 """Planned steps that inductor compiles: peaks, gradients, random numbers, and refusals."""
 
+import itertools
+import logging
 import shutil
 
 import pytest
@@ -10,7 +12,11 @@ from torch import nn  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import OptionError, TorchError  # noqa: E402
+from graphc.planner.recompute.solver import Schedule  # noqa: E402
+from graphc.torch.budget.dynamo_backend import graphc_backend  # noqa: E402
 from graphc.torch.budget.make_step import COMPILES  # noqa: E402
+from graphc.torch.budget.plan.compiled import compiled_within  # noqa: E402
+from graphc.torch.budget.trace.measure import measured_peak  # noqa: E402
 from graphc.torch.versions import is_before  # noqa: E402
 
 WIDTH, ROWS = 128, 2048
@@ -70,10 +76,25 @@ class Gated(nn.Module):
 
 
 def convolutions():
-    def layer(width):
-        return [nn.Conv2d(width, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
+    """Return layers with larger weights than images: inductor saves copies of them."""
 
-    return [*layer(3), *layer(16), nn.MaxPool2d(2), *layer(16), nn.Flatten()]
+    def layer(width):
+        return [nn.Conv2d(width, 256, 3, padding=1), nn.BatchNorm2d(256), nn.ReLU()]
+
+    return [*layer(3), *layer(256), nn.MaxPool2d(2), *layer(256), nn.Flatten()]
+
+
+class Tied(nn.Module):
+    """A module that uses one matrix for embeddings and for logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(WIDTH, 16)
+        self.mix = nn.Sequential(nn.Linear(16, 4 * WIDTH), nn.Tanh(), nn.Linear(4 * WIDTH, 16))
+
+    def forward(self, x):
+        logits = self.mix(self.words(x)) @ self.words.weight.T
+        return nn.functional.cross_entropy(logits, x)
 
 
 CASES = {
@@ -81,7 +102,7 @@ CASES = {
     "gated": lambda: (Loss(Gated(), Gated()), torch.randn(ROWS, WIDTH)),
     "blocks": lambda: (Loss(Block(), Block(), Block()), torch.randn(ROWS, WIDTH)),
     "branching": lambda: (Loss(Branching()), torch.randn(ROWS, WIDTH)),
-    "convolutions": lambda: (Loss(*convolutions()), torch.randn(8, 3, 64, 64)),
+    "convolutions": lambda: (Loss(*convolutions()), torch.randn(2, 3, 16, 16)),
 }
 
 
@@ -238,8 +259,129 @@ def test_a_budget_that_no_compiled_step_holds_is_refused_with_one_that_does():
     assert step.report.peak_bytes == error.value.least_bytes
 
 
+@compiles
+@pytest.mark.filterwarnings("ignore")
+def test_a_product_does_not_wait_for_a_late_addend(monkeypatch):
+    """The gradients of logits would be live until that of the embedding is added."""
+    module, x = Tied(), torch.arange(ROWS) % WIDTH
+    torch.compiler.reset()
+    peak = graphc.torch.plan(module, (x,), "1GiB", compile=True).report.peak_bytes
+    monkeypatch.setattr("graphc.torch.budget.trace.inductor._add_apart", lambda _: None)
+    torch.compiler.reset()
+    other = graphc.torch.plan(module, (x,), "1GiB", compile=True).report.peak_bytes
+    assert peak < other
+
+
+@compiles
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_trade_off_is_that_of_compiled_steps():
+    module, x = Loss(Gated(), Gated()), torch.randn(ROWS, WIDTH)
+    torch.compiler.reset()
+    points = list(graphc.torch.frontier(module, (x,), compile=True))
+    assert len(points) > 1
+    for more, fewer in itertools.pairwise(points):
+        assert fewer.peak_bytes < more.peak_bytes
+        assert fewer.extra_time > more.extra_time
+    torch.compiler.reset()
+    step = graphc.torch.plan(module, (x,), points[-1].peak_bytes, compile=True)
+    found = step.verify()
+    assert found.held, found
+    assert found.measured_peak_bytes <= points[-1].peak_bytes + SLACK
+
+
+@compiles
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_with_a_mode_of_torch_compile_holds_its_peak():
+    module, x = Loss(Gated()), torch.randn(ROWS, WIDTH)
+    mode = "max-autotune-no-cudagraphs"
+    torch.compiler.reset()
+    assert graphc.torch.plan(module, (x,), "1GiB", compile=mode).verify().held
+
+
+class Broken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.part(x)
+        torch._dynamo.graph_break()
+        return self.part(x).sum()
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore")
+def test_the_backend_of_torch_compile_holds_its_budget(caplog):
+    module, x = Loss(Gated()), torch.randn(ROWS, WIDTH)
+    torch.compiler.reset()
+    wanted = gradients_of(module, module, x)
+    options = {"budget": "15MiB"}
+    with caplog.at_level(logging.INFO, "graphc.torch"):
+        compiled = torch.compile(module, backend="graphc", options=options)
+        found = gradients_of(compiled, module, x)
+    assert "peak" in caplog.text
+    torch.testing.assert_close(found, wanted)
+    module.zero_grad()
+    run = lambda: compiled(x).backward()  # noqa: E731
+    assert measured_peak(run, [*module.parameters(), x]) <= 15 * 2**20
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("module", "options", "message"),
+    [
+        (lambda: Broken(), {"budget": "1GiB"}, r"breaks the graph at .*test_compiled.py:"),
+        (lambda: Loss(nn.Linear(8, 8)), {"budget": 1000}, "no compiled step within 1,000 bytes"),
+        (lambda: Loss(nn.Linear(8, 8)), {"budge": 1000}, "did you mean budget"),
+    ],
+)
+def test_the_backend_refuses_what_it_cannot_bound(module, options, message):
+    compiled = torch.compile(module(), backend=graphc_backend, options=options)
+    with pytest.raises(Exception, match=message):
+        compiled(torch.randn(64, 8))
+
+
+class Fake:
+    """A planner of schedules whose kernels take 16 bytes less, and at least 60."""
+
+    least, fastest = Schedule([50], 150.0, 50), Schedule([200], 0.0, 200)
+
+    def __init__(self):
+        self.problem = type("Problem", (), {"fixed_bytes": 0})()
+        self.lowered = []
+
+    def within(self, budget):
+        return Schedule([budget], 200.0 - budget, budget) if 50 <= budget <= 200 else None
+
+    def made(self, schedule):
+        self.lowered.append(schedule)
+        peak = max(schedule.peak_bytes - 16, 60)
+        report = type("Report", (), {"extra_time": schedule.extra_cost})()
+        return type("Plan", (), {"peak_bytes": peak, "report": report})()
+
+
+@pytest.mark.parametrize("budget", [60, 70, 100, 150])
+def test_the_capacity_is_corrected_until_kernels_use_the_budget(budget):
+    planner = Fake()
+    found = compiled_within(planner, budget, None, planner.made, "")
+    assert found.peak_bytes == budget
+    assert len(planner.lowered) <= 3
+
+
+def test_a_budget_below_all_kernels_names_the_fewest_bytes():
+    planner = Fake()
+    with pytest.raises(graphc.BudgetError, match="within 55 bytes") as error:
+        compiled_within(planner, 55, None, planner.made, "")
+    assert error.value.least_bytes == 60
+
+
 REFUSED = {
-    "no bool": ({"compile": "max"}, "compile must be True or False"),
+    "no mode": ({"compile": "max"}, "unknown compile 'max'"),
+    "with CUDA graphs": ({"compile": "reduce-overhead"}, "uses CUDA graphs"),
+    "no bool": ({"compile": 1}, "compile must be True, False or one of default"),
     "with a host": ({"compile": True, "host_budget": "1GiB"}, "does not support host_budget"),
     "with sizes": ({"compile": True, "sizes": {"x": {0: (2, 4)}}}, "leave out sizes"),
     "on a profile": ({"compile": True, "device": "h100"}, "no device profile"),

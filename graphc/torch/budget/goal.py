@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
 
-from graphc.byte_sizes import exact_bytes, parse_bytes
+from graphc.byte_sizes import parse_bytes
 from graphc.devices.device import Device
 from graphc.devices.links import host_link
-from graphc.errors import BudgetError, OptionError, did_you_mean, quoted
+from graphc.errors import OptionError, did_you_mean, quoted
+from graphc.planner.goals import knee_of
 from graphc.planner.recompute.solver import Schedule
 from graphc.torch.budget.check.graphs import NodeBytes, Replay, StepGraphs, kind_of_copy
 from graphc.torch.budget.check.replay import check
+from graphc.torch.budget.plan.compiled import compiled_curve, compiled_within
 from graphc.torch.budget.plan.copies import (
     OffloadGoal,
     OffloadSchedule,
     device_of_copies,
     movable,
 )
-from graphc.torch.budget.plan.costs import measure
+from graphc.torch.budget.plan.costs import fused, measure
 from graphc.torch.budget.plan.emit import emit
 from graphc.torch.budget.plan.estimates import estimate
 from graphc.torch.budget.plan.libraries import memory_of, profile_of
-from graphc.torch.budget.plan.planned import Planned
+from graphc.torch.budget.plan.planned import Lower, Planned
 from graphc.torch.budget.plan.planner import Candidate, TorchPlanner, reused
 from graphc.torch.budget.plan.steps import Measured, TorchSteps
+from graphc.torch.budget.plan.trade_off import Point
 from graphc.torch.budget.report.report import Report, does_not_fit
 from graphc.torch.budget.report.view import Shown
 from graphc.torch.budget.trace.backend import Rest
@@ -38,57 +40,6 @@ from graphc.torch.budget.trace.sources import Source
 
 KNEE = "knee"
 """The budget that asks for the knee of the trade-off curve of bytes and time."""
-
-
-TRIALS = 3
-"""Maximum number of plans that are compiled for one call."""
-
-
-class ExceededError(BudgetError):
-    """A compiled step takes more bytes than its budget."""
-
-
-@dataclass
-class Trials:
-    """The plans of one call that inductor compiles, until the kernels of one hold the budget."""
-
-    budget: int | None = None
-    is_given: bool = True
-    """False if the budget is the memory of the device."""
-    number: int = 0
-    excess: int = 0
-    """Bytes that compiled steps took above the budget, in all."""
-    fewest: int = sys.maxsize
-    """The smallest peak of a compiled step."""
-    is_least: bool = False
-    """True if the last plan is the smallest one."""
-
-    @property
-    def are_over(self) -> bool:
-        """True if no other plan is tried."""
-        return self.is_least or self.number >= TRIALS
-
-    def chosen(self, planner: TorchPlanner, budget: int) -> Schedule:
-        """Return the next plan: one within what is left of the budget, and at last the smallest."""
-        found = None if self.number == TRIALS - 1 else planner.within(budget - self.excess)
-        self.is_least = found is None
-        return found or planner.least
-
-    def check(self, plan: Planned) -> None:
-        """Raise `ExceededError` if the compiled step of a plan takes more than the budget."""
-        if self.budget is None or plan.peak_bytes <= self.budget:
-            return
-        self.number += 1
-        self.excess += plan.peak_bytes - self.budget
-        self.fewest = min(self.fewest, plan.peak_bytes)
-        limit = "" if self.is_given else "the memory of the device, "
-        raise ExceededError(
-            f"no compiled step within {limit}{exact_bytes(self.budget)} was found; the smallest "
-            f"one needs {exact_bytes(self.fewest)}. Raise the budget, reduce the batch, or plan "
-            "without compile",
-            self.fewest,
-            plan.torch_steps.steps.fixed_bytes,
-        )
 
 
 class Goal:
@@ -105,13 +56,11 @@ class Goal:
         budget: int | str | None,
         max_extra_time: float | None,
         host_budget: int | str | None = None,
-        compile: bool = False,
+        compile: bool | str = False,
     ) -> None:
-        if not isinstance(compile, bool):
-            raise OptionError(f"compile must be True or False, got {quoted(compile)}")
         if compile and host_budget is not None:
             raise OptionError(
-                "compile=True does not support host_budget, since inductor orders copies itself; "
+                "compile does not support host_budget, since inductor orders copies itself; "
                 "leave out one of them"
             )
         if budget is not None and max_extra_time is not None:
@@ -144,34 +93,39 @@ class Goal:
         _: Rest,
         earlier: Iterable[Planned] = (),
         device: Device | None = None,
-        trials: Trials | None = None,
+        lower: Lower | None = None,
     ) -> Planned:
         """Return the plan of a joint graph; raises `BudgetError` if no plan fits.
 
         `earlier` are plans for the same goal. With a `device` profile, costs are estimated for it
-        and not measured. `trials` are those of a call that is compiled.
+        and not measured. `lower` belongs to the compiler of the step, if it is compiled.
         """
         costs = measure(joint) if device is None else estimate(device, joint)
-        # Inductor requires functional graphs, in which no node overwrites an operand.
-        torch_steps, planner = prepared(joint, held.bytes, costs, in_place=not self.compile)
+        if lower is not None:
+            costs = fused(joint, costs)
+        torch_steps, planner = prepared(joint, held.bytes, costs, is_fused=lower is not None)
         budget = self._budget_on(device, torch_steps)
         copies = self._copies(torch_steps, device)
-        if trials is not None:
-            trials.budget, trials.is_given = budget, self.budget is not None
-        if copies is not None or (trials is not None and trials.number):
-            earlier = ()  # they have no positions of copies, or have exceeded the budget
+        if copies is not None:
+            earlier = ()  # they have no positions of copies
         solved = [Candidate(e.report.planner, e.solved) for e in earlier if e.solved is not None]
         adapted = reused(planner, budget, self.max_extra_time, solved)
-        if adapted is None and trials is not None and budget is not None:
-            plan = trials.chosen(planner, budget)  # fused kernels may fit where no plan does
-        else:
-            plan = adapted or self._chosen(planner, budget, torch_steps, copies)
-        forward, backward, replay = checked(torch_steps, plan)
-        limit = budget if plan.extra_cost else self.budget
-        shown = Shown(torch_steps, replay, held, sources, limit, device)
-        report = Report.of(torch_steps, planner, plan, shown)
-        solved_now = plan if adapted is None else None
-        return Planned(report, torch_steps, forward, backward, replay, solved_now)
+
+        def made(plan: Schedule) -> Planned:
+            forward, backward, replay = checked(torch_steps, plan)
+            limit = budget if plan.extra_cost else self.budget
+            shown = Shown(torch_steps, replay, held, sources, limit, device)
+            report = Report.of(torch_steps, planner, plan, shown)
+            solved_now = None if plan is adapted else plan
+            found = Planned(report, torch_steps, forward, backward, replay, solved_now)
+            return found if lower is None else found.lowered(lower)
+
+        if lower is not None and budget is not None:
+            name = "" if self.budget is not None else "the memory of the device, "
+            return compiled_within(planner, budget, adapted, made, name)
+        if lower is not None and self.is_knee:
+            return _knee_of(compiled_curve(planner, made))
+        return made(adapted or self._chosen(planner, budget, torch_steps, copies))
 
     def _budget_on(self, device: Device | None, torch_steps: TorchSteps) -> int | None:
         """Return the budget of bytes; without a goal, the memory of the device if it is known."""
@@ -192,7 +146,7 @@ class Goal:
             return within(planner, budget, torch_steps, copies, self.budget is not None)
         if self.max_extra_time is not None:
             return planner.costing(self.max_extra_time * planner.seconds)
-        return planner.knee if self.is_knee else planner.no_recompute
+        return planner.knee if self.is_knee else planner.fastest
 
     def _copies(self, torch_steps: TorchSteps, device: Device | None) -> OffloadGoal | None:
         """Return the link to the host and what may be copied; None without host memory."""
@@ -202,12 +156,24 @@ class Goal:
         return OffloadGoal(replace(link, host_bytes=self.host_budget), movable(torch_steps))
 
 
+def _knee_of(curve: Sequence[Planned]) -> Planned:
+    """Return the plan at the knee of a trade-off curve, which its report then has."""
+    points = [Point(each.peak_bytes, each.report.extra_time) for each in curve]
+    peak = knee_of([(each.peak_bytes, each.extra_time) for each in points], points[0].peak_bytes)
+    plan = next(each for each in curve if each.peak_bytes == peak)
+    return replace(plan, report=replace(plan.report, curve=tuple(points)))
+
+
 def prepared(
-    joint: Joint, fixed_bytes: int, costs: Mapping[fx.Node, Measured], in_place: bool = True
+    joint: Joint, fixed_bytes: int, costs: Mapping[fx.Node, Measured], is_fused: bool = False
 ) -> tuple[TorchSteps, TorchPlanner]:
-    """Return the steps of a joint graph and their planner."""
-    torch_steps = TorchSteps(joint, costs, fixed_bytes, in_place)
-    return torch_steps, TorchPlanner(torch_steps.steps, torch_steps.state_of)
+    """Return the steps of a joint graph and their planner.
+
+    With `is_fused`, another compiler fuses them. It requires functional graphs, in which no node
+    overwrites an operand.
+    """
+    torch_steps = TorchSteps(joint, costs, fixed_bytes, in_place=not is_fused)
+    return torch_steps, TorchPlanner(torch_steps.steps, torch_steps.state_of, is_fused)
 
 
 def checked(
@@ -273,8 +239,7 @@ def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.Gr
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         joint = Joint(module, num_fwd_outputs)
         fixed = sum(joint.bytes[value] for value in joint.source_values)
-        # Other compilers require functional graphs, in which no node overwrites an operand.
-        torch_steps, planner = prepared(joint, fixed, measure(joint), in_place=False)
+        torch_steps, planner = prepared(joint, fixed, measure(joint), is_fused=True)
         forward, backward, *_ = checked(torch_steps, within(planner, capacity, torch_steps))
         return forward, backward
 

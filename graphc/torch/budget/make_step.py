@@ -52,7 +52,7 @@ def _to_plan(options: TorchPlanOptions, profile: Device | None = None) -> Planne
         options.accumulate,
         Autocast.of(options.autocast, options.module, profile is not None),
         profile,
-        options.compile,
+        bool(options.compile),
     )
     sizes = None if requested is None else Sizes(requested)
     return PlannedStep(options.module, options.loss_fn, goal, of_step, options.assume, sizes)

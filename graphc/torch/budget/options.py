@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from graphc.errors import OptionError
-from graphc.keywords import Options, option, required
+from graphc.errors import OptionError, choose, quoted
+from graphc.keywords import Options, option, required, same
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +27,25 @@ PadCall = Callable[[tuple[Any, ...], dict[str, Any], dict[Any, dict[Any, int]]],
 
 Pad = Mapping[str, float | None] | PadCall
 """A number for each input, None for an input that is not padded, or a function that pads."""
+
+
+MODES = ("default", "max-autotune-no-cudagraphs")
+"""Modes of torch.compile without CUDA graphs."""
+
+
+def _mode(name: str, given: object) -> None:
+    """Raise `OptionError` unless `given` is a bool or the name of a mode that can be planned."""
+    if given in ("reduce-overhead", "max-autotune"):
+        raise OptionError(
+            f"{name}={given!r} uses CUDA graphs, whose memory pools exist beside the memory of the "
+            f"plan; give True or {MODES[-1]!r}"
+        )
+    if isinstance(given, str):
+        choose(name, given, MODES)
+    elif not isinstance(given, bool):
+        raise OptionError(
+            f"{name} must be True, False or one of {', '.join(MODES)}, got {quoted(given)}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +113,12 @@ class GoalOptions(Options):
         "Instead of `budget`, the fraction of a step's time that recomputation may add; the plan "
         "has the fewest bytes found within it.",
     )
-    compile: bool = option(
+    compile: bool | str = option(
         False,
-        "True if inductor, the compiler of ``torch.compile``, generates the kernels of the step. "
-        "The peak is then that of its kernels after fusion, and results are those of "
-        "torch.compile up to rounding.",
+        "True if inductor, the compiler of ``torch.compile``, generates the kernels of the step, "
+        "or its mode ``max-autotune-no-cudagraphs``. The peak is then that of its kernels after "
+        "fusion, and results are those of torch.compile up to rounding.",
+        check=_mode,
     )
     sizes: Named | Sequence[Named] | None = option(
         None,
@@ -127,6 +147,23 @@ class GoalOptions(Options):
         "``raise`` if a call that no size holds raises `TorchError`, ``plan`` if it is planned "
         "with a warning.",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class FrontierOptions(CallOptions):
+    """The options of `graphc.torch.frontier`."""
+
+    _: KW_ONLY
+    compile: bool | str = same(GoalOptions, "compile")
+
+
+@dataclass(frozen=True, eq=False)
+class BackendOptions(Options):
+    """The options of ``torch.compile(module, backend="graphc", options={...})``."""
+
+    budget: int | str | None = same(GoalOptions, "budget")
+    max_extra_time: float | None = same(GoalOptions, "max_extra_time")
+    reserve: torch.optim.Optimizer | int | str | None = same(CallOptions, "reserve")
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphc.keywords import takes
-from graphc.torch.budget.options import CallOptions, TorchPlanOptions, as_call
+from graphc.torch.budget.options import FrontierOptions, TorchPlanOptions, as_call
 from graphc.torch.versions import require_torch
 
 if TYPE_CHECKING:
@@ -45,9 +45,12 @@ def plan(options: TorchPlanOptions) -> PlannedStep:
     return planned(options)
 
 
-@takes(CallOptions)
-def frontier(options: CallOptions) -> Frontier:
-    """Return peaks and extra times, from the most bytes to the fewest; errors as in `plan`."""
+@takes(FrontierOptions)
+def frontier(options: FrontierOptions) -> Frontier:
+    """Return peaks and extra times, from the most bytes to the fewest; errors as in `plan`.
+
+    With `compile`, the peaks are those of kernels after fusion, and no kernel is compiled.
+    """
     require_torch()
     from graphc.torch.budget.make_step import planned
 

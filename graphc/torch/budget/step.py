@@ -19,12 +19,12 @@ from torch import fx, nn
 
 from graphc.errors import GraphcError, TorchError
 from graphc.torch.budget.check.returned import Returned
-from graphc.torch.budget.goal import ExceededError, Goal, Trials
+from graphc.torch.budget.goal import Goal
 from graphc.torch.budget.host.host_memory import HostMemory
 from graphc.torch.budget.options import Assume, Given
 from graphc.torch.budget.plan.in_place import not_overwriting
 from graphc.torch.budget.plan.libraries import library_workspaces
-from graphc.torch.budget.plan.planned import Planned
+from graphc.torch.budget.plan.planned import Lower, Planned
 from graphc.torch.budget.report.report import Report
 from graphc.torch.budget.report.verified import Verified
 from graphc.torch.budget.report.verify import verified
@@ -80,7 +80,6 @@ class _Call(threading.local):
     is_other_size = False
     """True if the call is the first with other sizes than those of the first plan."""
     plans_only = False
-    trials = Trials()
     watch: WatchOfPart | None = None
     ran: Ran | None = None
 
@@ -146,7 +145,10 @@ class PlannedStep(Step):
             from graphc.torch.budget.trace.inductor import inductor_backend
 
             made = inductor_backend(
-                partition, _noting(found, _workspaces), _noting(found, _begin_compiled)
+                partition,
+                _noting(found, _workspaces),
+                _noting(found, _begin_compiled),
+                self.goal.compile,
             )
             dynamic = False
         else:
@@ -187,7 +189,7 @@ class PlannedStep(Step):
         if not call.plans_only:
             refuse_without_data(self.step_options.device)
         (args, kwargs), compiled = self._fitted((args, kwargs))
-        call.fault, call.guard, call.is_other_size, call.trials = None, "", False, Trials()
+        call.given, call.fault, call.guard, call.is_other_size = (args, kwargs), None, "", False
         began = time.perf_counter()
         call.failures = state.replans.failures
         if not self.plans and torch.is_grad_enabled():
@@ -195,29 +197,22 @@ class PlannedStep(Step):
             state.frozen = Frozen(self.named_parameters())
         if torch.is_grad_enabled():
             state.frozen.refuse_thawed()
-        warns: tuple[str, bool] | None = None
-        while True:
-            call.given, fault = (args, kwargs), None
-            try:
-                found = self.assumptions.call(self, compiled, (args, kwargs))
-            except _PlannedOnlyError:
-                raise
-            except Exception as error:
-                fault = self._explained(error)
-            finally:
-                call.given, call.fault = NO_ARGUMENTS, None
-                warns = warns or (call.guard, call.is_other_size)  # those of the first trial
-            if not isinstance(fault, ExceededError) or call.trials.are_over:
-                break
+        try:
+            found = self.assumptions.call(self, compiled, (args, kwargs))
+        except _PlannedOnlyError:
+            raise
+        except Exception as error:
+            fault = self._explained(error)
+        finally:
+            call.given, call.fault = NO_ARGUMENTS, None
         if fault is not None:
             try:
                 raise fault
             finally:
                 del fault  # breaks the cycle through this frame, which refers to the arguments
-        guard, is_other_size = warns
-        if guard:
-            warn_of_replan(guard, self.planned_sizes is not None)
-        elif is_other_size:
+        if call.guard:
+            warn_of_replan(call.guard, self.planned_sizes is not None)
+        elif call.is_other_size:
             warn_of_sizes(time.perf_counter() - began, self.step_options.is_compiled)
         return found
 
@@ -376,8 +371,12 @@ def _partition(
     held = held_by(step, call.given, sources.values(), options.reserve, options.accumulate, kept)
     if sizes is not None:
         held = replace(held, unpadded=sizes.most_copied(call.given))
-    trials = call.trials if options.is_compiled else None
-    plan = step.goal.planned(joint, held, sources, rest, step.plans, options.device, trials)
+    lower: Lower | None = None
+    if options.is_compiled:
+        from graphc.torch.budget.trace.inductor import compiled_peaks
+
+        lower = compiled_peaks
+    plan = step.goal.planned(joint, held, sources, rest, step.plans, options.device, lower)
     if isinstance(plan.report, Report):
         plan = replace(plan, report=replace(plan.report, settled=step.settled))
     step.plans.append(plan)
@@ -388,15 +387,14 @@ def _partition(
     return plan.forward, plan.backward
 
 
-def _workspaces(found: weakref.ref[PlannedStep]) -> dict[str, int]:
-    """Return the workspace bytes of the nodes of the last plan, by name."""
+def _workspaces(
+    found: weakref.ref[PlannedStep], called: Sequence[tuple[str, fx.Node | None]]
+) -> list[int]:
+    """Return the workspace bytes of nodes of the last plan; 0 without a plan."""
     step = found()
-    workspaces: dict[str, int] = {}
-    for moment in step.plans[-1].replay.moments if step is not None and step.plans else ():
-        if moment.node is not None:
-            name = moment.node.name
-            workspaces[name] = max(workspaces.get(name, 0), moment.workspace)
-    return workspaces
+    return (
+        step.plans[-1].workspaces(called) if step is not None and step.plans else [0] * len(called)
+    )
 
 
 def _begin_compiled(
@@ -404,14 +402,13 @@ def _begin_compiled(
 ) -> Callable[[Sequence[Any]], None]:
     """Note the peaks of the graphs of the last plan; the result is called before each of its steps.
 
-    Raises `ExceededError` if the peak is above the budget.
+    Raises `TorchError` if they are larger than those that were computed before the compilation.
     """
     made_for = found()
     assert made_for is not None, "torch.compile is called by the step"
-    plan: Planned | None = None
-    if peaks is not None:
-        plan = made_for.plans.pop().compiled(*peaks)
-        made_for._state.call.trials.check(plan)
+    plan = made_for.plans.pop() if peaks is not None else None
+    if plan is not None and peaks is not None:
+        plan.check_compiled(*peaks)
         made_for.plans.append(plan)
     del made_for
 

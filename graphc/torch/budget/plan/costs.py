@@ -14,7 +14,7 @@ import hashlib
 import json
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -60,6 +60,36 @@ def measure(joint: Joint) -> dict[fx.Node, Measured]:
         step.node: _fitting(step, found.get(step.node) or _not_run(step.node), joint)
         for step in joint.steps
     }
+
+
+def workspaces_of(nodes: Sequence[fx.Node]) -> list[int]:
+    """Return the workspace bytes of nodes, from the user's cache or by running them."""
+    if not nodes:
+        return []
+    store = Store.of_device(device_of(nodes[0]))
+    missing = {key_of(node): node for node in nodes if key_of(node) not in store.known}
+    if missing:
+        store.add(_run(list(missing), list(missing.values())))
+    return [store.known[key_of(node)].workspace for node in nodes]
+
+
+def fused(joint: Joint, costs: Mapping[fx.Node, Measured]) -> dict[fx.Node, Measured]:
+    """Return the costs if pointwise ops are fused into kernels that use their results.
+
+    Such an op then moves only the operands that no other pointwise op computes, and takes this
+    share of its time.
+    """
+    pointwise = {node for node in costs if torch.Tag.pointwise in getattr(node.target, "tags", ())}
+
+    def of(node: fx.Node) -> Measured:
+        if node not in pointwise:
+            return costs[node]
+        reads = {value for each in node.all_input_nodes for value in joint.values[each]}
+        from_memory = (joint.bytes[v] for v in reads if joint.base[v] not in pointwise)
+        moved = sum(joint.bytes[value] for value in reads.union(joint.values[node]))
+        return replace(costs[node], seconds=costs[node].seconds * sum(from_memory) / max(moved, 1))
+
+    return {node: of(node) for node in costs}
 
 
 def _not_run(node: fx.Node) -> Measured:

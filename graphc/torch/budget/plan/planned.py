@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
 
-from graphc.byte_sizes import format_bytes
+from graphc.byte_sizes import exact_bytes, format_bytes
+from graphc.errors import TorchError
 from graphc.planner.recompute.solver import Schedule
 from graphc.torch.budget.check.graphs import Replay
 from graphc.torch.budget.plan.copies import OffloadSchedule
+from graphc.torch.budget.plan.costs import workspaces_of
 from graphc.torch.budget.plan.steps import TorchSteps
+
+Lower = Callable[[fx.GraphModule, fx.GraphModule, int, Any], tuple[int, int]]
+"""Returns the peaks of both graphs as a compiler lowers them; see `inductor.compiled_peaks`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,6 +47,24 @@ class Planned:
         """The peak of the step."""
         return self.replay.peak.bytes if self.compiled_bytes is None else self.compiled_bytes
 
+    def workspaces(self, called: Sequence[tuple[str, fx.Node | None]]) -> list[int]:
+        """Return the workspace bytes of nodes of the graphs, given their names.
+
+        A node is given if its operands may have other strides than in the graphs.
+        """
+        planned: dict[str, int] = {}
+        for moment in self.replay.moments:
+            if moment.node is not None:
+                name = moment.node.name
+                planned[name] = max(planned.get(name, 0), moment.workspace)
+        other = iter(workspaces_of([node for _, node in called if node is not None]))
+        return [planned.get(name, 0) if node is None else next(other) for name, node in called]
+
+    def lowered(self, lower: Lower) -> Planned:
+        """Return the plan with the peak of its graphs as a compiler lowers them."""
+        outputs = self.torch_steps.joint.forward_outputs
+        return self.compiled(*lower(self.forward, self.backward, outputs, self.workspaces))
+
     def compiled(self, forward: int, backward: int) -> Planned:
         """Return the plan with the peak of its compiled graphs, given the bytes of each.
 
@@ -52,6 +76,15 @@ class Planned:
         kept = joint.incoming.kept + sum(steps.bytes[value] for value in live)
         peak = steps.fixed_bytes + max(forward, kept + joint.incoming.workspace + backward)
         return replace(self, compiled_bytes=peak, report=replace(self.report, peak_bytes=peak))
+
+    def check_compiled(self, forward: int, backward: int) -> None:
+        """Raise `TorchError` if the compiled graphs have larger peaks than were lowered."""
+        peak = self.compiled(forward, backward).peak_bytes
+        if peak > self.peak_bytes:
+            raise TorchError(
+                f"the kernels of inductor need {exact_bytes(peak)}, and "
+                f"{exact_bytes(self.peak_bytes)} were computed for them; plan without compile"
+            )
 
     @property
     def host_bytes(self) -> int:

@@ -112,6 +112,8 @@ class Report:
     """The plans of all sizes planned ahead, in ascending order of size."""
     copies: HostCopies | None = None
     """The copies to host memory, or None without any."""
+    curve: tuple[Point, ...] = ()
+    """The trade-off of compiled steps, if it was asked for; that before fusion is the planner's."""
 
     @classmethod
     def of(
@@ -159,6 +161,8 @@ class Report:
     @property
     def frontier(self) -> Frontier:
         """The trade-off of peak bytes and extra time."""
+        if self.curve:
+            return Frontier(self.curve, self.planner.bound_bytes)
         seconds = self.seconds or 1.0
         found = self.planner.frontier
         points = tuple(Point(each.peak_bytes, each.extra_cost / seconds) for each in found)

@@ -121,10 +121,11 @@ class Verified:
             f"measured peak  {exact_bytes(self.measured_peak_bytes)}, {self.ratio:.3f} of planned",
             f"planned peak   {exact_bytes(self.planned_peak_bytes)}",
             *self._remainder(),
-            f"same bits      {', '.join(same) or 'none'}",
         ]
+        if not self.is_compiled:  # the bits of inductor's kernels are their own
+            lines.append(f"same bits      {', '.join(same) or 'none'}")
         for kind, names in self.different.items():
-            if names:
+            if names and not self.is_compiled:
                 lines.append(f"other bits     {_listed(kind, names)}")
         for kind, names in self.not_repeatable.items():
             listed = f"{_listed(kind, names)} (two runs of aot_eager differ)"

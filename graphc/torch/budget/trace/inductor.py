@@ -12,13 +12,16 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx
 from torch.utils._ordered_set import OrderedSet
 
 from graphc.torch.budget.trace.backend import Partitioning
+from graphc.torch.budget.trace.joint import copied
 from graphc.torch.budget.trace.sources import source_names
 from graphc.torch.budget.trace.tracing import returned_of
 from graphc.torch.private import functorch_config, inductor
@@ -27,31 +30,41 @@ INDUCTOR = inductor()
 Partitioner: Any = INDUCTOR.CustomPartitionerFn
 SchedulerPass: Any = INDUCTOR.CustomSchedulerPass
 
+Workspaces = Callable[[Sequence[tuple[str, fx.Node | None]]], Sequence[int]]
+"""Returns workspace bytes of nodes, which have these names in the graph of a plan.
+
+A node is given if inductor calls its op, with the strides that it chooses, or None.
+"""
+
 Peaks = tuple[int, int]
 """Upper bounds of the bytes that the forward and the backward graph allocate or free."""
 
 
 def inductor_backend(
     partition: Partitioning,
-    workspaces: Callable[[], Mapping[str, int]],
+    workspaces: Workspaces,
     begin: Callable[[Peaks | None], Callable[[Any], None]],
+    mode: bool | str = True,
 ) -> Any:
     """Return a backend for torch.compile that partitions with a plan and compiles with inductor.
 
-    After each partition, `workspaces` returns the workspace bytes of the nodes of its graphs by
-    name, and `begin` is called with the peaks of both graphs, or None for a call without gradients.
-    Its result is called before each step, with the inputs.
+    After each partition, `workspaces` is called for its graphs, and `begin` with the peaks of both,
+    or None for a call without gradients.
+    Its result is called before each step, with the inputs. `mode` is one of torch.compile, or True.
     """
 
     def compile_graph(traced: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
         names, returned = source_names(traced), returned_of(traced)
-        peaks, is_planned = {False: 0, True: 0}, False
+        seen, is_planned = Seen(), False
 
         def split(joint: fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **more: Any) -> Any:
             more.pop("compiler", None)
             nonlocal is_planned
             is_planned = True
-            return partition(joint, num_fwd_outputs, names, returned, (inputs, more))
+            graphs = partition(joint, num_fwd_outputs, names, returned, (inputs, more))
+            for each in graphs:
+                _add_apart(each.graph)
+            return graphs
 
         # The cache of AOTAutograd knows no plans, and would return graphs of another budget. That
         # of graphs would return code without its peak. That of kernels remains.
@@ -62,13 +75,14 @@ def inductor_backend(
                 traced,
                 given,
                 config_patches={
+                    **(INDUCTOR.list_mode_options(mode) if isinstance(mode, str) else {}),
                     "custom_partitioner_fn": _Partitioner(split),
-                    "_post_fusion_custom_pass": _PlannedOrder(workspaces, peaks),
+                    "_post_fusion_custom_pass": _PlannedOrder(workspaces, seen),
                     "allow_buffer_reuse": False,  # it keeps buffers until others have their size
                     "fx_graph_cache": False,
                 },
             )
-        note = begin((peaks[False], peaks[True]) if is_planned else None)
+        note = begin((seen.peaks.get(False, 0), seen.peaks.get(True, 0)) if is_planned else None)
 
         def step(*args: Any) -> Any:
             note(args)
@@ -77,6 +91,89 @@ def inductor_backend(
         return step
 
     return compile_graph
+
+
+def compiled_peaks(
+    forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, workspaces: Workspaces
+) -> Peaks:
+    """Return the peaks that the graphs of a plan will have, without generating their code.
+
+    It is called while the joint graph is partitioned. The first `outputs` values of the forward
+    graph are not saved for the backward graph.
+    """
+    seen = Seen()
+    _lower(forward, range(outputs), workspaces, seen)
+    _lower(backward, None, workspaces, seen)
+    return seen.peaks[False], seen.peaks[True]
+
+
+def _lower(
+    module: fx.GraphModule, outputs: range | None, workspaces: Workspaces, seen: Seen
+) -> None:
+    """Note the kernels that inductor makes of a graph; `outputs` is None for a backward graph."""
+    module = fx.GraphModule(module, copied(module.graph, {}))  # passes of inductor change it
+    graph = module.graph
+    _add_apart(graph)
+    results = graph.output_node().args[0]
+    graph.output_node().meta["user_visible_output_idxs"] = [
+        index for index in outputs or () if isinstance(results[index], fx.Node)
+    ]
+    sources = []
+    for node in graph.find_nodes(op="placeholder"):
+        value, strides = node.meta["val"], seen.strides.get(node.name)
+        sources.append(value if strides is None else value.as_strided(value.shape, strides))
+    is_backward = outputs is None
+    stopping = _StoppingOrder(workspaces, seen)
+    try:
+        with INDUCTOR.config.patch(_post_fusion_custom_pass=stopping):
+            INDUCTOR.compile_fx_inner(module, sources, is_backward=is_backward)
+    except Exception:
+        if is_backward not in seen.peaks:
+            raise
+
+
+def _add_apart(graph: fx.Graph) -> None:
+    """Use another op for sums that do not follow the product which is one of their operands.
+
+    Inductor fuses ``aten.add`` with a product, however early. The operands of the product would
+    then be live until the sum.
+    """
+    products = torch.ops.aten.mm.default
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor):
+        is_plain = len(node.all_input_nodes) == 2 and not node.kwargs
+        early = [each for each in node.all_input_nodes if each.target is products]
+        if is_plain and early and node.prev not in early and _are_alike(node.all_input_nodes):
+            node.target = torch.ops.prims.add.default
+
+
+def _are_alike(nodes: Sequence[fx.Node]) -> bool:
+    """Return whether the results have the same type and shape, as the ops of prims require."""
+    return len({(n.meta["val"].dtype, n.meta["val"].shape) for n in nodes}) == 1
+
+
+@dataclass
+class Seen:
+    """Peaks, strides and copies of the kernels that inductor makes of the graphs of a plan."""
+
+    peaks: dict[bool, int] = field(default_factory=dict)
+    """The peak of each graph, by whether it is the backward graph."""
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The strides of the results of the forward graph, by name."""
+    copied: set[str] = field(default_factory=set)
+    """Sources of which the forward graph saves a copy in another layout."""
+
+    def note(self, kernels: list[Any], workspaces: Workspaces) -> None:
+        """Note the kernels of the graph that inductor compiles."""
+        graph = INDUCTOR.V.graph
+        self.peaks[graph.is_backward] = _peak(kernels, workspaces, self.copied)
+        results = graph.graph.output_node().args[0]
+        for node, result in zip(results, graph.graph_outputs, strict=True):
+            layout = result.maybe_get_layout() if isinstance(node, fx.Node) else None
+            if layout is None or graph.is_backward:
+                continue
+            self.strides[node.name] = tuple(layout.stride)
+            if node.op == "placeholder" and result.get_name() not in graph.graph_inputs:
+                self.copied.add(node.name)
 
 
 class _Partitioner(Partitioner):  # type: ignore[misc]
@@ -93,13 +190,10 @@ class _Partitioner(Partitioner):  # type: ignore[misc]
 
 
 class _PlannedOrder(SchedulerPass):  # type: ignore[misc]
-    """A pass that orders fused kernels by the last of their nodes in the graph of the plan.
+    """A pass that orders fused kernels by the last of their nodes in the graph of the plan."""
 
-    It notes the peak of each graph, by whether it is the backward graph.
-    """
-
-    def __init__(self, workspaces: Callable[[], Mapping[str, int]], peaks: dict[bool, int]) -> None:
-        self.workspaces, self.peaks = workspaces, peaks
+    def __init__(self, workspaces: Workspaces, seen: Seen) -> None:
+        self.workspaces, self.seen = workspaces, seen
 
     def __call__(self, kernels: list[Any]) -> list[Any]:
         position = {node: index for index, node in enumerate(INDUCTOR.V.graph.graph.nodes)}
@@ -126,19 +220,30 @@ class _PlannedOrder(SchedulerPass):  # type: ignore[misc]
                 waiting[user] -= 1
                 if not waiting[user]:
                     heapq.heappush(ready, (order[user], user))
-        self.peaks[INDUCTOR.V.graph.is_backward] = _peak(found, self.workspaces())
+        self.seen.note(found, self.workspaces)
         return found
+
+    def __deepcopy__(self, _: Any) -> _PlannedOrder:
+        return self  # inductor copies its settings
 
     def uuid(self) -> str:
         return __name__
 
 
-def _peak(kernels: list[Any], workspaces: Mapping[str, int]) -> int:
+class _StoppingOrder(_PlannedOrder):
+    """A pass that ends the compilation."""
+
+    def __call__(self, kernels: list[Any]) -> list[Any]:
+        super().__call__(kernels)
+        raise StopIteration
+
+
+def _peak(kernels: list[Any], workspaces: Workspaces, copied: set[str]) -> int:
     """Return an upper bound of the live bytes, of saved tensors and of what kernels allocate.
 
-    Parameters and tangents do not count, since their owners keep them. A result is live together
-    with the operands of its kernel, although inductor may compute in place. Buffers that only their
-    own fused kernel uses are never allocated.
+    Parameters and tangents do not count, since their owners keep them, except for `copied` ones. A
+    result is live together with the operands of its kernel, although inductor may compute in place.
+    Buffers that only their own fused kernel uses are never allocated.
     """
     graph = INDUCTOR.V.graph
     scheduler, returned = graph.scheduler, OrderedSet(graph.get_output_names())
@@ -153,7 +258,8 @@ def _peak(kernels: list[Any], workspaces: Mapping[str, int]) -> int:
     ]
     last = {dep.name: at for at, each in enumerate(kernels) for dep in each.read_writes.reads}
     for name, value in graph.graph_inputs.items():
-        if graph.is_backward and not name.startswith(("primals", "tangents")):
+        is_kept = name.startswith(("primals", "tangents")) and name not in copied
+        if graph.is_backward and not is_kept:
             end = -1 if name in returned else last.get(name, -1)
             lives.append((0, end, _storage_bytes(value)))
     changes = [0] * (len(kernels) + 1)
@@ -161,15 +267,34 @@ def _peak(kernels: list[Any], workspaces: Mapping[str, int]) -> int:
         changes[first] += size
         if end != -1:
             changes[end + 1] -= size
-    needs = [
-        max((workspaces.get(node.name, 0) for node in _origins(each)), default=0)
-        if each.is_extern()
-        else 0
-        for each in kernels
+    called = [
+        (at, node) for at, each in enumerate(kernels) if each.is_extern() for node in _origins(each)
     ]
+    sizes = workspaces([(node.name, _called(kernels[at], node)) for at, node in called])
+    needs = [0] * len(kernels)
+    for (at, _), size in zip(called, sizes, strict=True):
+        needs[at] = max(needs[at], size)
     return max(
         live + need for live, need in zip(itertools.accumulate(changes), [*needs, 0], strict=True)
     )
+
+
+def _called(kernel: Any, node: fx.Node) -> fx.Node | None:
+    """Return a node with the operands of a kernel that calls an op, or None for other kernels.
+
+    Inductor prefers other layouts for convolutions, for which the op needs another workspace.
+    """
+    called, operands = kernel.node, kernel.node.inputs
+    values = [each.meta.get("val") for each in node.all_input_nodes]
+    is_called = node is called.origin_node or node.target is getattr(called, "op_overload", None)
+    if not is_called or len(values) != len(operands):
+        return None
+    graph = fx.Graph()
+    given = {}
+    for source, value, operand in zip(node.all_input_nodes, values, operands, strict=True):
+        given[source] = graph.placeholder(source.name)
+        given[source].meta["val"] = value.as_strided(value.shape, tuple(operand.get_stride()))
+    return graph.node_copy(node, given.__getitem__)
 
 
 def _storage_bytes(value: Any) -> int:
