@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
@@ -261,9 +262,9 @@ LONGEST = 60
 
 
 def quoted(given: object) -> str:
-    """Format an invalid value for a message, truncated to `LONGEST` characters."""
+    """Format an invalid value as one line of a message, truncated to `LONGEST` characters."""
     try:
-        text = repr(given)
+        text = re.sub(r"\n\s*", " ", repr(given))  # arrays have lines
     except ValueError:  # an integer with more digits than Python converts to text
         return f"a number of more than {sys.get_int_max_str_digits()} digits"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
@@ -313,7 +314,7 @@ def check_seed(given: object) -> int:
 
 def choose(kind: str, given: str, allowed: Sequence[str]) -> str:
     """Return `given` if it is allowed; else raise an `OptionError` that lists the choices."""
-    if given not in allowed:
+    if not isinstance(given, str) or given not in allowed:
         near = did_you_mean(given, allowed, before="; ")
         raise OptionError(
             f"unknown {kind} {quoted(given)}; choose one of: {', '.join(allowed)}{near}"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from graphc.compiler.compile import compile
-from graphc.errors import GradientError, OptionError
+from graphc.errors import GradientError, OptionError, quoted
 from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_values, input
 from graphc.ir.graph import Input, Value
@@ -96,7 +96,7 @@ def check_gradient(
     Between(above=0).check("check_gradient: step", step)
     Between(0).check("check_gradient: tolerance", tolerance)
     if isinstance(inputs, str) or not isinstance(inputs, Sequence):
-        raise OptionError(f"check_gradient: inputs must be a list of arrays, got {inputs!r}")
+        raise OptionError(f"check_gradient: inputs must be a list of arrays, got {quoted(inputs)}")
     if isinstance(function, type) and (not issubclass(function, Op) or fields(function.attributes)):
         raise OptionError(
             f"check_gradient: {function.__name__} is not an op class without attributes; give a "

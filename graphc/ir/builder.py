@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
-from graphc.errors import GraphError, OptionError, PlacedError, place_of_caller, truth
+from graphc.errors import GraphError, OptionError, PlacedError, place_of_caller, quoted, truth
 from graphc.ir.ancestors import ancestors
 from graphc.ir.attributes import checked_attributes
 from graphc.ir.contents import Contents, contents_of
@@ -196,7 +196,7 @@ def parameter(
     if not isinstance(initial, Initial):
         raise OptionError(
             f"parameter {name!r}: initial must be a graphc.Initial, such as "
-            f"graphc.Initial('constant', 0.5), got {initial!r}"
+            f"graphc.Initial('constant', 0.5), got {quoted(initial)}"
         )
     check_initial(name, type, initial)
     _count_node()
@@ -240,13 +240,14 @@ def check_initial(name: str, type: TensorType, initial: Initial) -> None:
             raise OptionError(f"a seed must have the type {SEED.type}, got {type}")
         return
     where = f"the scale of {name!r}"
+    is_drawn = initial.kind != "constant"
+    if is_drawn and (type.dtype.kind != "float" or initial.scale < 0):
+        raise OptionError(
+            f"{where}: a random initial value needs a float dtype and a scale of at least 0, "
+            f"got {initial} of {type.dtype}"
+        )
     number_of(where, initial.scale, type.dtype)
-    if initial.kind != "constant":
-        if type.dtype.kind != "float" or initial.scale < 0:
-            raise OptionError(
-                f"{where}: a random initial value needs a float dtype and a scale of at least 0, "
-                f"got {initial} of {type.dtype}"
-            )
+    if is_drawn:
         number_of(f"ten times {where}, the largest value drawn", 10 * initial.scale, type.dtype)
 
 
@@ -296,8 +297,9 @@ def as_value(where: str, given: object) -> Value:
     """Return `given` if it is a `Value`; otherwise raises `OptionError` with the fix."""
     if not isinstance(given, Value):
         raise OptionError(
-            f"{where}: an operand must be a graphc value, got {given!r} ({type(given).__name__}); "
-            "create one with graphc.input, parameter, full, or constant(array)"
+            f"{where}: an operand must be a graphc value, got {quoted(given)} "
+            f"({type(given).__name__}); create one with graphc.input, parameter, full, or "
+            "constant(array)"
         )
     return given
 
@@ -305,7 +307,7 @@ def as_value(where: str, given: object) -> Value:
 def as_values(where: str, given: object) -> tuple[Value, ...]:
     """Return a list of values as a tuple; raises `OptionError` for a single value."""
     if isinstance(given, Value) or not isinstance(given, Iterable):
-        raise OptionError(f"{where}: give a list of graphc values, got {given!r}")
+        raise OptionError(f"{where}: give a list of graphc values, got {quoted(given)}")
     return tuple(as_value(where, value) for value in given)
 
 

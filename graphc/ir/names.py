@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from graphc.errors import GraphError, OptionError
+from graphc.errors import GraphError, OptionError, quoted
 from graphc.ir.graph import Graph, Input, Layer, State
 
 FLOAT8_STATES = "fp8/"
@@ -20,7 +20,7 @@ def check_name(name: object) -> str:
     """Return `name` if the text form of graphs allows it; otherwise raises `OptionError`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise OptionError(
-            f"{name!r} is not a valid name; a name starts with a letter or _, contains only "
+            f"{quoted(name)} is not a valid name; a name starts with a letter or _, contains only "
             "letters, digits and _ . -, and separates parts by single slashes"
         )
     return name

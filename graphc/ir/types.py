@@ -141,7 +141,7 @@ def tensor_type(shape: Sequence[int] | int, dtype: object) -> TensorType:
         whole = tuple(int(extent) for extent in extents)
     except (TypeError, ValueError):
         raise ShapeError(f"a shape must be a sequence of integers, got {quoted(shape)}") from None
-    if any(given != extent for given, extent in zip(extents, whole, strict=True)):
+    if any(isinstance(n, bool) or n != extent for n, extent in zip(extents, whole, strict=True)):
         raise ShapeError(f"a shape must be a sequence of integers, got {quoted(shape)}")
     return TensorType(whole, as_dtype(dtype))
 
@@ -246,10 +246,8 @@ def span_bytes(type: TensorType, layout: Layout) -> int:
 def normalize_axis(axis: object, rank: int, where: str) -> int:
     """Return `axis` counted from the front; raises `ShapeError` outside `[-rank, rank)`."""
     rule = f"{where}: an axis must be an integer, got {quoted(axis)}"
-    if isinstance(axis, bool):
-        raise ShapeError(rule)
     try:
-        number = operator.index(axis)  # type: ignore[arg-type]
+        number = _index(axis)
     except TypeError:
         raise ShapeError(rule) from None
     if not -rank <= number < rank:
@@ -259,13 +257,22 @@ def normalize_axis(axis: object, rank: int, where: str) -> int:
     return number % rank
 
 
+def _index(given: Any) -> int:
+    """Return `given` as an int; raises `TypeError` unless it is an integer and no bool."""
+    if isinstance(given, bool):
+        raise TypeError
+    return operator.index(given)
+
+
 def as_shape(where: str, given: object) -> tuple[int, ...]:
     """Return a shape from a whole number or a sequence of them; does not check extents."""
     try:
         extents: Iterable[Any] = given if isinstance(given, Iterable) else (given,)
-        return tuple(operator.index(extent) for extent in extents)
+        return tuple(map(_index, extents))
     except TypeError:
-        raise ShapeError(f"{where}: a shape must consist of integers, got {given!r}") from None
+        raise ShapeError(
+            f"{where}: a shape must consist of integers, got {quoted(given)}"
+        ) from None
 
 
 def broadcast_shapes(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:

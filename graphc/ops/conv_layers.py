@@ -110,7 +110,7 @@ class _Layer(NamedTuple):
             )
         ends = (channels, filters // groups) if transposed else (filters, channels // groups)
         fan_in = channels // groups * math.prod(size)
-        return he_weight(x, (*ends, *size), fan_in, self.trainable)
+        return he_weight(self.where, x, (*ends, *size), fan_in, self.trainable)
 
 
 def conv1d(

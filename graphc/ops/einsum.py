@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.errors import DTypeError, OptionError, ShapeError, quoted
 from graphc.ir.builder import as_value
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_
@@ -99,13 +99,13 @@ def _letters(numbers: object) -> str:
     """Convert a list of numbers, which may include an ellipsis, to letters."""
     letters = string.ascii_uppercase + string.ascii_lowercase
     if not isinstance(numbers, Sequence) or isinstance(numbers, str):
-        raise OptionError(f"einsum: labels must be a list of numbers, got {numbers!r}")
+        raise OptionError(f"einsum: labels must be a list of numbers, got {quoted(numbers)}")
     found = []
     for number in numbers:
         is_number = isinstance(number, int | np.integer)
         if number is not Ellipsis and not (is_number and 0 <= number < len(letters)):
             raise OptionError(
-                f"einsum: a label must be a number from 0 to 51 or ..., got {number!r}"
+                f"einsum: a label must be a number from 0 to 51 or ..., got {quoted(number)}"
             )
         found.append("..." if number is Ellipsis else letters[number])
     return "".join(found)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from graphc.devices.device import Device
-from graphc.errors import DTypeError, GraphError, OptionError
+from graphc.errors import DTypeError, GraphError, OptionError, quoted
 from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_value
 from graphc.ir.expression import Expression, ScalarProgram
@@ -322,7 +322,7 @@ def operands(a: Operand, b: Operand) -> tuple[Value, Value]:
 def _value(operand: Operand) -> Value:
     if not isinstance(operand, Value):
         raise OptionError(
-            f"at least one operand must be a graphc value, got {operand!r} and another number"
+            f"at least one operand must be a graphc value, got {quoted(operand)} and another number"
         )
     return operand
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from graphc.devices.device import Device
-from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.errors import DTypeError, ShapeError, whole_number
 from graphc.ir.attributes import DTypeName, Whole
 from graphc.ir.builder import apply, layer_scope, parameter
 from graphc.ir.graph import Initial, Node, Value
@@ -222,7 +222,6 @@ def one_hot(indices: Value, classes: int, dtype: object = "float32") -> Value:
     `FeedError`. Raises `OptionError` for fewer than one class, and `DTypeError` if indices are not
     integers.
     """
-    if not isinstance(classes, int) or classes < 1:
-        raise OptionError(f"one_hot: classes must be an integer of at least 1, got {classes!r}")
+    classes = whole_number("one_hot: classes", classes)
     attributes = OneHotAttributes(classes, as_dtype(dtype).name)
     return apply(OneHot, indices, attributes=attributes).output

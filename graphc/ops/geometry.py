@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from graphc.errors import OptionError, ShapeError
+from graphc.errors import OptionError, ShapeError, quoted
 from graphc.ir.attributes import Whole
 from graphc.ir.types import TensorType
 
@@ -150,9 +150,9 @@ def pair(where: str, given: int | Pair, least: int) -> Pair:
     Raises `OptionError` for one below `least`.
     """
     both = tuple(given) if isinstance(given, Sequence) else (given, given)
-    if len(both) != 2 or any(not isinstance(n, int) or n < least for n in both):
+    if len(both) != 2 or any(not _is_whole(n) or n < least for n in both):
         raise OptionError(
-            f"{where} must be an integer of at least {least}, or two of them, got {given!r}"
+            f"{where} must be an integer of at least {least}, or two of them, got {quoted(given)}"
         )
     return both[0], both[1]
 
@@ -172,7 +172,7 @@ def axis_numbers(where: str, given: int | Sequence[int], axes: int, least: int) 
     if len(all_axes) != axes or any(not _is_whole(n) or n < least for n in all_axes):
         raise OptionError(
             f"{where} must be an integer of at least {least}, or one for each of {axes} axes, got "
-            f"{given!r}"
+            f"{quoted(given)}"
         )
     return all_axes
 
@@ -187,7 +187,9 @@ def axis_sides(where: str, given: object, axes: int) -> tuple[Pair, ...]:
     if not isinstance(given, Sequence) or all(map(_is_whole, given)):
         return tuple((n, n) for n in axis_numbers(where, given, axes, 0))  # type: ignore[arg-type]
     if len(given) != axes:
-        raise OptionError(f"{where} must be (before, after) for each of {axes} axes, got {given!r}")
+        raise OptionError(
+            f"{where} must be (before, after) for each of {axes} axes, got {quoted(given)}"
+        )
     return tuple(pair(where, side, 0) for side in given)
 
 

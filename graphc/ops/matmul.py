@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg.blas
 
 from graphc.devices.device import Device
-from graphc.errors import OptionError, ShapeError, truth
+from graphc.errors import OptionError, ShapeError, quoted, truth
 from graphc.ir.attributes import Between, OneOf
 from graphc.ir.builder import apply, as_value, layer_scope
 from graphc.ir.graph import Initial, Node, Value
@@ -325,16 +325,17 @@ def linear(
     from those of the weight.
     """
     with layer_scope("linear", name):
-        if not isinstance(x, Value) or x.type.rank < 1:
+        if as_value("linear", x).type.rank < 1:
             raise ShapeError(f"linear: the input must have at least one axis, got {x!r}")
         if weight is None:
             if outputs is None:
                 raise not_given("linear", outputs=outputs)
-            if not isinstance(outputs, int | np.integer) or outputs < 1:
+            is_whole = isinstance(outputs, int | np.integer) and not isinstance(outputs, bool)
+            if not is_whole or outputs < 1:
                 raise ShapeError(
-                    f"linear: outputs must be an integer of at least 1, got {outputs!r}"
+                    f"linear: outputs must be an integer of at least 1, got {quoted(outputs)}"
                 )
-            w = he_weight(x, (outputs, x.shape[-1]), x.shape[-1], trainable, initial)
+            w = he_weight("linear", x, (outputs, x.shape[-1]), x.shape[-1], trainable, initial)
         else:
             w = given_weight("linear", weight, "(outputs, inputs)", trainable)
             agree(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from graphc.errors import OptionError, ShapeError, choose
+from graphc.errors import OptionError, ShapeError, choose, quoted
 from graphc.ir.attributes import OneOf, Whole
 from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Value
@@ -83,7 +83,7 @@ def pad(
     rank = as_value("pad", x).type.rank
     choose("pad: mode", mode, MODES)
     if not isinstance(widths, Sequence) or len(widths) != rank:
-        raise ShapeError(f"pad: give (before, after) for each of {rank} axes, got {widths!r}")
+        raise ShapeError(f"pad: give (before, after) for each of {rank} axes, got {quoted(widths)}")
     pairs = [_width(width) for width in widths]
     number = number_of("pad: value", value, x.type.dtype)
     x = _cropped(x, pairs)
@@ -102,7 +102,9 @@ def pad(
 def _width(given: int | Pair) -> Pair:
     both = tuple(given) if isinstance(given, Sequence) else (given, given)
     if len(both) != 2 or any(not isinstance(n, int) or isinstance(n, bool) for n in both):
-        raise OptionError(f"pad: a width must be an integer or (before, after), got {given!r}")
+        raise OptionError(
+            f"pad: a width must be an integer or (before, after), got {quoted(given)}"
+        )
     return both[0], both[1]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graphc.errors import OptionError, ShapeError, truth
+from graphc.errors import OptionError, ShapeError, quoted, truth
 from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
@@ -272,7 +272,7 @@ def lp_pool(
     errors of `max_pool1d`.
     """
     if not isinstance(p, int | float) or not 0 < p < math.inf:
-        raise OptionError(f"lp_pool: p must be a finite number above 0, got {p!r}")
+        raise OptionError(f"lp_pool: p must be a finite number above 0, got {quoted(p)}")
     windows = pool_windows("lp_pool", (1, 2, 3), x, window, stride, padding, dilation, ceil_mode)
     powers = mul(x, x) if p == 2 else power(maximum(x, neg(x)), p)
     sums = mul(pooled(AveragePool2d, powers, windows), float(math.prod(n for n, _ in windows)))

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from graphc.devices.device import Device
-from graphc.errors import OptionError, ShapeError
+from graphc.errors import OptionError, ShapeError, quoted
 from graphc.ir.attributes import Between, DTypeName, Whole
 from graphc.ir.builder import SEED, STEP, apply
 from graphc.ir.graph import Node, Value
@@ -341,7 +341,7 @@ def next_stream() -> int:
 def dropout_rate(what: str, rate: object) -> float:
     """Return the rate; raises `OptionError` unless 0 ≤ rate < 1."""
     if not isinstance(rate, int | float) or not 0 <= rate < 1:
-        raise OptionError(f"{what}: the rate must be at least 0 and below 1, got {rate!r}")
+        raise OptionError(f"{what}: the rate must be at least 0 and below 1, got {quoted(rate)}")
     return float(rate)
 
 

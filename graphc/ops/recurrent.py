@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphc.errors import OptionError, ShapeError
+from graphc.errors import OptionError, ShapeError, quoted, whole_number
 from graphc.ir.builder import as_value, layer_scope, parameter, scope
 from graphc.ir.graph import Initial, Value
 from graphc.ir.types import DType
@@ -38,6 +38,7 @@ def _cell(kind: str, gates: int, inputs: int, hidden: int, dtype: DType | str) -
             weight = parameter("weight", (gates * hidden, width), dtype, bound)
             return weight, parameter("bias", (gates * hidden,), dtype)
 
+    hidden = whole_number(f"{kind}_parameters: hidden", hidden)
     with layer_scope(kind, None):
         return CellParameters(*pair("input", inputs), *pair("hidden", hidden))
 
@@ -46,7 +47,7 @@ def _check(where: str, cell: object) -> None:
     if not isinstance(cell, CellParameters):
         kind, _ = where.split("_")
         raise OptionError(
-            f"{where}: cell must be a result of graphc.{kind}_parameters, got {cell!r}"
+            f"{where}: cell must be a result of graphc.{kind}_parameters, got {quoted(cell)}"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 
 from graphc.devices.device import Device
-from graphc.errors import OptionError, ShapeError
+from graphc.errors import ShapeError, choose, whole_number
 from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply
 from graphc.ir.graph import Node, Value
@@ -242,9 +242,6 @@ def upsample2d(x: Value, factor: int, form: str = "nearest") -> Value:
     another form or factor, and `ShapeError` for another number of axes.
     """
     ops = {"nearest": UpsampleNearest2d, "bilinear": UpsampleBilinear2d}
-    if form not in ops or not isinstance(factor, int) or factor < 1:
-        raise OptionError(
-            f"upsample2d: the form must be one of {', '.join(ops)} and the factor an integer of "
-            f"at least 1, got {form!r} and {factor!r}"
-        )
+    choose("upsample2d: form", form, tuple(ops))
+    factor = whole_number("upsample2d: factor", factor)
     return apply(ops[form], x, attributes=UpsampleAttributes(factor)).output

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from graphc.errors import DTypeError, OptionError, ShapeError, choose
+from graphc.errors import DTypeError, OptionError, ShapeError, choose, quoted
 from graphc.ir.attributes import Between, OneOf, Whole
 from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Value
@@ -244,11 +244,13 @@ def _sizes(
     if not sequences or not all(isinstance(each, Sequence) for each in sequences):
         raise OptionError(
             "resize: give the shape or the scales, with one number per axis; got "
-            f"shape={shape!r} and scales={scales!r}"
+            f"shape={quoted(shape)} and scales={quoted(scales)}"
         )
     for given in sequences:
         if len(given) != x.type.rank:
-            raise ShapeError(f"resize: give a number for each of {x.type.rank} axes, got {given!r}")
+            raise ShapeError(
+                f"resize: give a number for each of {x.type.rank} axes, got {quoted(given)}"
+            )
     if scales is None:
         extents = as_shape("resize", shape)
         return tuple(m / n for m, n in zip(extents, x.shape, strict=True)), extents

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from graphc.errors import OptionError, ShapeError, quoted, truth
+from graphc.errors import DTypeError, OptionError, ShapeError, quoted, truth
 from graphc.ir.builder import as_value, parameter
 from graphc.ir.graph import Initial, Value
 from graphc.ir.types import DType
@@ -55,11 +55,22 @@ def not_given(where: str, **sizes: object) -> OptionError:
 
 
 def he_weight(
-    x: Value, shape: Sequence[int], fan_in: int, trainable: bool, initial: Initial | None = None
+    where: str,
+    x: Value,
+    shape: Sequence[int],
+    fan_in: int,
+    trainable: bool,
+    initial: Initial | None = None,
 ) -> Value:
-    """Create a ``weight`` of x's dtype by `initial`, by default uniform within ±√(6 / fan_in)."""
+    """Create a ``weight`` of x's dtype by `initial`, by default uniform within ±√(6 / fan_in).
+
+    Raises `DTypeError` unless the dtype is a float.
+    """
+    dtype = x.type.dtype
+    if dtype.kind != "float":
+        raise DTypeError(f"{where}: needs a float dtype, got {dtype}; convert with graphc.cast")
     drawn = initial or Initial("uniform", math.sqrt(6 / fan_in))
-    return parameter("weight", shape, x.type.dtype, drawn, trainable)
+    return parameter("weight", shape, dtype, drawn, trainable)
 
 
 def bias_of(

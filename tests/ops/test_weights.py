@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.errors import GraphcError, OptionError, ShapeError
+from graphc.errors import DTypeError, GraphcError, OptionError, ShapeError
 
 X = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
 ROWS = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
@@ -168,6 +168,15 @@ MAP, ROW = g.input("x", (2, 4, 6, 6)), g.input("x", (3, 4))
         (lambda: g.linear(ROW, weight=weight(5, 3)), ShapeError, "x's last axis is 4, .* has 3"),
         (lambda: g.linear(ROW, weight=weight(5)), ShapeError, r"weight must be \(outputs, in"),
         (lambda: g.linear(ROW, weight(5, 4)), ShapeError, "outputs must be an integer"),
+        (lambda: g.linear(ROW, True), ShapeError, "outputs must be an integer .*, got True"),
+        (lambda: g.linear(g.cast(ROW, "int32"), 3), DTypeError,
+         "linear: needs a float dtype, got int32; convert with graphc.cast"),
+        (lambda: g.conv2d(g.cast(MAP, "int32"), 4, 3), DTypeError, "conv2d: needs a float dtype"),
+        (lambda: g.embedding(g.cast(ROW, "int32"), 3, 4, "int32"), OptionError,
+         "a random initial value needs a float dtype"),
+        (lambda: g.embedding(g.cast(ROW, "int32"), True, 4), ShapeError,
+         r"a shape must be a sequence of integers, got \(True, 4\)"),
+        (lambda: g.lstm_parameters(4, 0), OptionError, "lstm_parameters: hidden must be an int"),
         (lambda: g.embedding(ROW, 3), OptionError, "width not given"),
         (lambda: g.embedding(ROW, 3, weight=weight(5, 2)), ShapeError, "rows is 3, .* has 5"),
         (lambda: g.layer_norm(ROW, scale=weight(3)), ShapeError, r"one number per channel, \(4,"),
