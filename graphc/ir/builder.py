@@ -23,6 +23,7 @@ from graphc.ir.contents import Contents, contents_of
 from graphc.ir.graph import Graph, Initial, Input, Layer, Node, Phase, Role, State, Value
 from graphc.ir.names import check_name, check_names, check_state_name, joined, name_layers
 from graphc.ir.op import REGISTRY, Op
+from graphc.ir.op_class import check_declared
 from graphc.ir.operators import operator
 from graphc.ir.shards import Shard
 from graphc.ir.types import TensorType, number_of, tensor_type
@@ -313,6 +314,8 @@ def as_values(where: str, given: object) -> tuple[Value, ...]:
 
 def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
     """Return a new node: infer its types, give it the current scope, mirror count and phase."""
+    if "name" not in vars(op):
+        check_declared(op)  # raises an error about the name
     instance = REGISTRY[op.name]
     attributes = op.attributes() if attributes is None else attributes
     for given in inputs:

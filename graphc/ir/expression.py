@@ -111,6 +111,18 @@ class Expression:
         return frozenset(o for o in operands if isinstance(o, str))
 
     @property
+    def bitwise(self) -> str:
+        """A bitwise function whose operands are not all comparisons; empty if there is none."""
+        truths: set[Operand] = set()
+        for index, instruction in enumerate(self.instructions):
+            function, operands = instruction.function, instruction.operands
+            if function in PREDICATES or (function in LOGIC and truths.issuperset(operands)):
+                truths.add(Result(index))
+            elif function in (*LOGIC, "left_shift", "right_shift"):
+                return function
+        return ""
+
+    @property
     def flops(self) -> int:
         """Floating point operations per element."""
         return sum(FUNCTIONS[instruction.function] for instruction in self.instructions)

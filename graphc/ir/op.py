@@ -107,6 +107,8 @@ class Op:
     """
     instead_of_gradient: ClassVar[Mapping[str, str]] = {}
     """Input without a gradient rule → advice for the error if its gradient is requested."""
+    only_floats: ClassVar[bool] = False
+    """True if all operands are floats, whose expressions have no bitwise operators."""
     flops_per_element: ClassVar[int] = 0
     """Floating point operations per element of the first output, for the default `cost`."""
     native_16_bit: ClassVar[bool] = False
@@ -167,7 +169,7 @@ class Op:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "name" in cls.__dict__:
+        if {"name", "expressions"} & vars(cls).keys():
             check_class(cls, Op, REGISTRY)
             cls.gradients = gradient_rules(cls)
             check_cures(cls)

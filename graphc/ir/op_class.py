@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from graphc.errors import GraphError
+from graphc.errors import GraphError, did_you_mean, quoted
 from graphc.ir.expression import Expression, parse
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class GradientRule:
 
 def fail(cls: type[Op], rule: str) -> NoReturn:
     """Raise `GraphError` with a message about the op class `cls` that breaks `rule`."""
-    raise GraphError(f"op {cls.name!r} ({cls.__qualname__}): {rule}")
+    raise GraphError(f"op {getattr(cls, 'name', '')!r} ({cls.__qualname__}): {rule}")
 
 
 def check_class(cls: type[Op], base: type[Op], known: Mapping[str, Op]) -> None:
@@ -33,6 +33,7 @@ def check_class(cls: type[Op], base: type[Op], known: Mapping[str, Op]) -> None:
     `base` is `Op`, and `known` has the existing ops by name.
     """
     check_declared(cls)
+    _check_names(cls)
     if cls.name in known:
         fail(cls, f"{type(known[cls.name]).__qualname__} already has this name")
     if not hasattr(cls, "infer"):
@@ -69,13 +70,28 @@ def check_class(cls: type[Op], base: type[Op], known: Mapping[str, Op]) -> None:
 
 
 def check_declared(cls: type[Op]) -> None:
-    """Raise `GraphError` unless an op class has tuples of names, and attributes of a valid kind."""
+    """Raise `GraphError` unless an op class has valid names, and attributes of a valid kind."""
+    name: object = cls.__dict__.get("name")
+    if not isinstance(name, str) or not name.isidentifier():
+        fail(cls, f"`name` has letters, digits and _, such as 'square_plus', got {quoted(name)}")
     for kind in ("inputs", "outputs"):
         names: object = getattr(cls, kind, None)
         if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
             fail(cls, f"`{kind}` is a tuple of names, such as ('x',), got {names!r}")
     if not is_dataclass(cls.attributes) or not cls.attributes.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         fail(cls, "`attributes` must be a frozen dataclass")
+
+
+def _check_names(cls: type[Op]) -> None:
+    """Raise `GraphError` for an attribute that no base has; methods may have any name."""
+    known = {
+        name for base in cls.__mro__[1:] for name in (*vars(base), *inspect.get_annotations(base))
+    }
+    for name, given in vars(cls).items():
+        is_method = hasattr(given, "__get__") and not isinstance(given, type)
+        if not (name in known or name.startswith(("_", "gradient")) or is_method):
+            cure = did_you_mean(name, known) or f"write _{name} if it is your own"
+            fail(cls, f"ops have no attribute `{name}`; {cure}")
 
 
 def check_cures(cls: type[Op]) -> None:
@@ -170,6 +186,8 @@ def expression_of(cls: type[Op], what: str, source: str, known: Collection[str])
         fail(cls, f"{what}: {error}")
     if unknown := sorted(parsed.names.difference(known)):
         fail(cls, f"{what} = {source!r} reads {unknown}; it may read {sorted(known)}")
+    if cls.only_floats and (wrong := parsed.bitwise):
+        fail(cls, f"{what} = {source!r} has {wrong} of floats; they have + - * / // % ** and <")
     return parsed
 
 

@@ -163,6 +163,8 @@ def float_dtype(*types: TensorType) -> DType:
 class FloatElementwise(Elementwise):
     """Base of elementwise ops on floats only."""
 
+    only_floats = True
+
     def infer(self, attributes: Any, *types: TensorType) -> TensorType:
         float_dtype(*types)
         type: TensorType = super().infer(attributes, *types)

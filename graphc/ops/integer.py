@@ -38,13 +38,13 @@ class TruncDivide(Quotient):
     """y = a / b, truncated."""
 
     name, expression = "trunc_divide", "trunc(a / b)"
-    integers = parse("(a - fmod(a, b)) // b")
+    _integers = parse("(a - fmod(a, b)) // b")
 
     def scalar_program(self, attributes: Any, dtypes: tuple[DType, ...]) -> ScalarProgram:
         program = super().scalar_program(attributes, dtypes)
         if dtypes[0].kind == "float":
             return program
-        return replace(program, expressions={"y": self.integers})
+        return replace(program, expressions={"y": self._integers})
 
 
 class Remainder(Elementwise):

@@ -55,7 +55,7 @@ class Pow(Elementwise):
     name, inputs = "pow", ("a", "b")
     precision = "wide"
     expression = "a ** b"
-    integers = parse(
+    _integers = parse(
         "where(b < 0, where(a == 1, 1, where(a + 1 == 0, 1 - 2 * (b & 1), 0)), a ** maximum(b, 0))"
     )
 
@@ -63,7 +63,7 @@ class Pow(Elementwise):
         program = super().scalar_program(attributes, dtypes)
         if dtypes[0].kind == "float":
             return program
-        return replace(program, expressions={"y": self.integers})
+        return replace(program, expressions={"y": self._integers})
 
     def gradient_a(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
         return apply(PowBaseGradient, a, b, dy).output

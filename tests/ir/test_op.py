@@ -47,6 +47,11 @@ def test_a_sane_op_is_registered_with_its_reads():
     ("members", "message"),
     [
         ({"name": "relu"}, "Relu already has this name"),
+        ({"name": "my op"}, "`name` has letters, digits and _, .* got 'my op'"),
+        ({"name": "my-op"}, "got 'my-op'"),
+        ({"name": 3}, "got 3"),
+        ({"may_overwritte": {"y": ("x",)}}, "no attribute `may_overwritte`; .* may_overwrite?"),
+        ({"zzz": 3}, "no attribute `zzz`; write _zzz if it is your own"),
         ({"attributes": dict}, "frozen dataclass"),
         ({"attributes": Mutable}, "frozen dataclass"),
         ({"infer": None}, "no `infer`"),
@@ -106,6 +111,13 @@ def test_an_expression_may_not_read_what_it_has_overwritten():
         ({"expression": "exp(x, out=x)"}, "not in the grammar"),
         ({"expression": 2.0}, "an expression is text, .* got 2.0"),
         ({"name": "leaky_relu", "backward": "dy * y"}, "is taken"),
+        ({"name": None}, "`name` has letters, digits and _, .* got None"),
+        ({"name": "my op"}, "got 'my op'"),
+        ({"bendd": "2"}, "ops have no attribute `bendd`; did you mean bend?"),
+        ({"expression": "x ^ 2"}, r"y = 'x \^ 2' has bitwise_xor of floats; they have \+ - "),
+        ({"expression": "slope * (x << 1)"}, "has left_shift of floats"),
+        ({"expression": "~x"}, "has invert of floats"),
+        ({"backward": "dy * (y & 1)"}, r"backward = 'dy \* \(y & 1\)' has bitwise_and of fl"),
         ({"attributes": dict}, "frozen dataclass"),
         ({"inputs": "x"}, "`inputs` is a tuple of names"),
     ],
@@ -119,9 +131,23 @@ def test_each_check_of_unary_functions_fires(members, message):
     }  # fmt: skip
     before = dict(REGISTRY)
     body = {key: value for key, value in (body | members).items() if value is not None}
-    with pytest.raises(GraphError, match=rf" op '\w+' \(Made\): .*{message}"):
+    with pytest.raises(GraphError, match=rf" op '[\w ]*' \(Made\): .*{message}"):
         type("Made", (Unary,), body)
     assert before == REGISTRY
+
+
+def test_bitwise_operators_combine_comparisons_of_floats():
+    from graphc.ops.unary import Unary
+
+    body = {"name": "made", "expression": "where((x > 0) & ~(x > 1), x, 0)"}
+    op = type("Made", (Unary,), body | {"backward": "dy * where((x > 0) & ~(x > 1), 1, 0)"})
+    graphc.check_gradient(op, [np.array([-0.5, 0.5, 2.0])])
+
+
+def test_an_op_without_a_name_is_refused_when_it_is_used():
+    op, x = make(name=None), graphc.input("x", (2,))
+    with pytest.raises(GraphError, match=r"`name` has letters, digits and _, .* got None"):
+        apply(op, x)
 
 
 def test_an_update_names_the_states_that_it_replaces():
