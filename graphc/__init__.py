@@ -18,6 +18,7 @@ from graphc.ir.methods import public_functions as _public_functions
 from graphc.ir.op import Op
 from graphc.ir.parse import parse_graph
 from graphc.ir.text import format_graph
+from graphc.keywords import check_keywords_of as _check_keywords_of
 from graphc.ops.activation import (
     celu,
     elu,
@@ -390,6 +391,7 @@ __all__ = [
     "where",
 ]
 
+_check_keywords_of(__all__, globals())
 _public_functions({name: globals()[name] for name in __all__})
 
 if not TYPE_CHECKING:  # type checkers know the names, and would accept any other name

@@ -102,6 +102,10 @@ def check_gradient(
             f"check_gradient: {function.__name__} is not an op class without attributes; give a "
             "function that applies it"
         )
+    if not callable(function):
+        raise OptionError(
+            f"check_gradient: function must be a function of values, got {quoted(function)}"
+        )
     arrays = [_wide(np.asarray(array)) for array in inputs]
     values = [input(f"input{i}", x.shape, x.dtype.name) for i, x in enumerate(arrays)]
     made = apply(function, *values).outputs if isinstance(function, type) else function(*values)
@@ -121,8 +125,9 @@ def check_gradient(
         if not row.error <= row.allowed:
             raise GradientError(
                 f"the gradient differs from central differences:\n{GradientCheck(tuple(rows))}\n"
-                "If the function has a kink near these inputs, check it at others; if it computes "
-                "in float32, give a larger step= and tolerance=, such as 1e-2 and 1e-3"
+                "If the function has a kink near these inputs, check it at others; if it draws "
+                "random numbers, as dropout does, check it without them; if it computes in "
+                "float32, give a larger step= and tolerance=, such as 1e-2 and 1e-3"
             )
     return GradientCheck(tuple(rows))
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints
 
 import numpy as np
@@ -93,9 +95,11 @@ def option(
     return found
 
 
-def required(meaning: str) -> Mapping[str, Option[Any]]:
+def required(
+    meaning: str, check: Callable[[str, Any], object] | None = None
+) -> Mapping[str, Option[Any]]:
     """Return the metadata of a required option."""
-    return {"option": Option(MISSING, meaning)}
+    return {"option": Option(MISSING, meaning, check=check)}
 
 
 def now_required(kind: type[Options], name: str) -> Mapping[str, Option[Any]]:
@@ -233,16 +237,33 @@ def also_called(own: str, other: str) -> Callable[[Callable[P, Result]], Callabl
 
 
 def checks_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Make a function raise `OptionError` for an unknown keyword."""
-    known = tuple(name for name in inspect.signature(function).parameters if name != "self")
+    """Make a function or a class's ``__init__`` raise `OptionError` for an unknown keyword."""
+    parameters = inspect.signature(function).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return function
+    known = tuple(name for name in parameters if name != "self")
+    where = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @functools.wraps(function)
     def call(*given: P.args, **named: P.kwargs) -> Result:
         for name in named:
-            check_known(function.__name__, name, known)
+            check_known(where, name, known)
         return function(*given, **named)
 
     return call
+
+
+def check_keywords_of(names: Sequence[str], namespace: dict[str, Any]) -> None:
+    """Replace functions in a namespace by those of `checks_keywords`.
+
+    Those of `takes` and `also_called` check their keywords and stay. A replaced function is also
+    replaced in the module that defines it, where pickle looks it up.
+    """
+    for name in names:
+        found = namespace[name]
+        if isinstance(found, FunctionType) and found.__globals__ is not globals():
+            namespace[name] = checks_keywords(found)
+            setattr(sys.modules[found.__module__], found.__name__, namespace[name])
 
 
 def check_known(function: str, name: str, known: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from graphc.compiler.options import PlanningOptions
-from graphc.errors import GraphcError, GraphError, OptionError, quoted
+from graphc.errors import BudgetError, GraphcError, GraphError, OptionError, quoted
 from graphc.files import write_atomically
 from graphc.ir import builder
 from graphc.ir.graph import Graph
@@ -95,11 +95,17 @@ class Compilation:
     def stage(self, name: str, make: Callable[[], Made]) -> Made:
         """Run `make`, time it, check the graph or plan it returns, and dump that if requested.
 
-        Raises `GraphError` that names the stage if it returns an ill-formed graph, or none.
+        Raises `GraphError` that names the stage if it returns an ill-formed graph, or none. Other
+        errors get a note that names it.
         """
         report(f"planning {self.options.policy}, {self.options.allocate}: {name}")
         started = time.perf_counter()
-        made = make()
+        try:
+            made = make()
+        except Exception as error:
+            if not isinstance(error, BudgetError):  # its message is complete
+                error.add_note(f"in the pass {name!r}")
+            raise
         self.seconds.append((name, time.perf_counter() - started))
         if isinstance(made, MemoryPlan):
             if self.checks:

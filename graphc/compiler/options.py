@@ -33,7 +33,7 @@ from graphc.devices.device import (
 )
 from graphc.errors import OptionError, choose, number_between, quoted, truth, whole_number
 from graphc.ir.graph import Value
-from graphc.keywords import Flag, Options, now_required, option
+from graphc.keywords import Flag, Options, asks, now_required, option
 from graphc.ops.collective import MOST_RANKS
 from graphc.optim import LARGEST_FLOAT32, OPTIMIZERS, Optimizer
 from graphc.optim.rates import check_elementwise, optimizer_of
@@ -549,6 +549,7 @@ class FrontierOptions(PlanningOptions):
             )
 
 
+@asks
 @dataclass(frozen=True)
 class PlanOptions(RecomputeOptions, PlanningOptions):
     """The options of one plan."""

@@ -73,7 +73,7 @@ def check_declared(cls: type[Op]) -> None:
     """Raise `GraphError` unless an op class has valid names, and attributes of a valid kind."""
     name: object = cls.__dict__.get("name")
     if not isinstance(name, str) or not name.isidentifier():
-        fail(cls, f"`name` has letters, digits and _, such as 'square_plus', got {quoted(name)}")
+        fail(cls, f"`name` must be an identifier such as 'square_plus', got {quoted(name)}")
     for kind in ("inputs", "outputs"):
         names: object = getattr(cls, kind, None)
         if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
@@ -187,7 +187,7 @@ def expression_of(cls: type[Op], what: str, source: str, known: Collection[str])
     if unknown := sorted(parsed.names.difference(known)):
         fail(cls, f"{what} = {source!r} reads {unknown}; it may read {sorted(known)}")
     if cls.only_floats and (wrong := parsed.bitwise):
-        fail(cls, f"{what} = {source!r} has {wrong} of floats; they have + - * / // % ** and <")
+        fail(cls, f"{what} = {source!r} uses {wrong}, which floats lack; use + - * / // % **")
     return parsed
 
 

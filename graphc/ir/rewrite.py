@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from graphc.errors import GraphError, quoted
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.op import REGISTRY
 from graphc.ir.types import TensorType
@@ -102,11 +103,17 @@ def rewrite(graph: Graph, replacement: Callable[[Node], Node | Value]) -> Graph:
     """
     rewriter = Rewriter(graph)
     for node in graph.nodes:
-        found = replacement(rewriter.moved(node))
+        found: object = replacement(rewriter.moved(node))
         if isinstance(found, Value):
             rewriter.stand((node.output,), (found,))
-        else:
+        elif isinstance(found, Node):
             rewriter.put(node, found)
+        else:
+            rule = getattr(replacement, "__qualname__", replacement)
+            raise GraphError(
+                f"{rule} must return a node or a value for {node.label}, got {quoted(found)}; "
+                "return the node itself to keep it"
+            )
     return rewriter.result()
 
 

@@ -14,7 +14,6 @@ from graphc.ir.builder import apply, as_value, as_values
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Op, Recorder
 from graphc.ir.types import Layout, TensorType, as_shape, normalize_axis
-from graphc.keywords import checks_keywords
 from graphc.ops.shape import AxisAttributes, full, reshape
 
 MOST_PARTS = 2**18
@@ -137,7 +136,6 @@ def _cut(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
 # --- functions ---
 
 
-@checks_keywords
 def concat(parts: Sequence[Value], axis: int = 0) -> Value:
     """Concatenate `parts` along `axis`; dtypes and the extents of all other axes must be equal.
 
@@ -150,7 +148,6 @@ def concat(parts: Sequence[Value], axis: int = 0) -> Value:
     return apply(Concat, *values, attributes=AxisAttributes(axis)).output
 
 
-@checks_keywords
 def stack(parts: Sequence[Value], axis: int = 0) -> Value:
     """Stack `parts`, which have one shape, along a new axis of the result.
 
@@ -168,7 +165,6 @@ def stack(parts: Sequence[Value], axis: int = 0) -> Value:
     return wide[0] if len(wide) == 1 else concat(wide, axis)
 
 
-@checks_keywords
 def split(x: Value, parts: int | Sequence[int], axis: int = 0) -> tuple[Value, ...]:
     """Split x along `axis` into equal parts, or into parts of the given extents: views.
 

@@ -19,7 +19,6 @@ from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, as_dtype, int64, normalize_axis
-from graphc.keywords import checks_keywords
 from graphc.ops.cpu.lines import line_tiles
 from graphc.ops.cpu.order import choose_places, first_places, sorting_workspace
 from graphc.ops.elements import scatter_elements
@@ -158,7 +157,6 @@ def _place(
     return reshape(y, (*x.shape[:place], 1, *x.shape[place + 1 :])) if stays else y
 
 
-@checks_keywords
 def argmax(
     x: Value, axis: int, keepdims: bool = False, last: bool = False, dtype: object = "int64"
 ) -> Value:
@@ -171,7 +169,6 @@ def argmax(
     return _place(ArgMax, x, axis, keepdims, last, dtype)
 
 
-@checks_keywords
 def argmin(
     x: Value, axis: int, keepdims: bool = False, last: bool = False, dtype: object = "int64"
 ) -> Value:
@@ -184,7 +181,6 @@ def argmin(
     return _place(ArgMin, x, axis, keepdims, last, dtype)
 
 
-@checks_keywords
 def top_k(
     x: Value, k: int, axis: int = -1, largest: bool = True, dtype: object = "int64"
 ) -> tuple[Value, Value]:
@@ -202,7 +198,6 @@ def top_k(
     return values, places
 
 
-@checks_keywords
 def sort(
     x: Value, axis: int = -1, descending: bool = False, dtype: object = "int64"
 ) -> tuple[Value, Value]:

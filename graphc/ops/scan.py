@@ -15,7 +15,6 @@ from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, bool_, normalize_axis
-from graphc.keywords import checks_keywords
 from graphc.ops.cpu.lines import line_tiles, lines_of, workspace_for
 
 
@@ -72,7 +71,6 @@ def _add_up(attributes: CumsumAttributes, x: Array, y: Array, workspace: Array) 
         np.copyto(target, lines)
 
 
-@checks_keywords
 def cumsum(x: Value, axis: int, exclusive: bool = False, reverse: bool = False) -> Value:
     """Sum all elements of x up to each one, along `axis`; keeps the shape.
 

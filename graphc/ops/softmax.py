@@ -13,7 +13,6 @@ from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, bool_, broadcast_shapes, normalize_axis
-from graphc.keywords import checks_keywords
 from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
 from graphc.ops.elementwise import exp, float_dtype, mul, sub
 from graphc.ops.reduce import sum
@@ -272,7 +271,6 @@ class LogSoftmaxGradient(AlongAxis):
         np.subtract(dy, tile, out=out)
 
 
-@checks_keywords
 def softmax(x: Value, axis: int = -1) -> Value:
     """Return exp(x) / sum(exp(x)) along `axis`, without overflow; keeps shape and dtype of float x.
 
@@ -283,7 +281,6 @@ def softmax(x: Value, axis: int = -1) -> Value:
     return apply(Softmax, x, attributes=attributes).output
 
 
-@checks_keywords
 def masked_softmax(x: Value, mask: Value, axis: int = -1) -> Value:
     """Compute softmax along `axis` over the elements at which bool `mask` is true; others are 0.
 
@@ -306,7 +303,6 @@ def causal_softmax(x: Value) -> Value:
     return apply(CausalSoftmax, x).output
 
 
-@checks_keywords
 def log_softmax(x: Value, axis: int = -1) -> Value:
     """Return the logarithm of softmax along `axis`, finite where softmax underflows.
 

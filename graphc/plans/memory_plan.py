@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from graphc.devices.device import Device
-from graphc.errors import OptionError
+from graphc.errors import OptionError, quoted
 from graphc.ir.forms import written
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.types import Layout, align, outer_axes
@@ -53,6 +53,15 @@ PRECISIONS: dict[Precision, str] = {
     "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"
 }  # fmt: skip
 """Precision → the dtype in which feature maps are stored; in fp8, some operands have 8 bits."""
+
+
+def as_plan(where: str, given: object) -> MemoryPlan:
+    """Return `given` if it is a plan, else raise `OptionError` with the fix."""
+    if isinstance(given, MemoryPlan):
+        return given
+    has_plan = isinstance(getattr(given, "plan", None), MemoryPlan)
+    cure = "give its attribute plan" if has_plan else "graphc.plan and graphc.load_plan return one"
+    raise OptionError(f"{where} must be a MemoryPlan, got {quoted(given)}; {cure}")
 
 
 def check_alignment(alignment: object) -> int:

@@ -10,7 +10,7 @@ from graphc.files import write_atomically
 from graphc.plans.check.check_figures import check_figures
 from graphc.plans.check.check_plan import check_plan
 from graphc.plans.json_form import CURE, checksum, plan_object, plan_to_json, read_plan_json
-from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan, as_plan
 
 
 def save_plan(plan: MemoryPlan, path: str | os.PathLike[str]) -> None:
@@ -18,6 +18,7 @@ def save_plan(plan: MemoryPlan, path: str | os.PathLike[str]) -> None:
 
     The same plan gives the same bytes, except for the last line, `planning_seconds`.
     """
+    plan = as_plan("save_plan: plan", plan)
     write_atomically(path, plan_to_json(plan).encode("ascii"), PlanFileError)
 
 

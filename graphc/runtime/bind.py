@@ -18,7 +18,7 @@ from graphc.plans.check.check_family import check_family
 from graphc.plans.check.check_plan import check_plan
 from graphc.plans.cost_model import CostModel
 from graphc.plans.family import FamilyPlan
-from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan, as_plan
 from graphc.plans.streams import MOST_STREAMS
 from graphc.runtime.family import Family
 from graphc.runtime.gpu.backend import GpuBackend
@@ -45,7 +45,9 @@ def _check_streams(name: str, given: object) -> None:
 class BindOptions(RunOptions):
     """The options of `bind`."""
 
-    plan: MemoryPlan = field(metadata=required("A plan, such as the result of `graphc.load_plan`."))
+    plan: MemoryPlan = field(
+        metadata=required("A plan, such as the result of `graphc.load_plan`.", as_plan)
+    )
     device: str | None = option(
         None,
         "The device of steps, ``cpu`` or ``cuda``; by default the device of the plan. A plan for "

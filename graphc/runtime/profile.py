@@ -16,7 +16,7 @@ import numpy as np
 from graphc.errors import OptionError, check_seed, whole_number
 from graphc.ir.graph import Node
 from graphc.plans.costs import MeasuredCosts, Measurement, node_key
-from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan, as_plan
 from graphc.plans.timeline import TimedCopy, copied_bytes
 from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.bind import Call, arrays_of, node_calls, numpy_settings
@@ -39,7 +39,7 @@ def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCo
 
     Raises the errors of `step_times`, and `GpuUnavailable`.
     """
-    if plan.device.kind != "cpu":
+    if as_plan("profile: plan", plan).device.kind != "cpu":
         gpu = find_gpu(0)
         described = {"name": profile_of(gpu).name, "machine": machine()}
         return MeasuredCosts(described, (), gpu_link(CudaDevice(gpu)))

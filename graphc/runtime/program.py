@@ -23,7 +23,8 @@ from graphc.errors import (
 )
 from graphc.ir.graph import State
 from graphc.ir.types import TensorType
-from graphc.plans.memory_plan import MemoryPlan
+from graphc.keywords import checks_keywords
+from graphc.plans.memory_plan import MemoryPlan, as_plan
 from graphc.plans.names import count, listed
 from graphc.runtime.arena import check_outputs
 from graphc.runtime.backend import Backend, Outputs, Report, Staged
@@ -80,6 +81,7 @@ class Program:
     `backend`.
     """
 
+    @checks_keywords
     def __init__(
         self,
         plan: MemoryPlan,
@@ -92,7 +94,7 @@ class Program:
         owner: Program | None = None,
         within: Program | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan = as_plan("Program: plan", plan)
         self.graph = plan.graph
         self._seed = check_seed(seed)
         if threads is not None:

@@ -105,6 +105,8 @@ def test_large_inputs_are_sampled():
         (g.tanh, 0.5, {}, OptionError, "inputs must be a list of arrays"),
         (Scale, [X], {}, OptionError, "Scale is not an op class without attributes"),
         (int, [X], {}, OptionError, "int is not an op class"),
+        (3, [X], {}, OptionError, "function must be a function of values, got 3"),
+        (g.dropout, [X], {}, GradientError, "draws random numbers, as dropout does"),
         (lambda x: x * g.input("w", (3,), "float64"), [X], {}, OptionError, "reads 'w', which is"),
         (lambda x: x > 0, [X], {}, GradientError, "no float output"),
         (

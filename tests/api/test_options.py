@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import inspect
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -119,10 +120,47 @@ def test_an_unknown_keyword_suggests_similar_ones():
         OptionError, match="bind has no option 'zzz'; its options are plan, device, cuda_"
     ):
         g.bind(g.plan(loss()), zzz=1)
+    x = g.input("x", (2, 3))
+    with pytest.raises(OptionError, match=r"conv2d has no option 'kernel_size'; its options are x"):
+        g.conv2d(x, 4, kernel_size=3)
+    with pytest.raises(OptionError, match=r"input has no option 'typ'; did you mean dtype\?"):
+        g.input("x", (2,), typ="int32")
+    with pytest.raises(OptionError, match=r"PlanOptions has no option 'optimiser'; did you mean"):
+        PlanOptions(loss(), optimiser="SGD")
+    with pytest.raises(OptionError, match=r"Program has no option 'seeds'; did you mean seed\?"):
+        g.Program(g.plan(loss()), seeds=3)
     with pytest.raises(TypeError, match="optimizer"):
         g.frontier(loss())
     with pytest.raises(TypeError, match="positional"):
         g.plan(loss(), "cpu")
+
+
+FUNCTIONS = [
+    name
+    for name in g.__all__
+    if inspect.isfunction(found := getattr(g, name))
+    and "options" not in inspect.signature(found).parameters
+]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_public_function_refuses_an_unknown_keyword(name):
+    function = getattr(g, name)
+    given = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    with pytest.raises(OptionError, match=rf"{name}_? has no option 'zzz'"):
+        function(*[None] * len(given), zzz=1)
+    assert pickle.loads(pickle.dumps(function)) is function
+
+
+def test_what_is_no_plan_is_refused(tmp_path):
+    program = g.compile(loss())
+    for call in (g.Program, g.bind, g.profile, lambda plan: g.save_plan(plan, tmp_path / "p")):
+        with pytest.raises(
+            OptionError, match=r"must be a MemoryPlan, got <Program .*attribute plan"
+        ):
+            call(program)
+        with pytest.raises(OptionError, match=r"must be a MemoryPlan, got <f32.*graphc.plan and"):
+            call(loss())
 
 
 TYPED = """

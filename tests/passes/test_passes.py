@@ -14,6 +14,7 @@ from graphc.compiler.options import PlanOptions
 from graphc.compiler.pipeline import STEPS, make_plan
 from graphc.errors import GraphcError, GraphError
 from graphc.ir.builder import trace
+from graphc.ir.rewrite import rewrite
 from graphc.memory.allocate import Allocation
 from graphc.memory.sharing import share
 from graphc.passes.common_subexpressions import share_common_subexpressions
@@ -122,6 +123,21 @@ def test_a_pass_must_return_a_graph():
     loss = g.mean(g.tanh(g.input("x", (2, 3))))
     with pytest.raises(GraphError, match="the pass 'none' must return a graph, got None"):
         make_plan(PlanOptions(loss), (*STEPS, plain("none", lambda graph: None)))
+
+
+def test_errors_in_a_pass_name_it():
+    loss = g.mean(g.tanh(g.input("x", (2, 3))))
+
+    def nothing(node):
+        """A rule without a return."""
+
+    for run, error, message in (
+        (lambda graph: rewrite(graph, nothing), GraphError, "nothing must return a node .*None"),
+        (lambda graph: 1 / 0, ZeroDivisionError, "division by zero"),
+    ):
+        with pytest.raises(error, match=message) as caught:
+            make_plan(PlanOptions(loss), (*STEPS, plain("mine", run)))
+        assert caught.value.__notes__ == ["in the pass 'mine'"]
 
 
 def test_a_dump_that_cannot_be_written_leaves_the_file_that_was_there_and_nothing_else(
