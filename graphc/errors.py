@@ -241,7 +241,7 @@ class BudgetError(GraphcError):
 
     `least_bytes` is the smallest peak found, and `bound_bytes` a lower bound on the peak of any
     plan. `node` executes at the peak of the smallest plan. `values` holds (names, bytes) of the
-    largest values live there.
+    largest buffers there, also workspaces and gaps, as the message lists them.
     """
 
     def __init__(

@@ -117,7 +117,7 @@ def identity(options: argparse.Namespace) -> dict[str, Any]:
 def infeasible(error: BudgetError, options: argparse.Namespace) -> dict[str, Any]:
     """Return a JSON object for a budget that no plan fits.
 
-    It has the options, the bounds, and the values at the peak.
+    It has the options, the bounds, and the buffers at the peak.
     """
     try:
         made_by = identity(options)

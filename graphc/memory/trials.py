@@ -11,7 +11,7 @@ from graphc.plans.names import buffer_name
 from graphc.progress import report
 
 NAMED = 6
-"""Maximum number of values at the peak that an error lists."""
+"""Maximum number of buffers at the peak that an error lists."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ def does_not_fit(
     counts_all = found.measure == "arena"
     step = least.peak_step
     node = least.graph.nodes[step].label
-    names, shown, values = least.graph.names, [], []
+    names, shown = least.graph.names, []
     for buffer in least.live_at(step):
         held = least.residents.get(buffer.index)
         if held is None:
@@ -73,7 +73,6 @@ def does_not_fit(
         named = ", ".join(names[value] for value in held[:2])
         producer = held[0].node
         shown.append((named if producer is None else f"{producer.label}: {named}", buffer.bytes))
-        values.append((named, buffer.bytes))
     gaps = found.bytes - sum(size for _, size in shown)
     if gaps > 0 and counts_all:
         shown.append(("gaps between buffers", gaps))
@@ -95,5 +94,5 @@ def does_not_fit(
         found.bytes,
         bound_bytes,
         node,
-        values[:NAMED],
+        shown[:NAMED],
     )

@@ -7,6 +7,7 @@ import pytest
 from cli.running import run
 
 import graphc as g
+from graphc.byte_sizes import format_bytes
 from graphc.errors import OptionError
 from graphc.models import mlp, resnet
 
@@ -88,7 +89,9 @@ def test_a_budget_that_cannot_be_met_is_an_object_and_exits_with_3(capsys):
     assert (found["least_bytes"], found["bound_bytes"]) == (error.least_bytes, error.bound_bytes)
     assert found["node"] == error.node != ""
     assert [(each["names"], each["bytes"]) for each in found["values"]] == list(error.values)
-    assert found["values"]
+    assert any(each["names"].startswith("workspace of") for each in found["values"])
+    for each in found["values"]:
+        assert f"{format_bytes(each['bytes'])}  {each['names']}" in found["error"]
     assert found["error"] == str(error)
     assert (found["model"], found["device"], found["budget_bytes"]) == ("mlp", "cpu", 1024)
     assert found["arguments"]["batch"] == 4

@@ -334,5 +334,5 @@ def _does_not_fit(problem: GivenProblem, budget: int, fewest: list[int]) -> Budg
         measured.peak_bytes,
         problem.bound_bytes,
         str(problem.ids[node]),
-        values[:LARGEST_NAMED],
+        rows[:LARGEST_NAMED],
     )
