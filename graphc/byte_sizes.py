@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from graphc.errors import OptionError, quoted
 
 
-def format_bytes(count: int) -> str:
-    """Return a readable number of bytes: 1536 → "1.50 KiB"."""
+def format_bytes(count: int, up: bool = False) -> str:
+    """Return a readable number of bytes: 1536 → "1.50 KiB".
+
+    With `up`, it is rounded up, so that it suffices as a budget.
+    """
     size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.2f} {unit}"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            break
         size /= 1024
-    return f"{size:.2f} TiB"
+    rounded = math.ceil(size * 100) / 100 if up else size
+    return f"{count} B" if unit == "B" else f"{rounded:.2f} {unit}"
 
 
-def exact_bytes(count: int) -> str:
-    """Return a number of bytes in full and readable: "1,536 bytes = 1.50 KiB"."""
-    return f"{count:,} bytes = {format_bytes(count)}"
+def exact_bytes(count: int, up: bool = False) -> str:
+    """Return a number of bytes in full and as `format_bytes`: "1,536 bytes = 1.50 KiB"."""
+    return f"{count:,} bytes = {format_bytes(count, up)}"
 
 
 def size_lines(sizes: Sequence[tuple[str, int]], most: int) -> str:

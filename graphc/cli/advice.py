@@ -139,7 +139,7 @@ def _cure(memory: DeviceMemory, plan: MemoryPlan, options: argparse.Namespace) -
     try:
         found = plan_from_arguments(options, **asked, dump=None)
     except BudgetError as error:
-        return f"no budget fits: the least found is {format_bytes(error.least_bytes)}"
+        return f"no budget fits: the least found is {format_bytes(error.least_bytes, up=True)}"
     extra = found.recomputation.extra_time_fraction
     return f"--budget {budget}{_in_place(options)} fits, with {extra:+.1%} time"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from graphc.byte_sizes import format_bytes
+from graphc.byte_sizes import exact_bytes, format_bytes
 from graphc.cli.advice import fit_line
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
 from graphc.cli.models import add_model
@@ -27,7 +27,7 @@ from graphc.cli.plans import (
     plan_from_arguments,
     written,
 )
-from graphc.cli.terminal import WIDTH, Console, say, tell
+from graphc.cli.terminal import INFEASIBLE, WIDTH, Console, say, tell
 from graphc.compiler.options import PlanOptions
 from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
@@ -90,11 +90,15 @@ class Row:
     strategy: dict[str, Any] | None = field(default_factory=dict)
 
 
-def run(parser: Parser, options: argparse.Namespace) -> None:
-    """Plan the model under every strategy without recomputation, then under every policy."""
+def run(parser: Parser, options: argparse.Namespace) -> int:
+    """Plan the model under every strategy without recomputation, then under every policy.
+
+    Return `INFEASIBLE` if no plan fits one of the budgets.
+    """
     if options.output is not None:
         check_writable(options.output)
         check_suffix(options.output, PICTURE)
+    unmet: dict[str, BudgetError] = {}
     words = [entry for entry in options.settings if "=" not in entry and entry.endswith(SUFFIX)]
     options.settings = [entry for entry in options.settings if entry not in words]
     if options.model.endswith(SUFFIX):
@@ -102,7 +106,7 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
         words.insert(0, options.model)
         rows = []
     else:
-        rows = _made(options)
+        rows = _made(options, unmet)
     rows += _read(words)
     if options.output is not None:
         _draw(options, rows)
@@ -111,11 +115,16 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
     else:
         named = [(f"{row.name}, {row.plan.allocate}", row.plan) for row in rows]
         say(fit_line(named, options if not options.model.endswith(SUFFIX) else None))
-        Console(width=WIDTH).print(_table(rows))
+        Console(width=WIDTH).print(_table(rows, tuple(unmet)))
+        tell(
+            f"{name}: the smallest plan found needs {exact_bytes(error.least_bytes, up=True)}"
+            for name, error in unmet.items()
+        )
         tell(_order_note(rows))
         if not (options.model.endswith(SUFFIX) or any(_is_colored(row) for row in rows)):
             tell([f"coloring: no row, as it is for at most {MOST_COLORED:,} values"])
     written(options)
+    return INFEASIBLE if unmet else 0
 
 
 def _order_note(rows: Sequence[Row]) -> list[str]:
@@ -138,8 +147,12 @@ def _is_colored(row: Row) -> bool:
     return row.plan.allocate == "coloring"
 
 
-def _made(options: argparse.Namespace) -> list[Row]:
-    """Return one row for each strategy, policy and budget of the model."""
+def _made(options: argparse.Namespace, unmet: dict[str, BudgetError]) -> list[Row]:
+    """Return one row for each strategy, policy and budget of the model.
+
+    Errors of budgets into which nothing fits are added to `unmet`, by the name of the row. With
+    ``--json``, the first of them is raised, since it is printed as an object.
+    """
     trains = options.optimizer != "none"
     if not trains and options.budgets:
         raise OptionError("--budget applies only to training steps; leave out --optimizer none")
@@ -154,9 +167,12 @@ def _made(options: argparse.Namespace) -> list[Row]:
         choice = {"budget": budget}
         try:
             found = plan_from_arguments(options, **choice)
-        except BudgetError:
-            options.budget = budget  # the JSON object describes this budget
-            raise
+        except BudgetError as error:
+            if options.json:
+                options.budget = budget  # the object describes this budget
+                raise
+            unmet[f"budget {budget}"] = error
+            continue
         rows.append(Row(f"budget {budget}", found, choice))
     return rows
 
@@ -176,7 +192,8 @@ def _described(row: Row, options: argparse.Namespace) -> dict[str, Any]:
     return described(row.plan, options, options.model, **row.strategy)
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[Row], unmet: Sequence[str] = ()) -> Table:
+    """Return a table of plans, and of the budgets into which nothing fits."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("plan", max_width=LONGEST, overflow="fold")
     table.add_column("allocate", no_wrap=True)
@@ -205,6 +222,8 @@ def _table(rows: Sequence[Row]) -> Table:
             *([f"{faster:.2f}x"] if has_streams else []),
             *([format_bytes(plan.host_bytes)] if has_host else []),
         )
+    for name in unmet:
+        table.add_row(name, "nothing fits")
     return table
 
 

@@ -246,8 +246,8 @@ def _show_frontier(options: argparse.Namespace) -> None:
         column.justify = "right"
     for point in points:
         table.add_row(
-            format_bytes(point.arena_bytes),
-            format_bytes(point.feature_map_bytes),
+            format_bytes(point.arena_bytes, up=True),
+            format_bytes(point.feature_map_bytes, up=True),
             f"{point.extra_time_fraction:.2%}",
             f"{point.extra_time_bound:.2%}",
             f"{point.extra_flops_fraction:.2%}",

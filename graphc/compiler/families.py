@@ -208,7 +208,8 @@ def _plan_beside(size: Size, options: PlanOptions, grown: int) -> MemoryPlan:
         raise BudgetError(
             f"{shown(size)}: no plan within {exact_bytes(budget)} was found, of which "
             f"{exact_bytes(grown)} are constants of other sizes; the smallest arena found needs "
-            f"{exact_bytes(error.least_bytes + grown)}. Raise the budget, or make constants inputs",
+            f"{exact_bytes(error.least_bytes + grown, up=True)}. Raise the budget, or make "
+            "constants inputs",
             error.least_bytes + grown, error.bound_bytes, error.node, error.values,
         ) from None  # fmt: skip
 

@@ -124,8 +124,8 @@ def planned_on_streams(
     if not fitting:
         least = frontier[0].choice.arena_bytes
         raise BudgetError(
-            f"the smallest arena found for {count} streams is {exact_bytes(least)}, above the "
-            f"budget of {exact_bytes(limit)}; raise the budget to that size",
+            f"the smallest arena found for {count} streams is {exact_bytes(least, up=True)}, above "
+            f"the budget of {exact_bytes(limit)}; raise the budget to that size",
             least,
             allocation.live_bytes,
         )

@@ -83,12 +83,14 @@ def does_not_fit(
     )
     larger = ""
     if further is not None:
-        larger = f"another {exact_bytes(further.bytes)} with {further.extra_time:+.1%} time, "
+        larger = (
+            f"another {exact_bytes(further.bytes, up=True)} with {further.extra_time:+.1%} time, "
+        )
     return BudgetError(
         f"no plan found whose {measured} into {exact_bytes(budget)}; the smallest plan found "
-        f"needs {exact_bytes(found.bytes)}, with {found.extra_time:+.1%} "
-        f"time, {larger}one without recomputation {format_bytes(plain_bytes)}, and the lower bound "
-        f"is {exact_bytes(bound_bytes)}. "
+        f"needs {exact_bytes(found.bytes, up=True)}, with {found.extra_time:+.1%} "
+        f"time, {larger}one without recomputation {format_bytes(plain_bytes, up=True)}, and the "
+        f"lower bound is {exact_bytes(bound_bytes)}. "
         f"Raise the budget, {packed}or reduce the batch (accumulate=k preserves the batch of a "
         f"step). Largest buffers at the peak of this plan, {node}:\n{size_lines(shown, NAMED)}",
         found.bytes,

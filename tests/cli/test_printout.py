@@ -12,7 +12,7 @@ from cli.running import run
 from rich.console import Console
 
 import graphc as g
-from graphc.byte_sizes import format_bytes
+from graphc.byte_sizes import format_bytes, parse_bytes
 from graphc.cli.compare import Row, _table
 from graphc.models import MODELS, mlp
 from graphc.plans.printout import format_plan
@@ -186,6 +186,28 @@ def test_a_table_of_any_sizes_cuts_no_figure(size):
     console.print(_table([Row("budget 123456789012345678B", plan)]))
     words = console.file.getvalue().split()
     assert {"inplace", "1234.50", "12.35x", *format_bytes(size).split()} <= set(words)
+
+
+def test_printed_sizes_of_the_frontier_and_of_errors_are_budgets(capsys):
+    model = ("plan", "mlp", "layers=6", "hidden=37", "batch=99")
+    points = json.loads(run(capsys, *model, "--frontier", "--json")[1])["frontier"]
+    lines = run(capsys, *model, "--frontier")[1].splitlines()[2:]
+    for point, line in zip(points, lines, strict=True):
+        number, unit, *_ = line.split()
+        assert parse_bytes("budget", number + unit) >= point["arena_bytes"]
+    code, _, err = run(capsys, *model, "--budget", "1KiB")
+    (least,) = re.findall(r"smallest plan found needs [\d,]+ bytes = ([\d.]+) (\w+),", err)
+    assert code == 3
+    assert run(capsys, *model, "--budget", "".join(least))[0] == 0
+
+
+def test_compare_prints_the_other_rows_if_nothing_fits_a_budget(capsys):
+    code, out, err = run(capsys, "compare", "mlp", *SMALL, "--budget", "1KiB", "--budget", "1MiB")
+    assert (code, err) == (3, "")
+    assert re.search(r"\nbudget 1KiB +nothing fits *\n", out)
+    assert re.search(r"\nbudget 1MiB +packed +\d", out)
+    assert re.search(r"\nsublinear +packed +\d", out)
+    assert re.search(r"\nbudget 1KiB: the smallest plan found needs [\d,]+ bytes = ", out)
 
 
 def test_the_version_is_that_of_the_package(capsys):

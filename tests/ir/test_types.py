@@ -1,6 +1,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 import graphc as g
 from graphc.byte_sizes import format_bytes, parse_bytes
@@ -55,7 +57,13 @@ def test_an_empty_batch_says_why():
     ],
 )
 def test_format_bytes(count, text):
-    assert format_bytes(count) == text
+    assert format_bytes(count) == text == format_bytes(count, up=True)
+
+
+@drawn(st.integers(0, 2**43))
+def test_sizes_that_are_rounded_up_suffice_as_budgets(count):
+    shown = format_bytes(count, up=True)
+    assert count <= parse_bytes("budget", shown) <= count * 1.01 + 11
 
 
 @pytest.mark.parametrize(

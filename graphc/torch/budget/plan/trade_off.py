@@ -61,7 +61,7 @@ class Frontier(Sequence[Point]):
     def __str__(self) -> str:
         most = max((point.peak_bytes for point in self.points), default=0) or 1
         rows = [
-            f"{format_bytes(point.peak_bytes):>11}  {point.peak_bytes / most:>7.1%}  "
+            f"{format_bytes(point.peak_bytes, up=True):>11}  {point.peak_bytes / most:>7.1%}  "
             f"{point.extra_time:>10.1%}"
             for point in self.points
         ]

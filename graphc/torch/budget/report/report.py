@@ -371,8 +371,8 @@ def does_not_fit(
     fixed = torch_steps.steps.fixed_bytes
     return BudgetError(
         f"no plan within {limit}{exact_bytes(budget)} was found; the smallest plan found needs "
-        f"{exact_bytes(least.peak_bytes)}, with {price:+.1%} time, one without recomputation "
-        f"{format_bytes(plain.peak_bytes)}, and the lower bound is "
+        f"{exact_bytes(least.peak_bytes, up=True)}, with {price:+.1%} time, one without "
+        f"recomputation {format_bytes(plain.peak_bytes, up=True)}, and the lower bound is "
         f"{exact_bytes(planner.bound_bytes)}, of which {format_bytes(fixed)} are allocated before "
         f"the step. {cure}. Other bytes live at its peak, "
         f"{node}, by module:\n{size_lines(largest, SHOWN)}",
