@@ -25,7 +25,7 @@ from graphc.ops.elementwise import (
 )
 from graphc.ops.elementwise import scale as scale_by
 from graphc.ops.frame import Frame, channels_frame
-from graphc.ops.norm import Epsilon, Norm, positive, scale_and_bias
+from graphc.ops.norm import Epsilon, Norm, checked_epsilon, scale_and_bias
 from graphc.ops.norm_gradient import check_dtypes
 from graphc.ops.power import power
 from graphc.ops.reduce import sum_to
@@ -208,7 +208,7 @@ def batch_norm(
     A `scale` or `bias` may be given as for `layer_norm`. Both running statistics may be given, too:
     as states, such as `graphc.parameter(..., trainable=False)`, or as any values for a frozen norm.
     Raises `ShapeError` if x has fewer than two axes or a given value is not (channels,). Raises
-    `OptionError` unless `epsilon` is above 0 and `momentum` from 0 to 1, and for given statistics
+    `OptionError` unless 0 < `epsilon` < 1 and 0 <= `momentum` <= 1, and for given statistics
     that a step cannot update.
     """
     if as_value("batch_norm", x).type.rank < 2:
@@ -219,7 +219,7 @@ def batch_norm(
         factors = scale_and_bias("batch_norm", x, channels, trainable, scale, bias)
         running = _running(x, running_mean, running_variance, is_frozen)
         weight = number_between("batch_norm: momentum", momentum, 0, 1)
-        attributes = BatchNormAttributes(positive("batch_norm", epsilon), weight)
+        attributes = BatchNormAttributes(checked_epsilon("batch_norm", epsilon), weight)
         if is_frozen:
             return by_statistics(x, *factors, *running, attributes.epsilon)
         return apply(BatchNorm, x, *factors, *running, attributes=attributes).outputs[0]

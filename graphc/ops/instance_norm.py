@@ -22,7 +22,7 @@ def instance_norm(
     ``scale`` (ones) and ``bias`` (zeros), both (channels,), under scope `name` or ``norm``, unless
     given as for `layer_norm`. `epsilon` is added to the variance. Instance norm is `group_norm`
     with as many groups as channels. Raises `ShapeError` for an x without positions, and
-    `OptionError` unless `epsilon` is above 0.
+    `OptionError` unless 0 < `epsilon` < 1.
     """
     if as_value("instance_norm", x).type.rank < 3:
         raise ShapeError(

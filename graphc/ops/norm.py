@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from graphc.devices.device import Device
-from graphc.errors import ShapeError
+from graphc.errors import OptionError, ShapeError, quoted
 from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import apply, as_value, layer_scope, parameter
 from graphc.ir.graph import Initial, Node, Value
@@ -215,9 +215,14 @@ def scale_and_bias(
     return pair[0], pair[1]
 
 
-def positive(where: str, epsilon: float) -> float:
-    """Return `epsilon` as a float; raises `OptionError` unless it is above 0."""
+def checked_epsilon(where: str, epsilon: float) -> float:
+    """Return `epsilon` as a float; raises `OptionError` unless it is above 0 and below 1."""
     Between(above=0.0).check(f"{where}: epsilon", epsilon)
+    if epsilon >= 1:
+        raise OptionError(
+            f"{where}: epsilon must be below 1, got {quoted(epsilon)}; the extent of the "
+            "normalized axes is that of x, and is not given"
+        )
     return float(epsilon)
 
 
@@ -242,13 +247,13 @@ def layer_norm(
 
     Creates ``scale`` (ones) and ``bias`` (zeros), with the extent of the axis, under scope `name`
     or ``norm``. If one of the two is given, nothing is created, and the other is a constant 1 or 0.
-    `epsilon` is added to the variance. Raises `OptionError` unless `epsilon` is above 0, and
+    `epsilon` is added to the variance. Raises `OptionError` unless 0 < `epsilon` < 1, and
     `ShapeError` for a scale or a bias of another extent.
     """
     with layer_scope("norm", name, "norm"):
         length = extent_of("layer_norm", x, -1)
         scale, bias = scale_and_bias("layer_norm", x, length, trainable, scale, bias)
-        attributes = EpsilonAttributes(positive("layer_norm", epsilon))
+        attributes = EpsilonAttributes(checked_epsilon("layer_norm", epsilon))
         return apply(LayerNorm, x, scale, bias, attributes=attributes).outputs[0]
 
 
@@ -266,10 +271,10 @@ def group_norm(
     Each group of channels is normalized over its channels and all positions. Creates ``scale``
     (ones) and ``bias`` (zeros), both (channels,), under scope `name` or ``norm``, unless given as
     for `layer_norm`. `epsilon` is added to the variance. Raises `ShapeError` if `groups` does not
-    divide the channels, and `OptionError` unless `epsilon` is above 0.
+    divide the channels, and `OptionError` unless 0 < `epsilon` < 1.
     """
     with layer_scope("norm", name, "norm"):
         length = extent_of("group_norm", x, 1)
         scale, bias = scale_and_bias("group_norm", x, length, trainable, scale, bias)
-        attributes = GroupNormAttributes(groups, positive("group_norm", epsilon))
+        attributes = GroupNormAttributes(groups, checked_epsilon("group_norm", epsilon))
         return apply(GroupNorm, x, scale, bias, attributes=attributes).outputs[0]

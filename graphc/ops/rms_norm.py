@@ -15,7 +15,7 @@ from graphc.ops.cpu.norm import root_mean_square
 from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
 from graphc.ops.elementwise import add, mul, sub
 from graphc.ops.elementwise import scale as scale_by
-from graphc.ops.norm import EpsilonAttributes, extent_of, positive
+from graphc.ops.norm import EpsilonAttributes, checked_epsilon, extent_of
 from graphc.ops.norm_gradient import check_dtypes
 from graphc.ops.reduce import mean, sum_to
 from graphc.ops.weights import frozen_alone
@@ -97,12 +97,12 @@ def rms_norm(
     """Return x / √(mean(x²) + epsilon) over the last axis, scaled (Zhang and Sennrich, 2019).
 
     Keeps the shape of float x. Creates ``scale`` (ones), with the extent of the axis, under scope
-    `name` or ``norm``, unless it is given. Raises `OptionError` unless `epsilon` is above 0.
+    `name` or ``norm``, unless it is given. Raises `OptionError` unless 0 < `epsilon` < 1.
     """
     with layer_scope("norm", name, "norm"):
         one, length = Initial("constant", 1.0), extent_of("rms_norm", x, -1)
         if scale is None:
             scale = parameter("scale", (length,), x.type.dtype, one, trainable)
         frozen_alone("rms_norm", as_value("rms_norm: scale", scale), trainable)
-        attributes = EpsilonAttributes(positive("rms_norm", epsilon))
+        attributes = EpsilonAttributes(checked_epsilon("rms_norm", epsilon))
         return apply(RmsNorm, x, scale, attributes=attributes).outputs[0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc.errors import OptionError
 from graphc.ir.builder import apply
 from graphc.ops.norm import EpsilonAttributes, LayerNorm
 
@@ -131,3 +132,14 @@ def test_a_gradient_penalty_in_16_bits_is_near_that_in_64(norm):
         size = np.abs(exact).max()
         assert size > 0.1
         np.testing.assert_allclose(slopes["float16"][name], exact, atol=0.01 * size, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [g.layer_norm, g.rms_norm, g.batch_norm, g.instance_norm, lambda x, e: g.group_norm(x, 2, e)],
+)
+@pytest.mark.parametrize("epsilon", [1, 8, 1.5])
+def test_an_extent_in_the_place_of_epsilon_is_refused(norm, epsilon):
+    x = g.input("x", (2, 4, 8))
+    with pytest.raises(OptionError, match=rf"epsilon must be below 1, got {epsilon}; the extent"):
+        norm(x, epsilon)
