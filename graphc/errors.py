@@ -301,7 +301,9 @@ def number_between(name: str, given: object, low: float, high: float) -> float:
     """Return `given` as a float if it is a number from `low` to `high`, else `OptionError`."""
     is_number = isinstance(given, Real) and not isinstance(given, bool)
     if not is_number or not low <= given <= high:  # type: ignore[operator]
-        raise OptionError(f"{name} must be between {low:g} and {high:g}, got {quoted(given)}")
+        kind = "" if is_number else "a number "
+        most = f"{high:g}" if float(f"{high:g}") <= high else repr(high)  # 0.999999999 is not 1
+        raise OptionError(f"{name} must be {kind}between {low:g} and {most}, got {quoted(given)}")
     return float(given)  # type: ignore[arg-type]
 
 

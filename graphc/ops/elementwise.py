@@ -369,14 +369,14 @@ def scale(x: Value, value: float) -> Value:
     """Return x times the number `value`, an attribute of the op; a constant if not finite."""
     if _is_not_finite(value):
         return mul(x, _lift(value, x))
-    return apply(Scale, x, attributes=scalar("scale", x, value)).output
+    return apply(Scale, x, attributes=scalar("operand", x, value)).output
 
 
 def shift(x: Value, value: float) -> Value:
     """Return x plus the number `value`, an attribute of the op; a constant if not finite."""
     if _is_not_finite(value):
         return add(x, _lift(value, x))
-    return apply(Shift, x, attributes=scalar("shift", x, value)).output
+    return apply(Shift, x, attributes=scalar("operand", x, value)).output
 
 
 def _is_not_finite(number: object) -> bool:

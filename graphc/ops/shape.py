@@ -303,7 +303,9 @@ def reshape(x: Value, shape: Sequence[int]) -> Value:
     """
     target = as_shape("reshape", shape)
     as_value("reshape", x)
-    if target.count(-1) == 1:
+    if target.count(-1) > 1:
+        raise ShapeError(f"reshape: at most one extent may be -1, got {list(target)}")
+    if -1 in target:
         known = -int(np.prod(target))
         if known == 0 or x.type.elements % known:
             raise ShapeError(f"reshape: {x.type} cannot be reshaped to {list(target)}")

@@ -251,6 +251,19 @@ def test_settings_out_of_range(make):
 
 
 @pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: g.optim.Adam(beta2=1.0), r"beta2 must be between 0 and 0\.999999999, got 1\.0"),
+        (lambda: g.optim.Adam("0.1"), "learning_rate must be a number between 0 and .*, got '0.1'"),
+        (lambda: g.optim.Lion(beta1=True), "beta1 must be a number between 0 and .*, got True"),
+    ],
+)
+def test_errors_of_settings_state_bounds_and_kind(make, message):
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
     ("dtypes", "wide"),
     [
         (("float32", "float32"), "float32"),

@@ -185,6 +185,8 @@ def test_pythons_functions_of_numbers():
         (lambda: int(g.sum(x)), "no data before a step"),
         (lambda: pow(x, 2, 3), r"no modulus; write graphc.remainder\(x"),
         (lambda: round(x, 2), "only integers"),
+        (lambda: x + "a", "operand: expected a number, got 'a'"),
+        (lambda: "a" * x, "operand: expected a number, got 'a'"),
     ],
 )
 def test_numbers_that_values_are_not(call, match):

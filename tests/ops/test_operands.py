@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.errors import GraphcError, OptionError
+from graphc.errors import GraphcError, OptionError, ShapeError
 
 OPS = {
     name: found
@@ -44,6 +44,11 @@ def test_a_wrong_operand_raises_nothing_but_a_graphc_error_of_one_line(name):
 def test_an_array_as_an_operand_is_named_as_such(function):
     with pytest.raises(OptionError, match=r"an operand must be a graphc value, got array.*\.\.\."):
         function(np.ones((20, 30)))
+
+
+def test_two_extents_of_minus_one_are_refused():
+    with pytest.raises(ShapeError, match=r"at most one extent may be -1, got \[-1, -1\]"):
+        g.reshape(g.input("x", (2, 3)), (-1, -1))
 
 
 @pytest.mark.parametrize(
