@@ -51,7 +51,8 @@ def compiled_within(
         return best
     raise BudgetError(
         f"no compiled step within {name}{exact_bytes(budget)} was found; the smallest one needs "
-        f"{exact_bytes(fewest, up=True)}. Raise the budget, reduce the batch, or plan without compile",
+        f"{exact_bytes(fewest, up=True)}. Raise the budget, reduce the batch, or plan without "
+        "compile",
         fewest,
         planner.problem.fixed_bytes,
     )
