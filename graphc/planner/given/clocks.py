@@ -26,7 +26,7 @@ A value is copied to the host at most once. Its host bytes are taken from the `o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -73,7 +73,7 @@ def measure(problem: GivenProblem, events: Sequence[Event], budget: int | None =
     on the device or the link's `host_bytes` on the host."""
     if problem.link is None:
         raise ProblemError("the problem has no link; add `link` to measure copies to the host")
-    lives = _Lives(problem, events)
+    lives = LiveRanges(problem, events)
     timing = _Clocks(problem, problem.link, events, lives).timing()
     if budget is not None and timing.peak_bytes > budget:
         raise ProblemError(f"the schedule needs {timing.peak_bytes} bytes, the budget is {budget}")
@@ -85,8 +85,8 @@ def measure(problem: GivenProblem, events: Sequence[Event], budget: int | None =
     return timing
 
 
-class _Lives:
-    """Checks the events one by one, and records the instances of each value."""
+class LiveRanges:
+    """The instances of each value in a schedule, whose events are checked one by one."""
 
     def __init__(self, problem: GivenProblem, events: Sequence[Event]) -> None:
         self.problem, self.events = problem, events
@@ -188,12 +188,53 @@ class _Lives:
             if made.copied and not made.dropped:
                 made.end = end
 
+    def levels(self) -> list[int]:
+        """Return the bytes live on the device during each event."""
+        problem, found = self.problem, list[int]()
+        begins = [0] * len(self.events)
+        frees = [0] * (len(self.events) + 1)
+        ends: set[tuple[int, int]] = set()
+        for value, made in self.instances:
+            begins[made.begin] += problem.bytes[value]
+            frees[made.end] += problem.bytes[value]
+            ends.add((made.end, value))
+        live = problem.fixed_bytes
+        for at, event in enumerate(self.events):
+            live += begins[at]
+            beside = 0
+            if event.kind == "run":
+                taken = self.overwritten(at, event.number, ends)
+                beside = problem.workspace[event.number] - sum(problem.bytes[v] for v in taken)
+            found.append(live + beside)
+            live -= frees[at]
+        return found
+
+    def overwritten(self, at: int, node: int, ends: Container[tuple[int, int]]) -> set[int]:
+        """Return the inputs whose bytes outputs take over, since this is their last use; pairs are
+        in the order given."""
+        outputs, operands = set[int](), set[int]()
+        for output, operand in self.problem.overwrites[node]:
+            if (at, operand) in ends and output not in outputs and operand not in operands:
+                outputs.add(output)
+                operands.add(operand)
+        return operands
+
+    def during(self, at: int) -> set[int]:
+        """Return the values live on the device during an event, except inputs overwritten there."""
+        event = self.events[at]
+        found = [(value, made) for value, made in self.instances if made.begin <= at <= made.end]
+        live = {value for value, _ in found}
+        if event.kind == "run":
+            ends = {(made.end, value) for value, made in found}
+            live -= self.overwritten(at, event.number, ends)
+        return live
+
 
 class _Clocks:
     """The clocks and bytes of legal events."""
 
     def __init__(
-        self, problem: GivenProblem, link: HostLink, events: Sequence[Event], lives: _Lives
+        self, problem: GivenProblem, link: HostLink, events: Sequence[Event], lives: LiveRanges
     ) -> None:
         self.problem, self.link, self.events, self.lives = problem, link, events, lives
         self.now = 0.0
@@ -206,7 +247,7 @@ class _Clocks:
         self.host = self.host_peak = self.sent = self.fetched = 0
 
     def timing(self) -> Timing:
-        peak = self.peak()
+        peak = max(self.lives.levels(), default=self.problem.fixed_bytes)
         for at, event in enumerate(self.events):
             if event.kind == "run":
                 self.run(at, event.number)
@@ -257,34 +298,3 @@ class _Clocks:
     def made(self, at: int, value: int, ready: float) -> None:
         self.current[value] = self.lives.made[at, value]
         self.current[value].ready = ready
-
-    def peak(self) -> int:
-        """Return the largest number of bytes live on the device during an event."""
-        problem, events = self.problem, self.events
-        begins = [0] * len(events)
-        frees = [0] * (len(events) + 1)
-        ends: dict[tuple[int, int], bool] = {}
-        for value, made in self.lives.instances:
-            begins[made.begin] += problem.bytes[value]
-            frees[made.end] += problem.bytes[value]
-            ends[made.end, value] = True
-        live = peak = problem.fixed_bytes
-        for at, event in enumerate(events):
-            live += begins[at]
-            beside = 0
-            if event.kind == "run":
-                beside = problem.workspace[event.number] - self.overwritten(at, event.number, ends)
-            peak = max(peak, live + beside)
-            live -= frees[at]
-        return peak
-
-    def overwritten(self, at: int, node: int, ends: dict[tuple[int, int], bool]) -> int:
-        """Return the bytes that outputs take over from inputs whose last use this is, with pairs in
-        the order given."""
-        taken: set[int] = set()
-        saved = 0
-        for output, operand in self.problem.overwrites[node]:
-            if (at, operand) in ends and taken.isdisjoint((output, operand)):
-                taken |= {output, operand}
-                saved += self.problem.bytes[output]
-        return saved

@@ -12,8 +12,10 @@ requires another node to run after it. There are two moves from a state L:
 
 An input that an output overwrites is evicted by the computation itself: each set of such inputs is
 a choice of its own, and their bytes are not counted twice. The optimum is a shortest path
-(Dijkstra, 1959) from the empty set to any that has all values that are live out. With b bits there
-are up to 2^b states, hence the limit of 13 bits.
+(Dijkstra, 1959) from the empty set to any that has all values that are live out. For the fewest
+bytes, the length of a path is its peak instead of its cost. With b bits there are up to 2^b states,
+hence the limit of 13 bits. A tracked node has no live values before it has run, so with m values it
+counts as log2(1 + 2^m) bits.
 
 For a given sequence of computations, the peak is lowest if each value is evicted right after its
 last use. The search contains that path for every sequence, so it misses no schedule that fits.
@@ -23,7 +25,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from graphc.planner.given.problem import GivenProblem
@@ -32,14 +35,32 @@ LARGEST = 13
 """Maximum number of bits of a state for an exhaustive search."""
 
 
+Length = Callable[[float, int, int], float]
+"""Returns the length of a path after one more computation: of a node, with bytes live during it."""
+
+
 def is_small(problem: GivenProblem) -> bool:
-    """Return whether a problem is small enough for `cheapest`: at most `LARGEST` bits per state."""
-    values = sum(len(problem.outputs[node]) for node in problem.order)
-    return values + len(_tracked(problem)) <= LARGEST
+    """Return whether a problem is small enough for `cheapest`: at most 2^`LARGEST` states."""
+    tracked = set(_tracked(problem))
+    states = (2 ** len(problem.outputs[node]) + (node in tracked) for node in problem.order)
+    return sum(map(math.log2, states)) <= LARGEST
 
 
 def cheapest(problem: GivenProblem, budget: int) -> list[int] | None:
     """Return an optimal schedule of nodes, or None if none fits the budget."""
+    return _shortest(problem, budget, lambda cost, node, size: cost + problem.cost[node])
+
+
+def lowest(problem: GivenProblem) -> list[int]:
+    """Return a schedule of nodes with the fewest peak bytes of all."""
+    peak = problem.peak(problem.order)
+    found = _shortest(problem, peak, lambda most, node, size: max(most, size))
+    assert found is not None, "the order of the nodes fits its own peak"
+    return found
+
+
+def _shortest(problem: GivenProblem, budget: int, length: Length) -> list[int] | None:
+    """Return the schedule of a shortest path, or None if none fits the budget."""
     if problem.fixed_bytes > budget:
         return None
     states = _States(problem, budget)
@@ -47,13 +68,13 @@ def cheapest(problem: GivenProblem, budget: int) -> list[int] | None:
     previous: dict[int, tuple[int, int | None]] = {}
     heap = [(0.0, 0, 0)]
     while heap:
-        cost, _, state = heapq.heappop(heap)
-        if cost > best[state]:
+        reached, _, state = heapq.heappop(heap)
+        if reached > best[state]:
             continue
         if state & states.goal == states.goal:
             return _path(previous, state)
-        for following, node in states.following(state):
-            total = cost if node is None else cost + problem.cost[node]
+        for following, node, size in states.following(state):
+            total = reached if node is None else length(reached, node, size)
             if total < best.get(following, float("inf")):
                 best[following] = total
                 previous[following] = (state, node)
@@ -107,14 +128,14 @@ class _States:
         # Bytes follow from the set alone, whatever path led to it.
         self.bytes = {0: problem.fixed_bytes}
 
-    def following(self, state: int) -> Iterator[tuple[int, int | None]]:
+    def following(self, state: int) -> Iterator[tuple[int, int | None, int]]:
         """Yield each next state, with the node that the transition computes, or None for an
-        eviction."""
+        eviction, and the bytes live during it."""
         live = self.bytes[state]
         for bit in self.evictable:
             if state & bit:
                 self.bytes[state & ~bit] = live - self.size[bit]
-                yield state & ~bit, None
+                yield state & ~bit, None, live
         for way in self.computations:
             if state & way.needs != way.needs or state & way.refuses:
                 continue
@@ -124,7 +145,7 @@ class _States:
             if full + way.bytes <= self.budget:
                 following = (state | way.sets) & ~way.clears
                 self.bytes[following] = full - self._bytes_of(way.clears)
-                yield following, way.node
+                yield following, way.node, full + way.bytes
 
     def _ways(self, node: int) -> Iterator[_Computation]:
         """Yield the possible computations of a node, one for each set of inputs that outputs may

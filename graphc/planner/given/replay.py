@@ -94,19 +94,3 @@ def _last_uses(problem: GivenProblem, sequence: Sequence[int]) -> dict[tuple[int
             )
         ends[last_made[value], value] = len(sequence)
     return ends
-
-
-def live_during(problem: GivenProblem, sequence: Sequence[int], step: int) -> set[int]:
-    """Return the values live at a position of a legal schedule, except inputs overwritten there."""
-    needed = set(problem.live_out)
-    for node in reversed(sequence[step + 1 :]):
-        needed.difference_update(problem.outputs[node])
-        needed.update(problem.inputs[node])
-    made = {value for node in sequence[: step + 1] for value in problem.outputs[node]}
-    node = sequence[step]
-    overwritten, taken = set[int](), set[int]()
-    for output, operand in problem.overwrites[node]:
-        if output not in taken and operand not in overwritten | needed:
-            taken.add(output)
-            overwritten.add(operand)
-    return (needed & made) | {*problem.outputs[node], *problem.inputs[node]} - overwritten

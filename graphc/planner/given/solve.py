@@ -1,6 +1,6 @@
 """Planner for a given problem: exact if the problem is small, else the best of several heuristics.
 
-    up to 13 values   exact.py: the optimum
+    small problems    exact.py: the optimum
     otherwise         the cheapest of solver.py and of greedy eviction (evict.py) under a list of
                       weights; then under perturbed weights on a little less than the budget, and
                       of solver.py's chains for more bytes, for as long as `seconds` allow. Each
@@ -8,11 +8,12 @@
 
 The search ends early if the bound of lower_bound.py is reached, which proves the optimum. Every
 schedule is measured by replay.py, which shares no code with the planners. If nothing fits, the
-error reports the fewest bytes found: those of the solver's smallest schedule, or of a bisection of
-budgets for the greedy.
+error reports the fewest bytes found: the minimum for small problems, else those of the solver's
+smallest schedule, or of a bisection of budgets for the greedy.
 
 If the problem has a link to the host, plans that also copy values to the host
-(graphc/planner/copies) are searched last. Their search has an effort instead of a time.
+(graphc/planner/copies) are searched last. Their search has an effort instead of a time. If nothing
+fits, a bisection of budgets for plans with copies reports the fewest bytes.
 
 The number of attempts depends on time, so larger problems may have other schedules on other
 machines. Each attempt is deterministic.
@@ -23,23 +24,28 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
 from graphc.byte_sizes import parse_bytes, size_lines
 from graphc.errors import BudgetError, ProblemError
 from graphc.planner.copies.events import Event, events_of
 from graphc.planner.copies.search import OffloadSearch
 from graphc.planner.given import exact
-from graphc.planner.given.clocks import measure
+from graphc.planner.given.clocks import LiveRanges, measure
 from graphc.planner.given.greedy import Weights, run_within
 from graphc.planner.given.problem import GivenProblem
-from graphc.planner.given.replay import live_during, replay
+from graphc.planner.given.replay import replay
 from graphc.planner.problem import Problem
 from graphc.planner.recompute.fill import fill
 from graphc.planner.recompute.local_search import iterate, perturbed
 from graphc.planner.recompute.lower_bound import least_extra_cost
 from graphc.planner.recompute.solver import Solver
+
+Found = TypeVar("Found")
+Within: TypeAlias = Callable[[int], Found | None]
+"""Returns a schedule within a budget, or None."""
 
 SECONDS = 10.0
 """Default time for improving a schedule, in seconds."""
@@ -127,16 +133,16 @@ def solve(
     if exact.is_small(problem):
         cheapest = exact.cheapest(problem, limit)
         if cheapest is None:
-            raise _does_not_fit(problem, limit, _fewest_bytes(problem, None))
+            raise _does_not_fit(problem, limit, events_of(exact.lowest(problem)))
         return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
     solver = Solver(problem)
     # No search can help, and the message names what would.
     if problem.bound_bytes > limit:
-        raise _does_not_fit(problem, limit, _fewest_bytes(problem, solver))
+        raise _does_not_fit(problem, limit, events_of(_fewest_bytes(problem, solver)))
     bound = sum(problem.cost[node] for node in no_recompute) + least_extra_cost(problem, limit)
     best = _by_recomputation(problem, limit, solver, bound, started + seconds)
     if replay(problem, best).peak_bytes > limit:
-        raise _does_not_fit(problem, limit, best)
+        raise _does_not_fit(problem, limit, events_of(best))
     return _solution(problem, best, bound, started)
 
 
@@ -144,22 +150,14 @@ def _linked(
     problem: GivenProblem, limit: int | None, seconds: float, started: float
 ) -> LinkedSolution:
     """Return the fastest schedule found of a problem with a link."""
-    assert problem.link is not None, "the caller checks"
+    link = problem.link
+    assert link is not None, "the caller checks"
     no_recompute = list(problem.order)
     once = sum(problem.cost[node] for node in no_recompute)
     if limit is None or replay(problem, no_recompute).peak_bytes <= limit:
         return _linked_solution(problem, events_of(no_recompute), once, once, started)
     solver = None if exact.is_small(problem) else Solver(problem)
-    # Copies do not change the lower bound on bytes.
-    if problem.bound_bytes > limit:
-        raise _does_not_fit(problem, limit, _fewest_bytes(problem, solver))
-    bound = once + least_extra_cost(problem, limit, problem.link)
-    if solver is None:
-        fewest = exact.cheapest(problem, limit) or _fewest_bytes(problem, None)
-    else:
-        fewest = _by_recomputation(problem, limit, solver, bound, started + seconds / 2)
-    measured = replay(problem, fewest)
-    alone = fewest if measured.peak_bytes <= limit else None
+    resident = frozenset(value for node in problem.pinned for value in problem.outputs[node])
 
     def schedules(capacity: int) -> Iterator[Sequence[int]]:
         if solver is None:
@@ -171,12 +169,35 @@ def _linked(
         elif attempt := _attempt(problem, capacity, PORTFOLIO[0], 1.0):
             yield attempt
 
-    resident = frozenset(value for node in problem.pinned for value in problem.outputs[node])
-    plan = OffloadSearch(problem, problem.link, limit, schedules, resident, bound).run(alone)
-    if plan is None:
-        raise _does_not_fit(problem, limit, fewest)
-    cost = None if alone is None else measured.cost
-    return _linked_solution(problem, plan.events, bound, cost, started)
+    def search(budget: int, bound: float, origin: int | None = None) -> OffloadSearch:
+        return OffloadSearch(problem, link, budget, schedules, resident, bound, origin)
+
+    def fewest_with_copies() -> list[Event]:
+        """Return the schedule of the fewest bytes found; it does not depend on the limit."""
+        alone = _fewest_bytes(problem, solver)
+        origin = replay(problem, alone).peak_bytes
+
+        def within(budget: int) -> list[Event] | None:
+            plan = search(budget, math.inf, origin).first()
+            return None if plan is None else plan.events
+
+        return _bisected(problem, events_of(alone), lambda each: _peak(problem, each), within)
+
+    # Copies do not change the lower bound on bytes.
+    if problem.bound_bytes > limit:
+        raise _does_not_fit(problem, limit, fewest_with_copies())
+    bound = once + least_extra_cost(problem, limit, link)
+    if solver is None:
+        alone = exact.cheapest(problem, limit)
+    else:
+        fewest = _by_recomputation(problem, limit, solver, bound, started + seconds / 2)
+        alone = fewest if replay(problem, fewest).peak_bytes <= limit else None
+    plan = search(limit, bound).run(alone)
+    events = fewest_with_copies() if plan is None else plan.events
+    if plan is None and _peak(problem, events) > limit:
+        raise _does_not_fit(problem, limit, events)
+    cost = None if alone is None else replay(problem, alone).cost
+    return _linked_solution(problem, events, bound, cost, started)
 
 
 def _by_recomputation(
@@ -296,42 +317,59 @@ def _text(problem: GivenProblem, event: Event) -> str:
 
 
 def _fewest_bytes(problem: GivenProblem, solver: Solver | None) -> list[int]:
-    """Return the schedule of the least peak found, by the solver or by bisection of greedy
-    budgets."""
-    best = list(problem.order) if solver is None else solver.least.sequence
-    low, least = problem.bound_bytes, replay(problem, best).peak_bytes
-    few = len(problem) <= FEW
-    for _ in range(BISECTIONS if few else BISECTIONS // 3):
+    """Return the schedule of the least peak found without copies: by the exact search, or else by
+    the solver and by bisection of greedy budgets."""
+    if solver is None:
+        return exact.lowest(problem)
+    tried = [replace(w, evicts_outputs=True) for w in PORTFOLIO[: 2 if len(problem) <= FEW else 1]]
+
+    def within(budget: int) -> list[int] | None:
+        # Greedy eviction may fail and succeed with fewer bytes; this only guides the bisection.
+        runs = (run_within(problem, budget, weights) for weights in tried)
+        return min(filter(None, runs), key=problem.peak, default=None)
+
+    return _bisected(problem, solver.least.sequence, problem.peak, within)
+
+
+def _bisected(
+    problem: GivenProblem, best: Found, peak: Callable[[Found], int], within: Within[Found]
+) -> Found:
+    """Return the schedule of the least peak that `within` finds by bisection of budgets; `best` if
+    it finds none."""
+    low, least = problem.bound_bytes, peak(best)
+    for _ in range(BISECTIONS if len(problem) <= FEW else BISECTIONS // 3):
         if low >= least:
             break
         middle = (low + least) // 2
-        tried = PORTFOLIO[: 2 if few else 1]
-        runs = (run_within(problem, middle, replace(w, evicts_outputs=True)) for w in tried)
-        found = [run for run in runs if run is not None]
-        if found:
-            best = min(found, key=lambda run: replay(problem, run).peak_bytes)
-            least = min(least, replay(problem, best).peak_bytes)
-        else:
-            # Greedy eviction may still succeed with fewer bytes; this only guides the bisection.
+        found = within(middle)
+        if found is None:
             low = middle + 1
+        else:
+            best, least = found, min(middle, peak(found))
     return best
 
 
-def _does_not_fit(problem: GivenProblem, budget: int, fewest: list[int]) -> BudgetError:
+def _peak(problem: GivenProblem, events: list[Event]) -> int:
+    return max(LiveRanges(problem, events).levels())
+
+
+def _does_not_fit(problem: GivenProblem, budget: int, events: list[Event]) -> BudgetError:
     """Return the error that names the fewest bytes found and the largest values at their peak."""
-    measured = replay(problem, fewest)
-    node = fewest[measured.peak_step]
-    live = live_during(problem, fewest, measured.peak_step)
-    largest = sorted(live, key=lambda value: (-problem.bytes[value], value))
+    live_ranges = LiveRanges(problem, events)
+    levels = live_ranges.levels()
+    least = max(levels)
+    at = levels.index(least)
+    node = next(event.number for event in (*events[at:], *events[at::-1]) if event.kind == "run")
+    largest = sorted(live_ranges.during(at), key=lambda value: (-problem.bytes[value], value))
     values = [(problem.name(value), problem.bytes[value]) for value in largest]
-    other = [("workspace", problem.workspace[node]), ("fixed_bytes", problem.fixed_bytes)]
+    workspace = problem.workspace[node] if events[at].kind == "run" else 0
+    other = [("workspace", workspace), ("fixed_bytes", problem.fixed_bytes)]
     rows = sorted((*values, *(row for row in other if row[1])), key=lambda row: -row[1])
     return BudgetError(
-        f"no plan within {budget} bytes was found; the smallest plan found needs "
-        f"{measured.peak_bytes} bytes, and the lower bound is {problem.bound_bytes}. Raise the "
-        f"budget. Largest bytes at the peak of this plan, node {problem.ids[node]}:\n"
-        f"{size_lines(rows, LARGEST_NAMED)}",
-        measured.peak_bytes,
+        f"no plan within {budget} bytes was found; the smallest plan found needs {least} bytes, "
+        f"and the lower bound is {problem.bound_bytes}. Raise the budget. Largest bytes at the "
+        f"peak of this plan, node {problem.ids[node]}:\n{size_lines(rows, LARGEST_NAMED)}",
+        least,
         problem.bound_bytes,
         str(problem.ids[node]),
         rows[:LARGEST_NAMED],

@@ -85,6 +85,11 @@ def test_the_optimum_is_that_of_all_schedules(seed):
     # One byte less than any schedule of seven nodes; a longer one would have to be cheaper.
     sequence = cheapest(problem, peaks[0] - 1)
     assert sequence is None or len(sequence) > 7
+    with pytest.raises(BudgetError) as caught:
+        solve(problem, 0)
+    least = caught.value.least_bytes
+    assert solve(problem, least).peak_bytes == least
+    assert cheapest(problem, least - 1) is None
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -12,7 +12,7 @@ from planner.given.offload_optimum import TooManyStatesError, fastest
 from planner.problems import random_problem, random_training, training_chain
 
 from graphc.errors import BudgetError
-from graphc.planner.given import Event, HostLink, measure, replay, solve
+from graphc.planner.given import Event, HostLink, exact, measure, replay, solve
 from graphc.planner.given.problem import parse_problem
 from graphc.planner.recompute.lower_bound import least_extra_cost
 
@@ -65,14 +65,13 @@ def test_plans_and_bounds_against_exhaustive_search():
     assert optimal >= 0.95 * compared
 
 
-def test_a_copy_that_computation_waits_for():
-    """A plan recomputes nothing and waits for one copy of 64 bytes to the host."""
-    half = 64
+def one_copy():
+    """A problem of 8 nodes, five of which run once."""
     nodes = [
-        (1, half, []), (2, half, [[1, 0]]), (3, 1, [[2, 0]]), (4, half, [[3, 0]]),
-        (5, half, [[2, 0]]), (7, [8, 1], []), (8, 1, []), (9, 0, [[4, 0], [5, 0], [7, 1]]),
+        (1, 64, []), (2, 64, [[1, 0]]), (3, 1, [[2, 0]]), (4, 64, [[3, 0]]),
+        (5, 64, [[2, 0]]), (7, [8, 1], []), (8, 1, []), (9, 0, [[4, 0], [5, 0], [7, 1]]),
     ]  # fmt: skip
-    problem = parse_problem(
+    return parse_problem(
         {
             "nodes": [{"id": i, "cost": 1, "bytes": b, "inputs": each} for i, b, each in nodes],
             "fixed_bytes": 50,
@@ -81,9 +80,50 @@ def test_a_copy_that_computation_waits_for():
             "link": {"to_host": 1e6, "to_device": 5e5, "latency": 0.01},
         }
     )
-    found = solve(problem, 200, seconds=1)
+
+
+def test_a_copy_that_computation_waits_for(monkeypatch):
+    """In the order of the file, a plan recomputes nothing and waits for one copy to the host."""
+    monkeypatch.setattr(exact, "is_small", lambda _: False)
+    found = solve(one_copy(), 200, seconds=1)
     assert found.peak_bytes <= 200
-    assert found.cost == pytest.approx(8 + 0.01 + half / 1e6)
+    assert found.cost == pytest.approx(8 + 0.01 + 64 / 1e6)
+
+
+def test_nodes_that_run_once_may_be_few_enough_for_the_exact_search():
+    """Another order needs no copy within 180 bytes, and no order less without one."""
+    assert solve(one_copy(), 200).cost == 8
+    alone = replace(one_copy(), link=None)
+    with pytest.raises(BudgetError) as caught:
+        solve(alone, 179)
+    assert caught.value.least_bytes == solve(alone, 180).peak_bytes == 180
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("budget", [0, 178])
+def test_the_least_bytes_are_those_with_copies(monkeypatch, is_small, budget):
+    monkeypatch.setattr(exact, "is_small", lambda _: is_small)
+    problem = one_copy()
+    with pytest.raises(BudgetError) as caught:
+        solve(problem, budget, seconds=0)
+    error = caught.value
+    assert error.least_bytes == error.bound_bytes == 179
+    assert sum(size for _, size in error.values) + 50 == 179
+    found = solve(problem, 179, seconds=0)
+    assert found.peak_bytes == 179
+    assert found.bytes_to_host > 0
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_plans_meet_the_least_bytes_named_with_a_link(seed):
+    problem = with_link(random_training(18, seed), host_bytes=40)
+    with pytest.raises(BudgetError) as caught:
+        solve(problem, 0, seconds=0)
+    least = caught.value.least_bytes
+    with pytest.raises(BudgetError) as alone:
+        solve(replace(problem, link=None), 0, seconds=0)
+    assert least <= alone.value.least_bytes
+    assert solve(problem, least, seconds=0).peak_bytes <= least
 
 
 def with_link(problem, **fields):

@@ -44,12 +44,12 @@ def test_no_cost_is_proven_for_problems_above_the_limit():
 @pytest.mark.parametrize("layers", [15, 20])
 def test_fewest_bytes_are_returned_if_no_search_fits(monkeypatch, layers):
     problem = training_chain(layers)
-    fewest = solving._fewest_bytes(problem, None)
-    budget = replay(problem, fewest).peak_bytes
-    assert budget < replay(problem, problem.order).peak_bytes
     monkeypatch.setattr(solving, "_attempt", lambda *_: None)
     monkeypatch.setattr(solving.Solver, "schedule", lambda *_: None)
     monkeypatch.setattr(solving.Solver, "least", property(lambda solver: solver.no_recompute))
+    fewest = solving._fewest_bytes(problem, solving.Solver(problem))
+    budget = replay(problem, fewest).peak_bytes
+    assert budget < replay(problem, problem.order).peak_bytes
     found = solve(problem, budget, seconds=0.0)
     positions = [problem.ids.index(node) for node in found.sequence]
     assert found.peak_bytes == replay(problem, positions).peak_bytes <= budget
