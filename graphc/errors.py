@@ -307,6 +307,14 @@ def number_between(name: str, given: object, low: float, high: float) -> float:
     return float(given)  # type: ignore[arg-type]
 
 
+def finite_number(name: str, given: object, error: type[GraphcError] = OptionError) -> float:
+    """Return `given` as a float if it is a finite number of at least 0, else raise `error`."""
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    if not is_number or not 0 <= given < math.inf:  # type: ignore[operator]
+        raise error(f"{name} must be a finite number of at least 0, got {quoted(given)}")
+    return float(given)  # type: ignore[arg-type]
+
+
 def check_seed(given: object) -> int:
     """Return the seed; raise `OptionError` unless it is an unsigned 64-bit integer."""
     if not isinstance(given, Integral) or not 0 <= int(given) < 2**64:

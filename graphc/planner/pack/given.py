@@ -54,6 +54,8 @@ class Buffers:
         checked = {name: _whole(name, column) for name, column in columns.items()}
         lengths = {name: len(column) for name, column in checked.items()}
         if ids is not None:
+            if not isinstance(ids, Sequence | np.ndarray):
+                raise PackingError(f"ids must be a list of names, one per buffer, got {ids!r}")
             lengths["ids"] = len(ids)
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items())

@@ -115,6 +115,8 @@ def test_a_pin_without_an_offset_is_told_by_its_id():
 def test_every_buffer_has_an_id_or_none_has():
     with pytest.raises(PackingError, match=r"ids must have one entry per buffer, got .* ids has 3"):
         pack([0], [1], [3], ids=IDS)
+    with pytest.raises(PackingError, match="ids must be a list of names, one per buffer, got 5"):
+        pack([0], [1], [3], ids=5)
 
 
 def test_pinned_buffers_that_overlap_are_both_named():
