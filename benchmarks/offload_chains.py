@@ -26,7 +26,8 @@ from network_chains import NETWORKS, PRECISIONS, collapse, training_steps
 from offload_tables import outcome
 from report import circumstances, output_argument, print_table, write_json
 
-from graphc.planner.given import HostLink, replay, solve
+from graphc.planner.given import HostLink, solve
+from graphc.planner.given.replay import replay_steps
 
 COUNT, SEED = 500, 2021
 STAGES = (6, 40)
@@ -51,7 +52,7 @@ def random_cases(count: int) -> Iterator[tuple[Chain, HostLink, float]]:
         ratio = float(np.exp(rng.uniform(*np.log(RATIOS))))
         part = float(rng.uniform())
         problem = chain.problem()
-        if problem.bound_bytes < replay(problem, problem.order).peak_bytes:
+        if problem.bound_bytes < replay_steps(problem, problem.order).peak_bytes:
             rate = ratio * sum(chain.whole) / sum(chain.forward)
             yield chain, HostLink(rate, rate), part
             count -= 1
@@ -60,7 +61,7 @@ def random_cases(count: int) -> Iterator[tuple[Chain, HostLink, float]]:
 def compare(chain: Chain, link: HostLink, part: float, seconds: float) -> dict[str, Any]:
     """Plan a chain by both. Extra times are fractions of the seconds without a budget."""
     problem = chain.problem(link)
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     budget = int(problem.bound_bytes + part * (base.peak_bytes - problem.bound_bytes))
     started = time.perf_counter()
     other = pofo.plan(chain, link, budget)

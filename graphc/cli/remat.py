@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from graphc.byte_sizes import exact_bytes, parse_bytes
 from graphc.cli.terminal import say
-from graphc.errors import BudgetError, OptionError, ProblemError
+from graphc.errors import BudgetError, ProblemError, finite_number
 from graphc.planner.given import GivenProblem, LinkedSolution, read_problem, solve
 from graphc.planner.given.solve import SECONDS
 
@@ -44,8 +43,7 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Solve the problem and print the plan."""
-    if not 0 <= options.seconds < math.inf:
-        raise OptionError(f"--seconds must be a finite number of at least 0, got {options.seconds}")
+    finite_number("--seconds", options.seconds)
     budget = None if options.budget is None else parse_bytes("--budget", options.budget)
     problem = _with_host_budget(read_problem(options.file), options)
     if budget is None and problem.budget is None:

@@ -4,7 +4,7 @@ import pytest
 from network_chains import MOST, collapse, training_steps
 
 from graphc.models import MODELS
-from graphc.planner.given import replay
+from graphc.planner.given.replay import replay_steps
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ def test_a_chain_has_the_seconds_and_about_the_bytes_of_its_network(name, option
     produced = {value for values in steps.outputs for value in values}
     given = sum(size for value, size in enumerate(steps.bytes) if value not in produced)
     peak = steps.levels(range(len(steps))).max() - given
-    assert replay(problem, problem.order).peak_bytes + beside >= 0.9 * peak
-    assert replay(problem, problem.order).peak_bytes + beside <= 1.7 * peak
+    assert replay_steps(problem, problem.order).peak_bytes + beside >= 0.9 * peak
+    assert replay_steps(problem, problem.order).peak_bytes + beside <= 1.7 * peak
 
 
 def test_backward_passes_belong_to_their_stages():

@@ -7,7 +7,8 @@ from chains import Chain, random_chain
 from planner.given import offload_optimum
 from rotor import Rotor
 
-from graphc.planner.given import HostLink, exact, measure, replay
+from graphc.planner.given import HostLink, exact, measure
+from graphc.planner.given.replay import replay_steps
 
 
 def tiny(seed):
@@ -25,7 +26,7 @@ def tiny(seed):
 
 def budgets(chain, parts):
     problem = chain.problem()
-    peak = replay(problem, problem.order).peak_bytes
+    peak = replay_steps(problem, problem.order).peak_bytes
     return [int(problem.bound_bytes + part * (peak - problem.bound_bytes)) for part in parts]
 
 
@@ -73,7 +74,7 @@ def test_schedules_are_legal_and_fit(seed, ratio):
 def test_everything_stays_if_it_fits():
     chain = random_chain(np.random.default_rng(0), 10)
     problem = chain.problem()
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     found = pofo.plan(chain, HostLink(1.0, 1.0), base.peak_bytes + 10**6)
     assert found.timing.seconds == pytest.approx(base.cost)
     assert found.timing.bytes_to_host == 0
@@ -96,10 +97,10 @@ def test_rotor_is_not_cheaper_than_the_optimum_and_mostly_as_cheap():
         chain, _ = tiny(seed)
         problem = chain.problem()
         for budget in budgets(chain, (0.0, 0.3, 0.6, 1.0)):
-            least = replay(problem, exact.cheapest(problem, budget)).cost
+            least = replay_steps(problem, exact.cheapest(problem, budget)).cost
             rotor = Rotor(chain, budget, slots=budget)
             sequence = rotor.sequence(0, len(chain) - 1, budget)
-            measured = replay(problem, sequence)
+            measured = replay_steps(problem, sequence)
             assert measured.peak_bytes <= budget
             assert measured.cost == rotor.seconds[0, -1, budget] >= least
             compared += 1

@@ -30,8 +30,10 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from graphc.byte_sizes import parse_bytes
 from graphc.errors import ProblemError
 from graphc.planner.copies.events import Event
+from graphc.planner.given.names import check_problem, events_from
 from graphc.planner.given.problem import GivenProblem
 from graphc.planner.host_link import HostLink
 
@@ -68,16 +70,24 @@ class _Instance:
     ready: float = 0.0
 
 
-def measure(problem: GivenProblem, events: Sequence[Event], budget: int | None = None) -> Timing:
-    """Measure a schedule; raises `ProblemError` if it is not legal, or if its bytes exceed `budget`
-    on the device or the link's `host_bytes` on the host."""
-    if problem.link is None:
+def measure(
+    problem: GivenProblem, events: Sequence[str | Event], budget: int | str | None = None
+) -> Timing:
+    """Measure a schedule of texts such as ``out 3``, as in `LinkedSolution.events`, or of `Event`s
+    with the numbers of steps and values.
+
+    Raises `ProblemError` if it is not legal, or if its bytes exceed `budget` on the device or the
+    link's `host_bytes` on the host.
+    """
+    link = check_problem(problem).link
+    if link is None:
         raise ProblemError("the problem has no link; add `link` to measure copies to the host")
-    lives = LiveRanges(problem, events)
-    timing = _Clocks(problem, problem.link, events, lives).timing()
-    if budget is not None and timing.peak_bytes > budget:
-        raise ProblemError(f"the schedule needs {timing.peak_bytes} bytes, the budget is {budget}")
-    most = problem.link.host_bytes
+    listed = events_from(problem, events)
+    timing = _Clocks(problem, link, listed, LiveRanges(problem, listed)).timing()
+    limit = None if budget is None else parse_bytes("budget", budget)
+    if limit is not None and timing.peak_bytes > limit:
+        raise ProblemError(f"the schedule needs {timing.peak_bytes} bytes, the budget is {limit}")
+    most = link.host_bytes
     if most is not None and timing.host_peak_bytes > most:
         raise ProblemError(
             f"the schedule needs {timing.host_peak_bytes} bytes on the host, which has {most}"
@@ -99,7 +109,7 @@ class LiveRanges:
         self.last_in: dict[int, int] = {}
         for at, event in enumerate(events):
             limit = len(problem) if event.kind == "run" else len(problem.bytes)
-            if not 0 <= event.number < limit:
+            if event.number not in range(limit):
                 self.fail(at, f"names {event.number}, but the numbers are 0 to {limit - 1}")
             handler = {"run": self.run, "out": self.out, "drop": self.drop, "in": self.fetch}
             if event.kind not in handler:

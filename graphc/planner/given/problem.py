@@ -28,13 +28,14 @@ by default 0. `host_bytes` limits the bytes in host memory, by default not at al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from graphc.errors import ProblemError
+from graphc.errors import ProblemError, quoted
 from graphc.json_fields import JsonReader
 from graphc.planner.given.link import parse_link
 from graphc.planner.host_link import HostLink
@@ -100,7 +101,7 @@ def read_problem(path: str) -> GivenProblem:
     """Read a problem from a file; raises `ProblemError`, which names the invalid entry."""
     try:
         content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ProblemError(f"cannot read {path!r}: {reason}") from None
     found = READER.parse(content, repr(path))
@@ -269,9 +270,16 @@ class _Nodes:
         return values[0]
 
     def find(self, where: str, given: Any) -> int:
-        if isinstance(given, bool) or not isinstance(given, int) or given not in self.position:
-            READER.fail(where, "expected the id of a node", given)
-        return self.position[given]
+        return node_of(self.position, where, given)
+
+
+def node_of(position: Mapping[int, int], where: str, given: Any) -> int:
+    """Return the position of a node by its id; raises `ProblemError`."""
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        READER.fail(where, "expected the id of a node", given)
+    if given not in position:
+        raise ProblemError(f"{where}: no node has the id {quoted(given)}")
+    return position[int(given)]
 
 
 def _sizes(given: Any, where: str) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphc.errors import ProblemError
+from graphc.planner.given.names import check_problem, steps_of
 from graphc.planner.given.problem import GivenProblem
 
 
@@ -19,12 +20,18 @@ class Replay:
 
 
 def replay(problem: GivenProblem, sequence: Sequence[int]) -> Replay:
-    """Measure a schedule of nodes; raises `ProblemError` if it is not legal.
+    """Measure a schedule of node ids, such as `Solution.sequence`; raises `ProblemError` if it is
+    not legal.
 
     A value is live from the position that computes it to its last use before it is computed again.
     Outputs and the values of pinned nodes are live to the end. An output takes the bytes of an
     input that it may overwrite if this is the input's last use; pairs are tried in the order given.
     """
+    return replay_steps(problem, steps_of(check_problem(problem), sequence))
+
+
+def replay_steps(problem: GivenProblem, sequence: Sequence[int]) -> Replay:
+    """Measure a schedule of steps, which are numbered from 0; see `replay`."""
     ends = _last_uses(problem, sequence)
     freed = [0] * (len(sequence) + 1)
     live = peak = problem.fixed_bytes
@@ -58,10 +65,6 @@ def _last_uses(problem: GivenProblem, sequence: Sequence[int]) -> dict[tuple[int
     last_made: dict[int, int] = {}
     done: set[int] = set()
     for step, node in enumerate(sequence):
-        if not 0 <= node < len(problem):
-            raise ProblemError(
-                f"step {step} names node {node}, but nodes are 0 to {len(problem) - 1}"
-            )
         name = problem.ids[node]
         for value in problem.inputs[node]:
             if value not in last_made:

@@ -29,14 +29,15 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from graphc.byte_sizes import parse_bytes, size_lines
-from graphc.errors import BudgetError, ProblemError
+from graphc.errors import BudgetError, ProblemError, finite_number
 from graphc.planner.copies.events import Event, events_of
 from graphc.planner.copies.search import OffloadSearch
 from graphc.planner.given import exact
 from graphc.planner.given.clocks import LiveRanges, measure
 from graphc.planner.given.greedy import Weights, run_within
+from graphc.planner.given.names import check_problem, text_of
 from graphc.planner.given.problem import GivenProblem
-from graphc.planner.given.replay import replay
+from graphc.planner.given.replay import replay_steps
 from graphc.planner.problem import Problem
 from graphc.planner.recompute.fill import fill
 from graphc.planner.recompute.local_search import iterate, perturbed
@@ -122,26 +123,26 @@ def solve(
     `BudgetError` if nothing that fits is found.
     """
     started = time.perf_counter()
+    check_problem(problem)
     limit = problem.budget if budget is None else parse_bytes("budget", budget)
-    if not 0 <= seconds < math.inf:
-        raise ProblemError(f"seconds must be a finite number of at least 0, got {seconds}")
+    seconds = finite_number("seconds", seconds, ProblemError)
     if problem.link is not None:
         return _linked(problem, limit, seconds, started)
     no_recompute = list(problem.order)
-    if limit is None or replay(problem, no_recompute).peak_bytes <= limit:
+    if limit is None or replay_steps(problem, no_recompute).peak_bytes <= limit:
         return _solution(problem, no_recompute, sum(problem.cost[n] for n in no_recompute), started)
     if exact.is_small(problem):
         cheapest = exact.cheapest(problem, limit)
         if cheapest is None:
             raise _does_not_fit(problem, limit, events_of(exact.lowest(problem)))
-        return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
+        return _solution(problem, cheapest, replay_steps(problem, cheapest).cost, started)
     solver = Solver(problem)
     # No search can help, and the message names what would.
     if problem.bound_bytes > limit:
         raise _does_not_fit(problem, limit, events_of(_fewest_bytes(problem, solver)))
     bound = sum(problem.cost[node] for node in no_recompute) + least_extra_cost(problem, limit)
     best = _by_recomputation(problem, limit, solver, bound, started + seconds)
-    if replay(problem, best).peak_bytes > limit:
+    if replay_steps(problem, best).peak_bytes > limit:
         raise _does_not_fit(problem, limit, events_of(best))
     return _solution(problem, best, bound, started)
 
@@ -154,7 +155,7 @@ def _linked(
     assert link is not None, "the caller checks"
     no_recompute = list(problem.order)
     once = sum(problem.cost[node] for node in no_recompute)
-    if limit is None or replay(problem, no_recompute).peak_bytes <= limit:
+    if limit is None or replay_steps(problem, no_recompute).peak_bytes <= limit:
         return _linked_solution(problem, events_of(no_recompute), once, once, started)
     solver = None if exact.is_small(problem) else Solver(problem)
     resident = frozenset(value for node in problem.pinned for value in problem.outputs[node])
@@ -175,7 +176,7 @@ def _linked(
     def fewest_with_copies() -> list[Event]:
         """Return the schedule of the fewest bytes found; it does not depend on the limit."""
         alone = _fewest_bytes(problem, solver)
-        origin = replay(problem, alone).peak_bytes
+        origin = replay_steps(problem, alone).peak_bytes
 
         def within(budget: int) -> list[Event] | None:
             plan = search(budget, math.inf, origin).first()
@@ -191,12 +192,12 @@ def _linked(
         alone = exact.cheapest(problem, limit)
     else:
         fewest = _by_recomputation(problem, limit, solver, bound, started + seconds / 2)
-        alone = fewest if replay(problem, fewest).peak_bytes <= limit else None
+        alone = fewest if replay_steps(problem, fewest).peak_bytes <= limit else None
     plan = search(limit, bound).run(alone)
     events = fewest_with_copies() if plan is None else plan.events
     if plan is None and _peak(problem, events) > limit:
         raise _does_not_fit(problem, limit, events)
-    cost = None if alone is None else replay(problem, alone).cost
+    cost = None if alone is None else replay_steps(problem, alone).cost
     return _linked_solution(problem, events, bound, cost, started)
 
 
@@ -286,7 +287,7 @@ def _attempt(problem: GivenProblem, budget: int, weights: Weights, part: float) 
 
 
 def _solution(problem: GivenProblem, sequence: list[int], bound: float, started: float) -> Solution:
-    measured = replay(problem, sequence)
+    measured = replay_steps(problem, sequence)
     ids = tuple(problem.ids[node] for node in sequence)
     seconds = time.perf_counter() - started
     return Solution(ids, measured.cost, measured.peak_bytes, bound, seconds)
@@ -302,18 +303,13 @@ def _linked_solution(
         measured.peak_bytes,
         bound,
         time.perf_counter() - started,
-        tuple(_text(problem, event) for event in events),
+        tuple(text_of(problem, event) for event in events),
         measured.stalls,
         measured.bytes_to_host,
         measured.bytes_to_device,
         measured.host_peak_bytes,
         alone,
     )
-
-
-def _text(problem: GivenProblem, event: Event) -> str:
-    is_run = event.kind == "run"
-    return f"{event.kind} {problem.ids[event.number] if is_run else problem.name(event.number)}"
 
 
 def _fewest_bytes(problem: GivenProblem, solver: Solver | None) -> list[int]:

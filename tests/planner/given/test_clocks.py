@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from graphc.errors import ProblemError
-from graphc.planner.given import Event, HostLink, measure, replay
+from graphc.errors import OptionError, ProblemError
+from graphc.planner.given import Event, HostLink, measure, solve
 from graphc.planner.given.problem import parse_problem
+from graphc.planner.given.replay import replay_steps
 
 NODES = [
     {"id": 0, "cost": 2, "bytes": 10},
@@ -43,7 +44,7 @@ def test_clocks_by_hand():
 
 
 def test_a_schedule_without_copies_is_that_of_the_replay():
-    found, plain = measure(problem(), events("0 1 2 0 3")), replay(problem(), [0, 1, 2, 0, 3])
+    found, plain = measure(problem(), events("0 1 2 0 3")), replay_steps(problem(), [0, 1, 2, 0, 3])
     assert (found.seconds, found.peak_bytes) == (plain.cost, plain.peak_bytes)
 
 
@@ -122,6 +123,54 @@ def test_outputs_may_leave_and_return_at_the_end():
 def test_illegal_schedules_are_rejected(text, message):
     with pytest.raises(ProblemError, match=message):
         measure(problem(), events(text))
+
+
+def test_events_may_be_texts_with_ids():
+    """One value of two outputs goes to the host."""
+    nodes = [
+        {"id": 7, "cost": 2, "bytes": [1, 10]},
+        {"id": 0, "cost": 3, "bytes": 20, "inputs": [[7, 0]]},
+        {"id": 1, "cost": 1, "bytes": 4, "inputs": [0, [7, 1]]},
+    ]
+    texts = ["run 7", "out 7[1]", "run 0", "drop 7[1]", "in 7[1]", "run 1"]
+    found = measure(problem(nodes=nodes), texts, "34B")
+    assert found == measure(problem(nodes=nodes), events("0 o1 1 d1 i1 2"))
+    assert found.peak_bytes == 34
+    planned = solve(problem(), 35)
+    assert measure(problem(), planned.events).seconds == planned.cost
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "events must be a list of texts"),
+        (["run 9"], "event 0 is 'run 9'; expected run, out, drop or in, and the id of a node"),
+        (["run 0", "out 0[1]"], r"event 1 is 'out 0\[1\]'; expected"),
+        (["wait 0"], "event 0 is 'wait 0'; expected"),
+        ([["run 0"]], r"event 0 is \['run 0'\]; expected"),
+        ([Event("run", 0.5)], "event 0 names 0.5, but the numbers are 0 to 3"),
+    ],
+)
+def test_malformed_events_are_named(given, message):
+    with pytest.raises(ProblemError, match=message):
+        measure(problem(), given)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"to_host": 0}, "to_host must be above 0 bytes per second"),
+        ({"to_device": float("nan")}, "to_device must be a finite number"),
+        ({"to_host": "a"}, "to_host must be a finite number of at least 0, got 'a'"),
+        ({"to_device": -1.0}, "to_device must be a finite number of at least 0"),
+        ({"latency": -1}, "latency must be a finite number of at least 0, got -1"),
+        ({"host_bytes": -1}, "host_bytes must be an integer of at least 0"),
+        ({"both_ways": "yes"}, "both_ways must be True or False"),
+    ],
+)
+def test_links_are_checked(fields, message):
+    with pytest.raises(OptionError, match=message):
+        HostLink(**{"to_host": 1.0, "to_device": 1.0, **fields})
 
 
 def test_rules_of_nodes_are_kept():

@@ -9,9 +9,10 @@ import pytest
 from planner.problems import random_training
 
 from graphc.errors import BudgetError
-from graphc.planner.given import replay, solve
+from graphc.planner.given import solve
 from graphc.planner.given.exact import LARGEST
 from graphc.planner.given.problem import parse_problem
+from graphc.planner.given.replay import replay_steps
 
 pytestmark = [pytest.mark.peers, pytest.mark.slow]
 pytest.importorskip("ortools", reason="ortools is not installed")
@@ -26,7 +27,7 @@ def problems():
     """Problems with budgets between the bound and all bytes."""
     for seed in range(PROBLEMS):
         problem = random_training(8 + seed % 8, seed)
-        most = replay(problem, problem.order).peak_bytes
+        most = replay_steps(problem, problem.order).peak_bytes
         part = (0.2, 0.4, 0.6, 0.8)[seed // 2 % 4]
         yield problem, int(problem.bound_bytes + part * (most - problem.bound_bytes))
 
@@ -67,7 +68,7 @@ def test_the_referee_keeps_what_is_small_for_a_reader_that_runs_again():
         )
     ]
     problem = parse_problem({"nodes": nodes, "outputs": [4]})
-    assert replay(problem, [0, 1, 2, 3, 1, 4]).peak_bytes == 11
+    assert replay_steps(problem, [0, 1, 2, 3, 1, 4]).peak_bytes == 11
     verdict = Referee(problem, 12, 100).verdict(SECONDS)
     assert verdict.is_optimal
     assert verdict.cost == problem.cost_of(range(5)) + 1

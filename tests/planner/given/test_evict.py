@@ -5,9 +5,9 @@ import pytest
 from planner.given.test_solve import shortest_by_networkx
 from planner.problems import random_problem
 
-from graphc.planner.given import replay
 from graphc.planner.given.greedy import Weights, run_within
 from graphc.planner.given.problem import parse_problem
+from graphc.planner.given.replay import replay_steps
 from graphc.planner.given.solve import PORTFOLIO
 
 
@@ -16,14 +16,14 @@ def test_what_it_finds_fits_and_is_never_below_the_optimum():
     met = found_none = compared = 0
     for seed in range(25):
         problem = random_problem(6, seed, pinned=0.1)
-        once = replay(problem, problem.order)
+        once = replay_steps(problem, problem.order)
         for budget in np.linspace(problem.bound_bytes, once.peak_bytes, 4).astype(int).tolist():
             optimum = shortest_by_networkx(problem, budget)
             costs = []
             for weights in PORTFOLIO:
                 sequence = run_within(problem, budget, weights)
                 if sequence is not None:
-                    measured = replay(problem, sequence)
+                    measured = replay_steps(problem, sequence)
                     assert measured.peak_bytes <= budget
                     assert optimum is not None
                     assert measured.cost >= optimum
@@ -70,6 +70,6 @@ def test_pinned_values_are_never_dropped_and_where_nothing_fits_there_is_none():
     problem = choice((5, 2), (10, 10))
     assert run_within(problem, 20, Weights()) is None
     pinned = random_problem(7, 3, pinned=1.0)
-    peak = replay(pinned, pinned.order).peak_bytes
+    peak = replay_steps(pinned, pinned.order).peak_bytes
     assert run_within(pinned, peak, Weights()) == list(pinned.order)
     assert run_within(pinned, peak - 1, Weights()) is None

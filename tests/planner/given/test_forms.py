@@ -19,6 +19,7 @@ from graphc.models import gpt2
 from graphc.planner.given import replay, solve
 from graphc.planner.given.exact import cheapest, is_small
 from graphc.planner.given.problem import parse_problem
+from graphc.planner.given.replay import replay_steps
 
 
 def random_forms(count, seed):
@@ -64,7 +65,7 @@ def legal(problem, length):
             if set(sequence) != set(problem.order):
                 continue
             try:
-                yield sequence, replay(problem, sequence)
+                yield sequence, replay_steps(problem, sequence)
             except ProblemError:
                 continue
 
@@ -78,7 +79,7 @@ def test_the_optimum_is_that_of_all_schedules(seed):
     assert problem.bound_bytes <= peaks[0]
     for budget in peaks:
         least = min(found.cost for found in measured if found.peak_bytes <= budget)
-        found = replay(problem, cheapest(problem, budget))
+        found = replay_steps(problem, cheapest(problem, budget))
         assert found.peak_bytes <= budget
         assert found.cost == least
         assert solve(problem, budget).cost == least
@@ -103,7 +104,7 @@ def test_the_checker_and_the_planners_count_the_same_bytes(seed):
             if sequence[repeated] not in problem.once:
                 sequence.insert(int(place), sequence[repeated])
         try:
-            peak = replay(problem, sequence).peak_bytes
+            peak = replay_steps(problem, sequence).peak_bytes
         except ProblemError:
             continue
         assert peak == problem.peak(sequence)
@@ -124,7 +125,7 @@ def test_nodes_without_outputs_run_if_they_are_pinned():
     problem = parse_problem({"nodes": nodes, "outputs": [0]})
     assert solve(problem, 4).sequence == (0, 1)
     with pytest.raises(ProblemError, match="does not compute the pinned node 1"):
-        replay(problem, [0])
+        replay_steps(problem, [0])
     nodes[0]["bytes"], nodes[1]["pinned"] = [], False
     nodes[1]["inputs"] = []
     with pytest.raises(ProblemError, match="expected at least one output or pinned node"):
@@ -178,14 +179,14 @@ def test_a_network_can_be_given_as_data():
     problem = parse_problem(network_as_data())
     assert any(len(values) > 1 for values in problem.outputs)
     assert any(problem.overwrites)
-    once = replay(problem, problem.order)
+    once = replay_steps(problem, problem.order)
     assert once.peak_bytes == problem.peak(problem.order)
     for part in (0.8, 0.6):
         budget = int(part * once.peak_bytes)
         found = solve(problem, budget, seconds=0)
-        sequence = [problem.ids.index(name) for name in found.sequence]
-        assert replay(problem, sequence).peak_bytes == found.peak_bytes <= budget
-        backward = [node for node in sequence if node >= problem.runs[0].boundary]
+        assert replay(problem, found.sequence).peak_bytes == found.peak_bytes <= budget
+        boundary = problem.ids[problem.runs[0].boundary]
+        backward = [node for node in found.sequence if node >= boundary]
         assert len(backward) == len(set(backward))
         assert found.bound_cost <= found.cost
 
@@ -198,13 +199,13 @@ def test_control_edges_are_kept():
     ]
     problem = parse_problem({"nodes": nodes, "outputs": [1, 2]})
     with pytest.raises(ProblemError, match="before node 1, which must run first"):
-        replay(problem, [0, 2, 1])
+        replay_steps(problem, [0, 2, 1])
     assert cheapest(problem, 13) == [0, 1, 2]
     # Node 1 runs for node 2 alone, without any output.
     assert parse_problem({"nodes": nodes, "outputs": [2]}).ids == (0, 1, 2)
     nodes[2].pop("after")
     free = parse_problem({"nodes": nodes, "outputs": [1, 2]})
-    assert replay(free, [0, 2, 1]).cost == 3
+    assert replay_steps(free, [0, 2, 1]).cost == 3
 
 
 def test_nodes_from_the_boundary_on_run_once():
@@ -220,8 +221,8 @@ def test_nodes_from_the_boundary_on_run_once():
         }
     )
     with pytest.raises(ProblemError, match="recomputes the backward node 1"):
-        replay(problem, [0, 1, 2, 1, 3])
-    assert replay(problem, [0, 1, 0, 2, 3]).cost == 5
+        replay_steps(problem, [0, 1, 2, 1, 3])
+    assert replay_steps(problem, [0, 1, 0, 2, 3]).cost == 5
     with pytest.raises(BudgetError) as caught:
         solve(problem, 13)
     assert caught.value.least_bytes == 14
@@ -232,7 +233,7 @@ def test_outputs_overwrite_inputs_that_die():
     nodes = [{"id": 0, "cost": 1, "bytes": 6}, node]
     assert solve(parse_problem({"nodes": nodes}), 6).peak_bytes == 6
     kept = parse_problem({"nodes": nodes, "outputs": [0, 1]})
-    assert replay(kept, [0, 1]).peak_bytes == 12
+    assert replay_steps(kept, [0, 1]).peak_bytes == 12
 
 
 def test_the_commands_take_all_forms(capsys, tmp_path):

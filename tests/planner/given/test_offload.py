@@ -12,8 +12,9 @@ from planner.given.offload_optimum import TooManyStatesError, fastest
 from planner.problems import random_problem, random_training, training_chain
 
 from graphc.errors import BudgetError
-from graphc.planner.given import Event, HostLink, exact, measure, replay, solve
+from graphc.planner.given import HostLink, exact, measure, solve
 from graphc.planner.given.problem import parse_problem
+from graphc.planner.given.replay import replay_steps
 from graphc.planner.recompute.lower_bound import least_extra_cost
 
 
@@ -33,7 +34,7 @@ def tiny(seed):
 def cases(seeds):
     for seed in seeds:
         problem = tiny(seed)
-        peak = replay(problem, problem.order).peak_bytes
+        peak = replay_steps(problem, problem.order).peak_bytes
         for part in (0.0, 0.5):
             budget = int(problem.bound_bytes + part * (peak - problem.bound_bytes))
             if budget < peak:
@@ -134,7 +135,7 @@ def with_link(problem, **fields):
 def test_a_fast_link_replaces_recomputation(layers):
     """A layer takes a second forward and two backward, and a copy takes a second."""
     problem = training_chain(layers)
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     budget = base.peak_bytes // 2
     alone = solve(problem, budget, seconds=0)
     linked = solve(with_link(problem, to_host=100.0, to_device=100.0), budget, seconds=1)
@@ -154,10 +155,10 @@ def test_a_fast_link_replaces_recomputation(layers):
 )
 def test_plans_are_checked_and_never_slower_than_recomputation(seed, rate):
     problem = with_link(random_training(18, seed), to_host=rate, to_device=2 * rate)
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     budget = int(problem.bound_bytes + 0.3 * (base.peak_bytes - problem.bound_bytes))
     found = solve(problem, budget, seconds=0)
-    measured = measure(problem, events(problem, found), budget)
+    measured = measure(problem, found.events, budget)
     assert measured.seconds == found.cost >= found.bound_cost * (1 - 1e-9)
     assert measured.peak_bytes == found.peak_bytes <= budget
     assert found.recompute_alone is None or found.cost <= found.recompute_alone
@@ -172,7 +173,7 @@ def test_no_plan_has_changed(golden):
         rate, host_bytes = (0.5, 2.0, 20.0)[seed % 3], (None, 40)[seed % 2]
         fields = {"to_host": rate, "to_device": 2 * rate, "host_bytes": host_bytes}
         problem = with_link(random_training(18, seed), **fields)
-        peak = replay(problem, problem.order).peak_bytes
+        peak = replay_steps(problem, problem.order).peak_bytes
         for part in (0.1, 0.5):
             budget = int(problem.bound_bytes + part * (peak - problem.bound_bytes))
             found = solve(problem, budget, seconds=0)
@@ -183,7 +184,7 @@ def test_no_plan_has_changed(golden):
 
 
 def test_host_bytes_are_limited():
-    budget = replay(problem := training_chain(16), problem.order).peak_bytes // 2
+    budget = replay_steps(problem := training_chain(16), problem.order).peak_bytes // 2
     most = solve(with_link(problem), budget, seconds=0)
     for host_bytes in (0, 200, 400):
         with case(host_bytes):
@@ -192,12 +193,6 @@ def test_host_bytes_are_limited():
             assert (found.bytes_to_host > 0) == (host_bytes > 0)
             assert most.cost <= found.cost
     assert most.host_peak_bytes > 400
-
-
-def events(problem, found):
-    """The events of a solution, from their texts; nodes have one output each."""
-    number = {str(name): node for node, name in enumerate(problem.ids)}
-    return [Event(kind, number[name]) for kind, name in (text.split() for text in found.events)]
 
 
 def test_copies_make_plans_possible_that_recomputation_does_not():
@@ -229,7 +224,7 @@ def test_everything_that_fits_stays():
 
 def test_bounds_fall_with_the_rate_of_the_link():
     problem = training_chain(60)
-    budget = replay(problem, problem.order).peak_bytes // 3
+    budget = replay_steps(problem, problem.order).peak_bytes // 3
     bounds = [
         least_extra_cost(problem, budget, HostLink(rate, rate)) for rate in np.geomspace(1, 1000, 8)
     ]

@@ -9,24 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from graphc.planner.given import Event, measure, solve
+from graphc.planner.given import measure, solve
 from graphc.planner.given.problem import parse_problem
 
 CASES = json.loads(Path(__file__).with_name("pofo_schedules.json").read_text())
 
 
-def events(problem, texts):
-    """The events that texts such as ``run 3`` and ``out 3[1]`` name."""
-    node = {str(name): number for number, name in enumerate(problem.ids)}
-    value = {problem.name(number): number for number in range(len(problem.bytes))}
-    pairs = (text.split() for text in texts)
-    return [Event(kind, (node if kind == "run" else value)[name]) for kind, name in pairs]
-
-
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_the_schedules_are_legal_and_fit(case):
     problem = parse_problem(case["problem"])
-    measured = measure(problem, events(problem, case["events"]), problem.budget)
+    measured = measure(problem, case["events"], problem.budget)
     assert measured.seconds == pytest.approx(case["seconds"])
 
 

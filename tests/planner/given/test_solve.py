@@ -10,8 +10,9 @@ from cli.running import run
 from planner.problems import random_problem, training_chain
 
 from graphc.errors import BudgetError, OptionError, ProblemError
-from graphc.planner.given import replay, solve
+from graphc.planner.given import measure, replay, solve
 from graphc.planner.given.problem import parse_problem, read_problem
+from graphc.planner.given.replay import replay_steps
 
 
 def test_replay_by_hand():
@@ -27,18 +28,49 @@ def test_replay_by_hand():
             "fixed_bytes": 100,
         }
     )
-    found = replay(problem, [0, 1, 2, 3])
+    found = replay(problem, [5, 6, 7, 8])
     assert (found.cost, found.peak_bytes, found.peak_step) == (7, 137, 1)
     # the first node dropped after its first use: 20 + 10 + 7 at step 1 all the same
-    found = replay(problem, [0, 1, 2, 0, 3])
+    found = replay(problem, [5, 6, 7, 5, 8])
     assert (found.cost, found.peak_bytes) == (9, 137)
     for sequence, message in (
-        ([1], "before node 5"),
-        ([0, 1, 2], "does not compute the output 8"),
-        ([0, 9], "nodes are 0 to"),
+        ([6], "before node 5"),
+        ([5, 6, 7], "does not compute the output 8"),
+        ([5, 9], "no node has the id 9"),
+        ([5, "6"], "expected the id of a node, got '6'"),
+        ([5.0], "expected the id of a node, got 5.0"),
+        ([[5]], r"expected the id of a node, got \[5\]"),
+        (None, "sequence must be a list of ids, got None"),
+        (3, "sequence must be a list of ids, got 3"),
     ):
         with pytest.raises(ProblemError, match=message):
             replay(problem, sequence)
+
+
+def test_a_schedule_may_be_replayed_with_the_ids_that_solve_returns():
+    """The ids are other nodes' positions."""
+    nodes = [
+        {"id": 2, "cost": 1, "bytes": 8},
+        {"id": 0, "cost": 1, "bytes": 1},
+        {"id": 1, "cost": 1, "bytes": 1, "inputs": [2, 0]},
+    ]
+    problem = parse_problem({"nodes": nodes})
+    found = solve(problem)
+    assert found.sequence == (2, 0, 1)
+    assert replay(problem, np.array(found.sequence)).peak_bytes == found.peak_bytes == 10
+
+
+@pytest.mark.parametrize("given", ["problem.json", {"nodes": []}, None])
+def test_only_problems_are_solved_and_measured(given):
+    for function, arguments in ((solve, (400,)), (replay, ([0],)), (measure, (["run 0"],))):
+        with pytest.raises(ProblemError, match="problem must be a GivenProblem"):
+            function(given, *arguments)
+
+
+@pytest.mark.parametrize("path", [3, None, b"x", {}])
+def test_only_paths_are_read(path):
+    with pytest.raises(ProblemError, match="cannot read"):
+        read_problem(path)
 
 
 def shortest_by_networkx(problem, budget):
@@ -72,7 +104,7 @@ def shortest_by_networkx(problem, budget):
 @pytest.mark.parametrize("seed", range(12))
 def test_small_problems_are_solved_exactly(seed):
     problem = random_problem(8, seed, pinned=0.1)
-    base = replay(problem, problem.order).peak_bytes
+    base = replay_steps(problem, problem.order).peak_bytes
     for budget in np.linspace(problem.bound_bytes, base, 4).astype(int):
         required = shortest_by_networkx(problem, int(budget))
         if required is None:
@@ -82,11 +114,6 @@ def test_small_problems_are_solved_exactly(seed):
         found = solve(problem, int(budget))
         assert found.cost == found.bound_cost == required
         assert found.peak_bytes <= budget
-
-
-def positions(problem, found):
-    index = {name: position for position, name in enumerate(problem.ids)}
-    return [index[name] for name in found.sequence]
 
 
 @pytest.mark.parametrize(
@@ -99,13 +126,13 @@ def positions(problem, found):
 )
 def test_plans_fit_their_budget(seed, part):
     problem = random_problem(60, seed)
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     budget = int(part * base.peak_bytes)
     found = solve(problem, budget, seconds=0)
-    measured = replay(problem, positions(problem, found))
+    measured = replay(problem, found.sequence)
     assert measured.peak_bytes == found.peak_bytes <= budget
     assert measured.cost == found.cost >= found.bound_cost
-    assert set(positions(problem, found)) == set(problem.order)
+    assert set(found.sequence) == set(problem.ids)
     assert solve(problem, budget, seconds=0).sequence == found.sequence
 
 
@@ -113,7 +140,7 @@ def test_plans_fit_their_budget(seed, part):
 def test_chains_need_at_most_one_more_forward(part, extra):
     """One layer's forward is a third of its work, so a whole forward pass is 1/3."""
     problem = training_chain(100)
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     found = solve(problem, int(part * base.peak_bytes), seconds=0)
     assert found.cost / base.cost - 1 <= extra
 
@@ -121,7 +148,7 @@ def test_chains_need_at_most_one_more_forward(part, extra):
 @pytest.mark.slow
 def test_seventy_thousand_nodes():
     problem = training_chain(35_000)
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     found = solve(problem, int(0.3 * base.peak_bytes), seconds=1)
     assert found.peak_bytes <= 0.3 * base.peak_bytes
     assert found.cost / base.cost - 1 <= 1 / 3
@@ -136,7 +163,7 @@ def test_budgets_that_cannot_be_met():
         assert caught.value.least_bytes >= 400
         least = caught.value.least_bytes
         assert solve(problem, least, seconds=0).peak_bytes <= least
-    assert solve(training_chain(60)).cost == replay(training_chain(60), range(120)).cost
+    assert solve(training_chain(60)).cost == replay_steps(training_chain(60), range(120)).cost
 
 
 def test_a_budget_may_have_a_unit():
@@ -266,9 +293,9 @@ def test_values_that_stay_inside_a_chain(kept, how):
     else:
         given["outputs"].append(kept)
     problem = parse_problem(given)
-    budget = int(0.7 * replay(problem, problem.order).peak_bytes)
+    budget = int(0.7 * replay_steps(problem, problem.order).peak_bytes)
     found = solve(problem, budget, seconds=0)
-    assert replay(problem, positions(problem, found)).peak_bytes <= budget
+    assert replay(problem, found.sequence).peak_bytes <= budget
 
 
 def test_numbers_too_large_and_endless_searches(tmp_path):
@@ -281,6 +308,6 @@ def test_numbers_too_large_and_endless_searches(tmp_path):
         path.write_text(text)
         with pytest.raises(ProblemError):
             read_problem(str(path))
-    for seconds in (float("nan"), float("inf"), -1):
+    for seconds in (float("nan"), float("inf"), -1, "1", None):
         with pytest.raises(ProblemError, match="seconds"):
             solve(training_chain(30), 500, seconds)

@@ -5,8 +5,8 @@ import pytest
 from planner.chains import reversal_chain, revolve
 from planner.problems import training_chain
 
-from graphc.planner.given import replay
 from graphc.planner.given.exact import cheapest
+from graphc.planner.given.replay import replay_steps
 from graphc.planner.recompute.chain import Chain
 from graphc.planner.recompute.chain_dp import FirstPass, Reruns, Scale, Spans
 from graphc.planner.recompute.emission import emit
@@ -24,7 +24,7 @@ def test_the_arrays_of_a_small_chain_is_never_below_the_optimum_and_meets_it(lay
 
     Finite where there is one at all, and met at the larger half of the budgets."""
     problem = training_chain(layers)
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     table = arrays_of(problem, base.peak_bytes)
     assert table.scale.bytes == 100
     costs = []
@@ -32,7 +32,7 @@ def test_the_arrays_of_a_small_chain_is_never_below_the_optimum_and_meets_it(lay
         cheapest_of_all = cheapest(problem, capacity)
         optimum = np.inf
         if cheapest_of_all is not None:
-            optimum = replay(problem, cheapest_of_all).cost - base.cost
+            optimum = replay_steps(problem, cheapest_of_all).cost - base.cost
         costs.append((table.cost(table.scale.level_within(capacity)), optimum))
     assert all(cost >= optimum for cost, optimum in costs)
     assert [np.isinf(cost) for cost, _ in costs] == [np.isinf(optimum) for _, optimum in costs]

@@ -11,8 +11,8 @@ import graphc as g
 from graphc.memory.allocate import Allocation
 from graphc.memory.training_graph import TrainingGraph
 from graphc.models import unet
-from graphc.planner.given import replay
 from graphc.planner.given.problem import parse_problem
+from graphc.planner.given.replay import replay_steps
 from graphc.planner.recompute.evict import evict
 from graphc.planner.recompute.fill import fill
 from graphc.planner.recompute.solver import Solver
@@ -83,7 +83,7 @@ def test_what_is_found_is_legal_and_fits():
             found = evict(steps, once, int(limit))
             if found is None:
                 continue
-            measured = replay(problem, found)
+            measured = replay_steps(problem, found)
             assert measured.peak_bytes == steps.peak(found) <= limit
             assert all(
                 found.count(step) == 1 for step in (*steps.once, *range(boundary, len(steps)))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from planner.problems import random_problem, training_chain
 
-from graphc.planner.given import replay
 from graphc.planner.given.problem import parse_problem
+from graphc.planner.given.replay import replay_steps
 from graphc.planner.recompute.fill import fill
 
 pytestmark = pytest.mark.usefixtures("little")
@@ -55,7 +55,7 @@ def test_repeats_that_fit_are_left_out_and_the_peak_is_kept():
         last = steps.extra_cost(sequence)
         for limit in np.linspace(low, high, 3).astype(int):
             found = fill(steps, sequence, int(limit))
-            measured = replay(problem, found)
+            measured = replay_steps(problem, found)
             assert measured.peak_bytes == steps.peak(found) <= max(limit, steps.peak(sequence))
             assert steps.extra_cost(found) <= steps.extra_cost(sequence)
             shorter += steps.extra_cost(found) < last

@@ -11,6 +11,7 @@ from planner.problems import random_problem, training_chain
 from graphc.errors import ProblemError
 from graphc.planner.given import replay, solve
 from graphc.planner.given.problem import LARGEST, parse_problem
+from graphc.planner.given.replay import replay_steps
 from graphc.planner.order import Precedence
 from graphc.planner.order.cuts import CAPACITY, Cuts
 from graphc.planner.order.exact import least_peak_order
@@ -48,11 +49,10 @@ def test_fewest_bytes_are_returned_if_no_search_fits(monkeypatch, layers):
     monkeypatch.setattr(solving.Solver, "schedule", lambda *_: None)
     monkeypatch.setattr(solving.Solver, "least", property(lambda solver: solver.no_recompute))
     fewest = solving._fewest_bytes(problem, solving.Solver(problem))
-    budget = replay(problem, fewest).peak_bytes
-    assert budget < replay(problem, problem.order).peak_bytes
+    budget = replay_steps(problem, fewest).peak_bytes
+    assert budget < replay_steps(problem, problem.order).peak_bytes
     found = solve(problem, budget, seconds=0.0)
-    positions = [problem.ids.index(node) for node in found.sequence]
-    assert found.peak_bytes == replay(problem, positions).peak_bytes <= budget
+    assert found.peak_bytes == replay(problem, found.sequence).peak_bytes <= budget
     assert found.bound_cost <= found.cost
 
 
@@ -86,7 +86,7 @@ def test_a_node_needs_its_outputs_inputs_and_workspace(seed):
         read = {*problem.inputs[node]}
         live = [problem.bytes[n] for n in (*read, node)] + [problem.workspace[node]]
         widest = max(widest, 7 + sum(live))
-    assert widest <= problem.bound_bytes <= replay(problem, problem.order).peak_bytes
+    assert widest <= problem.bound_bytes <= replay_steps(problem, problem.order).peak_bytes
 
 
 @pytest.mark.parametrize(("most", "count", "level"), [(20, 21, 1.0), (21, 11, 2.1), (0, 1, 1.0)])

@@ -7,8 +7,8 @@ import pytest
 from planner.chains import reversal_chain, revolve
 from planner.problems import random_problem
 
-from graphc.planner.given import replay
 from graphc.planner.given.problem import parse_problem
+from graphc.planner.given.replay import replay_steps
 from graphc.planner.recompute.evict import evict
 from graphc.planner.recompute.local_search import iterate, perturbed
 from graphc.planner.recompute.solver import Solver
@@ -44,7 +44,7 @@ def test_what_is_found_is_legal_and_no_dearer():
             if given is None:
                 continue
             found = iterate(steps, given, int(limit), effort=20 * len(steps))
-            measured = replay(problem, found)
+            measured = replay_steps(problem, found)
             assert measured.peak_bytes == steps.peak(found) <= limit
             assert steps.extra_cost(found) <= steps.extra_cost(given)
             cheaper += steps.extra_cost(found) < steps.extra_cost(given)
@@ -87,7 +87,7 @@ def test_perturbed_costs_lead_to_cheaper_schedules():
         for number in range(60):
             other = perturbed(steps, best, limit, number)
             if other is not None:
-                measured = replay(problem, other)
+                measured = replay_steps(problem, other)
                 assert measured.peak_bytes == steps.peak(other) <= limit
                 best = min(best, other, key=steps.extra_cost)
         cheaper += steps.extra_cost(best) < first

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from planner.problems import random_problem, training_chain
 
-from graphc.planner.given import replay, solve
+from graphc.planner.given import solve
 from graphc.planner.given.exact import cheapest
+from graphc.planner.given.replay import replay_steps
 from graphc.planner.problem import Problem, Run
 from graphc.planner.recompute.lower_bound import least_bytes, least_extra_cost
 
@@ -18,12 +19,12 @@ def test_the_bound_is_never_above_the_optimum(seed):
     """On chains there is something to prove at every budget but the largest."""
     is_chain = seed % 5 == 0
     problem = training_chain(6, cost=1 + seed) if is_chain else random_problem(10, seed)
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     compared = proven = 0
     for budget in np.linspace(problem.bound_bytes, base.peak_bytes - 1, 4).astype(int):
         found = cheapest(problem, int(budget))
         if found is not None:
-            best = replay(problem, found).cost - base.cost
+            best = replay_steps(problem, found).cost - base.cost
             bound = least_extra_cost(problem, int(budget))
             assert bound <= best * (1 + 1e-6)
             compared += 1
@@ -36,7 +37,7 @@ def test_the_bound_is_never_above_the_optimum(seed):
 @pytest.mark.parametrize("part", [0.7, 0.5, 0.3])
 def test_chains_are_planned_near_the_bound(part):
     problem = training_chain(100)
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     found = solve(problem, int(part * base.peak_bytes), seconds=0)
     assert base.cost < found.bound_cost <= found.cost
     assert found.cost / found.bound_cost - 1 < 0.05
@@ -44,7 +45,7 @@ def test_chains_are_planned_near_the_bound(part):
 
 def test_nothing_is_proven_where_everything_fits():
     problem = training_chain(40)
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     assert least_extra_cost(problem, base.peak_bytes) == pytest.approx(0, abs=1e-6)
     assert solve(problem, base.peak_bytes).cost == base.cost
 

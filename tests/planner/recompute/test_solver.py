@@ -12,8 +12,8 @@ from graphc.memory import inplace
 from graphc.memory.allocate import Allocation
 from graphc.memory.training_graph import TrainingGraph
 from graphc.models import densenet121, gpt2, resnet, unet
-from graphc.planner.given import replay
 from graphc.planner.given.exact import cheapest
+from graphc.planner.given.replay import replay_steps
 from graphc.planner.recompute.lower_bound import least_bytes
 from graphc.planner.recompute.min_cut import Choice
 from graphc.planner.recompute.solver import Solver
@@ -42,12 +42,12 @@ def test_the_closed_form_at_its_ends():
 def test_small_training_chains_are_planned_exactly(layers):
     problem = training_chain(layers)
     planner = Solver(problem)
-    base = replay(problem, problem.order)
+    base = replay_steps(problem, problem.order)
     for budget in range(problem.bound_bytes, base.peak_bytes + 1, 100):
         required, found = cheapest(problem, budget), planner.schedule(budget)
         assert (required is None) == (found is None)
         if found is not None:
-            assert found.extra_cost == replay(problem, required).cost - base.cost
+            assert found.extra_cost == replay_steps(problem, required).cost - base.cost
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_what_is_planned_is_legal_and_fits(seed):
     costs = []
     for budget in np.linspace(least, most, 5).astype(int):
         found = planner.schedule(int(budget))
-        measured = replay(problem, found.sequence)
+        measured = replay_steps(problem, found.sequence)
         assert measured.peak_bytes == found.peak_bytes <= budget
-        assert measured.cost - replay(problem, problem.order).cost == pytest.approx(
+        assert measured.cost - replay_steps(problem, problem.order).cost == pytest.approx(
             found.extra_cost
         )
         costs.append(found.extra_cost)
