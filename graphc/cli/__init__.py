@@ -75,7 +75,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         with _printout_apart(options), progress_shown():
             return options.run(options) or 0
-    except BudgetError as error:
+    except (BudgetError, CapacityError) as error:
         if getattr(options, "json", False):
             say(json.dumps(infeasible(error, options), default=str))
         else:
@@ -84,8 +84,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     except GraphcError as error:
         complain(error)
         end_all()
-        if isinstance(error, CapacityError):
-            return INFEASIBLE
         return NOT_FINITE if isinstance(error, NonFiniteError) else 2
     except BrokenPipeError:  # the reader, such as `head`, closed the pipe
         sys.stderr.close()

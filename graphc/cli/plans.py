@@ -14,7 +14,7 @@ from graphc.cli.parser import Parser
 from graphc.cli.terminal import complain, say
 from graphc.compiler.compile import device_of, plan
 from graphc.devices.device import find_device
-from graphc.errors import BudgetError, GraphcError, OptionError
+from graphc.errors import BudgetError, CapacityError, GraphcError, OptionError
 from graphc.files import is_regular
 from graphc.keywords import declared
 from graphc.plans.cost_model import CostModel
@@ -114,23 +114,19 @@ def identity(options: argparse.Namespace) -> dict[str, Any]:
     return {"model": options.model, "device": device, **_made_by(options, {})}
 
 
-def infeasible(error: BudgetError, options: argparse.Namespace) -> dict[str, Any]:
-    """Return a JSON object for a budget that no plan fits.
+def infeasible(error: BudgetError | CapacityError, options: argparse.Namespace) -> dict[str, Any]:
+    """Return a JSON object for a budget that no plan fits, or a capacity that no packing fits.
 
-    It has the options, the bounds, and the buffers at the peak.
+    It has the options and the fields of the error.
     """
     try:
         made_by = identity(options)
     except (AttributeError, GraphcError):  # a problem file has no model
         made_by = {}
-    return {
-        **made_by,
-        "error": str(error),
-        "least_bytes": error.least_bytes,
-        "bound_bytes": error.bound_bytes,
-        "node": error.node,
-        "values": [{"names": names, "bytes": size} for names, size in error.values],
-    }
+    found = {**made_by, "error": str(error), **vars(error)}
+    if isinstance(error, BudgetError):
+        found["values"] = [{"names": names, "bytes": size} for names, size in error.values]
+    return found
 
 
 def _memory(plan: MemoryPlan) -> dict[str, Any]:

@@ -80,6 +80,16 @@ def test_a_capacity_that_is_too_small(capsys, tmp_path, example):
     assert not out.exists()
 
 
+def test_a_capacity_that_is_too_small_as_json(capsys, example):
+    code, text, error = run(capsys, "pack", example, "--capacity", "11", "--json")
+    found = json.loads(text)
+    assert (code, error) == (3, "")
+    assert "no packing fits into 11 bytes" in found.pop("error")
+    assert found == {
+        "capacity": 11, "height": 12, "bound": 12, "times": [[0, 9]], "buffers": [0, 2, 4],
+    }  # fmt: skip
+
+
 def test_errors_name_overlapping_pins(capsys, tmp_path):
     file = tmp_path / "in.csv"
     file.write_text("id,lower,upper,size,offset\nfirst,0,2,4,0\nsecond,1,3,4,2\n")
