@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graphc.errors import OptionError, quoted
+from graphc.errors import GraphcError, OptionError, quoted
 
 
 def format_bytes(count: int, up: bool = False) -> str:
@@ -43,8 +43,8 @@ UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)}
 UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)}
 
 
-def parse_bytes(where: str, given: object) -> int:
-    """Return ``7GiB``, ``500MB`` or a plain whole number as bytes; raises `OptionError`.
+def parse_bytes(where: str, given: object, error: type[GraphcError] = OptionError) -> int:
+    """Return ``7GiB``, ``500MB`` or a plain whole number as bytes; raises `error`.
 
     Units may be in lower case. A size with a unit is rounded down to whole bytes.
     """
@@ -57,7 +57,8 @@ def parse_bytes(where: str, given: object) -> int:
         size = -1.0
     is_part = not unit and not size.is_integer()
     if isinstance(given, bool) or is_part or not 0 <= size < 2**63:
-        raise OptionError(
-            f"{where} must be a size such as 7GiB, 500MB or 123456, got {quoted(given)}"
+        end = ", which is too large: the limit is 2**63 - 1 bytes" if size >= 2**63 else ""
+        raise error(
+            f"{where} must be a size such as 7GiB, 500MB or 123456, got {quoted(given)}{end}"
         )
     return int(size)

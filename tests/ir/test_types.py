@@ -86,3 +86,8 @@ def test_sizes_have_units_in_any_case(given, size):
 def test_what_is_no_size_is_refused(given):
     with pytest.raises(OptionError, match="budget must be a size such as 7GiB"):
         parse_bytes("budget", given)
+
+
+def test_sizes_that_are_too_large_are_called_so():
+    with pytest.raises(OptionError, match=r"got '9{23}', which is too large: the limit is 2\*\*63"):
+        parse_bytes("--budget", "9" * 23)

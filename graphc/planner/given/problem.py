@@ -17,8 +17,9 @@ lists nodes that must run first, although no data says so.
 Outputs are live at the end; a pinned node is computed once and its outputs are never evicted. With
 a forward/backward `boundary`, the node of that id and all later ones are computed once. Nodes that
 no output and no pinned node needs are left out. Without ``outputs``, the outputs are those of all
-nodes that no node reads. Nodes and the problem may have a ``name``, which is ignored. Other keys
-are errors.
+nodes that no node reads. `inputs` and the keys after it may be omitted. Bytes and costs are at most
+2^46; `budget` and `host_bytes` may also be texts such as "7GiB". Nodes and the problem may have a
+``name``, which is ignored. Other keys are errors.
 
 With a `link`, values may also be copied to host memory and fetched again. Costs are then seconds.
 `to_host` and `to_device` are bytes per second, `latency` the seconds that each copy takes besides,
@@ -37,7 +38,7 @@ from typing import Any
 
 from graphc.errors import ProblemError, quoted
 from graphc.json_fields import JsonReader
-from graphc.planner.given.link import parse_link
+from graphc.planner.given.link import parse_limit, parse_link
 from graphc.planner.host_link import HostLink
 from graphc.planner.order import Arc
 from graphc.planner.problem import Problem, Run
@@ -159,8 +160,8 @@ class _Nodes:
         live_out = self.outputs(given.get("outputs"), inputs)
         live_out |= {value for node in pinned for value in self.values[node]}
         fixed_bytes = _size(given.get("fixed_bytes", 0), "fixed_bytes")
-        budget, boundary, link = given.get("budget"), given.get("boundary"), given.get("link")
-        limit = None if budget is None else _size(budget, "budget")
+        boundary, link = given.get("boundary"), given.get("link")
+        limit = parse_limit(given.get("budget"), "budget", LARGEST)
         start = None if boundary is None else self.find("boundary", boundary)
         # Nodes and values are renumbered without those that nothing needs.
         needed = self.needed({self.producer[value] for value in live_out} | pinned, inputs, after)
@@ -251,7 +252,7 @@ class _Nodes:
         return tuple(pairs)
 
     def outputs(self, found: Any, inputs: Sequence[tuple[int, ...]]) -> frozenset[int]:
-        if found is None or found == []:
+        if found is None:
             read = {value for values in inputs for value in values}
             unread = (values for values in self.values if read.isdisjoint(values))
             return frozenset(value for values in unread for value in values)

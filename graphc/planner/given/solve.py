@@ -119,8 +119,8 @@ def solve(
     """Return the cheapest schedule found whose peak is at most `budget`, by default the problem's.
 
     Without any budget every node is computed once. Deterministic except for the number of
-    attempts in `seconds`. If the problem has a link, the result is a `LinkedSolution`. Raises
-    `BudgetError` if nothing that fits is found.
+    attempts in `seconds`, which bound only the search after the first plan. If the problem has a
+    link, the result is a `LinkedSolution`. Raises `BudgetError` if nothing that fits is found.
     """
     started = time.perf_counter()
     check_problem(problem)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from graphc.byte_sizes import parse_bytes
 from graphc.errors import whole_number
 from graphc.planner.pack.capacity import check_bound, check_height
 from graphc.planner.pack.given import Buffers
@@ -29,7 +30,7 @@ def pack(
     *,
     alignment: int = 1,
     pinned: Mapping[int, int] | None = None,
-    capacity: int | None = None,
+    capacity: int | str | None = None,
     effort: int = THOROUGH,
     ids: Sequence[str] | None = None,
 ) -> Packing:
@@ -50,6 +51,8 @@ def pack(
     `capacity` bytes.
     """
     effort = whole_number("effort", effort, 0)
+    if isinstance(capacity, str):
+        capacity = parse_bytes("capacity", capacity)
     if capacity is not None:
         capacity = whole_number("capacity", capacity, 0)
     buffers = Buffers.of(lower, upper, size, alignment, pinned, ids)

@@ -236,10 +236,14 @@ def test_copied_values_are_not_overwritten():
         ({"to_host": 1, "to_device": 1, "host_bytes": 1.5}, "link.host_bytes"),
         ({"to_host": 1, "to_device": 1, "both_ways": 1}, "link.both_ways: expected true or false"),
         ({"to_host": 1, "to_device": 1, "rate": 1}, "link: unknown key"),
+        ({"to_hosts": 1, "to_device": 1}, r"link: unknown key \(did you mean to_host\?\)"),
+        ({"to_host": 1, "to_device": 1, "host_bytes": "7GiBs"}, "link.host_bytes must be a size"),
     ],
 )
 def test_errors_name_the_entry_of_the_link(link, message):
     with pytest.raises(ProblemError, match=message):
         parse_problem({"nodes": NODES, "link": link})
-    full = {"to_host": 2e9, "to_device": 1e9, "latency": 1e-5, "host_bytes": 7, "both_ways": False}
+    full = {
+        "to_host": 2e9, "to_device": 1e9, "latency": 1e-5, "host_bytes": "7B", "both_ways": False,
+    }  # fmt: skip
     assert parse_problem({"nodes": NODES, "link": full}).link == HostLink(2e9, 1e9, 1e-5, 7, False)

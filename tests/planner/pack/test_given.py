@@ -119,6 +119,12 @@ def test_every_buffer_has_an_id_or_none_has():
         pack([0], [1], [3], ids=5)
 
 
+def test_a_capacity_may_have_a_unit():
+    assert pack([0], [1], [1024], capacity="1KiB").height == 1024
+    with pytest.raises(OptionError, match="capacity must be a size such as 7GiB"):
+        pack([0], [1], [3], capacity="much")
+
+
 def test_pinned_buffers_that_overlap_are_both_named():
     with pytest.raises(PackingError) as caught:
         pack([0, 5, 1], [2, 6, 3], [4, 4, 4], pinned={0: 8, 1: 8, 2: 11})
