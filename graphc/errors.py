@@ -347,7 +347,7 @@ def did_you_mean(given: object, choices: Iterable[str], before: str = "") -> str
     asked, folded = str(given).casefold(), dict[str, list[str]]()
     for choice in choices:
         folded.setdefault(choice.casefold(), []).append(choice)
-    alike = difflib.get_close_matches(asked, folded)
+    alike = difflib.get_close_matches(asked, folded, cutoff=LEAST_LIKE)
     nearness = [difflib.SequenceMatcher(None, key, asked).ratio() for key in alike]
     near = [
         choice
@@ -368,6 +368,9 @@ def or_all(given: object, choices: Iterable[str]) -> str:
 
 MOST_NAMES = 20
 """Maximum number of names that a message lists."""
+
+LEAST_LIKE = 0.65
+"""Least similarity of a suggestion, as a `difflib` ratio (0 to 1). Color and lower have 0.6."""
 
 MUCH_LESS = 0.1
 """A suggestion may be less similar than the closest one by at most this difference of `difflib`

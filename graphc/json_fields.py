@@ -27,7 +27,9 @@ class JsonReader:
 
     def fail(self, where: str, rule: str, given: object) -> NoReturn:
         """Raise the reader's error for a value that violates `rule`."""
-        raise self.error(f"{where}: {rule}, got {quoted(given)}{self.advice}")
+        is_word = given is None or isinstance(given, bool)
+        got = json.dumps(given) if is_word else quoted(given)
+        raise self.error(f"{where}: {rule}, got {got}{self.advice}")
 
     @property
     def advice(self) -> str:
@@ -51,21 +53,23 @@ class JsonReader:
         try:
             return json.loads(text, object_pairs_hook=distinct, parse_constant=constant)
         except (ValueError, RecursionError) as error:
+            # Only the conversion of integers raises a plain ValueError.
+            reason = "a number has too many digits" if type(error) is ValueError else error
             raise self.error(
-                f"{what} is not valid JSON, or is truncated: {error}{self.advice}"
+                f"{what} is not valid JSON, or is truncated: {reason}{self.advice}"
             ) from None
 
     def record(
         self, given: object, keys: Collection[str], where: str, optional: Collection[str] = ()
     ) -> dict[str, Any]:
         """Return the value if it is an object with these keys, and no others but `optional`."""
-        found = self.objects(given, where, keys)
-        for key in found:
+        # A misspelled key is reported as unknown, with a suggestion, rather than as missing.
+        for key in self.objects(given, where):
             if key not in keys and key not in optional:
                 allowed = (*keys, *optional)
                 fix = did_you_mean(key, allowed) or f"the keys are {', '.join(allowed)}"
                 self.fail(where, f"unknown key ({fix})", key)
-        return found
+        return self.objects(given, where, keys)
 
     def objects(self, given: object, where: str, keys: Collection[str] = ()) -> dict[str, Any]:
         """Return the value if it is an object with at least these keys."""

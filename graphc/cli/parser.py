@@ -38,7 +38,9 @@ class Parser(argparse.ArgumentParser):
         if action.option_strings:
             self.given[action.dest] = action.option_strings[-1]
             before = self._values.setdefault(action.dest, found)
-            if before != found and not isinstance(action, argparse._AppendAction):
+            is_list = isinstance(action, argparse._AppendAction)
+            # NaN is not equal to itself.
+            if before is not found and before != found and not is_list:
                 raise argparse.ArgumentError(action, given_twice(before, found))
         return found
 

@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
         "--seconds",
         type=float,
         default=SECONDS,
-        help=f"time for improving recomputation, half of it with a link (default: {SECONDS:g})",
+        help=f"time for improving the first plan, half of it with a link (default: {SECONDS:g})",
     )
     parser.add_argument(
         "--host-budget",
@@ -57,12 +57,11 @@ def run(options: argparse.Namespace) -> None:
         say(json.dumps(asdict(found)))
         return
     once = sum(problem.cost[node] for node in problem.order)
-    extra, proven = found.cost / (once or 1) - 1, found.bound_cost / (once or 1) - 1
     say(f"peak       {exact_bytes(found.peak_bytes)}")
-    say(f"cost       {found.cost:g}, {extra:.2%} above computing each node once")
+    say(f"cost       {_above(found.cost, once)} computing each node once")
     if isinstance(found, LinkedSolution):
         _say_copies(found, once)
-    say(f"proven     at least {found.bound_cost:g}, {proven:.2%} above")
+    say(f"proven     at least {_above(found.bound_cost, once)}")
     say(f"runs       {len(found.sequence)}, of {len(problem)} nodes")
     say(f"seconds    {found.seconds:.2f}")
     if isinstance(found, LinkedSolution):
@@ -73,14 +72,15 @@ def run(options: argparse.Namespace) -> None:
 
 def _say_copies(found: LinkedSolution, once: float) -> None:
     alone = found.recompute_alone
-    without = (
-        "no plan found" if alone is None else f"{alone:g}, {alone / (once or 1) - 1:.2%} above"
-    )
-    say(f"no copies  {without}")
+    say(f"no copies  {'no plan found' if alone is None else _above(alone, once)}")
     say(f"stalls     {found.stalls:g} of the cost")
     say(f"to host    {exact_bytes(found.bytes_to_host)}")
     say(f"to device  {exact_bytes(found.bytes_to_device)}")
     say(f"host peak  {exact_bytes(found.host_peak_bytes)}")
+
+
+def _above(cost: float, once: float) -> str:
+    return f"{cost:g}, {(cost - once) / (once or 1):.2%} above"
 
 
 def _with_host_budget(problem: GivenProblem, options: argparse.Namespace) -> GivenProblem:

@@ -83,7 +83,7 @@ BROKEN = [
     (changed("device", to="cpu"), "device: expected an object, got 'cpu'"),
     (changed("device", "name", to=1), "device.name: expected a string, got 1"),
     (changed("measured", 1, to=3), r"measured\[1\]: expected an object, got 3"),
-    (changed("measured", 1, "key", to=None), r"measured\[1\].key: expected a string, got None"),
+    (changed("measured", 1, "key", to=None), r"measured\[1\].key: expected a string, got null"),
     (
         changed("measured", 0, "seconds", to=-1),
         r"\[0\].seconds: expected a number of at least 0, got -1",
@@ -100,7 +100,7 @@ BROKEN = [
     ),
     (
         changed("measured", 0, "flops", to=True),
-        "flops: expected an integer of at least 0, got True",
+        "flops: expected an integer of at least 0, got true",
     ),
     (changed("measured", 1, "key", to="tanh(f32[2]) -> f32[2]"), r"\[1\]: each key must be unique"),
     (changed("host_link", to=3), "host_link: expected an object, got 3"),

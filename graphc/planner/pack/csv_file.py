@@ -125,20 +125,21 @@ class _Reader:
     def header(self) -> dict[str, int]:
         """Read the header of the file; return the position of each known column."""
         names = [name.strip() for name in next(self.rows, [])]
-        if missing := [name for name in NEEDED if name not in names]:
+        known = (*NEEDED, "offset")
+        unknown = [name for name in names if name not in known]
+        near = [(name, fix) for name in unknown if (fix := did_you_mean(name, known))]
+        missing = [name for name in NEEDED if name not in names]
+        if missing and not near:
             raise PackingError(
                 f"{self.path!r}, line 1: the header must name {', '.join(NEEDED)} and may name "
                 f"offset, in any order; it lacks {', '.join(missing)}, got "
                 f"{_shortened(','.join(names))}"
             )
-        known = (*NEEDED, "offset")
         if "" in names:
             raise PackingError(f"{self.path!r}, line 1: a column has no name, or a comma is extra")
-        if unknown := [name for name in names if name not in known]:
-            fix = did_you_mean(unknown[0], known) or f"the columns are {', '.join(known)}"
-            raise PackingError(
-                f"{self.path!r}, line 1: unknown column {_shortened(unknown[0])}; {fix}"
-            )
+        if unknown:
+            name, fix = near[0] if near else (unknown[0], f"the columns are {', '.join(known)}")
+            raise PackingError(f"{self.path!r}, line 1: unknown column {_shortened(name)}; {fix}")
         if twice := [name for name in known if names.count(name) > 1]:
             raise PackingError(
                 f"{self.path!r}, line 1: the header must name a column once, got {twice[0]!r} twice"

@@ -24,6 +24,9 @@ def nodes(*changes):
         (nodes({"input": []}), r"nodes\[0\]: unknown key \(did you mean inputs\?\), got 'input'"),
         (nodes({}) | {"budgets": 3}, r"a problem: unknown key \(did you mean budget\?\)"),
         ({"nodes": [3]}, r"nodes\[0\]: expected an object, got 3"),
+        (nodes({"byte": 4}), r"nodes\[0\]: unknown key \(did you mean bytes\?\), got 'byte'"),
+        ({"nodes": [{"id": 1, "costs": 4, "bytes": 4}]}, r"did you mean cost\?\), got 'costs'"),
+        ({"nodes": [{"id": 1, "Bytes": 4}]}, r"did you mean bytes\?\), got 'Bytes'"),
         ({"nodes": [{"id": 1}]}, r"nodes\[0\]: the key 'cost' is missing"),
         (
             nodes({"cost": -1}),
@@ -37,6 +40,11 @@ def nodes(*changes):
         (nodes({"workspace": -1}), "workspace"),
         (nodes(*[{"bytes": 2**46}] * 2**14), "nodes: the sum of all bytes must be below"),
         (nodes({"pinned": 1}), "true or false"),
+        (nodes({"pinned": None}), "pinned: expected true or false, got null"),
+        (nodes({"bytes": [True]}), "bytes: expected an integer .* got true"),
+        (nodes({"inputs": [99]}), r"nodes\[0\].inputs: no node has the id 99"),
+        ({**nodes({}), "outputs": []}, "expected at least one output or pinned node"),
+        ({**nodes({}), "budget": "12 KiBs"}, "^budget must be a size such as 7GiB"),
         (nodes({}, {"id": 0}), "ids must be unique"),
         (nodes({"inputs": 3}), "expected a list, got 3"),
         (nodes({"inputs": [9]}), r"nodes\[0\].inputs: no node has the id 9"),
@@ -69,6 +77,9 @@ def test_malformed_files(tmp_path):
     path.write_text('{"nodes": [\n  {"id": 0,,}]}')
     with pytest.raises(ProblemError, match=r"problem.json' is not valid JSON.*line 2 column"):
         read_problem(str(path))
+    path.write_text(json.dumps(nodes({})).replace("[{", "[{" + f'"bytes": {"1" * 5000}, '))
+    with pytest.raises(ProblemError, match=r"or is truncated: a number has too many digits$"):
+        read_problem(str(path))
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ProblemError, match="is not valid JSON, or is truncated"):
         read_problem(str(path))
@@ -81,6 +92,7 @@ def test_what_is_left_out_has_a_meaning():
     assert problem.live_out == {1, 2}  # nobody reads them
     assert problem.workspace == (0, 0, 0)
     assert problem.budget is None
+    assert parse_problem({**nodes({}), "budget": "12KiB"}).budget == 12 * 1024
     problem = parse_problem({**nodes({}, {"inputs": [0]}, {"inputs": [0]}), "outputs": [1]})
     assert problem.ids == (0, 1)
     assert problem.bound_bytes == 8

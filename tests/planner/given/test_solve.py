@@ -254,6 +254,11 @@ def test_command_line(capsys, tmp_path):
         code, _, err = run(capsys, "remat", *arguments)
         assert code == (3 if "the lower bound" in message else 2)
         assert message in err
+    code, _, err = run(capsys, "remat", str(path), "--seconds", "nan")
+    assert (code, "--seconds must be a finite number of at least 0, got nan" in err) == (2, True)
+    path.write_text(json.dumps({"nodes": [{"id": 0, "cost": 0, "bytes": 1}], "budget": 1}))
+    _, out, _ = run(capsys, "remat", str(path))
+    assert "cost       0, 0.00% above computing each node once" in out
     path.write_text(json.dumps({"nodes": nodes}))
     assert "pass --budget" in run(capsys, "remat", str(path))[2]
 

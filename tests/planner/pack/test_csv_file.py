@@ -49,6 +49,12 @@ HEAD = "id,lower,upper,size\n"
     [
         ("", ["line 1", "lacks id, lower, upper, size"]),
         ("id,lower,size\n", ["line 1", "lacks upper", "'id,lower,size'"]),
+        ("id,lower,uper,size\n", ["line 1: unknown column 'uper'; did you mean upper?"]),
+        ("color,id,lower,uper,size\n", ["line 1: unknown column 'uper'; did you mean upper?"]),
+        (
+            "id,lower,upper,size,color\n",
+            ["unknown column 'color'; the columns are id, lower, upper, size, offset"],
+        ),
         ("id,lower,upper,size,size\n", ["line 1", "must name a column once, got 'size' twice"]),
         (HEAD + "a,0,1\n", ["line 2", "must have 4 cells", "got 3: 'a,0,1'"]),
         (
