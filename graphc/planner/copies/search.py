@@ -97,13 +97,6 @@ class OffloadSearch:
             self.improve(base, plan)
         return self.best
 
-    def first(self) -> OffloadPlan | None:
-        """Return the first plan found that fits, without a search for faster ones, or None."""
-        for capacity in self.first_capacities():
-            if self.best is None:
-                self.at(capacity)
-        return self.best
-
     @property
     def is_optimal(self) -> bool:
         return self.best is not None and self.best.seconds <= self.bound * (1 + PRECISION)

@@ -26,7 +26,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from graphc.byte_sizes import parse_bytes, size_lines
 from graphc.errors import BudgetError, ProblemError, finite_number
@@ -45,8 +45,6 @@ from graphc.planner.recompute.lower_bound import least_extra_cost
 from graphc.planner.recompute.solver import Solver
 
 Found = TypeVar("Found")
-Within: TypeAlias = Callable[[int], Found | None]
-"""Returns a schedule within a budget, or None."""
 
 SECONDS = 10.0
 """Default time for improving a schedule, in seconds."""
@@ -160,6 +158,9 @@ def _linked(
     solver = None if exact.is_small(problem) else Solver(problem)
     resident = frozenset(value for node in problem.pinned for value in problem.outputs[node])
 
+    def peak(events: list[Event]) -> int:
+        return max(LiveRanges(problem, events).levels())
+
     def schedules(capacity: int) -> Iterator[Sequence[int]]:
         if solver is None:
             # The planner of copies keeps the order of nodes, so it is given several.
@@ -175,14 +176,15 @@ def _linked(
 
     def fewest_with_copies() -> list[Event]:
         """Return the schedule of the fewest bytes found; it does not depend on the limit."""
-        alone = _fewest_bytes(problem, solver)
-        origin = replay_steps(problem, alone).peak_bytes
+        alone = events_of(_fewest_bytes(problem, solver))
 
         def within(budget: int) -> list[Event] | None:
-            plan = search(budget, math.inf, origin).first()
+            # Without a bound, the search ends at the first plan. Neither origin finds all plans.
+            searches = (search(budget, math.inf, each) for each in (None, peak(alone)))
+            plan = next(filter(None, (each.run(None) for each in searches)), None)
             return None if plan is None else plan.events
 
-        return _bisected(problem, events_of(alone), lambda each: _peak(problem, each), within)
+        return _bisected(problem, within(problem.bound_bytes) or alone, peak, within)
 
     # Copies do not change the lower bound on bytes.
     if problem.bound_bytes > limit:
@@ -195,7 +197,7 @@ def _linked(
         alone = fewest if replay_steps(problem, fewest).peak_bytes <= limit else None
     plan = search(limit, bound).run(alone)
     events = fewest_with_copies() if plan is None else plan.events
-    if plan is None and _peak(problem, events) > limit:
+    if peak(events) > limit:
         raise _does_not_fit(problem, limit, events)
     cost = None if alone is None else replay_steps(problem, alone).cost
     return _linked_solution(problem, events, bound, cost, started)
@@ -328,7 +330,10 @@ def _fewest_bytes(problem: GivenProblem, solver: Solver | None) -> list[int]:
 
 
 def _bisected(
-    problem: GivenProblem, best: Found, peak: Callable[[Found], int], within: Within[Found]
+    problem: GivenProblem,
+    best: Found,
+    peak: Callable[[Found], int],
+    within: Callable[[int], Found | None],
 ) -> Found:
     """Return the schedule of the least peak that `within` finds by bisection of budgets; `best` if
     it finds none."""
@@ -343,10 +348,6 @@ def _bisected(
         else:
             best, least = found, min(middle, peak(found))
     return best
-
-
-def _peak(problem: GivenProblem, events: list[Event]) -> int:
-    return max(LiveRanges(problem, events).levels())
 
 
 def _does_not_fit(problem: GivenProblem, budget: int, events: list[Event]) -> BudgetError:

@@ -115,6 +115,25 @@ def test_the_least_bytes_are_those_with_copies(monkeypatch, is_small, budget):
     assert found.bytes_to_host > 0
 
 
+def test_copies_may_reach_the_bound_although_budgets_between_fail():
+    """A plan within 185 bytes is not found, but one within the lower bound is."""
+    rows = [
+        (3, 1, 4, [], 0), (12, 2.5, [64, 64, 4], [3], 0), (15, 2.5, 16, [[12, 2]], 0),
+        (24, 0, [1, 16, 1], [[12, 1], [12, 0], [12, 2]], 0), (0, 7, [0, 64, 64], [[12, 1]], 0),
+        (21, 1, 16, [[0, 0]], 1), (9, 2.5, 4, [[12, 0], [12, 1], 21], 8),
+        (6, 7, [1, 0, 1], [[24, 1], [0, 1]], 0), (18, 1, [0, 4, 0], [[0, 0], [6, 2]], 1),
+    ]  # fmt: skip
+    names = ("id", "cost", "bytes", "inputs", "workspace")
+    nodes = [dict(zip(names, row, strict=True)) for row in rows]
+    nodes[1]["overwrites"], nodes[4]["overwrites"] = [[2, 0]], [[1, 0], [2, 0]]
+    given = {"nodes": nodes, "boundary": 21, "link": {"to_host": 500, "to_device": 500}}
+    problem = parse_problem({**given, "fixed_bytes": 10})
+    with pytest.raises(BudgetError) as caught:
+        solve(problem, 0, seconds=0)
+    assert caught.value.least_bytes == problem.bound_bytes == 166
+    assert solve(problem, 166, seconds=0).peak_bytes == 166
+
+
 @pytest.mark.parametrize("seed", [2, 3, 4])
 def test_plans_meet_the_least_bytes_named_with_a_link(seed):
     problem = with_link(random_training(18, seed), host_bytes=40)
