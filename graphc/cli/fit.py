@@ -89,7 +89,8 @@ def run(options: argparse.Namespace) -> int:
         memory = replace(memory, name=f"{options.device} ({device.name})")
     with warnings.catch_warnings(action="ignore"):  # those of model libraries
         if ":" in options.model and ".py" in options.model:
-            source = from_function(find_model(options.model, ()), options.model)
+            given = {"batch", *(n for n in ("seq", "image") if getattr(options, n) is not None)}
+            source = from_function(find_model(options.model, given), options.model)
         else:
             source = source_of(options.model, options.task)
         sizes: dict[str, Any] = {

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from graphc.cli.terminal import complain
-from graphc.errors import did_you_mean, given_twice, quoted
+from graphc.errors import OptionError, did_you_mean, given_twice, quoted
 
 MEMORY = ("--memory", "--gpu-memory", "--vram")
 """Option names that users try for the memory of a device, such as a graphics card."""
@@ -34,7 +34,10 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        found = super()._get_values(action, arg_strings)
+        try:
+            found = super()._get_values(action, arg_strings)
+        except OptionError as error:  # of a parser of one option
+            self.error(error.message)
         if action.option_strings:
             self.given[action.dest] = action.option_strings[-1]
             before = self._values.setdefault(action.dest, found)

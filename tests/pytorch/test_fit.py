@@ -37,6 +37,25 @@ def wrong():
 def bare():
     return torch.nn.Linear(64, 64), torch.zeros(8, 64)
 
+def loss_third():
+    return torch.nn.Linear(64, 64), (torch.zeros(8, 64),), lambda out, x: out.sum()
+
+def text_third():
+    return torch.nn.Linear(64, 64), (torch.zeros(8, 64),), "sum"
+
+def text_fourth():
+    return torch.nn.Linear(64, 64), (torch.zeros(8, 64),), {}, "sum"
+
+def five():
+    return torch.nn.Linear(64, 64), (torch.zeros(8, 64),), {}, None, None
+
+def nothing():
+    x = torch.zeros(8, 64)
+    return torch.nn.Linear(64, 64), (x, x), {}, lambda out, x: None
+
+def needs(batch):
+    return torch.nn.Linear(64, 64), (torch.zeros(batch, 64),)
+
 def reads():
     class Reads(torch.nn.Linear):
         def forward(self, x):
@@ -290,6 +309,12 @@ def test_dtypes_have_short_names(capsys, file, short):
     assert f"dtype {dtype}, " in out.splitlines()[1]
 
 
+def test_a_function_may_need_a_batch(capsys, file):
+    code, out, _ = run(capsys, f"{file}:needs", "--no-plans")
+    assert code == 0
+    assert out.splitlines()[1].startswith("a step of batch 1, ")
+
+
 @pytest.mark.slow
 def test_json_has_the_kinds_and_three_peaks(capsys, file):
     _, out, _ = run(capsys, f"{file}:build", "--device", "16GB", "--json")
@@ -307,7 +332,15 @@ def test_json_has_the_kinds_and_three_peaks(capsys, file):
     [
         ("{file}:bild", (), "has no function 'bild'"),
         ("{file}:wrong", (), "must return a module and a tuple of arguments"),
-        ("{file}:bare", (), "(x, labels); it returned (Linear, Tensor)"),
+        ("{file}:bare", (), "it returned (Linear, Tensor)"),
+        ("{file}:loss_third", (), "(x, labels), {}, loss; it returned (Linear, tuple, function)"),
+        ("{file}:text_third", (), "it returned (Linear, tuple, str)"),
+        ("{file}:text_fourth", (), "it returned (Linear, tuple, dict, str)"),
+        ("{file}:nothing", (), "depends on a parameter to train"),
+        ("{file}:five", (), "it returned (Linear, tuple, dict, NoneType, NoneType)"),
+        ("{file}:build", ("--lora", "16"), "--lora: '16' has no name; write --lora r=16"),
+        ("{file}:build", ("--lora", "r=x"), "--lora r must be"),
+        ("{file}:build", ("--ranks", "x"), "ranks must be"),
         ("{file}:reads", (), "fails on tensors without data"),
         ("{file}:build", ("--image", 9), "has no parameter image"),
         ("{file}:build", ("--batch", 0), "--batch must be at least 1, got 0"),
@@ -328,7 +361,11 @@ def test_json_has_the_kinds_and_three_peaks(capsys, file):
     ],
 )
 def test_wrong_requests_give_one_line(capsys, file, model, options, message):
-    code, out, error = run(capsys, model.format(file=file), *options)
+    try:
+        code = main(["fit", *map(str, (model.format(file=file), *options))])
+    except SystemExit as left:  # of the parser
+        code = left.code
+    out, error = capsys.readouterr()
     assert code == 2
     assert out == ""
     assert message in error

@@ -181,6 +181,8 @@ def scalar_of(found: Any) -> torch.Tensor:
     if isinstance(loss, torch.Tensor) and loss.dim() == 0:
         return loss
     tensors = [e for e in tree_leaves(loss) if isinstance(e, torch.Tensor) and e.requires_grad]
+    if not tensors:
+        raise TorchError("no output or loss of the step depends on a parameter to train")
     return cast(torch.Tensor, sum(each.float().mean() for each in tensors))
 
 

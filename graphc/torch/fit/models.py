@@ -68,21 +68,30 @@ def from_function(function: Callable[..., Any], name: str) -> Source:
         given = {key: value for key, value in given.items() if key in known and value is not None}
         with building(name):
             made = function(**given)
-        is_call = isinstance(made, tuple) and len(made) > 1 and isinstance(made[1], tuple | list)
-        if not is_call or not isinstance(made[0], nn.Module):
-            raise OptionError(
-                f"{name} must return a module and a tuple of arguments, and optionally keyword "
-                "arguments and a loss function, as in return module, (x, labels); it returned "
-                f"{_told(made)}"
-            )
-        module, args = made[:2]
-        kwargs = made[2] if len(made) > 2 else {}
-        loss_fn = made[3] if len(made) > 3 else None
-        return module.to(sizes.dtype), loss_fn, _floats(tuple(args), sizes), dict(kwargs or {})
+        module, args, kwargs, loss_fn = _parts_of(made, name)
+        return module.to(sizes.dtype), loss_fn, _floats(args, sizes), kwargs
 
     default = known["seq"].default if "seq" in known else None
     seq = default if isinstance(default, int) else None
     return Source(source, seq, has_batch="batch" in known)
+
+
+def _parts_of(made: Any, name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], Any]:
+    """Return module, arguments, keyword arguments and loss; raise `OptionError` for others."""
+    is_call = isinstance(made, tuple) and 2 <= len(made) <= 4
+    module, args, kwargs, loss_fn = (*made, None, None)[:4] if is_call else (None,) * 4
+    if (
+        not isinstance(module, nn.Module)
+        or not isinstance(args, tuple | list)
+        or not isinstance(kwargs, Mapping | None)
+        or not (callable(loss_fn) or loss_fn is None)
+    ):
+        raise OptionError(
+            f"{name} must return a module and a tuple of arguments, and optionally keyword "
+            "arguments and a loss function, as in return module, (x, labels), {}, loss; it "
+            f"returned {_told(made)}"
+        )
+    return module, tuple(args), dict(kwargs or {}), loss_fn
 
 
 def _told(made: object) -> str:
