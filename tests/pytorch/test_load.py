@@ -277,6 +277,7 @@ class Shared(nn.Module):
 @pytest.mark.parametrize(
     ("first", "second"),
     [
+        (lambda w: w, lambda w: w),
         (lambda w: w, lambda w: w[1:2]),
         (lambda w: w[:, :4], lambda w: w[:, 3:]),
         (lambda w: w, lambda w: w.t()),
@@ -288,6 +289,35 @@ def test_parameters_that_overlap_are_refused(first, second):
     with pytest.raises(TorchError, match="'first' and 'second' overlap in memory"):
         g.torch.load(Shared(first, second), (x,))
     assert g.torch.load(Shared(first, second), (x,), trainable=False).outputs
+
+
+@pytest.mark.parametrize("frozen", ["parameter", "buffer", "constant"])
+def test_a_frozen_tensor_in_the_memory_of_a_parameter_is_refused(frozen):
+    module = Shared(lambda w: w, lambda w: w.clone())
+    whole = module.first.detach()
+    del module.second
+    if frozen == "parameter":
+        module.second = nn.Parameter(whole, requires_grad=False)
+    elif frozen == "buffer":
+        module.register_buffer("second", whole)
+    else:
+        module.second = whole
+    with pytest.raises(TorchError, match="overlap in memory"):
+        g.torch.load(module, (torch.ones(3),))
+    module.first.requires_grad_(False)
+    assert g.torch.load(module, (torch.ones(3),)).outputs
+
+
+@pytest.mark.parametrize("way", ["module", "program", "file"])
+def test_tied_weights_are_one_parameter(way, tmp_path):
+    module, x = Shared(lambda w: w, lambda w: w.clone()), torch.ones(3)
+    module.second = module.first
+    given = module if way == "module" else torch.export.export(module, (x,))
+    if way == "file":
+        torch.export.save(given, tmp_path / "tied.pt2")
+        given = tmp_path / "tied.pt2"
+    network = g.torch.load(given, (x,) if way == "module" else ())
+    assert [entry.name for entry in network.report if entry.is_trained] == ["first"]
 
 
 def test_disjoint_parts_of_one_tensor_are_two_parameters():

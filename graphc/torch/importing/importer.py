@@ -51,7 +51,8 @@ def load(
 ) -> Network:
     """Import a module; implements `graphc.torch.load`."""
     program = exported(module, args, kwargs, trainable is not False)
-    return Importer(program, held_tensors(program, trainable), weights).network()
+    is_loaded = not isinstance(module, torch.nn.Module)
+    return Importer(program, held_tensors(program, trainable, is_loaded), weights).network()
 
 
 class Importer:

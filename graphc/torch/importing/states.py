@@ -32,10 +32,13 @@ class ModuleTensor:
 
 
 def held_tensors(
-    program: ExportedProgram, trainable: bool | str | Collection[str] | None
+    program: ExportedProgram,
+    trainable: bool | str | Collection[str] | None,
+    is_loaded: bool = False,
 ) -> dict[str, ModuleTensor]:
     """Return the module's tensor for each placeholder that is not an input; tied tensors are one.
 
+    If the program `is_loaded` from a file, tied tensors are separate objects with the same memory.
     Raises `OptionError` if `trainable` matches no tensor, and `TorchError` if training or a call
     would change a tensor that overlaps another in memory.
     """
@@ -53,6 +56,9 @@ def held_tensors(
         role = readers.role(specs, tensors[name]).with_choice(weights[name], chosen)
         held = ModuleTensor(tensors[name], weights[name], role)
         found.update((spec.arg.name, held) for spec in specs)
+        others = [spec for spec in specs if _tensor(program, spec) is not tensors[name]]
+        if others and role.is_trained and not is_loaded:
+            raise _overlapping(name, others[0].target)
     _refuse_overlaps(list(dict.fromkeys(found.values())))
     return found
 
@@ -68,11 +74,14 @@ def _refuse_overlaps(tensors: Sequence[ModuleTensor]) -> None:
         for first, second in itertools.combinations(group, 2):
             changes = any(e.role.is_trained or e.role.kind == "statistic" for e in (first, second))
             if changes and _overlap(first.tensor, second.tensor):
-                raise TorchError(
-                    f"{first.weight.name!r} and {second.weight.name!r} overlap in memory, so a "
-                    "step that changes one changes the other, but graphc would keep two copies; "
-                    "assign the same tensor to both, or clone one"
-                )
+                raise _overlapping(first.weight.name, second.weight.name)
+
+
+def _overlapping(first: str, second: str | None) -> TorchError:
+    return TorchError(
+        f"{first!r} and {second!r} overlap in memory, so a step that changes one changes the "
+        "other, which graphc cannot do; assign the same tensor to both, or clone one"
+    )
 
 
 def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
