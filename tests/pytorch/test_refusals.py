@@ -54,6 +54,15 @@ def reduced(y):
     return all_reduce(y, "sum", dist.group.WORLD)
 
 
+class Masking(nn.PReLU):
+    """A module in which a gradient has a size that depends on data."""
+
+    def forward(self, y):
+        y = y * 2
+        y[y[:, 0] > 0] = self.weight.expand(8)
+        return y
+
+
 def raising(y):
     raise ValueError("no such thing")
 
@@ -61,13 +70,18 @@ def raising(y):
 # Dynamo of torch 2.9 does not tell where a module raises.
 AT_RAISING = r"at test_refusals.py:\d+ in raising" if torch.__version__ >= (2, 11) else ""
 
+AT = r", at test_refusals.py:\d+ in \S+"
+
 REFUSED = {
     raising: rf"raises .*{AT_RAISING}.*: ValueError\('no such thing'\)",
     Steered(): r"depends on data, at test_refusals.py:\d+ in forward of .* your .*torch.where",
     Broken(): r"one graph, at test_refusals.py:\d+ in forward.*; move that line out of the",
     conditional: "^cond.* runs a nested graph.*rewrite that part without it",
-    lambda y: y[y > 0]: r"index.* size that is unknown before the step.*do not depend on data",
-    lambda y: torch.nonzero(y).float() + y.sum(): "nonzero.* size that is unknown before",
+    lambda y: y[y > 0]: r"index.* size that is unknown before the step.*torch.where instead of",
+    Masking(): rf"index has a size that is unknown.*{AT} of submodule between, a .*torch.where",
+    lambda y: (
+        torch.nonzero(y).float() + y.sum()
+    ): rf"nonzero.* size that is unknown before.*{AT}.*do not depend on data",
     effect: "graphc_tests.effect.* registered with side effects.*outside the module",
     reduced: "all_reduce.* communicates with other processes.*DistributedDataParallel",
 }
@@ -167,6 +181,23 @@ def test_an_error_names_the_submodule_and_has_torch_s_text_as_a_note():
     assert note.startswith("torch says: ")
     assert "Hint: " in note
     assert "Hint: " not in str(told.value)
+
+
+def test_masks_of_speech_name_the_option_that_turns_them_off(tmp_path, monkeypatch):
+    lines = (
+        "import torch\nclass Masking(torch.nn.PReLU):\n    def _mask_hidden_states(self, y):\n"
+        "        y = y * 1\n        y[y[:, 0] > 0] = self.weight.expand(8)\n        return y\n"
+        "    forward = _mask_hidden_states\n"
+    )
+    (tmp_path / "graphc_tests_speech.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(names, "LIBRARIES", (tmp_path,))
+    masking = importlib.import_module("graphc_tests_speech").Masking()
+    match = (
+        r"_speech.py:5 in _mask_hidden_states of .* between, .*, in the configuration apply_spec"
+    )
+    with pytest.raises(TorchError, match=match):
+        graphc.torch.plan(Around(masking), (torch.randn(4, 8),))
 
 
 def test_an_error_names_the_library_of_a_line(tmp_path, monkeypatch):

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from traceback import FrameSummary
 from types import FunctionType
 from typing import Any, Literal
 
@@ -97,9 +98,27 @@ def origin_of(error: BaseException, submodule: str) -> str:
 
     Frames of torch count only if there are no others.
     """
+    return _location(getattr(error, "real_stack", None) or (), submodule)
+
+
+def origin_of_node(node: fx.Node) -> str:
+    """Return the line that Dynamo traced into a node, as `origin_of`; its module if it has none.
+
+    Some nodes of the backward pass have no module; then that of a node of the same line counts.
+    """
+    trace = node.meta.get("stack_trace") or ""
+    alike = (each for each in node.graph.nodes if trace and each.meta.get("stack_trace") == trace)
+    path = module_path(node) or next(filter(None, map(module_path, alike)), "")
+    frames = re.findall(r'File "(.*)", line (\d+), in (.*)', trace)
+    stack = [FrameSummary(file, int(line), name) for file, line, name in frames]
+    return _location(stack, path) or (f", in submodule {path}" if path else "")
+
+
+def _location(frames: Iterable[FrameSummary], submodule: str) -> str:
+    """Return the innermost frame outside of graphc and, if there is one, of torch."""
     stack = [
         each
-        for each in getattr(error, "real_stack", None) or ()
+        for each in frames
         if each.filename != GENERATED and not Path(each.filename).is_relative_to(GRAPHC)
     ]
     others = [each for each in stack if not Path(each.filename).is_relative_to(TORCH)]

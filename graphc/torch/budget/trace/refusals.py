@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphc.errors import OptionError, TorchError
 from graphc.torch.budget.trace.branches import EXPECT
-from graphc.torch.budget.trace.names import arguments_of, module_path, named, origin_of
+from graphc.torch.budget.trace.names import arguments_of, named, origin_of, origin_of_node
 from graphc.torch.budget.trace.tracing import TRACING, is_refused_recompile, last_guard
 from graphc.torch.private import (
     auto_functionalized,
@@ -38,10 +38,10 @@ SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 def refuse_node(node: fx.Node) -> None:
     """Raise `TorchError` for a node of a joint graph that cannot be planned."""
-    where = f" in {module_path(node)}" if module_path(node) else ""
+    where = origin_of_node(node)
     if getattr(node.target, "namespace", "") in COLLECTIVES:
         raise TorchError(
-            f"{node.target}{where} communicates with other processes, which a plan of one process "
+            f"{node.target} communicates with other processes{where}, which a plan of one process "
             "does not support; move collectives out of the module, for example with "
             "DistributedDataParallel around it"
         )
@@ -49,14 +49,18 @@ def refuse_node(node: fx.Node) -> None:
         _refuse_higher_order(node, where)
     for leaf in tree_leaves(node.meta.get("val")):
         if any(isinstance(size, SYMBOLS) for size in _sizes(leaf)):
+            cure = "use shapes that do not depend on data, and mark no dimension as dynamic"
+            if node.target is torch.ops.aten.index.Tensor and any(
+                each.meta["val"].dtype == torch.bool for each in node.all_input_nodes
+            ):
+                cure = "use torch.where instead of a boolean mask as an index"
             raise TorchError(
-                f"{node.name}{where} has a size that is unknown before the step ({leaf}); a plan "
-                "needs static shapes, so use shapes that do not depend on data, and mark no "
-                "dimension as dynamic"
+                f"{node.name} has a size that is unknown before the step ({leaf}){where}; a plan "
+                f"needs static shapes, so {_cure(where, cure)}"
             )
         if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided:
             raise TorchError(
-                f"{node.name}{where} is {leaf.layout}, but only strided tensors can be planned; "
+                f"{node.name} is {leaf.layout}{where}, but only strided tensors can be planned; "
                 "move it out of the module"
             )
 
@@ -74,11 +78,11 @@ def _refuse_higher_order(node: fx.Node, where: str) -> None:
         return
     if node.target is with_effects:
         raise TorchError(
-            f"{called}{where} is registered with side effects, but a plan measures ops and may "
+            f"{called} is registered with side effects{where}, but a plan measures ops and may "
             "recompute them; call it outside the module, or remove the effect"
         )
     raise TorchError(
-        f"{node.target}{where} runs a nested graph, which cannot be planned; rewrite that part "
+        f"{node.target} runs a nested graph{where}, which cannot be planned; rewrite that part "
         "without it, or move it out of the module"
     )
 
@@ -269,12 +273,7 @@ def _untraceable(error: BaseException, submodule: str) -> TorchError:
             "compute with torch.where instead, or move that line out of the module"
         )
     else:
-        cure = "move that line out of the module"
-        if OF_LIBRARY in where:
-            cure = "turn off the option of the library that runs that line"
-            if OF_LIBRARY + "peft" in where:
-                cure += ", for DoRA use_dora=False"
-            cure += ", or plan only the submodules that do not call it"
+        cure = _cure(where, "move that line out of the module")
         text = f"torch.compile cannot trace the module as one graph{where}: {lines[0]}; {cure}"
     found = TorchError(text)
     found.add_note(f"torch says: {str(error).strip()}")
@@ -283,6 +282,24 @@ def _untraceable(error: BaseException, submodule: str) -> TorchError:
 
 OF_LIBRARY = ", a line of the library "
 """The part of a location in code that a user cannot change, by `origin_of`."""
+
+OPTIONS = {
+    OF_LIBRARY + "peft": ", for DoRA use_dora=False",
+    " in _mask_hidden_states": ", in the configuration apply_spec_augment=False",
+}
+"""Options that turn off a line of a library, by a part of its location."""
+
+
+def _cure(where: str, cure: str) -> str:
+    """Return what to do about a line; for one of a library, this is not `cure`."""
+    if OF_LIBRARY not in where:
+        return cure
+    option = next((option for part, option in OPTIONS.items() if part in where), "")
+    return (
+        f"turn off the option of the library that runs that line{option}, or plan only the "
+        "submodules that do not call it"
+    )
+
 
 OF_DATA = ("Data-dependent", "data-dependent", "Dynamic control flow")
 """Parts of torch's messages about control flow that depends on data."""
