@@ -1,6 +1,7 @@
 """The command graphc fit: its verdict, largest sizes, changes and errors."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from graphc.torch.fit.answer import answer, request_of  # noqa: E402
 from graphc.torch.fit.changes import cheapest, least_bytes  # noqa: E402
 from graphc.torch.fit.models import from_function  # noqa: E402
 from graphc.torch.fit.options import FitOptions  # noqa: E402
+from graphc.torch.fit.plans import planned_peaks  # noqa: E402
 from graphc.torch.fit.step import predict, with_options  # noqa: E402
 
 MODEL = """
@@ -260,7 +262,28 @@ def test_a_plan_instead_of_recomputed_blocks_is_not_slowed_by_both():
     asked = with_options(request(110, batch=128), checkpoint="blocks")
     plain = with_options(asked, checkpoint="none")
     blocks, none = (answer("m", each, plans=True).planned for each in (asked, plain))
-    assert blocks.prediction.seconds == none.prediction.seconds
+    seconds = none.prediction.seconds / (1 + none.extra_time)
+    assert blocks.prediction.seconds == pytest.approx(seconds * (1 + blocks.extra_time))
+
+
+def test_a_plan_needs_no_more_bytes_than_recomputed_blocks():
+    asked = with_options(request(1000, batch=64), checkpoint="blocks")
+    found = answer("m", asked, plans=True)
+    assert found.planned.planned_bytes <= found.eager_bytes
+    eager, _, planned = list(found.lines())[-3:]
+    times = [float(line.partition(", +")[2].partition("%")[0]) for line in (eager, planned)]
+    assert 0 < times[1] <= times[0]
+
+
+def test_a_plan_with_more_bytes_than_eager_torch_names_the_smallest():
+    asked = request(1000, batch=64)
+    plain = predict(asked)
+    planned = planned_peaks(asked, plain, 1 << 20)
+    assert planned.least[0] < planned.planned_bytes
+    assert planned.extra_time == 0.0
+    found = replace(answer("m", asked, plans=False), planned=planned)
+    last = list(found.lines())[-1]
+    assert re.search(r"was found; the smallest needs [\d.]+ MiB, \+[\d.]+% time\.$", last)
 
 
 def test_recomputing_blocks_saves_activations_and_takes_time():

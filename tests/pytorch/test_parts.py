@@ -60,6 +60,16 @@ def test_a_plan_keeps_bits_and_peak(name):
     assert report.peak_bytes <= report.plain_bytes
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_what_the_backward_pass_of_a_function_computes_is_not_saved():
+    """Six dequantized weights of 1 MiB would be."""
+    step = check(parts.Dequantized, (x(8, 512),))
+    weight = 512 * 512 * 4
+    report = graphc.torch.plan(step.module, (x(8, 512),), max_extra_time=0.0).report
+    resident = sum(e.nbytes for e in (*step.parameters(), *step.buffers()))
+    assert report.plain_bytes < resident + 4 * weight
+
+
 @pytest.mark.slow
 def test_autocast_around_the_step():
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -98,6 +98,34 @@ class OwnFunction(Two):
         return Cube.apply(x)
 
 
+class ByScaled(torch.autograd.Function):
+    """A product with 8-bit weights, which the backward pass dequantizes."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(weight)
+        return x @ (weight.to(x.dtype) * 0.01)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (weight,) = ctx.saved_tensors
+        return gradient @ (weight.to(gradient.dtype) * 0.01).t(), None
+
+
+class Dequantized(nn.Module):
+    def __init__(self, count=6, width=512):
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        shape = (count, width, width)
+        self.register_buffer("weights", torch.randint(-127, 127, shape, dtype=torch.int8))
+
+    def forward(self, x):
+        x = self.first(x)
+        for weight in self.weights:
+            x = ByScaled.apply(x, weight)
+        return x.square().mean()
+
+
 class Recurrent(nn.Module):
     def __init__(self, cells, **options):
         super().__init__()

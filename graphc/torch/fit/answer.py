@@ -90,7 +90,8 @@ def answer(model: str, request: Request, *, plans: bool) -> FitReport:
         )
     elif is_planned:
         try:
-            planned = planned_peaks(request, found if plain == request else predict(plain))
+            step = found if plain == request else predict(plain)
+            planned = planned_peaks(request, step, found.allocated_bytes)
         except GraphcError as raised:
             error = str(raised)
     return FitReport(
@@ -141,7 +142,7 @@ def _answer_of_plan(model: str, request: Request) -> FitReport:
     Changes are those of the step without a plan.
     """
     eager = predict(request)
-    planned = planned_peaks(request, eager)
+    planned = planned_peaks(request, eager, eager.allocated_bytes)
     found = planned.prediction
     fits = found.needed_bytes <= request.memory.usable_bytes
     changes = [] if fits else cheapest(request, eager, None)

@@ -54,13 +54,15 @@ class PlannedPeaks:
     `aot_eager_bytes` is that of torch's partition by minimum cut, which also recomputes what
     checkpoints mark; None if torch cannot trace it. `planned_bytes` is the peak of the forward and
     backward pass. `prediction` has the optimizer's update too, and the rounding of the allocator.
-    `extra_time` is a fraction of a step.
+    `extra_time` is a fraction of a step without recomputation. `least` has the bytes and the time
+    of the plan with the fewest bytes, if no plan within those of eager torch was found.
     """
 
     aot_eager_bytes: int | None
     planned_bytes: int
     extra_time: float
     prediction: Prediction
+    least: tuple[int, float] | None = None
 
 
 class _WithMinCut(Goal):
@@ -80,12 +82,13 @@ class _WithMinCut(Goal):
         return made
 
 
-def planned_peaks(asked: Request, plain: Prediction) -> PlannedPeaks:
+def planned_peaks(asked: Request, plain: Prediction, eager_bytes: int) -> PlannedPeaks:
     """Return the peaks of a request's step under torch.compile's graph.
 
     `plain` is the prediction of the request without recomputation by torch. The plan is
-    the fastest of those that fit the memory; if none fits, of the tried ones that with the fewest
-    bytes. Raises `TorchError` for a module that cannot be planned.
+    the fastest of those that fit the memory, and that need at most `eager_bytes` if one does; if
+    none fits, of the tried ones that with the fewest bytes. Raises `TorchError` for a module that
+    cannot be planned.
     """
     request, capacity = with_options(asked, checkpoint="none"), asked.memory.usable_bytes
     plan, compiled_bytes = _without_recomputation(request, plain)
@@ -94,7 +97,12 @@ def planned_peaks(asked: Request, plain: Prediction) -> PlannedPeaks:
         with suppress(GraphcError):
             _, compiled_bytes = _without_recomputation(asked, plain)
     planner = plan.report.planner
-    budget, tried, needed = capacity, list[PlannedPeaks](), list[int]()
+    tried, needed = list[PlannedPeaks](), list[int]()
+    budget, least = min(capacity, eager_bytes), None
+    if planner.within(budget) is None:
+        budget = capacity
+    if (planner.within(budget) or planner.least).peak_bytes > eager_bytes:
+        least = planner.least.peak_bytes, planner.least.extra_cost / planner.seconds
     for _ in range(MOST_PLANS):
         within = planner.within(budget)
         schedule = within or planner.least
@@ -110,6 +118,7 @@ def planned_peaks(asked: Request, plain: Prediction) -> PlannedPeaks:
                     by_kind_bytes=_by_kind(request, entries),
                     seconds=plain.seconds * (1 + schedule.extra_cost / planner.seconds),
                 ),
+                least,
             )
         )
         needed.append(tried[-1].prediction.needed_bytes)

@@ -15,6 +15,8 @@ from graphc.torch.fit.plans import PlannedPeaks
 from graphc.torch.fit.step import ALLOCATOR, Prediction
 
 CONTEXT = "CUDA context and driver"
+NO_TIME = 1e-6
+"""Smaller differences of times, as fractions of a step, come from rounding."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +135,27 @@ class FitReport:
             yield f"graphc cannot plan this step: {self.plan_error}"
         if self.planned is None:
             return
-        extra = f", {self.planned.extra_time:+.1%} time"
+        plan = self.planned
+        plain_seconds = plan.prediction.seconds / (1 + plan.extra_time)
+        eager_time = 0.0 if self.is_of_plan else self.found.seconds / plain_seconds - 1
         yield ""
         yield "Peak of a step, without allocator rounding:"
-        yield _row("eager torch", self.eager_bytes)
-        if self.planned.aot_eager_bytes is not None:
-            yield _row("torch.compile with aot_eager", self.planned.aot_eager_bytes)
-        yield _row("graphc's plan", self.planned.planned_bytes) + extra
+        yield _row("eager torch", self.eager_bytes) + (
+            _time(eager_time) if abs(eager_time) > NO_TIME else ""
+        )
+        if plan.aot_eager_bytes is not None:
+            yield _row("torch.compile with aot_eager", plan.aot_eager_bytes)
+        yield _row("graphc's plan", plan.planned_bytes) + _time(plan.extra_time)
+        if plan.least is not None:
+            size, extra = plan.least
+            yield (
+                "No plan within the bytes of eager torch was found; the smallest needs "
+                f"{format_bytes(size)}{_time(extra)}."
+            )
+
+
+def _time(extra: float) -> str:
+    return f", {extra:+.1%} time"
 
 
 def _row(name: str, size: int) -> str:

@@ -247,12 +247,22 @@ def _fake_mode(graph: fx.Graph) -> Any:
 
 
 def backward_nodes(graph: fx.Graph) -> frozenset[fx.Node]:
-    """Return the nodes of the backward pass, including tangents."""
+    """Return the nodes of the backward pass, including tangents.
+
+    torch does not tag those of the backward pass of an autograd function: they are after the first
+    node of the backward pass, and all their users belong to it.
+    """
     found: set[fx.Node] = set()
+    after: list[fx.Node] = []
     for node in graph.nodes:
         is_tagged = node.meta.get("partitioner_tag") == "is_backward"
         is_behind = any(each in found for each in node.all_input_nodes)
         if is_tangent(node) or is_tagged or is_behind:
+            found.add(node)
+        if node.op == "call_function" and (after or node in found):
+            after.append(node)
+    for node in reversed(after):
+        if node.users and found.issuperset(node.users):
             found.add(node)
     return frozenset(found)
 
