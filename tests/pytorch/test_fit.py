@@ -192,6 +192,23 @@ def test_changes_to_16_bits_are_those_that_the_device_has(device, flags):
     assert narrow == {flags}
 
 
+@pytest.mark.parametrize("given", ["--dtype", "--autocast"])
+def test_bfloat16_that_a_gpu_has_not_is_named_and_replaced(capsys, file, tmp_path, given):
+    page, note = tmp_path / "fit.html", "t4 has no bfloat16, so torch emulates it slowly; use "
+    wanted, own = "--dtype float32 --autocast float16", [f"{file}:build", given, "bf16"]
+    _, out, _ = run(capsys, *own, "--device", "t4", "--no-plans", "-o", page)
+    assert out.splitlines()[2] == note + wanted
+    assert content(page.read_text())["notes"] == [note + wanted]
+    code, out, _ = run(capsys, *own, "--batch", 300000, "--device", "t4", "--no-plans", "--json")
+    found = json.loads(out)
+    assert code == 3
+    assert found["notes"] == [note + wanted]
+    assert found["changes"]
+    assert all(each["options"].startswith(wanted) for each in found["changes"])
+    _, out, _ = run(capsys, *own, "--device", "a100", "--no-plans", "--json")
+    assert json.loads(out)["notes"] == []
+
+
 def test_a_fused_update_needs_no_bytes_beside_its_states():
     """The update that is not fused computes on all parameters at once, in as many bytes again."""
     asked = request(1024, batch=1, seq=1)

@@ -11,7 +11,7 @@ from graphc.byte_sizes import format_bytes
 from graphc.devices.device import Device
 from graphc.devices.device_memory import DeviceMemory
 from graphc.errors import GraphcError, OptionError, or_all, quoted
-from graphc.torch.fit.changes import cheapest, least_bytes
+from graphc.torch.fit.changes import cheapest, least_bytes, with_supported_dtypes
 from graphc.torch.fit.configurations import from_config
 from graphc.torch.fit.largest import largest_batch, largest_seq
 from graphc.torch.fit.models import Sizes, Source, from_name
@@ -106,7 +106,15 @@ def answer(model: str, request: Request, *, plans: bool) -> FitReport:
         [] if fits else cheapest(request, found, planned),
         _assumed(request),
         _ignored(request),
+        _notes(request),
     )
+
+
+def _notes(request: Request) -> list[str]:
+    """Return a sentence if the device computes in a dtype of the request only by other means."""
+    _, flags = with_supported_dtypes(request)
+    name = request.device.name
+    return [f"{name} has no bfloat16, so torch emulates it slowly; use {flags}"] if flags else []
 
 
 def _ignored(request: Request) -> list[str]:
@@ -148,5 +156,5 @@ def _answer_of_plan(model: str, request: Request) -> FitReport:
     changes = [] if fits else cheapest(request, eager, None)
     return FitReport(
         model, request.memory, found, None, None, eager.allocated_bytes, planned, "", changes,
-        _assumed(request), _ignored(request),
+        _assumed(request), _ignored(request), _notes(request),
     )  # fmt: skip

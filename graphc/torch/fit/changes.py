@@ -31,6 +31,7 @@ OTHER_OPTIMIZERS = {
 }
 """Optimizer → optimizers with the same rule that need fewer bytes."""
 RANKS = (2, 4, 8)
+FLOAT16 = "--dtype float32 --autocast float16"
 ADAPTER = Lora(16)
 
 
@@ -53,6 +54,13 @@ def cheapest(
     first. Changes that train the same parameters come before those that train adapters. Several
     ranks are returned only if nothing fits on one.
     """
+    supported, flags = with_supported_dtypes(request)
+    if flags:  # instead of those of a step that the device does not support
+        plain = predict(supported)
+        more = [("", plain)]
+        if plain.needed_bytes > request.memory.usable_bytes:
+            more = [(f" {each.flags}", each.prediction) for each in cheapest(supported, plain)]
+        return [Change(flags + flag, e, e.seconds / found.seconds - 1) for flag, e in more]
     groups = list(_groups(request))
     tried = [
         (number, Change(flags, step, step.seconds / found.seconds - 1))
@@ -72,6 +80,15 @@ def cheapest(
     if not (on_one or fitting):
         fitting = list(islice(_pairs(request, found, tried), MOST))
     return sorted(on_one or fitting, key=lambda each: _rank(each.flags, each.extra_time))[:MOST]
+
+
+def with_supported_dtypes(request: Request) -> tuple[Request, str]:
+    """Return a request without bfloat16 if its device has none, and the options for it."""
+    narrow = torch.bfloat16 in (request.sizes.dtype, request.autocast)
+    if request.device.has_bfloat16 or not narrow:
+        return request, ""
+    sizes = replace(request.sizes, dtype=torch.float32)
+    return replace(request, sizes=sizes, autocast=torch.float16), FLOAT16
 
 
 def _predicted(changed: Request, request: Request, found: Prediction) -> Prediction | None:

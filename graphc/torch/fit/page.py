@@ -6,7 +6,7 @@ the allocator reserves and cannot use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -85,10 +85,15 @@ class _Blocks:
 
 
 def fit_page(
-    title: str, found: EagerPeak, memory: DeviceMemory, kinds: Mapping[str, int], needed_bytes: int
+    title: str,
+    found: EagerPeak,
+    memory: DeviceMemory,
+    kinds: Mapping[str, int],
+    needed_bytes: int,
+    notes: Sequence[str] = (),
 ) -> str:
     """Return the page of a recorded step; `kinds` are the bytes by kind at its peak."""
-    return page_of([_model(found, memory, kinds, needed_bytes)], title, (), 0, KINDS)
+    return page_of([_model(found, memory, kinds, needed_bytes)], title, notes, 0, KINDS)
 
 
 def _model(

@@ -24,9 +24,9 @@ class FitReport:
     """A prediction for a device; parts that were not computed are None or empty.
 
     `assumed` has the sizes and options of the step, and `ignored` what it ignores of a
-    configuration. `batch` and `seq` are the largest that fit, 0 if none does. `eager_bytes` is the
-    peak of the step without a plan, without allocator rounding. `plan_error` is the reason why
-    graphc cannot plan the step.
+    configuration. `notes` are warnings. `batch` and `seq` are the largest that fit, 0 if none does.
+    `eager_bytes` is the peak of the step without a plan, without allocator rounding. `plan_error`
+    is the reason why graphc cannot plan the step.
     """
 
     model: str
@@ -40,6 +40,7 @@ class FitReport:
     changes: Sequence[Change]
     assumed: Mapping[str, Any]
     ignored: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     @property
     def is_of_plan(self) -> bool:
@@ -65,6 +66,7 @@ class FitReport:
             "fits": self.spare_bytes >= 0,
             "assumed": dict(self.assumed),
             "ignored": list(self.ignored),
+            "notes": list(self.notes),
             "total_bytes": self.memory.total_bytes,
             "usable_bytes": self.memory.usable_bytes,
             "needed_bytes": self.found.needed_bytes,
@@ -93,7 +95,7 @@ class FitReport:
         kinds, needed = dict(self.found.by_kind_bytes), self.found.needed_bytes
         kinds.pop(ALLOCATOR, None)
         title = f"{self.model}: {next(self.lines())}"
-        return fit_page(title, self.found.eager, self.memory, kinds, needed)
+        return fit_page(title, self.found.eager, self.memory, kinds, needed, self.notes)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the report, the verdict first."""
@@ -108,6 +110,7 @@ class FitReport:
         yield f"a step of {', '.join(given)}"
         for entry in self.ignored:
             yield f"ignores the configuration's {entry}"
+        yield from self.notes
         yield ""
         for kind, size in self.found.by_kind_bytes.items():
             if size:

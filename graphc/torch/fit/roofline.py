@@ -21,7 +21,8 @@ def seconds_of(device: Device, function: Any, args: Any, kwargs: Any, result: An
         return 0.0
     given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
     moved = sum(_bytes(each) for each in (*made, *given))
-    rate = device.product_rate(float16 if made[0].element_size() == 2 else float32)
+    has_rate = device.has_bfloat16 or made[0].dtype != torch.bfloat16
+    rate = device.product_rate(float16 if made[0].element_size() == 2 and has_rate else float32)
     return device.seconds(_flops(function, args, kwargs, result), moved, rate)
 
 
