@@ -181,14 +181,16 @@ def profiles_with_memory() -> str:
 
 
 def profile_with_memory(text: str) -> str:
-    """Return the GPU profile for a memory such as ``16GB``; other text is returned unchanged.
+    """Return the GPU profile for a memory such as ``16GB``, or of a name in upper case; other text
+    is returned unchanged.
 
     Of the GPUs sold with that memory, it is the one with the fewest usable bytes, so that a plan
     fits all of them. Raises `OptionError` if no GPU has that memory.
     """
-    match = re.fullmatch(r"(\d{1,4}) ?gi?b", text.strip().lower())
+    lower = text.strip().lower()
+    match = re.fullmatch(r"(\d{1,4}) ?gi?b", lower)
     if match is None:
-        return text
+        return lower if lower in DEVICES else text
     sizes = {name: sold_gigabytes(name) for name in profiles()}
     sold = [name for name, size in sizes.items() if size == int(match[1])]
     if not sold:

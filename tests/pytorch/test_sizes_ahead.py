@@ -189,7 +189,10 @@ def test_all_combinations_and_listed_sizes():
 def test_without_a_number_only_exact_sizes_run():
     step = stepped({"tokens": {1: (8, 16)}}, (batch(4)[0],), pad=None)
     assert step(batch(16)[0]).shape == (3, 16, CLASSES)
-    with pytest.raises(TorchError, match=r"tokens\[1\]=7.*give a number for tokens to pad"):
+    match = (
+        r"tokens\[1\]=7 without padding.*give a number for tokens to pad, as in pad={'tokens': 0}"
+    )
+    with pytest.raises(TorchError, match=match):
         step(batch(7)[0])
 
 

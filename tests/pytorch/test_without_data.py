@@ -125,3 +125,15 @@ def test_fused_attention_has_the_flops_of_its_two_products():
 def test_an_unknown_profile_is_refused():
     with pytest.raises(OptionError, match=r"device profile.*h100"):
         graphc.torch.plan(*made_of("data"), device="h10")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda", "cuda:0", torch.device("cuda")])
+def test_a_device_of_tensors_is_not_a_profile(device):
+    with pytest.raises(OptionError, match="Omit device= to plan for the device of") as told:
+        graphc.torch.plan(*made_of("data"), device=device)
+    assert "did you mean" not in str(told.value)
+
+
+def test_names_of_profiles_may_be_in_upper_case():
+    step = graphc.torch.plan(*made_of("data"), device="H100")
+    assert step.step_options.device == find_device("h100")

@@ -242,10 +242,12 @@ class Arguments:
         has = {axis: n for (axis, _), n in lengths.items()}
         known = ", ".join(shown(size) for size, _ in sizes)
         exact = sorted(each.name for each in self.inputs if not self._pads(each))
-        cure = f", give a number for {' and '.join(exact)} to pad" if exact else ""
+        names, numbers = " and ".join(exact), dict.fromkeys(exact, 0)
+        cure = f", give a number for {names} to pad, as in pad={numbers}" if exact else ""
+        unpadded = " without padding" if exact else ""
         raise UnplannedError(
-            f"no planned size holds a call with {shown(has)}; the sizes are {known}. Add one that "
-            f"does{cure}, or pass unplanned='plan' to plan such calls when they occur"
+            f"no planned size holds a call with {shown(has)}{unpadded}; the sizes are {known}. Add "
+            f"one that does{cure}, or pass unplanned='plan' to plan such calls when they occur"
         )
 
     def _lengths(self, given: Given) -> dict[tuple[Axis, bool], int]:

@@ -18,8 +18,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from graphc.devices.device import DEFAULT_GPU, Device, find_device, profile_with_memory
-from graphc.errors import DependencyError, TorchError
+from graphc.devices.device import DEFAULT_GPU, DEVICES, Device, profile_with_memory
+from graphc.errors import DependencyError, OptionError, TorchError, did_you_mean, quoted
 from graphc.torch.budget.trace.restored import reached
 from graphc.torch.versions import is_before
 
@@ -40,15 +40,22 @@ def on_profile(device: str | None, call: Call) -> tuple[Device | None, Call]:
     deciding = [*call[0].parameters(), *call[0].buffers()] or _tensors(call)
     if device is None and not any(e.is_meta or isinstance(e, FakeTensor) for e in deciding):
         return None, call
-    name = profile_with_memory(device) if isinstance(device, str) else device
-    profile = find_device(DEFAULT_GPU if name is None else name)
+    name = DEFAULT_GPU if device is None else profile_with_memory(str(device))
+    if name not in DEVICES:
+        is_own = name.partition(":")[0] in ("gpu", "cuda")
+        near = "" if is_own else did_you_mean(name, DEVICES, before="; ")
+        raise OptionError(
+            f"device={quoted(name)} is no device profile, for which a plan needs no data. Omit "
+            "device= to plan for the device of the module's tensors, or choose one of: "
+            f"{', '.join(DEVICES)}{near}"
+        )
     if is_before(torch.__version__, TRACES_FAKES):
         raise DependencyError(
             "planning for a device profile, or tensors without data, needs torch 2.11, got torch "
             f"{torch.__version__}; install a newer one, or plan the module and its arguments on "
             "their device"
         )
-    return profile, without_data(call)[1]
+    return DEVICES[name], without_data(call)[1]
 
 
 def refuse_without_data(device: Device | None) -> None:
