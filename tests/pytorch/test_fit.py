@@ -330,6 +330,19 @@ def test_the_command_prints_a_verdict_first(capsys, file):
     assert out.startswith("fits 24GB (a10): needs ")
 
 
+def test_a_sequence_whose_length_changes_the_ops_has_a_reason(capsys, tmp_path):
+    (tmp_path / "loops.py").write_text(
+        "import torch\n"
+        "class Loops(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        return sum(super(Loops, self).forward(each) for each in x.unbind(1))\n"
+        "def build(batch=1, seq=8):\n"
+        "    return Loops(4, 4), (torch.zeros(batch, seq, 4),)\n"
+    )
+    _, out, _ = run(capsys, f"{tmp_path / 'loops.py'}:build", "--no-plans")
+    assert "longest sequence that fits: unknown, since the ops of a step depend on it" in out
+
+
 def test_the_largest_batch_that_is_tried_is_named(capsys, tmp_path):
     (tmp_path / "tiny.py").write_text(
         "import torch\n"

@@ -119,9 +119,9 @@ class FitReport:
         yield _row(CONTEXT, self.context_bytes) + ", beside the total"
         if not self.is_of_plan:
             yield ""
-            yield f"largest batch that fits: {_count(self.batch)}"
-        if self.seq is not None:
-            yield f"longest sequence that fits: {_count(self.seq)}"
+            yield f"largest batch that fits: {_count(self.batch, 'the function has no batch')}"
+        if self.seq is not None or (self.assumed.get("length") and not self.is_of_plan):
+            yield f"longest sequence that fits: {_count(self.seq, 'the example is too short')}"
         yield from self._peaks()
         if self.changes:
             yield ""
@@ -165,11 +165,9 @@ def _row(name: str, size: int) -> str:
     return f"  {name:<30}{format_bytes(size):>12}"
 
 
-def _count(number: int | None) -> str:
+def _count(number: int | None, why: str) -> str:
     if number is None:
-        return (
-            "unknown, since the ops of a step depend on it, or the function has no such parameter"
-        )
+        return f"unknown, since the ops of a step depend on it, or {why}"
     if number >= MOST:
         return f"{number:,} or more; larger ones are not tried"
     return f"{number:,}" if number else "none"
