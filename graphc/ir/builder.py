@@ -314,7 +314,7 @@ def as_values(where: str, given: object) -> tuple[Value, ...]:
 
 def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
     """Return a new node: infer its types, give it the current scope, mirror count and phase."""
-    if "name" not in vars(op):
+    if "name" not in vars(op) and isinstance(op, type):
         check_declared(op)  # raises an error about the name
     instance = REGISTRY[op.name]
     attributes = op.attributes() if attributes is None else attributes
