@@ -117,6 +117,7 @@ def inductor() -> SimpleNamespace:
         "compile_fx.compile_fx",
         "compile_fx.compile_fx_inner",
         "config",
+        "ir.NonOwningLayout",
         "list_mode_options",
         "custom_graph_pass.CustomPartitionerFn",
         "memory.compute_memory_timeline",

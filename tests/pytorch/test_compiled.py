@@ -336,6 +336,7 @@ def test_the_backend_of_torch_compile_holds_its_budget(caplog):
         (lambda: Broken(), {"budget": "1GiB"}, r"breaks the graph at .*test_compiled.py:"),
         (lambda: Loss(nn.Linear(8, 8)), {"budget": 1000}, "no compiled step within 1,000 bytes"),
         (lambda: Loss(nn.Linear(8, 8)), {"budge": 1000}, "did you mean budget"),
+        (lambda: Loss(nn.Linear(8, 8)), {"mode": "reduce-overhead"}, "uses CUDA graphs"),
     ],
 )
 def test_the_backend_refuses_what_it_cannot_bound(module, options, message):
@@ -352,13 +353,14 @@ class Fake:
     def __init__(self):
         self.problem = type("Problem", (), {"fixed_bytes": 0})()
         self.lowered = []
+        self.kernels = lambda size: max(size - 16, 60)
 
     def within(self, budget):
         return Schedule([budget], 200.0 - budget, budget) if 50 <= budget <= 200 else None
 
     def made(self, schedule):
         self.lowered.append(schedule)
-        peak = max(schedule.peak_bytes - 16, 60)
+        peak = self.kernels(schedule.peak_bytes)
         report = type("Report", (), {"extra_time": schedule.extra_cost})()
         return type("Plan", (), {"peak_bytes": peak, "report": report})()
 
@@ -376,6 +378,22 @@ def test_a_budget_below_all_kernels_names_the_fewest_bytes():
     with pytest.raises(graphc.BudgetError, match="within 55 bytes") as error:
         compiled_within(planner, 55, None, planner.made, "")
     assert error.value.least_bytes == 60
+
+
+def test_small_schedules_are_tried_at_last():
+    """Kernels of the others all need the same bytes."""
+    planner = Fake()
+    planner.kernels = lambda size: 104 if 60 < size <= 104 else size
+    assert compiled_within(planner, 100, None, planner.made, "").peak_bytes == 57
+
+
+def test_the_bytes_that_an_error_names_are_a_budget_that_holds():
+    planner = Fake()
+    planner.kernels = lambda size: 57 if size in (55, 57) else max(size, 60)
+    with pytest.raises(graphc.BudgetError) as error:
+        compiled_within(planner, 45, None, planner.made, "")
+    assert error.value.least_bytes == 57
+    assert compiled_within(planner, 57, None, planner.made, "").peak_bytes == 57
 
 
 REFUSED = {

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from graphc.errors import TorchError
@@ -28,7 +29,7 @@ def graphc_backend(
     traced: fx.GraphModule,
     given: Sequence[Any],
     *,
-    mode: str | None = None,
+    mode: str = "default",
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch.compile within a byte budget.
@@ -40,12 +41,17 @@ def graphc_backend(
     """
     for name in options or {}:
         check_known("the backend graphc", name, tuple(declared(BackendOptions)))
-    asked = BackendOptions(**(options or {}))
+    asked = BackendOptions(**{"mode": mode, **(options or {})})
     refuse_compiled(has_sizes=False, is_on_profile=False)
     _refuse_break(traced)
+    if any(not isinstance(each, torch.Tensor) for each in given):
+        raise TorchError(
+            "the graph has a size that is not a number; give torch.compile dynamic=False, and each "
+            "size is planned and compiled at its first call"
+        )
     from graphc.torch.budget.trace.inductor import Peaks, compiled_peaks, inductor_backend
 
-    goal = Goal(asked.budget, asked.max_extra_time, compile=mode or True)
+    goal = Goal(asked.budget, asked.max_extra_time, compile=asked.mode)
     reserve = reserve_bytes(asked.reserve)
     plans: list[Planned] = []
 

@@ -164,6 +164,7 @@ class BackendOptions(Options):
     budget: int | str | None = same(GoalOptions, "budget")
     max_extra_time: float | None = same(GoalOptions, "max_extra_time")
     reserve: torch.optim.Optimizer | int | str | None = same(CallOptions, "reserve")
+    mode: str = option("default", "The mode of torch.compile.", check=_mode)
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,7 +49,7 @@ def plan(options: TorchPlanOptions) -> PlannedStep:
 def frontier(options: FrontierOptions) -> Frontier:
     """Return peaks and extra times, from the most bytes to the fewest; errors as in `plan`.
 
-    With `compile`, the peaks are those of kernels after fusion, and no kernel is compiled.
+    With `compile`, the peaks are those of kernels after fusion.
     """
     require_torch()
     from graphc.torch.budget.make_step import planned

@@ -18,9 +18,12 @@ from graphc.planner.recompute.solver import Schedule
 from graphc.torch.budget.plan.planned import Planned
 from graphc.torch.budget.plan.planner import TorchPlanner
 
-TRIALS = 5
-"""Maximum number of schedules that are lowered for one plan; each takes a tenth of the first
-call."""
+TRIALS = 4
+"""Maximum number of corrected capacities; to lower a schedule takes a tenth of the first call."""
+
+SMALLEST = (1.0, 1.05, 1.1, 1.15)
+"""Capacities that are tried at last, over that of the smallest schedule: its kernels may not be the
+smallest."""
 
 CLOSE = 0.01
 """Fraction of a budget that may stay unused where more bytes may save time."""
@@ -61,25 +64,30 @@ def compiled_within(
 def _tried(
     planner: TorchPlanner, budget: int, adapted: Schedule | None, made: Made
 ) -> Iterator[Planned]:
-    """Yield plans of different schedules, until one uses the budget, or no more are found."""
-    schedule, seen, tight = adapted or planner.within(budget), set[tuple[int, ...]](), 1.0
+    """Yield plans of different schedules, until one uses the budget, or no more are found.
+
+    If none of a corrected capacity fits, the smallest ones follow; these do not depend on the
+    budget, so that the fewest bytes that an error names are found again.
+    """
+    schedule: Schedule | None = adapted or planner.within(budget) or planner.least
+    seen = set[tuple[int, ...]]()
+    has_fitted = False
     for _ in range(TRIALS):
-        if schedule is None:
-            schedule = planner.least
-        while tuple(schedule.sequence) in seen and tight < 1.2:
-            tight += 0.05  # the smallest schedules may not have the smallest kernels
-            schedule = planner.within(int(planner.least.peak_bytes * tight)) or planner.least
-        if tuple(schedule.sequence) in seen:
-            return
+        if schedule is None or tuple(schedule.sequence) in seen:
+            break
         seen.add(tuple(schedule.sequence))
         plan = made(schedule)
         yield plan
         room = budget - plan.peak_bytes
+        has_fitted |= room >= 0
         if 0 <= room <= CLOSE * budget or (room > 0 and schedule is planner.fastest):
             return
-        if room > 0 and tight > 1.0:
-            return
         schedule = planner.within(schedule.peak_bytes + room)
+    for factor in () if has_fitted else SMALLEST:
+        schedule = planner.within(int(factor * planner.least.peak_bytes)) or planner.least
+        if tuple(schedule.sequence) not in seen:
+            seen.add(tuple(schedule.sequence))
+            yield made(schedule)
 
 
 def compiled_curve(planner: TorchPlanner, made: Made) -> list[Planned]:

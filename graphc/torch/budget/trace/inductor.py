@@ -79,6 +79,8 @@ def inductor_backend(
                     "custom_partitioner_fn": _Partitioner(split),
                     "_post_fusion_custom_pass": _PlannedOrder(workspaces, seen),
                     "allow_buffer_reuse": False,  # it keeps buffers until others have their size
+                    "reorder_for_peak_memory": False,  # after that pass, and without workspaces
+                    "triton.cudagraphs": False,  # their pools exist beside the plan
                     "fx_graph_cache": False,
                 },
             )
@@ -115,14 +117,14 @@ def _lower(
     graph = module.graph
     _add_apart(graph)
     results = graph.output_node().args[0]
+    is_backward = outputs is None
     graph.output_node().meta["user_visible_output_idxs"] = [
-        index for index in outputs or () if isinstance(results[index], fx.Node)
+        index for index in outputs or range(len(results)) if isinstance(results[index], fx.Node)
     ]
     sources = []
     for node in graph.find_nodes(op="placeholder"):
         value, strides = node.meta["val"], seen.strides.get(node.name)
         sources.append(value if strides is None else value.as_strided(value.shape, strides))
-    is_backward = outputs is None
     stopping = _StoppingOrder(workspaces, seen)
     try:
         with INDUCTOR.config.patch(_post_fusion_custom_pass=stopping):
@@ -130,6 +132,7 @@ def _lower(
     except Exception:
         if is_backward not in seen.peaks:
             raise
+    seen.peaks.setdefault(is_backward, 0)  # of a graph without calls
 
 
 def _add_apart(graph: fx.Graph) -> None:
@@ -165,15 +168,15 @@ class Seen:
     def note(self, kernels: list[Any], workspaces: Workspaces) -> None:
         """Note the kernels of the graph that inductor compiles."""
         graph = INDUCTOR.V.graph
-        self.peaks[graph.is_backward] = _peak(kernels, workspaces, self.copied)
-        results = graph.graph.output_node().args[0]
-        for node, result in zip(results, graph.graph_outputs, strict=True):
+        results = () if graph.is_backward else graph.graph.output_node().args[0]
+        for node, result in zip(results, graph.graph_outputs, strict=False):
             layout = result.maybe_get_layout() if isinstance(node, fx.Node) else None
-            if layout is None or graph.is_backward:
+            if layout is None:
                 continue
             self.strides[node.name] = tuple(layout.stride)
             if node.op == "placeholder" and result.get_name() not in graph.graph_inputs:
                 self.copied.add(node.name)
+        self.peaks[graph.is_backward] = _peak(kernels, workspaces, self.copied)
 
 
 class _Partitioner(Partitioner):  # type: ignore[misc]
@@ -220,7 +223,8 @@ class _PlannedOrder(SchedulerPass):  # type: ignore[misc]
                 waiting[user] -= 1
                 if not waiting[user]:
                     heapq.heappush(ready, (order[user], user))
-        self.seen.note(found, self.workspaces)
+        if not INDUCTOR.V.graph.is_inference:
+            self.seen.note(found, self.workspaces)
         return found
 
     def __deepcopy__(self, _: Any) -> _PlannedOrder:
@@ -251,10 +255,16 @@ def _peak(kernels: list[Any], workspaces: Workspaces, copied: set[str]) -> int:
         kernels, scheduler.name_to_buf, scheduler.name_to_fused_node, OrderedSet(), returned
     )
     buffers, *_ = INDUCTOR.compute_memory_timeline(kernels, {}, returned)
+    begins, parts = _concatenated(buffers)
     lives = [
-        (each.start_step, each.end_step, max(each.size_alloc, each.size_free))
+        (
+            begins.get(each.buffer.get_name(), each.start_step),
+            each.end_step,
+            max(each.size_alloc, each.size_free),
+        )
         for each in buffers
-        if each.start_step != each.end_step or len(kernels[each.start_step].get_nodes()) == 1
+        if each.buffer.get_name() not in parts
+        and (each.start_step != each.end_step or len(kernels[each.start_step].get_nodes()) == 1)
     ]
     last = {dep.name: at for at, each in enumerate(kernels) for dep in each.read_writes.reads}
     for name, value in graph.graph_inputs.items():
@@ -277,6 +287,22 @@ def _peak(kernels: list[Any], workspaces: Workspaces, copied: set[str]) -> int:
     return max(
         live + need for live, need in zip(itertools.accumulate(changes), [*needs, 0], strict=True)
     )
+
+
+def _concatenated(buffers: Sequence[Any]) -> tuple[dict[str, int], set[str]]:
+    """Return the first steps of concatenations, and the buffers that are parts of them.
+
+    The first part allocates the whole concatenation.
+    """
+    begins: dict[str, int] = {}
+    parts: set[str] = set()
+    for each in sorted(buffers, key=lambda each: -each.start_step):
+        layout = each.buffer.node.maybe_get_layout()
+        if isinstance(layout, INDUCTOR.NonOwningLayout):
+            begin = begins.pop(each.buffer.get_name(), each.start_step)
+            begins[layout.view.get_name()] = min(begin, each.start_step)
+            parts.add(each.buffer.get_name())
+    return begins, parts
 
 
 def _called(kernel: Any, node: fx.Node) -> fx.Node | None:
