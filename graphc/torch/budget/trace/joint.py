@@ -262,7 +262,7 @@ def backward_nodes(graph: fx.Graph) -> frozenset[fx.Node]:
         if node.op == "call_function" and (after or node in found):
             after.append(node)
     for node in reversed(after):
-        if node.users and found.issuperset(node.users):
+        if node.users and all(each in found and each.op != "output" for each in node.users):
             found.add(node)
     return frozenset(found)
 
