@@ -126,7 +126,7 @@ def least_and_most(module, x):
 @pytest.mark.filterwarnings("ignore")  # of inductor
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=() if n == "gated" else pytest.mark.slow) for n in CASES],
+    [pytest.param(n, marks=() if n == "layers" else pytest.mark.slow) for n in CASES],
 )
 def test_the_plan_bounds_the_peak_and_gradients_are_as_exact_as_those_of_torch(name):
     torch.manual_seed(0)
