@@ -118,8 +118,9 @@ def _lower(
     _add_apart(graph)
     results = graph.output_node().args[0]
     is_backward = outputs is None
+    visible = range(len(results)) if outputs is None else outputs
     graph.output_node().meta["user_visible_output_idxs"] = [
-        index for index in outputs or range(len(results)) if isinstance(results[index], fx.Node)
+        index for index in visible if isinstance(results[index], fx.Node)
     ]
     sources = []
     for node in graph.find_nodes(op="placeholder"):
