@@ -63,9 +63,10 @@ CHEAPER = 0.8
 POINTS = 16
 """Number of points of a frontier."""
 
-SMALL, RUNG, IN_VAIN = 200, 0.97, 3
+SMALL, RUNG, ABOVE, IN_VAIN = 200, 0.97, 3, 4
 """Maximum number of nodes of a graph that is searched at nearby budgets, too; the ratio of two of
-these budgets; and the number of searches in a row without a faster plan after which they end."""
+these budgets; how many larger ones are searched; and the number of searches in a row without a
+faster plan after which they end."""
 
 
 class BudgetPlanner:
@@ -212,7 +213,7 @@ class BudgetPlanner:
         """Return the fastest plan found within the budget by searches within other budgets, at most
         as slow as `best`: arenas are not smooth."""
         in_vain = 0
-        for rung in self._rungs(budget):
+        for rung in self._rungs(budget, ABOVE):
             self._searched(rung)
             found = faster(best, self.evaluations.fastest(budget))
             in_vain = in_vain + 1 if found is best else 0
@@ -226,12 +227,12 @@ class BudgetPlanner:
         """True if searches are short, and one allocation changes the arena by percents."""
         return len(self.graph.nodes) <= SMALL
 
-    def _rungs(self, budget: int) -> Iterator[int]:
-        """Yield the next larger and all smaller budgets of a series that does not depend on the
-        budget, so that plans for several budgets share their searches."""
+    def _rungs(self, budget: int, above: int = 1) -> Iterator[int]:
+        """Yield the next `above` larger and all smaller budgets of a series that does not depend on
+        the budget, so that plans for several budgets share their searches."""
         rung = self._plain_point.arena_bytes
         while rung > self.bound_bytes:
-            if RUNG * rung < budget:
+            if RUNG**above * rung < budget:
                 yield rung
             rung = int(RUNG * rung)
 

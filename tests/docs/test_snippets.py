@@ -127,6 +127,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, request):
 
 @pytest.mark.peers
 @pytest.mark.parametrize("name", WITH_TORCH)
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch imports its compiler
 def test_the_python_of_a_page_agrees_with_torch(name, tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.chdir(tmp_path)
