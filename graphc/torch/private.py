@@ -114,6 +114,7 @@ def inductor() -> SimpleNamespace:
     Versions below 2.13 have no class for passes of the scheduler, and take any function.
     """
     names = (
+        "codegen.common.Kernel",
         "compile_fx.compile_fx",
         "compile_fx.compile_fx_inner",
         "config",

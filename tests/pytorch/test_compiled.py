@@ -20,7 +20,7 @@ from graphc.torch.budget.trace.measure import measured_peak  # noqa: E402
 from graphc.torch.versions import is_before  # noqa: E402
 
 WIDTH, ROWS = 128, 2048
-SLACK = 2**20
+SLACK = 2**16
 compiles = pytest.mark.skipif(
     is_before(torch.__version__, COMPILES) or not shutil.which("g++"),
     reason="inductor has no custom partition, or finds no compiler",
@@ -146,7 +146,7 @@ def test_the_plan_bounds_the_peak_and_gradients_are_as_exact_as_those_of_torch(n
         found = step.verify(x)
         assert found.is_compiled
         assert found.held, found
-        assert found.measured_peak_bytes <= found.planned_peak_bytes + SLACK, found
+        assert abs(found.measured_peak_bytes - found.planned_peak_bytes) <= SLACK, found
         assert found.planned_peak_bytes <= budget
         assert not found.unlike_eager, found
         largest = max(each.abs().max() for each in wanted)

@@ -83,9 +83,10 @@ def _tried(
         if 0 <= room <= CLOSE * budget or (room > 0 and schedule is planner.fastest):
             return
         schedule = planner.within(schedule.peak_bytes + room)
-    for factor in () if has_fitted else SMALLEST:
-        schedule = planner.within(int(factor * planner.least.peak_bytes)) or planner.least
-        if tuple(schedule.sequence) not in seen:
+    least = planner.least
+    smallest = (planner.within(int(factor * least.peak_bytes)) for factor in SMALLEST)
+    for schedule in () if has_fitted else (least, *smallest):
+        if schedule is not None and tuple(schedule.sequence) not in seen:
             seen.add(tuple(schedule.sequence))
             yield made(schedule)
 

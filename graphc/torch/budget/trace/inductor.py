@@ -244,10 +244,34 @@ class _StoppingOrder(_PlannedOrder):
 
 
 def _peak(kernels: list[Any], workspaces: Workspaces, copied: set[str]) -> int:
-    """Return an upper bound of the live bytes, of saved tensors and of what kernels allocate.
+    """Return an upper bound of the live bytes, of saved tensors and of what kernels allocate."""
+    changes, needs = [0] * (len(kernels) + 2), [0] * (len(kernels) + 2)
+    for life in _lives(kernels, copied):
+        changes[life.first] += life.bytes
+        changes[life.end + 1] -= life.bytes
+    called = [
+        (at, node) for at, each in enumerate(kernels) if each.is_extern() for node in _origins(each)
+    ]
+    sizes = workspaces([(node.name, _called(kernels[at], node)) for at, node in called])
+    for (at, _), size in zip(called, sizes, strict=True):
+        needs[at] = max(needs[at], size)
+    lives = itertools.accumulate(changes)
+    return max(live + need for live, need in zip(lives, needs, strict=True))
 
-    Parameters and tangents do not count, since their owners keep them, except for `copied` ones. A
-    result is live together with the operands of its kernel, although inductor may compute in place.
+
+@dataclass
+class _Life:
+    """A storage that is live from the first to the last of these kernels."""
+
+    first: int
+    end: int
+    bytes: int
+
+
+def _lives(kernels: list[Any], copied: set[str]) -> list[_Life]:
+    """Return the storages that a graph allocates or frees.
+
+    Parameters and tangents do not count, since their owners keep them, except for `copied` ones.
     Buffers that only their own fused kernel uses are never allocated.
     """
     graph = INDUCTOR.V.graph
@@ -256,38 +280,61 @@ def _peak(kernels: list[Any], workspaces: Workspaces, copied: set[str]) -> int:
         kernels, scheduler.name_to_buf, scheduler.name_to_fused_node, OrderedSet(), returned
     )
     buffers, *_ = INDUCTOR.compute_memory_timeline(kernels, {}, returned)
-    begins, parts = _concatenated(buffers)
-    lives = [
-        (
+    (begins, parts), frees = _concatenated(buffers), _frees(kernels)
+    lives = {
+        each.buffer.get_name(): _Life(
             begins.get(each.buffer.get_name(), each.start_step),
-            each.end_step,
+            frees[each.end_step],
             max(each.size_alloc, each.size_free),
         )
         for each in buffers
         if each.buffer.get_name() not in parts
         and (each.start_step != each.end_step or len(kernels[each.start_step].get_nodes()) == 1)
-    ]
+    }
     last = {dep.name: at for at, each in enumerate(kernels) for dep in each.read_writes.reads}
     for name, value in graph.graph_inputs.items():
         is_kept = name.startswith(("primals", "tangents")) and name not in copied
         if graph.is_backward and not is_kept:
             end = -1 if name in returned else last.get(name, -1)
-            lives.append((0, end, _storage_bytes(value)))
-    changes = [0] * (len(kernels) + 1)
-    for first, end, size in lives:
-        changes[first] += size
-        if end != -1:
-            changes[end + 1] -= size
-    called = [
-        (at, node) for at, each in enumerate(kernels) if each.is_extern() for node in _origins(each)
+            lives[name] = _Life(0, frees[end], _storage_bytes(value))
+    for name, operand in _in_place(kernels).items():
+        if operand in lives:
+            lives[operand].end = lives[name].end if name in lives else lives[operand].end
+            lives[name] = lives[operand]
+    return list({id(each): each for each in lives.values()}.values())
+
+
+def _frees(kernels: Sequence[Any]) -> list[int]:
+    """Return, for each kernel, the one after which its operands are freed; for -1, the last index.
+
+    For a CPU, inductor generates one function of fused kernels that follow each other.
+    """
+    frees = list(range(len(kernels) + 1))
+    joins = [
+        not (each.is_extern() or each.is_template())
+        and (each.get_device() is None or each.get_device().type == "cpu")
+        for each in kernels
     ]
-    sizes = workspaces([(node.name, _called(kernels[at], node)) for at, node in called])
-    needs = [0] * len(kernels)
-    for (at, _), size in zip(called, sizes, strict=True):
-        needs[at] = max(needs[at], size)
-    return max(
-        live + need for live, need in zip(itertools.accumulate(changes), [*needs, 0], strict=True)
-    )
+    for at in reversed(range(len(kernels) - 1)):
+        if joins[at] and joins[at + 1]:
+            frees[at] = frees[at + 1]
+    return frees
+
+
+def _in_place(kernels: Sequence[Any]) -> dict[str, str]:
+    """Return the results that kernels write over an operand, as inductor decides when it generates
+    their code, with these operands."""
+    scheduler, found = INDUCTOR.V.graph.scheduler, dict[str, str]()
+    completed, scheduler.completed_operations = scheduler.completed_operations, OrderedSet()
+    for each in kernels:
+        kernel = INDUCTOR.Kernel(increase_kernel_count=False)
+        with INDUCTOR.V.set_kernel_handler(kernel):
+            for node in () if each.is_template() else each.get_nodes():
+                node.decide_inplace_update()
+        found |= kernel.inplace_update_buffers
+        scheduler.completed_operations.update(each.get_operation_names())
+    scheduler.completed_operations = completed
+    return found
 
 
 def _concatenated(buffers: Sequence[Any]) -> tuple[dict[str, int], set[str]]:
