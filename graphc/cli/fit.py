@@ -57,6 +57,10 @@ def add(commands: Commands) -> None:
         "--no-plans", action="store_true", help="leave out the peaks of aot_eager and of a plan"
     )
     parser.add_argument(
+        "--compile", action="store_true",
+        help="add the peaks of torch.compile's kernels, without and with a plan of graphc",
+    )  # fmt: skip
+    parser.add_argument(
         "-o", "--output", metavar="FILE.html",
         help="write a page: torch's allocator over the ops of a step",
     )  # fmt: skip
@@ -98,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         }
         batch = 1 if options.batch is None else options.batch
         request = request_of(source, chosen, device, memory, batch=batch, **sizes)
-        found = answer(options.model, request, plans=not options.no_plans)
+        found = answer(options.model, request, plans=not options.no_plans, kernels=options.compile)
     if options.json:
         say(json.dumps(found.json))
     else:
@@ -117,6 +121,8 @@ def _refuse_combinations(options: argparse.Namespace) -> None:
         raise OptionError("--output shows eager steps; omit --checkpoint graphc")
     if options.no_plans and options.checkpoint == "graphc":
         raise OptionError("--no-plans leaves out the plan that --checkpoint graphc asks for")
+    if options.no_plans and options.compile:
+        raise OptionError("--no-plans leaves out the peaks that --compile asks for")
     if flag_settings(options):
         raise OptionError(
             "--loss and --trainable are for ONNX files; a function returns its loss, or a loss "
@@ -132,7 +138,13 @@ def _planned(options: argparse.Namespace) -> int:
     model = options.model
     if options.output is not None:
         raise OptionError(f"--output shows steps of torch; for {model}, run graphc view {model}")
-    defaults = {**asdict(FitOptions()), "autocast": None, "task": None, "no_plans": False}
+    defaults = {
+        **asdict(FitOptions()),
+        "autocast": None,
+        "task": None,
+        "no_plans": False,
+        "compile": False,
+    }
     for name, default in defaults.items():
         if name != "optimizer" and getattr(options, name) != default:
             raise OptionError(

@@ -114,6 +114,7 @@ def inductor() -> SimpleNamespace:
     Versions below 2.13 have no class for passes of the scheduler, and take any function.
     """
     names = (
+        "codecache.compiled_fx_graph_hash",
         "codegen.common.Kernel",
         "compile_fx.compile_fx",
         "compile_fx.compile_fx_inner",
@@ -121,6 +122,7 @@ def inductor() -> SimpleNamespace:
         "ir.NonOwningLayout",
         "list_mode_options",
         "custom_graph_pass.CustomPartitionerFn",
+        "custom_graph_pass.get_hash_for_files",
         "memory.compute_memory_timeline",
         "memory.prepare_planning_info",
         "virtualized.V",

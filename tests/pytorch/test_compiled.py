@@ -9,14 +9,22 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn  # noqa: E402
+from torch_cases.steps import Run  # noqa: E402
 
 import graphc  # noqa: E402
+from graphc.devices.device import find_device  # noqa: E402
+from graphc.devices.device_memory import DeviceMemory  # noqa: E402
 from graphc.errors import OptionError, TorchError  # noqa: E402
 from graphc.planner.recompute.solver import Schedule  # noqa: E402
 from graphc.torch.budget.dynamo_backend import graphc_backend  # noqa: E402
 from graphc.torch.budget.make_step import COMPILES  # noqa: E402
 from graphc.torch.budget.plan.compiled import compiled_within  # noqa: E402
 from graphc.torch.budget.trace.measure import measured_peak  # noqa: E402
+from graphc.torch.fit.answer import request_of  # noqa: E402
+from graphc.torch.fit.models import from_function  # noqa: E402
+from graphc.torch.fit.options import FitOptions  # noqa: E402
+from graphc.torch.fit.plans import compiled_peaks  # noqa: E402
+from graphc.torch.fit.step import predict  # noqa: E402
 from graphc.torch.versions import is_before  # noqa: E402
 
 WIDTH, ROWS = 128, 2048
@@ -180,6 +188,44 @@ def test_a_plan_that_recomputes_dropout_has_the_gradients_of_its_mask():
             losses.append(loss().item())
         slope = (losses[0] - losses[1]) / 2e-5
         torch.testing.assert_close(slope, (part.weight.grad * direction).sum().item())
+
+
+@compiles
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_fit_predicts_the_peaks_of_kernels():
+    """Against measured peaks of torch.compile alone, and of the plan within half of the savings."""
+    module, x = nn.Sequential(Block(), Block(), Block()), torch.randn(ROWS, WIDTH)
+    step = torch.compile(lambda x: module(x).mean())
+    run = Run(module, step, (x,))
+    run()
+    measured = run.peak()
+    source, memory = from_function(lambda: (module, (x,)), "blocks"), 1 << 40
+    for _ in range(2):
+        asked = request_of(
+            source,
+            FitOptions(optimizer="sgd"),
+            find_device("cpu"),
+            DeviceMemory("small", memory, memory),
+        )
+        found = compiled_peaks(asked, predict(asked))
+        assert found.torch_bytes == pytest.approx(measured, rel=0.03)
+        assert found.planned_bytes <= min(memory, found.torch_bytes)
+        memory = int(0.8 * measured)
+    assert found.extra_time > 0
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore")
+def test_a_plan_that_was_made_before_is_not_lowered_again(monkeypatch):
+    """As in another process, which reads the same files."""
+    module, x = CASES["layers"]()
+    first = graphc.torch.plan(module, (x,), "64MiB", compile=True).report.peak_bytes
+    torch.compiler.reset()
+    monkeypatch.delattr("graphc.torch.budget.trace.inductor._lower")
+    step = graphc.torch.plan(module, (x,), "64MiB", compile=True)
+    assert step.report.peak_bytes == first
+    assert abs(step.verify(x).measured_peak_bytes - first) <= SLACK
 
 
 @compiles

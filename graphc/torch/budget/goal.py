@@ -118,7 +118,7 @@ class Goal:
             report = Report.of(torch_steps, planner, plan, shown)
             solved_now = None if plan is adapted else plan
             found = Planned(report, torch_steps, forward, backward, replay, solved_now)
-            return found if lower is None else found.lowered(lower)
+            return found if lower is None else found.lowered(lower, runs=device is None)
 
         if lower is not None and budget is not None:
             name = "" if self.budget is not None else "the memory of the device, "

@@ -24,14 +24,17 @@ from graphc.torch.budget.trace.without_data import on_profile
 from graphc.torch.versions import is_before
 
 
-def planned(options: TorchPlanOptions) -> PlannedStep:
-    """Return a planned step; implements `graphc.torch.plan`."""
+def planned(options: TorchPlanOptions, is_compiled: bool = True) -> PlannedStep:
+    """Return a planned step; implements `graphc.torch.plan`.
+
+    Unless `is_compiled`, it has a report and cannot run.
+    """
     args, kwargs = options.call
     refuse_call(options.module, options.loss_fn, args)
     given = without_compile(options.module), options.loss_fn, args, kwargs
     profile, (module, loss_fn, args, kwargs) = on_profile(options.device, given)
     step = _to_plan(replace(options, module=module, loss_fn=loss_fn), profile)
-    step.plan(args, kwargs)
+    step.plan(args, kwargs, is_compiled)
     return step
 
 

@@ -54,7 +54,8 @@ def frontier(options: FrontierOptions) -> Frontier:
     require_torch()
     from graphc.torch.budget.make_step import planned
 
-    return planned(TorchPlanOptions(**vars(options), budget="knee")).report.frontier
+    knee = TorchPlanOptions(**vars(options), budget="knee")
+    return planned(knee, is_compiled=False).report.frontier
 
 
 def audit(

@@ -80,6 +80,8 @@ class _Call(threading.local):
     is_other_size = False
     """True if the call is the first with other sizes than those of the first plan."""
     plans_only = False
+    is_compiled = True
+    """False if a call that only plans generates no code."""
     watch: WatchOfPart | None = None
     ran: Ran | None = None
 
@@ -248,8 +250,13 @@ class PlannedStep(Step):
             fitted = found
         return fitted, state.compiled
 
-    def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Plan the shapes of these arguments without running the step."""
+    def plan(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], is_compiled: bool = True
+    ) -> None:
+        """Plan the shapes of these arguments without running the step.
+
+        Unless `is_compiled`, the plan has a report only, and no code.
+        """
         if torch.is_inference_mode_enabled():
             raise TorchError(
                 "torch.inference_mode disables gradients, so there is no step to plan; plan "
@@ -262,14 +269,14 @@ class PlannedStep(Step):
         with torch.enable_grad():
             (args, kwargs), _ = self._fitted(given)
         self.assumptions.renew(self, (args, kwargs))
-        self._state.call.plans_only = True
+        self._state.call.plans_only, self._state.call.is_compiled = True, is_compiled
         try:
             with torch.enable_grad():
                 self(*args, **kwargs)
         except _PlannedOnlyError:
             pass
         finally:
-            self._state.call.plans_only = False
+            self._state.call.plans_only, self._state.call.is_compiled = False, True
         if not self.plans:
             raise TorchError(
                 "no parameter or argument of the module requires gradients, so there is no step "
@@ -384,6 +391,8 @@ def _partition(
     call.guard = replans.failed_guard(step, call.given, call.failures)
     if sizes is None and not (call.plans_only and len(step.plans) > 1):
         call.is_other_size = replans.is_first_other_size(call.given)
+    if not call.is_compiled:
+        raise _PlannedOnlyError
     return plan.forward, plan.backward
 
 

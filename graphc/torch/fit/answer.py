@@ -16,7 +16,7 @@ from graphc.torch.fit.configurations import from_config
 from graphc.torch.fit.largest import largest_batch, largest_seq
 from graphc.torch.fit.models import Sizes, Source, from_name
 from graphc.torch.fit.options import FitOptions
-from graphc.torch.fit.plans import planned_peaks
+from graphc.torch.fit.plans import compiled_peaks, planned_peaks
 from graphc.torch.fit.report import FitReport
 from graphc.torch.fit.step import Request, predict, with_options
 
@@ -70,8 +70,9 @@ def request_of(
     return Request(source, sizes, options, device, memory, DTYPES[autocast] if autocast else None)
 
 
-def answer(model: str, request: Request, *, plans: bool) -> FitReport:
-    """Return the report of a request; with `plans`, also the peaks of aot_eager and of a plan.
+def answer(model: str, request: Request, *, plans: bool, kernels: bool = False) -> FitReport:
+    """Return the report of a request; with `plans`, also the peaks of aot_eager and of a plan, and
+    with `kernels`, those after inductor has fused them.
 
     Steps on several ranks are not planned, nor are steps that no plan can make fit.
     """
@@ -92,6 +93,8 @@ def answer(model: str, request: Request, *, plans: bool) -> FitReport:
         try:
             step = found if plain == request else predict(plain)
             planned = planned_peaks(request, step, found.allocated_bytes)
+            if kernels:
+                planned = replace(planned, compiled=compiled_peaks(request, step))
         except GraphcError as raised:
             error = str(raised)
     return FitReport(

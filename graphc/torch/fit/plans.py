@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from graphc.errors import GraphcError
+from graphc.errors import BudgetError, GraphcError
 from graphc.torch.budget.audit import PARTITIONERS, Partition
 from graphc.torch.budget.check.graphs import Replay
 from graphc.torch.budget.check.replay import replay
@@ -55,7 +55,8 @@ class PlannedPeaks:
     checkpoints mark; None if torch cannot trace it. `planned_bytes` is the peak of the forward and
     backward pass. `prediction` has the optimizer's update too, and the rounding of the allocator.
     `extra_time` is a fraction of a step without recomputation. `least` has the bytes and the time
-    of the plan with the fewest bytes, if no plan within those of eager torch was found.
+    of the plan with the fewest bytes, if no plan within those of eager torch was found. `compiled`
+    has the peaks of kernels, if they were asked for.
     """
 
     aot_eager_bytes: int | None
@@ -63,6 +64,59 @@ class PlannedPeaks:
     extra_time: float
     prediction: Prediction
     least: tuple[int, float] | None = None
+    compiled: CompiledPeaks | None = None
+
+
+@dataclass(frozen=True)
+class CompiledPeaks:
+    """Peaks in bytes of a step that inductor compiles, states of the optimizer included.
+
+    `torch_bytes` is that of torch.compile alone. `planned_bytes` and `extra_time` are those of the
+    fastest plan found within `torch_bytes` and the memory, or of that with the fewest bytes. Time
+    is a fraction of a step without recomputation.
+    """
+
+    torch_bytes: int
+    planned_bytes: int
+    extra_time: float
+
+
+class _OfKernels(Goal):
+    """A plan within given bytes and those of torch's own partition of the same joint graph, both
+    after fusion."""
+
+    peaks: CompiledPeaks
+
+    def planned(self, joint: Joint, held: Held, sources: Any, rest: Rest, *more: Any) -> Planned:
+        """Return the plan."""
+
+        def within(budget: int) -> Planned:
+            goal = Goal(budget, None, compile=True)
+            return goal.planned(joint, held, sources, rest, *more)
+
+        plain = made = within(UNLIMITED)
+        forward, backward = Partition(PARTITIONERS["min-cut"]).graphs(joint, rest)
+        of_torch = replace(plain, forward=forward, backward=backward).lowered(more[-1], runs=False)
+        limit = min(self.budget or UNLIMITED, of_torch.peak_bytes)
+        if plain.peak_bytes > limit:
+            try:
+                made = within(limit)
+            except BudgetError as error:
+                made = within(error.least_bytes)
+        extra = made.report.extra_time
+        self.peaks = CompiledPeaks(of_torch.peak_bytes, made.peak_bytes, extra)
+        return made
+
+
+def compiled_peaks(request: Request, plain: Prediction) -> CompiledPeaks:
+    """Return the peaks of a request's step as inductor compiles it.
+
+    Its kernels are those for a CPU, which fuses nearly the same ops as for a GPU. Raises
+    `TorchError` for a module that cannot be compiled.
+    """
+    goal = _OfKernels(request.memory.usable_bytes, None, compile=True)
+    _plan(with_options(request, checkpoint="none"), plain, goal)
+    return goal.peaks
 
 
 class _WithMinCut(Goal):
@@ -132,20 +186,26 @@ def planned_peaks(asked: Request, plain: Prediction, eager_bytes: int) -> Planne
 def _without_recomputation(request: Request, found: Prediction) -> tuple[Planned, int | None]:
     """Return the plan without recomputation, whose planner finds those within fewer bytes, and the
     peak of torch's partition."""
+    goal = _WithMinCut()
+    return _plan(request, found, goal), goal.min_cut_bytes
+
+
+def _plan(request: Request, found: Prediction, goal: Goal) -> Planned:
+    """Return the plan of a request's step for a goal; it has no code."""
     profile, call = on_profile(request.device.name, call_of(request))
     module, loss_fn, args, kwargs = call
-    goal = _WithMinCut()
     options = StepOptions(
         Loss.of(scalar_of, False),
         found.state_bytes,
         request.options.accumulate > 1,
         Autocast.of(request.autocast, module, True),
         profile,
+        bool(goal.compile),
     )
     step = PlannedStep(module, loss_fn, goal, options)
     with gpu_functions() if request.device.kind == "cuda" else nullcontext():
-        step.plan(args, kwargs)
-    return step.plans[-1], goal.min_cut_bytes
+        step.plan(args, kwargs, is_compiled=False)
+    return step.plans[-1]
 
 
 def _step_of(request: Request, eager: EagerPeak, replay: Replay) -> list[Entry]:

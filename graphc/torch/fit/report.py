@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from graphc.byte_sizes import format_bytes
@@ -79,6 +79,7 @@ class FitReport:
             "aot_eager_bytes": self.planned and self.planned.aot_eager_bytes,
             "planned_bytes": self.planned and self.planned.planned_bytes,
             "planned_extra_time_fraction": self.planned and self.planned.extra_time,
+            "compiled": self.planned and self.planned.compiled and asdict(self.planned.compiled),
             "plan_error": self.plan_error,
             "changes": [
                 {
@@ -149,6 +150,10 @@ class FitReport:
         if plan.aot_eager_bytes is not None:
             yield _row("torch.compile with aot_eager", plan.aot_eager_bytes)
         yield _row("graphc's plan", plan.planned_bytes) + _time(plan.extra_time)
+        if plan.compiled is not None:
+            yield _row("torch.compile", plan.compiled.torch_bytes)
+            plan_of = _row("graphc's plan, compiled", plan.compiled.planned_bytes)
+            yield plan_of + _time(plan.compiled.extra_time)
         if plan.least is not None:
             size, extra = plan.least
             yield (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import fx
@@ -13,10 +14,10 @@ from graphc.errors import TorchError
 from graphc.planner.recompute.solver import Schedule
 from graphc.torch.budget.check.graphs import Replay
 from graphc.torch.budget.plan.copies import OffloadSchedule
-from graphc.torch.budget.plan.costs import workspaces_of
+from graphc.torch.budget.plan.costs import known_peaks, workspaces_of
 from graphc.torch.budget.plan.steps import TorchSteps
 
-Lower = Callable[[fx.GraphModule, fx.GraphModule, int, Any], tuple[int, int]]
+Lower = Callable[[fx.GraphModule, fx.GraphModule, int, Any, Any], tuple[int, int]]
 """Returns the peaks of both graphs as a compiler lowers them; see `inductor.compiled_peaks`."""
 
 
@@ -47,23 +48,28 @@ class Planned:
         """The peak of the step."""
         return self.replay.peak.bytes if self.compiled_bytes is None else self.compiled_bytes
 
-    def workspaces(self, called: Sequence[tuple[str, fx.Node | None]]) -> list[int]:
+    def workspaces(
+        self, called: Sequence[tuple[str, fx.Node | None]], runs: bool = True
+    ) -> list[int]:
         """Return the workspace bytes of nodes of the graphs, given their names.
 
-        A node is given if its operands may have other strides than in the graphs.
+        A node is given if its operands may have other strides than in the graphs. It runs if these
+        have not been measured, unless the tensors have no data (`runs`).
         """
         planned: dict[str, int] = {}
         for moment in self.replay.moments:
             if moment.node is not None:
                 name = moment.node.name
                 planned[name] = max(planned.get(name, 0), moment.workspace)
+        called = [(name, node if runs else None) for name, node in called]
         other = iter(workspaces_of([node for _, node in called if node is not None]))
         return [planned.get(name, 0) if node is None else next(other) for name, node in called]
 
-    def lowered(self, lower: Lower) -> Planned:
+    def lowered(self, lower: Lower, runs: bool = True) -> Planned:
         """Return the plan with the peak of its graphs as a compiler lowers them."""
-        outputs = self.torch_steps.joint.forward_outputs
-        return self.compiled(*lower(self.forward, self.backward, outputs, self.workspaces))
+        joint, workspaces = self.torch_steps.joint, partial(self.workspaces, runs=runs)
+        known, graphs = partial(known_peaks, joint), (self.forward, self.backward)
+        return self.compiled(*lower(*graphs, joint.forward_outputs, workspaces, known))
 
     def compiled(self, forward: int, backward: int) -> Planned:
         """Return the plan with the peak of its compiled graphs, given the bytes of each.

@@ -39,6 +39,9 @@ A node is given if inductor calls its op, with the strides that it chooses, or N
 Peaks = tuple[int, int]
 """Upper bounds of the bytes that the forward and the backward graph allocate or free."""
 
+Known = Callable[[str, Callable[[], Peaks]], Peaks]
+"""Returns the peaks with a key, from a cache or computed."""
+
 
 def inductor_backend(
     partition: Partitioning,
@@ -49,7 +52,7 @@ def inductor_backend(
     """Return a backend for torch.compile that partitions with a plan and compiles with inductor.
 
     After each partition, `workspaces` is called for its graphs, and `begin` with the peaks of both,
-    or None for a call without gradients.
+    or None for a call without gradients. A peak is 0 if inductor has found the graph in its cache.
     Its result is called before each step, with the inputs. `mode` is one of torch.compile, or True.
     """
 
@@ -66,8 +69,7 @@ def inductor_backend(
                 _add_apart(each.graph)
             return graphs
 
-        # The cache of AOTAutograd knows no plans, and would return graphs of another budget. That
-        # of graphs would return code without its peak. That of kernels remains.
+        # The cache of AOTAutograd knows no plans, and would return graphs of another budget.
         with functorch_config.patch(
             enable_autograd_cache=False, force_non_lazy_backward_lowering=True
         ):
@@ -81,7 +83,6 @@ def inductor_backend(
                     "allow_buffer_reuse": False,  # it keeps buffers until others have their size
                     "reorder_for_peak_memory": False,  # after that pass, and without workspaces
                     "triton.cudagraphs": False,  # their pools exist beside the plan
-                    "fx_graph_cache": False,
                 },
             )
         note = begin((seen.peaks.get(False, 0), seen.peaks.get(True, 0)) if is_planned else None)
@@ -96,17 +97,39 @@ def inductor_backend(
 
 
 def compiled_peaks(
-    forward: fx.GraphModule, backward: fx.GraphModule, outputs: int, workspaces: Workspaces
+    forward: fx.GraphModule,
+    backward: fx.GraphModule,
+    outputs: int,
+    workspaces: Workspaces,
+    known: Known,
 ) -> Peaks:
     """Return the peaks that the graphs of a plan will have, without generating their code.
 
     It is called while the joint graph is partitioned. The first `outputs` values of the forward
-    graph are not saved for the backward graph.
+    graph are not saved for the backward graph. `known` is called with a key of the peaks and what
+    computes them.
     """
-    seen = Seen()
-    _lower(forward, range(outputs), workspaces, seen)
-    _lower(backward, None, workspaces, seen)
-    return seen.peaks[False], seen.peaks[True]
+
+    def lowered() -> Peaks:
+        seen = Seen()
+        _lower(forward, range(outputs), workspaces, seen)
+        _lower(backward, None, workspaces, seen)
+        return seen.peaks[False], seen.peaks[True]
+
+    key = _key_of(forward, backward)
+    return lowered() if key is None else known(f"peaks {key} {outputs}", lowered)
+
+
+def _key_of(*modules: fx.GraphModule) -> str | None:
+    """Return inductor's keys of the code of graphs, or None if it does not cache this code."""
+    keys = [_uuid(None).hex()]
+    for module in modules:
+        values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+        try:
+            keys.append(INDUCTOR.compiled_fx_graph_hash(module, values, {}, ())[0])
+        except Exception:  # for values that its pickler does not take
+            return None
+    return " ".join(keys)
 
 
 def _lower(
@@ -180,6 +203,11 @@ class Seen:
         self.peaks[graph.is_backward] = _peak(kernels, workspaces, self.copied)
 
 
+def _uuid(_: Any) -> Any:
+    """Return what identifies passes in keys of inductor's caches, which have the graphs, too."""
+    return INDUCTOR.get_hash_for_files((__file__,))
+
+
 class _Partitioner(Partitioner):  # type: ignore[misc]
     """Inductor's partitioner, which returns the graphs of a plan."""
 
@@ -189,8 +217,10 @@ class _Partitioner(Partitioner):  # type: ignore[misc]
     def __call__(self, joint: fx.GraphModule, inputs: Any, **more: Any) -> Any:
         return self.split(joint, inputs, **more)
 
-    def uuid(self) -> str:
-        return __name__
+    uuid = _uuid
+
+    def __reduce__(self) -> Any:
+        return bytes, (self.uuid(),)  # the key of a cache, where inductor pickles its settings
 
 
 class _PlannedOrder(SchedulerPass):  # type: ignore[misc]
@@ -231,8 +261,10 @@ class _PlannedOrder(SchedulerPass):  # type: ignore[misc]
     def __deepcopy__(self, _: Any) -> _PlannedOrder:
         return self  # inductor copies its settings
 
-    def uuid(self) -> str:
-        return __name__
+    uuid = _uuid
+
+    def __reduce__(self) -> Any:
+        return bytes, (self.uuid(),)  # the key of a cache, where inductor pickles its settings
 
 
 class _StoppingOrder(_PlannedOrder):
