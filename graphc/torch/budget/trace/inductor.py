@@ -39,6 +39,13 @@ A node is given if inductor calls its op, with the strides that it chooses, or N
 Peaks = tuple[int, int]
 """Upper bounds of the bytes that the forward and the backward graph allocate or free."""
 
+SETTINGS = {
+    "allow_buffer_reuse": False,  # it keeps buffers until others have their size
+    "reorder_for_peak_memory": False,  # after the order of the plan, and without workspaces
+    "triton.cudagraphs": False,  # their pools exist beside the plan
+}
+"""Settings of inductor with which the peak of a step is that of its buffers."""
+
 Known = Callable[[str, Callable[[], Peaks]], Peaks]
 """Returns the peaks with a key, from a cache or computed."""
 
@@ -80,9 +87,7 @@ def inductor_backend(
                     **(INDUCTOR.list_mode_options(mode) if isinstance(mode, str) else {}),
                     "custom_partitioner_fn": _Partitioner(split),
                     "_post_fusion_custom_pass": _PlannedOrder(workspaces, seen),
-                    "allow_buffer_reuse": False,  # it keeps buffers until others have their size
-                    "reorder_for_peak_memory": False,  # after that pass, and without workspaces
-                    "triton.cudagraphs": False,  # their pools exist beside the plan
+                    **SETTINGS,
                 },
             )
         note = begin((seen.peaks.get(False, 0), seen.peaks.get(True, 0)) if is_planned else None)
