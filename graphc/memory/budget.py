@@ -292,8 +292,10 @@ class BudgetPlanner:
         search = Search(self.allocation, flops, self.evaluations)
         allowed = max_extra_flops * search.solver.cost
         schedule = search.solver.least_costing(allowed)
-        points = [search.best_point(schedule)]
-        points += self._plain_points(points[0].arena_bytes)
+        points = [
+            search.best_point(each) for each in (schedule, search.improved(schedule, allowed))
+        ]
+        points += self._plain_points(min(point.arena_bytes for point in points))
         for other in self._by_layers:
             affordable = partial(self._affordable, other, max_extra_flops)
             found = other.solver.lowest(other.solver.no_recompute, affordable)

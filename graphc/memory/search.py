@@ -131,6 +131,17 @@ class Search:
         points = [self.evaluations.point(self.graph_of(each)) for each in found]
         return self.evaluations.best(min(points, key=attrgetter("bytes")).graph)
 
+    def improved(self, schedule: Schedule, cost: float) -> Schedule:
+        """Return a schedule of the fewest bytes found that adds at most `cost`, from a reordered
+        schedule."""
+        start = self.ordered(schedule)
+
+        def affordable(capacity: int) -> Schedule | None:
+            found = self.solver.best([start.sequence], capacity)
+            return found if found is not None and found.extra_cost <= cost else None
+
+        return self.solver.lowest(start, affordable)
+
     def _fitted(self, start: Schedule, capacity: int) -> Schedule | None:
         found = self.solver.fitted(start.sequence, capacity)
         return None if found is None else self.solver.measured(found)
