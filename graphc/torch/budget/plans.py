@@ -85,7 +85,7 @@ def audit(
 
 
 def partition_fn(budget: int | str) -> Callable[..., Any]:
-    """Return a ``partition_fn`` for ``aot_autograd``, or for inductor's custom partitioner.
+    """Return a ``partition_fn`` for ``aot_autograd``.
 
     Experimental: the budget bounds the tensors of the graph, which are parameters, inputs,
     activations and gradients. The plan does not account for fusion or buffers of other compilers.
