@@ -368,6 +368,7 @@ def test_the_backend_of_torch_compile_holds_its_budget(caplog):
         compiled = torch.compile(module, backend="graphc", options=options)
         found = gradients_of(compiled, module, x)
     assert "peak" in caplog.text
+    assert "  parts.0" in caplog.text
     torch.testing.assert_close(found, wanted)
     module.zero_grad()
     run = lambda: compiled(x).backward()  # noqa: E731

@@ -34,8 +34,13 @@ NOISE = (
     "L['self'].module",
     "L['self'].",
     "L['self']",
+    "L['fn'].",  # of torch.compile(module)
+    "L['fn']",
 )
 """Prefixes of Dynamo's names for modules in a step."""
+
+VARIABLE = re.compile(r"^L\['(\w+)'\]")
+"""A variable of a compiled function, in Dynamo's names."""
 
 
 OF_DICTIONARY = re.compile(r"\.__dict__\['_modules'\]\['([^']*)'\]")
@@ -47,6 +52,7 @@ def clean(path: str) -> str:
     path = OF_DICTIONARY.sub(r".\1", path)
     for noise in NOISE:
         path = path.removeprefix(noise)
+    path = VARIABLE.sub(r"\1", path)
     path = path.replace("_modules['", "").replace("']", "").replace("[", ".").replace("]", "")
     return path.strip(".")
 
