@@ -52,7 +52,7 @@ nightly: torch $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 		torch-$(LOWEST) torch-$(BETWEEN) models
 
 tests-of-all:
-	$(PARALLEL) --hypothesis-profile nightly
+	$(PARALLEL) --hypothesis-profile nightly --durations 40
 
 # What runs on a GPU, on the emulated one, so that it works on the day.
 emulated-gpu:

@@ -103,6 +103,46 @@ def _draw_step_times(content: Content) -> Figure:
     return figure
 
 
+def draw_compiled(content: Content, path: Path) -> None:
+    """Write the PNG of torch_compiled.json: step time against peak, a panel per network."""
+    names = list(dict.fromkeys(row["network"] for row in content["rows"]))
+    columns = min(len(names), 3)
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        figure = Figure(figsize=(3.4 * columns, 0.6 + 2.7 * -(-len(names) // columns)))
+        FigureCanvasAgg(figure)
+        for number, name in enumerate(names, start=1):
+            axes = figure.add_subplot(-(-len(names) // columns), columns, number)
+            rows = [r for r in content["rows"] if r["network"] == name and "refused" not in r]
+            for label, begins, style in COMPILED:
+                points = sorted(
+                    (row["peak_bytes"] / 2**20, row["time_over_eager"])
+                    for row in rows
+                    if row["way"].startswith(begins)
+                )
+                axes.plot(*zip(*points, strict=True), style, label=label, markersize=5)
+            axes.set_title(name, fontsize=10)
+            axes.set_ylim(bottom=0)
+            axes.grid(color="#dddddd", linewidth=0.6)
+            if number == 1:
+                axes.set_xlabel("peak, MiB", fontsize=8)
+                axes.set_ylabel("time over eager", fontsize=8)
+                axes.legend(fontsize=6)
+        figure.tight_layout()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120, metadata={"Software": None})
+    print(f"written to {path}")
+
+
+COMPILED = (
+    ("eager, checkpoint", ("eager", "checkpoint"), "k:s"),
+    ("torch.compile, checkpoint", "torch.compile", "C0--^"),
+    ("activation_memory_budget", "activation", "C1-o"),
+    ("graphc", "graphc", "C3-*"),
+)
+"""Lines of a panel: a label, the beginnings of their ways, and a style."""
+
+
 def bytes_label(size: float) -> str:
     """At most three figures: 48.7 GiB, 834 MiB, 64 MiB."""
     for unit in ("B", "KiB", "MiB"):

@@ -27,6 +27,7 @@ from model_tables import (
     fit_accuracy,
     real_models,
     torch_budgets,
+    torch_compiled,
     torch_in_short,
     torch_planning_times,
 )
@@ -340,6 +341,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "streams measured": ("streams.json", measured_streams),
     "torch in short": ("torch_budgets.json", torch_in_short),
     "torch budgets": ("torch_budgets.json", torch_budgets),
+    "torch compiled": ("torch_compiled.json", torch_compiled),
     "real models": ("real_models.json", real_models),
     "checkpointing": ("real_models.json", checkpointing),
     "torch planning times": ("torch_planning_time.json", torch_planning_times),

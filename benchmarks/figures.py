@@ -2,7 +2,8 @@
 
 Fig. 5 and 6 are planned: feature-map bytes against depth and sequence length. Fig. 7 is measured:
 the seconds of a training step, with and without recomputation. Each is a JSON file of numbers and a
-PNG drawn from it; --redraw only draws. Run: python benchmarks/figures.py [--figure 5 6 7]
+PNG drawn from it; --redraw only draws, also the picture of results/torch_compiled.json.
+Run: python benchmarks/figures.py [--figure 5 6 7]
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from charts import bytes_label, draw
-from report import circumstances, print_table, write_json
+from charts import bytes_label, draw, draw_compiled
+from report import RESULTS, circumstances, print_table, write_json
 from step_cases import draw_feeds
 from turns import step_seconds
 
@@ -326,6 +327,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             settings = {"steps": options.steps} if number == 7 else {}
             publish(FIGURES[number](chosen, **settings), options.output)
+    if options.redraw:
+        content = json.loads((RESULTS / "torch_compiled.json").read_text())
+        draw_compiled(content, options.output / "torch_compiled.png")
 
 
 if __name__ == "__main__":

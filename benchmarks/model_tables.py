@@ -104,6 +104,55 @@ def torch_in_short(content: dict[str, Any]) -> str:
     return table(*lines)
 
 
+def compiled_summary(rows: list[Row]) -> list[Row]:
+    """Return one line per network: times at equal bytes, and the fewest bytes."""
+    found = []
+    for name in dict.fromkeys(row["network"] for row in rows):
+        of = {row["way"]: row for row in rows if row["network"] == name and "refused" not in row}
+        refused = sum("refused" in row for row in rows if row["network"] == name)
+        pairs = {way: f"graphc, bytes of {way}" for way in of if f"graphc, bytes of {way}" in of}
+        ratios = {
+            way: of[mine]["time_over_eager"] / of[way]["time_over_eager"]
+            for way, mine in pairs.items()
+        }
+        by_budget = [r for way, r in ratios.items() if way.startswith("activation")]
+        budgets = [row["peak_bytes"] for way, row in of.items() if way.startswith("activation")]
+        torchs = [row["peak_bytes"] for way, row in of.items() if way.startswith("torch")]
+        mine = [row for way, row in of.items() if way.startswith("graphc")]
+        least = min(row["peak_bytes"] for row in mine)
+        found.append(
+            {
+                "network": name,
+                "x torch.compile": ratios.get("torch.compile"),
+                "x memory budget, median": statistics.median(by_budget) if by_budget else None,
+                "worst": max(by_budget, default=None),
+                "x checkpoint compiled": ratios.get("torch.compile, checkpoint"),
+                "refused": refused,
+                "fewest bytes over memory budget's": least / min(budgets),
+                "over torch's": least / min(torchs + budgets),
+                "measured/planned": max(r["peak_bytes"] / r["planned_bytes"] for r in mine),
+                "first call": statistics.median(
+                    row["first_seconds"] / of["torch.compile"]["first_seconds"] for row in mine
+                ),
+            }
+        )
+    return found
+
+
+def torch_compiled(content: dict[str, Any]) -> str:
+    """Return one line per network; ratios are those of graphc to torch."""
+    lines = [
+        ("network", "time at equal bytes: torch.compile", "memory budgets, median", "worst",
+         "checkpoint compiled", "refused", "fewest bytes over memory budgets'", "over torch's",
+         "measured / planned", "first call"),
+    ]  # fmt: skip
+    for row in compiled_summary(content["rows"]):
+        name, *cells = row.values()
+        shown = ("" if each is None else f"{each:.2f}" for each in cells)
+        lines.append((name, *(cell.removesuffix(".00") for cell in shown)))
+    return table(*lines)
+
+
 def has_same_bits(plan: dict[str, Any]) -> bool:
     return all(plan[f"{what}_equal"] for what in ("gradients", "buffers", "random_state"))
 

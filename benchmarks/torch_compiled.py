@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from typing import Any
 
 import torch
 import torch._functorch.config as functorch_config
+from model_tables import compiled_summary
 from report import circumstances, output_argument, print_table, write_json
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -150,42 +150,6 @@ def rows_of(name: str, steps: int) -> Iterator[Row]:
         yield row | {"planned_bytes": step.report.peak_bytes, "extra_time": step.report.extra_time}
 
 
-def summary(rows: list[Row]) -> list[Row]:
-    """Return one line for each network: times at equal bytes, and the fewest bytes."""
-    found = []
-    for name in dict.fromkeys(row["network"] for row in rows):
-        of = {row["way"]: row for row in rows if row["network"] == name}
-        refused = [way for way, row in of.items() if "refused" in row]
-        of = {way: row for way, row in of.items() if way not in refused}
-        pairs = {way: f"graphc, bytes of {way}" for way in of if f"graphc, bytes of {way}" in of}
-        ratios = {
-            way: of[mine]["time_over_eager"] / of[way]["time_over_eager"]
-            for way, mine in pairs.items()
-        }
-        by_budget = [r for way, r in ratios.items() if way.startswith("activation")] or [0.0]
-        torchs = {w: row["peak_bytes"] for w, row in of.items() if w.startswith("torch")}
-        budgets = {w: row["peak_bytes"] for w, row in of.items() if w.startswith("activation")}
-        mine = [row for way, row in of.items() if way.startswith("graphc")]
-        plain, least = of["torch.compile"], min(row["peak_bytes"] for row in mine)
-        found.append(
-            {
-                "network": name,
-                "x torch.compile": ratios.get("torch.compile"),
-                "x memory budget, median": statistics.median(by_budget),
-                "worst": max(by_budget),
-                "x checkpoint compiled": ratios.get("torch.compile, checkpoint"),
-                "budgets refused": len(refused),
-                "fewest bytes over memory budget's": least / min(budgets.values()),
-                "over torch's": least / min((torchs | budgets).values()),
-                "measured/planned": max(r["peak_bytes"] / r["planned_bytes"] for r in mine),
-                "first call": statistics.median(
-                    row["first_seconds"] / plain["first_seconds"] for row in mine
-                ),
-            }
-        )
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK")
@@ -200,7 +164,7 @@ def main() -> None:
             rows.append({"network": name, **row})
             print_table(rows[-1:])
             write_json(options.output, {**circumstances(["graphc", "torch"]), "rows": rows})
-    print_table(summary(rows))
+    print_table(compiled_summary(rows))
 
 
 if __name__ == "__main__":
