@@ -19,7 +19,7 @@ if [ "${1:-}" = --emulated ]; then
 fi
 : "${OUT:=$PWD/build/gpu-day}" "${PY:=python3}" "${LIMIT:=510}" "${INJECT:=}" "${CARRIED:=$PWD/.gpu-day}" "${SLOWER:=1}"
 : "${WORKERS:=12}" "${PEERS:=gpt2 gpt2-dropout resnet50}"
-: "${PARTS:=facts tests memory selftest steps peers planned fit link sanitizers}"
+: "${PARTS:=facts tests memory selftest steps peers planned compiled fit link sanitizers}"
 HERE=$PWD/benchmarks/gpu_day; WORK=$(mktemp -d); began=$SECONDS
 RESULTS=$OUT; OUT=$OUT/logs # removed once results.tgz has them
 rm -rf "$OUT"; mkdir -p "$OUT" "$WORK/cache"
@@ -86,6 +86,9 @@ done; done
 has link && part 20 link 30 $PY "$HERE/torch_parts.py" link
 has planned && for net in ${PLANNED:-gpt2 llama resnet50}; do
   part 12 "planned-$net" 100 $PY "$HERE/torch_parts.py" planned "$net autocast"
+done
+has compiled && for net in ${PLANNED:-gpt2 llama}; do
+  part 12 "compiled-$net" 240 $PY "$HERE/torch_parts.py" compiled "$net autocast"
 done
 # Errors of CUDA calls are not reported: libraries probe for functions that a driver may lack.
 SANITIZE="--report-api-errors no --target-processes all --error-exitcode 9"

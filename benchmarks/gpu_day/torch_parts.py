@@ -1,8 +1,9 @@
-"""Parts of run.sh for torch: fit CASES, planned CASE, link.
+"""Parts of run.sh for torch: fit CASES, planned CASE, compiled CASE, link.
 
 fit measures the peaks of training steps that `graphc fit` predicts, with each allocation of a step.
-planned compares a step planned by `graphc.torch` with eager torch and torch's checkpointing. link
-times copies between host and GPU. Results are written to $OUT as JSON.
+planned compares a step planned by `graphc.torch` with eager torch and torch's checkpointing, and
+compiled such steps with those of torch.compile. link times copies between host and GPU. Results are
+written to $OUT as JSON.
 """
 
 from __future__ import annotations
@@ -82,14 +83,7 @@ def planned(name: str) -> None:
     """Compare planned steps with eager and checkpointed ones: bytes, milliseconds and bits."""
     from fit_cases import CASES, loss_of, on_gpu
 
-    found: dict[str, Any] = {}
-    path = OUT / f"planned-{name.replace(' ', '-')}.json"
-
-    def keep(label: str, figures: dict[str, Any]) -> None:
-        found[label] = {**found.get(label, {}), **figures}
-        path.write_text(json.dumps(found, indent=1))
-        print(name, label, found[label], flush=True)
-
+    found, keep = noted(name)
     call, request = on_gpu(CASES[name])
     module = call[0]
 
@@ -108,18 +102,64 @@ def planned(name: str) -> None:
         least = found["checkpointing"]["peak_bytes"]
         goals["bytes of checkpointing"] = {"budget": least}
         goals["bytes of checkpointing, copies"] = {"budget": least, "host_budget": "64GiB"}
-    for label, goal in goals.items():
-        try:
-            plan(call, request, goal, lambda figures, label=label: keep(label, figures))
-        except Exception as error:
-            traceback.print_exc()
-            keep(label, problem(error))
+    plan_each(call, request, goals, keep)
     if "attention_mask" in inspect.signature(module.forward).parameters:
         label = "no recompute, mask of ones"
         try:
             masked = with_mask_of_ones(call)
             keep("eager, mask of ones", timed(module, lambda: loss_of(masked, request).backward()))
             plan(masked, request, goals["no recompute"], lambda figures: keep(label, figures))
+        except Exception as error:
+            traceback.print_exc()
+            keep(label, problem(error))
+
+
+def compiled(name: str) -> None:
+    """Compare compiled steps of graphc and of torch.compile, with and without checkpointing."""
+    import torch
+    from fit_cases import CASES, loss_of, on_gpu
+
+    found, keep = noted(f"{name} compiled")
+    call, request = on_gpu(CASES[name])
+    module = call[0]
+
+    def compile_step(label: str) -> None:
+        torch.compiler.reset()
+        own = (torch.compile(module), *call[1:])
+        keep(label, timed(module, lambda: loss_of(own, request).backward()))
+
+    compile_step("torch.compile")
+    goals: dict[str, dict[str, Any]] = {"no recompute, compiled": {"max_extra_time": 0.0}}
+    if hasattr(module, "gradient_checkpointing_enable"):
+        module.gradient_checkpointing_enable({"use_reentrant": False})
+        compile_step("checkpointing, torch.compile")
+        module.gradient_checkpointing_disable()
+        least = found["checkpointing, torch.compile"]["peak_bytes"]
+        goals["bytes of checkpointing, compiled"] = {"budget": least}
+    torch.compiler.reset()
+    plan_each(call, request, {label: {**g, "compile": True} for label, g in goals.items()}, keep)
+
+
+def noted(name: str) -> tuple[dict[str, Any], Callable[[str, dict[str, Any]], None]]:
+    """Return the figures of a part by label, and what adds to them and writes the file."""
+    found: dict[str, Any] = {}
+    path = OUT / f"planned-{name.replace(' ', '-')}.json"
+
+    def keep(label: str, figures: dict[str, Any]) -> None:
+        found[label] = {**found.get(label, {}), **figures}
+        path.write_text(json.dumps(found, indent=1))
+        print(name, label, found[label], flush=True)
+
+    return found, keep
+
+
+def plan_each(
+    call: Any, request: Any, goals: dict[str, dict[str, Any]], keep: Callable[..., None]
+) -> None:
+    """Plan and measure a step for each goal; one that fails hides no other."""
+    for label, goal in goals.items():
+        try:
+            plan(call, request, goal, lambda figures, label=label: keep(label, figures))
         except Exception as error:
             traceback.print_exc()
             keep(label, problem(error))
@@ -250,7 +290,7 @@ def link() -> None:
 def main() -> None:
     warnings.simplefilter("ignore")
     part, *arguments = sys.argv[1:]
-    {"fit": fit, "planned": planned, "link": link}[part](*arguments)
+    {"fit": fit, "planned": planned, "compiled": compiled, "link": link}[part](*arguments)
 
 
 if __name__ == "__main__":
