@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,9 @@ def checkpointed(module: nn.Module) -> nn.Module:
     return module
 
 
-def ways_of_torch() -> dict[str, Callable[[nn.Module], Callable[..., Any]]]:
+def ways_of_torch(
+    budgets: Sequence[float],
+) -> dict[str, Callable[[nn.Module], Callable[..., Any]]]:
     """Return what makes a step of a module, by name."""
     found = {
         "eager": lambda module: module,
@@ -99,7 +101,7 @@ def ways_of_torch() -> dict[str, Callable[[nn.Module], Callable[..., Any]]]:
         "torch.compile": torch.compile,
         "torch.compile, checkpoint": lambda module: torch.compile(checkpointed(module)),
     }
-    for budget in MEMORY_BUDGETS:
+    for budget in budgets:
         found[f"activation_memory_budget {budget}"] = torch.compile
     return found
 
@@ -121,12 +123,12 @@ def row_of(way: str, run: Run, plain: Run, steps: int) -> Row:
     }
 
 
-def rows_of(name: str, steps: int) -> Iterator[Row]:
+def rows_of(name: str, steps: int, budgets: Sequence[float]) -> Iterator[Row]:
     """Yield the rows of a network. Compiled code of one way would be used for the next one."""
     module, args = NETWORKS[name]()
     plain = Run(module, module, args)
     limits: dict[str, int] = {}
-    for way, make in ways_of_torch().items():
+    for way, make in ways_of_torch(budgets).items():
         torch.compiler.reset()
         module, args = NETWORKS[name]()
         row = row_of(way, Run(module, make(module), args), plain, steps)
@@ -154,13 +156,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK")
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each")
+    parser.add_argument(
+        "--budgets", nargs="*", type=float, default=MEMORY_BUDGETS, help="those of torch"
+    )
     output_argument(parser, "torch_compiled.json")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     rows = json.loads(options.output.read_text())["rows"] if options.output.exists() else []
     for name in options.networks:
         rows = [row for row in rows if row["network"] != name]
-        for row in rows_of(name, options.steps):
+        for row in rows_of(name, options.steps, options.budgets):
             rows.append({"network": name, **row})
             print_table(rows[-1:])
             write_json(options.output, {**circumstances(["graphc", "torch"]), "rows": rows})
