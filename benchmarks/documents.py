@@ -24,11 +24,11 @@ from typing import Any
 from gpu_tables import fit_on_gpu, gpu_link, gpu_status, gpu_steps, planned_on_gpu
 from model_tables import (
     checkpointing,
+    compiled_in_short,
     fit_accuracy,
     real_models,
     torch_budgets,
     torch_compiled,
-    torch_in_short,
     torch_planning_times,
 )
 from offload_tables import chains, host_states, offload
@@ -339,8 +339,8 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "light models": ("light_models.json", light_models),
     "streams modeled": ("streams.json", modeled_streams),
     "streams measured": ("streams.json", measured_streams),
-    "torch in short": ("torch_budgets.json", torch_in_short),
     "torch budgets": ("torch_budgets.json", torch_budgets),
+    "compiled in short": ("torch_compiled.json", compiled_in_short),
     "torch compiled": ("torch_compiled.json", torch_compiled),
     "real models": ("real_models.json", real_models),
     "checkpointing": ("real_models.json", checkpointing),

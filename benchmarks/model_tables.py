@@ -9,9 +9,6 @@ from report import table
 
 Row = dict[str, Any]
 
-SHORT = "ResNet-50", "GPT", "U-Net"
-"""Modules in the README's table."""
-
 
 def real_models(content: dict[str, Any]) -> str:
     """Return one line per class, and the reason of each refusal."""
@@ -91,19 +88,6 @@ def torch_budgets(content: dict[str, Any]) -> str:
     )
 
 
-def torch_in_short(content: dict[str, Any]) -> str:
-    head = "peak MiB, eager", "`checkpoint`", "graphc", "step time, `checkpoint`", "graphc"
-    lines = [("module", *head)]
-    for row in content["rows"]:
-        if row["module"] in SHORT:
-            plan = row["at_equal_bytes"]
-            sizes = row["eager_bytes"], row["checkpoint_bytes"], plan["measured_bytes"]
-            times = row["checkpoint_over_eager"], plan["time_over_eager"]
-            cells = (*(f"{size / 2**20:.0f}" for size in sizes), *(f"{t:.2f}" for t in times))
-            lines.append((row["module"], *cells))
-    return table(*lines)
-
-
 def compiled_summary(rows: list[Row]) -> list[Row]:
     """Return one line per network: times at equal bytes, and the fewest bytes."""
     found = []
@@ -150,6 +134,24 @@ def torch_compiled(content: dict[str, Any]) -> str:
         name, *cells = row.values()
         shown = ("" if each is None else f"{each:.2f}" for each in cells)
         lines.append((name, *(cell.removesuffix(".00") for cell in shown)))
+    return table(*lines)
+
+
+def compiled_in_short(content: dict[str, Any]) -> str:
+    """Return peaks and times of torch.compile, with checkpoints, and of plans in their bytes."""
+    ways = "torch.compile", "torch.compile, checkpoint"
+    lines = [
+        ("network", "peak MiB, torch.compile", "with `checkpoint`", "graphc's fewest",
+         "step time, torch.compile", "with `checkpoint`", "graphc in the same bytes"),
+    ]  # fmt: skip
+    for name in dict.fromkeys(row["network"] for row in content["rows"]):
+        of = {row["way"]: row for row in content["rows"] if row["network"] == name}
+        mine = [row for way, row in of.items() if way.startswith("graphc") and "refused" not in row]
+        sizes = [of[way]["peak_bytes"] for way in ways] + [min(r["peak_bytes"] for r in mine)]
+        same = of.get(f"graphc, bytes of {ways[1]}", {"refused": ""})
+        times = [of[way]["time_over_eager"] for way in ways]
+        cells = [f"{size / 2**20:.0f}" for size in sizes] + [f"{time:.2f}" for time in times]
+        lines.append((name, *cells, "" if "refused" in same else f"{same['time_over_eager']:.2f}"))
     return table(*lines)
 
 

@@ -65,6 +65,7 @@ IgnoredFunctionVariable = private(f"{_VARIABLES}.misc.IgnoredFunctionVariable", 
 InstructionTranslatorBase = private("torch._dynamo.symbolic_convert.InstructionTranslatorBase")
 guard_failures = private("torch._dynamo.utils.guard_failures")
 
+TracingContext = private("torch._guards.TracingContext")
 functorch_config = private("torch._functorch.config")
 default_partition = private("torch._functorch.partitioners.default_partition")
 has_recomputable_ops = private("torch._functorch.partitioners.has_recomputable_ops")
@@ -119,6 +120,8 @@ def inductor() -> SimpleNamespace:
         "compile_fx.compile_fx",
         "compile_fx.compile_fx_inner",
         "config",
+        "ir.MultiOutput",
+        "ir.MultiOutputLayout",
         "ir.NonOwningLayout",
         "list_mode_options",
         "custom_graph_pass.CustomPartitionerFn",

@@ -13,17 +13,19 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import fx
 
+from graphc.torch.budget.trace import kernels
 from graphc.torch.budget.trace.backend import Partitioning
-from graphc.torch.budget.trace.joint import copied
+from graphc.torch.budget.trace.joint import copied, storage_key, tensors_of
 from graphc.torch.budget.trace.kernels import Workspaces, names_of, origins_of, peak_of
 from graphc.torch.budget.trace.sources import source_names
 from graphc.torch.budget.trace.tracing import returned_of
-from graphc.torch.private import functorch_config, inductor
+from graphc.torch.private import TracingContext, functorch_config, inductor
 
 INDUCTOR = inductor()
 Partitioner: Any = INDUCTOR.CustomPartitionerFn
@@ -111,11 +113,38 @@ def compiled_peaks(
     def lowered() -> Peaks:
         seen = Seen()
         _lower(forward, range(outputs), workspaces, seen)
-        _lower(backward, None, workspaces, seen)
+        # AOTAutograd notes these after the partition.
+        noted = SimpleNamespace(
+            bw_donated_idxs=_overwritten(forward, backward, outputs), static_input_indices=[]
+        )
+        with TracingContext.patch(fw_metadata=noted):
+            _lower(backward, None, workspaces, seen)
         return seen.peaks[False], seen.peaks[True]
 
     key = _key_of(forward, backward)
     return lowered() if key is None else known(f"peaks {key} {outputs}", lowered)
+
+
+def _overwritten(forward: fx.GraphModule, backward: fx.GraphModule, outputs: int) -> list[int]:
+    """Return the indices of inputs that the backward graph may overwrite: of saved tensors that
+    share no storage with inputs of the forward graph or with results."""
+    inputs = backward.graph.find_nodes(op="placeholder")
+    kept = {
+        storage_key(tensor)
+        for node in (
+            *forward.graph.find_nodes(op="placeholder"),
+            *forward.graph.output_node().args[0][:outputs],
+            *backward.graph.output_node().args[0],
+        )
+        if isinstance(node, fx.Node)
+        for tensor in tensors_of(node)
+    }
+    return [
+        index
+        for index, node in enumerate(inputs)
+        if not node.name.startswith(("primals", "tangents"))
+        and all(storage_key(tensor) not in kept for tensor in tensors_of(node))
+    ]
 
 
 def _key_of(*modules: fx.GraphModule) -> str | None:
@@ -203,7 +232,7 @@ class Seen:
 
 def _uuid(_: Any) -> Any:
     """Return what identifies passes in keys of inductor's caches, which have the graphs, too."""
-    return INDUCTOR.get_hash_for_files((__file__,))
+    return INDUCTOR.get_hash_for_files((__file__, kernels.__file__))
 
 
 class _Partitioner(Partitioner):  # type: ignore[misc]

@@ -1,8 +1,8 @@
 """Peaks of the kernels that inductor makes of a graph, after fusion and in their final order.
 
 The scheduler knows the buffers of its kernels and their first and last use. What its code allocates
-differs in three ways: concatenations are allocated by their first part (`_concatenated`), results
-take the place of operands (`_in_place`), and functions for a CPU free operands late (`_frees`).
+differs: concatenations are allocated by their first part (`_concatenated`), results take the place
+of operands (`_in_place`), and functions for a CPU free operands late (`_frees`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import fx
 from torch.utils._ordered_set import OrderedSet
+from torch.utils._pytree import tree_leaves
 
 from graphc.torch.private import inductor
 
@@ -66,12 +67,19 @@ def _lives(kernels: list[Any], copied: set[str]) -> list[_Life]:
         kernels, scheduler.name_to_buf, scheduler.name_to_fused_node, OrderedSet(), returned
     )
     buffers, *_ = INDUCTOR.compute_memory_timeline(kernels, {}, returned)
+    names = {each.buffer.get_name() for each in buffers}
     (begins, parts), frees = _concatenated(buffers), _frees(kernels)
+    for each in buffers:
+        if isinstance(each.buffer.node, INDUCTOR.MultiOutput):  # its kernel allocates all outputs
+            maker = scheduler.name_to_buf[each.buffer.node.inputs[0].get_name()]
+            begins[each.buffer.get_name()] = kernels.index(
+                scheduler.name_to_fused_node[maker.defining_op.get_first_name()]
+            )
     lives = {
         each.buffer.get_name(): _Life(
             begins.get(each.buffer.get_name(), each.start_step),
             frees[each.end_step],
-            max(each.size_alloc, each.size_free),
+            _bytes_of(each, names),
         )
         for each in buffers
         if each.buffer.get_name() not in parts
@@ -88,6 +96,17 @@ def _lives(kernels: list[Any], copied: set[str]) -> list[_Life]:
             lives[operand].end = lives[name].end if name in lives else lives[operand].end
             lives[name] = lives[operand]
     return list({id(each): each for each in lives.values()}.values())
+
+
+def _bytes_of(buffer: Any, names: set[str]) -> int:
+    """Return the bytes of a buffer; of a tuple, those of tensors that have no buffers in `names`,
+    and are freed with it."""
+    node = buffer.buffer.node
+    if not isinstance(node.layout, INDUCTOR.MultiOutputLayout):
+        return int(max(buffer.size_alloc, buffer.size_free))
+    outputs = tree_leaves(getattr(node, "outputs", ()))
+    tensors = [each for each in outputs if isinstance(each, INDUCTOR.MultiOutput)]
+    return sum(_storage_bytes(each) for each in tensors if each.get_name() not in names)
 
 
 def _frees(kernels: Sequence[Any]) -> list[int]:
