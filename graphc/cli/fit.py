@@ -123,6 +123,9 @@ def _refuse_combinations(options: argparse.Namespace) -> None:
         raise OptionError("--no-plans leaves out the plan that --checkpoint graphc asks for")
     if options.no_plans and options.compile:
         raise OptionError("--no-plans leaves out the peaks that --compile asks for")
+    if options.compile and (options.shard is not None or options.checkpoint != "none"):
+        name = "shard" if options.shard is not None else "checkpoint"
+        raise OptionError(f"--compile shows steps of one rank without checkpoints; omit --{name}")
     if flag_settings(options):
         raise OptionError(
             "--loss and --trainable are for ONNX files; a function returns its loss, or a loss "

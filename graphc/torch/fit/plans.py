@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from graphc.errors import BudgetError, GraphcError
+from graphc.errors import BudgetError, GraphcError, TorchError
 from graphc.torch.budget.audit import PARTITIONERS, Partition
 from graphc.torch.budget.check.graphs import Replay
 from graphc.torch.budget.check.replay import replay
@@ -95,14 +95,18 @@ class _OfKernels(Goal):
             return goal.planned(joint, held, sources, rest, *more)
 
         plain = made = within(UNLIMITED)
-        forward, backward = Partition(PARTITIONERS["min-cut"]).graphs(joint, rest)
+        try:
+            forward, backward = Partition(PARTITIONERS["min-cut"]).graphs(joint, rest)
+        except Exception as error:
+            raise TorchError(f"torch's partitioner fails on this step: {error}") from error
         of_torch = replace(plain, forward=forward, backward=backward).lowered(more[-1], runs=False)
         limit = min(self.budget or UNLIMITED, of_torch.peak_bytes)
         if plain.peak_bytes > limit:
             try:
                 made = within(limit)
             except BudgetError as error:
-                made = within(error.least_bytes)
+                with suppress(BudgetError):
+                    made = within(error.least_bytes)
         extra = made.report.extra_time
         self.peaks = CompiledPeaks(of_torch.peak_bytes, made.peak_bytes, extra)
         return made

@@ -151,7 +151,7 @@ class FitReport:
             yield _row("torch.compile with aot_eager", plan.aot_eager_bytes)
         yield _row("graphc's plan", plan.planned_bytes) + _time(plan.extra_time)
         if plan.compiled is not None:
-            yield _row("torch.compile", plan.compiled.torch_bytes)
+            yield _row("torch.compile with inductor", plan.compiled.torch_bytes)
             plan_of = _row("graphc's plan, compiled", plan.compiled.planned_bytes)
             yield plan_of + _time(plan.compiled.extra_time)
         if plan.least is not None:

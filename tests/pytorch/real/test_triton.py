@@ -116,7 +116,6 @@ def run_of(code, graph):
     body = code[code.index("def call(") : code.index("\nrunner = ")]
     nothing = SimpleNamespace(run=lambda *_, **__: None)
     names = {
-        "torch": torch,
         "aten": torch.ops.aten,
         "empty_strided_cuda": torch._C._dynamo.guards._empty_strided_cpu,
         "reinterpret_tensor": torch._C._dynamo.guards._reinterpret_tensor,

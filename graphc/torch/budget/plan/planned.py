@@ -53,8 +53,8 @@ class Planned:
     ) -> list[int]:
         """Return the workspace bytes of nodes of the graphs, given their names.
 
-        A node is given if its operands may have other strides than in the graphs. It runs if these
-        have not been measured, unless the tensors have no data (`runs`).
+        A node is given if its operands may have other strides than in the graphs. With `runs`, it
+        runs if these have not been measured.
         """
         planned: dict[str, int] = {}
         for moment in self.replay.moments:
@@ -66,9 +66,13 @@ class Planned:
         return [planned.get(name, 0) if node is None else next(other) for name, node in called]
 
     def lowered(self, lower: Lower, runs: bool = True) -> Planned:
-        """Return the plan with the peak of its graphs as a compiler lowers them."""
+        """Return the plan with the peak of its graphs as a compiler lowers them.
+
+        Without `runs`, workspaces are those of a device profile, and the peak is not cached.
+        """
         joint, workspaces = self.torch_steps.joint, partial(self.workspaces, runs=runs)
-        known, graphs = partial(known_peaks, joint), (self.forward, self.backward)
+        known = partial(known_peaks, joint) if runs else lambda _, found: found()
+        graphs = self.forward, self.backward
         return self.compiled(*lower(*graphs, joint.forward_outputs, workspaces, known))
 
     def compiled(self, forward: int, backward: int) -> Planned:

@@ -122,12 +122,18 @@ def compiled_peaks(
         return seen.peaks[False], seen.peaks[True]
 
     key = _key_of(forward, backward)
-    return lowered() if key is None else known(f"peaks {key} {outputs}", lowered)
+    return (
+        lowered()
+        if key is None
+        else known(f"peaks {key} {outputs} {functorch_config.donated_buffer}", lowered)
+    )
 
 
 def _overwritten(forward: fx.GraphModule, backward: fx.GraphModule, outputs: int) -> list[int]:
     """Return the indices of inputs that the backward graph may overwrite: of saved tensors that
     share no storage with inputs of the forward graph or with results."""
+    if not functorch_config.donated_buffer:
+        return []
     inputs = backward.graph.find_nodes(op="placeholder")
     kept = {
         storage_key(tensor)
@@ -148,7 +154,7 @@ def _overwritten(forward: fx.GraphModule, backward: fx.GraphModule, outputs: int
 
 
 def _key_of(*modules: fx.GraphModule) -> str | None:
-    """Return inductor's keys of the code of graphs, or None if it does not cache this code."""
+    """Return inductor's keys of the code of graphs, or None if it cannot make them."""
     keys = [_uuid(None).hex()]
     for module in modules:
         values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
@@ -178,7 +184,7 @@ def _lower(
         sources.append(value if strides is None else value.as_strided(value.shape, strides))
     stopping = _StoppingOrder(workspaces, seen)
     try:
-        with INDUCTOR.config.patch(_post_fusion_custom_pass=stopping):
+        with INDUCTOR.config.patch(_post_fusion_custom_pass=stopping, fx_graph_cache=False):
             INDUCTOR.compile_fx_inner(module, sources, is_backward=is_backward)
     except Exception:
         if is_backward not in seen.peaks:

@@ -2,7 +2,8 @@
 
 The scheduler knows the buffers of its kernels and their first and last use. What its code allocates
 differs: concatenations are allocated by their first part (`_concatenated`), results take the place
-of operands (`_in_place`), and functions for a CPU free operands late (`_frees`).
+of operands (`_in_place`), and fused kernels that share a function for a CPU free operands after it
+(`_frees`).
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ def _called(kernel: Any, node: fx.Node) -> fx.Node | None:
 
 
 def _storage_bytes(value: Any) -> int:
-    """Return the bytes of the storage of a graph's input; 0 if it is no tensor."""
+    """Return the bytes of the storage of a graph's input or a kernel's output; 0 if it is no tensor."""
     if not hasattr(value, "get_layout"):
         return 0
     count = int(value.get_layout().storage_size())
