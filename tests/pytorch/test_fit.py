@@ -408,6 +408,8 @@ def test_json_has_the_kinds_and_three_peaks(capsys, file):
             "omit --shard ddp",
         ),
         ("{file}:build", ("--checkpoint", "graphc", "-o", "page.html"), "omit --checkpoint graphc"),
+        ("{file}:build", ("--compile", "--checkpoint", "blocks"), "omit --checkpoint"),
+        ("{file}:build", ("--compile", "--no-plans"), "the peaks that --compile asks for"),
         ("{file}:build", ("--checkpoint", "graphc", "--no-plans"), "leaves out the plan"),
         ("{file}:build", ("--attention", "sdpa"), "no effect on"),
         ("nowhere/config.json", (), "is not a configuration"),

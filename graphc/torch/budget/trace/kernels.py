@@ -178,7 +178,7 @@ def _called(kernel: Any, node: fx.Node) -> fx.Node | None:
 
 
 def _storage_bytes(value: Any) -> int:
-    """Return the bytes of the storage of a graph's input or a kernel's output; 0 if it is no tensor."""
+    """Return the bytes of the storage of an input or output of a kernel; 0 if it is no tensor."""
     if not hasattr(value, "get_layout"):
         return 0
     count = int(value.get_layout().storage_size())
