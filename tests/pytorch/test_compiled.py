@@ -218,7 +218,7 @@ def test_fit_predicts_the_peaks_of_kernels():
 @compiles
 @pytest.mark.filterwarnings("ignore")
 def test_a_plan_that_was_made_before_is_not_lowered_again(monkeypatch):
-    """As in another process, which reads the same files."""
+    """The cache is a file, so the same holds for another process."""
     module, x = CASES["layers"]()
     first = graphc.torch.plan(module, (x,), "64MiB", compile=True).report.peak_bytes
     torch.compiler.reset()

@@ -45,7 +45,7 @@ H100 = {
 
 
 class Driver:
-    """What Triton asks of the driver of a GPU before it compiles."""
+    """The methods of a GPU driver that Triton calls before it compiles."""
 
     def __getattr__(self, name):
         if name in ("binary_ext", "utils", "launcher_cls"):
